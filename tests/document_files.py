@@ -84,6 +84,13 @@ def paged_pdf(pages: Sequence[str]) -> bytes:
     return out.getvalue()
 
 
+def saved(document: Any) -> bytes:
+    """The file of a document, deck or workbook."""
+    out = io.BytesIO()
+    document.save(out)
+    return out.getvalue()
+
+
 def docx() -> bytes:
     """Headings, a list, a table, a footnote."""
     import docx as word
@@ -112,9 +119,7 @@ def docx() -> bytes:
     kind = "application/vnd.openxmlformats-officedocument.wordprocessingml.footnotes+xml"
     part = Part(PackURI("/word/footnotes.xml"), kind, notes.encode(), document.part.package)
     document.part.relate_to(part, RELATIONSHIP_TYPE.FOOTNOTES)
-    out = io.BytesIO()
-    document.save(out)
-    return out.getvalue()
+    return saved(document)
 
 
 DOCX_TEXT = """The orchard
@@ -235,9 +240,7 @@ def pptx() -> bytes:
     hidden._element.set("show", "0")
     last = deck.slides.add_slide(deck.slide_layouts[6])
     last.shapes.add_textbox(0, 0, 100, 100).text_frame.text = "The end."
-    out = io.BytesIO()
-    deck.save(out)
-    return out.getvalue()
+    return saved(deck)
 
 
 def xlsx() -> bytes:
@@ -258,9 +261,7 @@ def xlsx() -> bytes:
     hidden.append(["Not shown"])
     hidden.sheet_state = "hidden"
     book.create_sheet("Empty")
-    out = io.BytesIO()
-    book.save(out)
-    return out.getvalue()
+    return saved(book)
 
 
 RTF = rb"""{\rtf1\ansi\ansicpg1252\deff0{\fonttbl{\f0 Times;}}{\info{\title No text}}

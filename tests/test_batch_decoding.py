@@ -10,7 +10,6 @@ from helpers import (
     FAMILIES,
     GREEDY,
     Scripted,
-    decode,
     drafts_of,
     generate,
     make_drafter,
@@ -174,18 +173,12 @@ def test_penalties_stop_strings_and_a_full_context_are_as_alone() -> None:
     limits = Limits(max_tokens=30, stop=("E", "!!"), num_draft=8)
     found = together(model, texts, joint(), 3, sampling, lambda i: limits)
     for member, ids in zip(found, texts, strict=True):
-        run = decode(model, make_drafter("none"), ids, sampling, max_tokens=30, stop=limits.stop)
+        run = Run(model, make_drafter("none"), Context(ids), sampling, limits)
+        last = [*run][-1]
         assert member.text.output == run.output
         assert member.text.finish_reason == run.finish_reason
-        assert member.steps[-1].tokens[-1].text == run_text(model, ids, sampling, limits)
+        assert member.steps[-1].tokens[-1].text == last.tokens[-1].text
     assert {m.text.finish_reason for m in found} >= {"context"}
-
-
-def run_text(model: TargetModel, ids: Sequence[int], sampling: Settings, limits: Limits) -> str:
-    """The text of the last token of a run alone."""
-    context = Context(ids)
-    steps = [*Run(model, make_drafter("none"), context, sampling, limits)]
-    return steps[-1].tokens[-1].text
 
 
 def test_rows_that_attend_together_see_what_they_see_one_by_one(

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.documents import catalog
+from ngtcli.documents.files import Files
 from ngtcli.documents.load import load
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
@@ -69,16 +70,11 @@ def test_a_second_listing_reads_only_what_changed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = listed(folder)
-    from ngtcli.documents.files import Files
-
     read: list[str] = []
-    recorded = Files.recorded
-
-    def noted(self, found, known):
-        read.append(os.path.basename(found.path))
-        return recorded(self, found, known)
-
-    monkeypatch.setattr(Files, "recorded", noted)
+    submit = Files.submit
+    monkeypatch.setattr(
+        Files, "submit", lambda files, f: read.append(Path(f.path).name) or submit(files, f)
+    )
     assert listed(folder) == first
     assert read == ["pipe"]  # of which nothing is known without trying
     read.clear()
@@ -161,10 +157,15 @@ def test_a_folder_of_everything_is_listed_and_asked(tmp_path: Path) -> None:
 
 
 def test_named_outright_what_cannot_be_read_is_exit_3(folder: Path) -> None:
+    told = {
+        "locked.pdf": "encrypted\nGive its password with --password.",
+        "scan.pdf": "its 2 pages have no text: a scan, or pictures\nRecognize its text first",
+    }
     for command in (["docs", "list"], ["docs", "show"], ["summarize"]):
-        done = ngt(*command, str(folder / "locked.pdf"))
-        assert done.returncode == 3 and done.stdout == b""
-        assert b"locked.pdf: encrypted\nGive its password with --password." in done.stderr
+        for name, words in told.items():
+            done = ngt(*command, str(folder / name))
+            assert done.returncode == 3 and done.stdout == b""
+            assert f"{name}: {words}" in done.stderr.decode()
     assert ngt("docs", "list", "-").returncode == 2
     assert ngt("docs", "list", str(folder), "--strict").returncode == 3
 

@@ -81,24 +81,17 @@ def test_trees_that_fork_leave_the_right_rows(family: str) -> None:
         assert run.statistics.mean_acceptance_length > 3
 
 
-def test_wrong_drafts_and_end_tokens_in_drafts_change_nothing() -> None:
-    model = make_target()
-    rng = random.Random(3)
-    for prompt in prompts(6, seed=4):
-        truth = plain(model, prompt)
-        wrong = Scripted(lambda ids, b: chain([rng.randrange(VOCABULARY) for _ in range(9)]))
-        ends = Scripted(lambda ids, b: DraftTree((END, 0, END, 0), (-1, -1, 1, 0)))
-        assert decode(model, wrong, prompt).output == truth
-        assert decode(model, ends, prompt).output == truth
-
-
-def test_token_id_zero_is_a_token_like_any_other() -> None:
+def test_drafts_of_wrong_tokens_of_end_tokens_and_of_zeros_change_nothing() -> None:
     """The paper's code pads with 0 and accepts the padding; a drafted 0 must be earned."""
-    model = make_target()
-    for prompt in [[0], [0, 0, 0, 0], [5, 0, 0, 7]]:
+    model, rng = make_target(), random.Random(3)
+    for prompt in [*prompts(6, seed=4), [0], [0, 0, 0, 0], [5, 0, 0, 7]]:
         truth = plain(model, prompt)
-        zeros = Scripted(lambda ids, b: chain([0] * 6))
-        assert decode(model, zeros, prompt).output == truth
+        for propose in (
+            lambda ids, budget: chain([rng.randrange(VOCABULARY) for _ in range(9)]),
+            lambda ids, budget: DraftTree((END, 0, END, 0), (-1, -1, 1, 0)),
+            lambda ids, budget: chain([0] * 6),
+        ):
+            assert decode(model, Scripted(propose), prompt).output == truth
 
 
 def test_an_accepted_end_token_cuts_the_block() -> None:

@@ -16,8 +16,7 @@ from helpers import make_target
 
 from ngtcli.config import Settings
 from ngtcli.errors import InputError, NgtError, UsageError
-from ngtcli.measure.contestants import ours
-from ngtcli.measure.live import prompt_times, split_rows
+from ngtcli.measure.live import ours, prompt_times, split_rows
 from ngtcli.measure.machine import PeakMemory
 from ngtcli.measure.options import check_against, check_some_left, unreadable
 from ngtcli.measure.quality import Quality, Scores
@@ -225,14 +224,11 @@ def test_every_figure_is_computed_shown_and_named_by_its_own_column() -> None:
         assert all(kind in one.kinds and one.heading for one in declared if kind in one.shown)
 
 
-def test_percentiles_are_interpolated() -> None:
-    assert [percentile([4.0, 1.0, 2.0, 3.0], p) for p in (50, 99)] == pytest.approx([2.5, 3.97])
-    assert percentile([], 50) == 0.0 and percentile([7.0], 99) == 7.0
-    group = Group(
-        "replay", contestant("a"), "t", [0],
-        {("a", 0): [Record("a", 0, 0, answer(1, draft_us=[3.0, 1.0, 2.0]))]},
-    )  # fmt: skip
+def test_drafting_is_timed_by_percentiles_and_a_replay_without_drafts_accepts_none() -> None:
+    records = {("a", 0): [Record("a", 0, 0, answer(1, draft_us=[3.0, 1.0, 2.0]))]}
+    group = Group("replay", contestant("a"), "t", [0], records)
     assert group.draft_us(50) == 2.0 and group.acceptance_rate() == 0.0
+    assert percentile([], 50) == 0.0 and percentile([7.0], 99) == 7.0
 
 
 def test_prompts_keep_their_own_median_and_quartiles() -> None:
@@ -290,7 +286,7 @@ def go_on(path: Path, rounds: int = 1, order: Any = by_contestant) -> list[str]:
     turns = order([contestant(name, log) for name in "abc"], 2, rounds)
     for record in take(state.left(turns), "12"):
         state.add(record)
-    assert state.done == state_at(path).done
+    assert state.done == state_at(path).done and len(state.done) == 3 * rounds
     return [line for line in log if "begins" not in line]
 
 
@@ -301,24 +297,14 @@ def test_finished_passes_are_kept_and_the_others_taken_again(order: Any, tmp_pat
     for record, _ in zip(take(turns, "12"), range(5), strict=False):  # then Ctrl-C
         state.add(record)
     assert len(state_at(path).done) == 2
-    assert len(go_on(path, 2, order)) == 12 - 4 and len(state_at(path).done) == 6
+    assert len(go_on(path, 2, order)) == 12 - 4
     for one in state_at(path).done["a", 1]:
         assert (one.new_tokens, one.steps, one.decode_s) == (2, 1, 0.5)
         assert (one.trie_build_s, one.trie_bytes) == (0.25, 7) and 0 < one.wall_s < 1
-
-
-def test_more_rounds_go_on_and_fresh_starts_again(tmp_path: Path) -> None:
-    assert len(go_on(tmp_path / "s")) == 6
-    assert go_on(tmp_path / "s") == []
-    assert len(go_on(tmp_path / "s", rounds=3)) == 12
-    assert not state_at(tmp_path / "s", fresh=True).done
-
-
-def test_a_line_cut_off_is_measured_again(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    go_on(path)
-    path.write_text(path.read_text()[:-30])
-    assert len(go_on(path)) == 2 and len(state_at(path).done) == 3
+    assert go_on(path, 2, order) == [] and len(go_on(path, 3, order)) == 6
+    path.write_text(path.read_text()[:-30])  # a line that is cut off is measured again
+    assert len(go_on(path, 3, order)) == 2
+    assert not state_at(path, fresh=True).done
 
 
 FIGURES = [2, 1, 0.5, 0.6, None, None]
@@ -342,14 +328,6 @@ def test_a_damaged_line_is_measured_again(records: Any, tmp_path: Path) -> None:
     assert len(go_on(path)) == 2
 
 
-@pytest.mark.parametrize("kind", ["pipe", "zero"])
-def test_what_never_ends_is_not_a_state_file(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
-    with pytest.raises(InputError, match="not a regular file"):
-        state_at(path)
-
-
 def test_states_of_other_runs_and_other_files_are_refused(tmp_path: Path) -> None:
     state_at(tmp_path / "s")
     with pytest.raises(UsageError, match="another sweep") as caught:
@@ -368,6 +346,11 @@ def test_states_of_other_runs_and_other_files_are_refused(tmp_path: Path) -> Non
         state_at(tmp_path / "b")
     with pytest.raises(InputError, match="cannot be used"):
         state_at(tmp_path / "s" / "below")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for endless in ("pipe", "zero"):
+        with pytest.raises(InputError, match="not a regular file"):
+            state_at(tmp_path / endless)
 
 
 # --- contestants that run a model ---

@@ -40,12 +40,11 @@ def test_a_few_lines_a_count_and_one_line_for_other_kinds(
     ]
 
 
-def test_with_verbose_each_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_verbose_each_has_its_line_and_without_loss_there_is_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     tell(MANY, Notes(verbose=True))
     assert capsys.readouterr().err.count("empty") == 42
-
-
-def test_nothing_is_said_where_nothing_was_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     tell(Loaded(()), Notes())
     assert capsys.readouterr().err == ""
 

@@ -24,8 +24,7 @@ from ngtcli.measure.results import (
     SplitRow,
 )
 from ngtcli.measure.summary import Row
-from ngtcli.render.bench_page import bench_page
-from ngtcli.render.bench_tables import facts, tables
+from ngtcli.render.bench_tables import bench_page, facts, tables
 from ngtcli.render.page import Bar, bars
 from ngtcli.render.tables import (
     Column,
@@ -155,18 +154,33 @@ def test_html_cells_are_escaped_and_headings_have_scopes() -> None:
     assert '<th scope="row">' in text and "<td>2</td>" in text
 
 
-def row(method: str, num_draft: int | None, **changes: Any) -> Row:
-    values: dict[str, Any] = {
-        "method": method, "num_draft": num_draft, "task": "overall", "questions": 4,
-        "new_tokens": 40, "steps": 20, "drafted_tokens": 80, "accepted_tokens": 20,
-        "mean_acceptance_length": 2.0, "draft_acceptance_rate": 0.25,
-        "acceptance_histogram": {0: 10, 12: 1, 1: 5, 6: 4}, "nodes_per_step": 8.0,
-        "undrafted_share": 0.5, "seconds_median": 0.1234, "seconds_quartiles": (0.1, 0.2),
-        "spread": 0.031, "tokens_per_s": 200.0, "tokens_per_s_with_prefill": 123.45,
-        "prefill_s_median": 0.05, "setup_s_median": None, "speedup": 1.5,
-        "speedup_quartiles": (1.25, 1.75), "speedup_least_and_most": (1.0, 2.0),
-        "same_ids": 4, "peak_memory_mib": 19.31, "judged": 4, "exact_match": 0.5, "f1": 0.755,
-    }  # fmt: skip
+LIVE_ROW: dict[str, Any] = {
+    "method": "trie", "num_draft": 32, "task": "overall", "questions": 4, "new_tokens": 40,
+    "steps": 20, "drafted_tokens": 80, "accepted_tokens": 20, "mean_acceptance_length": 2.0,
+    "draft_acceptance_rate": 0.25, "acceptance_histogram": {"0": 10, "1": 5, "6": 4, "12": 1},
+    "nodes_per_step": 8.0, "undrafted_share": 0.5, "seconds_median": 0.1234,
+    "seconds_quartiles": [0.1, 0.2], "spread": 0.031, "tokens_per_s": 200.0,
+    "tokens_per_s_with_prefill": 123.45, "prefill_s_median": 0.05, "setup_s_median": None,
+    "speedup": 1.5, "speedup_quartiles": [1.25, 1.75], "speedup_least_and_most": [1.0, 2.0],
+    "speedup_over_hf": 0.5, "speedup_over_hf_quartiles": [1.25, 1.75],
+    "speedup_over_hf_least_and_most": [1.0, 2.0], "same_ids": 4, "peak_memory_mib": 19.31,
+    "judged": 4, "exact_match": 0.5, "f1": 0.755, "rouge_l": 0.25,
+}  # fmt: skip
+REPLAY_ROW: dict[str, Any] = {
+    "method": "trie", "num_draft": 16, "task": "overall", "questions": 2, "new_tokens": 90,
+    "steps": 40, "mean_acceptance_length": 2.25, "draft_acceptance_rate": 0.1,
+    "acceptance_histogram": {"0": 20, "3": 20}, "nodes_per_step": 20.0,
+    "draft_us_median": 35.0, "draft_us_p99": 120.4, "undrafted_share": 0.2,
+}  # fmt: skip
+COMPARED = [k for k in LIVE_ROW if k.startswith("speedup_over_hf") or k == "rouge_l"]
+
+
+def row(method: str, num_draft: int | None, json: dict[str, Any] = LIVE_ROW, **changes: Any) -> Row:
+    """A row whose JSON is `json`, but for what is compared with others."""
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in json.items()}
+    counts = values["acceptance_histogram"].items()
+    values["acceptance_histogram"] = {int(k): v for k, v in reversed(counts)}
+    values |= {"method": method, "num_draft": num_draft, **dict.fromkeys(COMPARED)}
     return Row(**values | changes)
 
 
@@ -198,14 +212,8 @@ def live_result(*methods: str) -> LiveResult:
 
 
 def replay_result(*methods: str) -> ReplayResult:
-    made: dict[str, Any] = {
-        "questions": 2, "new_tokens": 90, "steps": 40, "mean_acceptance_length": 2.25,
-        "draft_acceptance_rate": 0.1, "acceptance_histogram": {0: 20, 3: 20},
-        "nodes_per_step": 20.0, "undrafted_share": 0.2, "draft_us_median": 35.0,
-        "draft_us_p99": 120.4,
-    }  # fmt: skip
     rows = [
-        row(m, k, task=task, **made)
+        row(m, k, REPLAY_ROW, task=task)
         for task in ("overall", "qa", "rag")
         for m in methods
         for k in (16, 32)
@@ -220,18 +228,7 @@ LIVE_JSON = {
     "kind": "live", "model": "builtin", "device": "cpu", "device_name": "A CPU",
     "dtype": "float32", "threads": 1, "cores": 2, "questions": 4, "rounds": 5, "max_tokens": 40,
     "fresh": False, "interrupted": False, "memory": "process", "notes": [],
-    "rows": [{
-        "method": "trie", "num_draft": 32, "task": "overall", "questions": 4, "new_tokens": 40,
-        "steps": 20, "drafted_tokens": 80, "accepted_tokens": 20, "mean_acceptance_length": 2.0,
-        "draft_acceptance_rate": 0.25, "acceptance_histogram": {"0": 10, "1": 5, "6": 4, "12": 1},
-        "nodes_per_step": 8.0, "undrafted_share": 0.5, "seconds_median": 0.1234,
-        "seconds_quartiles": [0.1, 0.2], "spread": 0.031, "tokens_per_s": 200.0,
-        "tokens_per_s_with_prefill": 123.45, "prefill_s_median": 0.05, "setup_s_median": None,
-        "speedup": 1.5, "speedup_quartiles": [1.25, 1.75], "speedup_least_and_most": [1.0, 2.0],
-        "speedup_over_hf": 0.5, "speedup_over_hf_quartiles": [1.25, 1.75],
-        "speedup_over_hf_least_and_most": [1.0, 2.0], "same_ids": 4, "peak_memory_mib": 19.31,
-        "judged": 4, "exact_match": 0.5, "f1": 0.755, "rouge_l": 0.25,
-    }],
+    "rows": [LIVE_ROW],
     "split": [{"method": "trie", "num_draft": 32, "steps": 20, "prefill_ms": 70.0,
                "step_us": STEP_US, "share": SHARE}],
     "prompts": [{"id": "s", "task": "qa", "prompt_tokens": 9, "results": {"trie at 32": {
@@ -244,12 +241,7 @@ LIVE_JSON = {
 REPLAY_JSON = {
     "kind": "replay", "source": "traces", "model": "vicuna", "questions": 4, "inexact": 0,
     "fresh": True, "seconds": 1.25,
-    "rows": [{
-        "method": "trie", "num_draft": 16, "task": "overall", "questions": 2, "new_tokens": 90,
-        "steps": 40, "mean_acceptance_length": 2.25, "draft_acceptance_rate": 0.1,
-        "acceptance_histogram": {"0": 20, "3": 20}, "nodes_per_step": 20.0,
-        "draft_us_median": 35.0, "draft_us_p99": 120.4, "undrafted_share": 0.2,
-    }],
+    "rows": [REPLAY_ROW],
     "refused": [{"method": "recycling", "reason": "scores"}], "notes": [],
 }  # fmt: skip
 
@@ -258,11 +250,8 @@ NO_INVOCATION = {"command": "", "date": "", "versions": {}}
 
 
 def test_json_has_its_keys_in_their_order_to_the_byte() -> None:
-    over_hf = {
-        "speedup_over_hf": 0.5, "speedup_over_hf_quartiles": (1.25, 1.75),
-        "speedup_over_hf_least_and_most": (1.0, 2.0),
-    }  # fmt: skip
-    whole = row("trie", 32, rouge_l=0.25, **over_hf)
+    compared = {k: LIVE_ROW[k] for k in COMPARED}
+    whole = row("trie", 32, **compared)
     times = PromptTimes(rounds=3, seconds_median=2.0, seconds_quartiles=(1.5, 3.5), new_tokens=3)
     prompt = PromptRow(id="s", task="qa", prompt_tokens=9, results={"trie at 32": times})
     live = replace(

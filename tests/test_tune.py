@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.cli.notes import pointed
-from ngtcli.cli.tune import items_of
+from ngtcli.cli.tune import items_of, preset_path
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.measure import tune as tuning
-from ngtcli.measure.contestants import running
 from ngtcli.measure.grid import Axis, grid, is_axis, parse_axis, parse_sweep
+from ngtcli.measure.live import running
 from ngtcli.measure.options import BenchOptions
 from ngtcli.measure.records import Answering, Contestant, Generation, by_contestant, run
 from ngtcli.measure.results import CellRow, SkippedCell, SweepData, SweepReport
@@ -38,7 +38,6 @@ from ngtcli.measure.tune import (
     recording,
     summarize,
 )
-from ngtcli.measure.winner import preset_path
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
 from ngtcli.render.sweep_tables import sweep_forms

@@ -91,7 +91,6 @@ class StreamOutput:
                     write_all(self._file, f"{text}\n".encode())
 
     def close(self) -> None:
-        """Close the file, if there is one."""
         if self._file is not None:
             self._file.close()
 
@@ -332,7 +331,6 @@ class AnswerFolder:
                 return
 
     def _note(self, file: str, sha256: str, key: str = "") -> None:
-        """Take a line of the journal."""
         self._hashes.setdefault(file, set()).add(sha256)
         if key:
             self._keys[file] = key

@@ -285,8 +285,7 @@ class Run:
         self._size = size or int(is_exact)  # exact passes are over one text
         self._settings, self._notes, self._what = settings, notes, what
         self._before = self._total = 0  # done by earlier runs, and in all; 0: not known
-        self._began: float | None = None
-        self._shown = time.monotonic()
+        self._began = self._shown = 0.0  # when the first was asked, 0.0 before; and shown last
         self._done = self.failed = self._documents = self._tokens = 0
         self._remarks = 0
         # For remarks on texts: each once, and without -v only the first few.
@@ -342,7 +341,6 @@ class Run:
             self._notes.warn("there are more such remarks; -v has them all")
 
     def _add(self, answer: LineAnswer, failed: bool) -> None:
-        """A text is done."""
         self._done += 1
         self.failed += failed
         self._documents += len(answer.question.documents) if answer.question else 0
@@ -354,7 +352,7 @@ class Run:
 
     def _show(self, message: str = "") -> None:
         """Show what is done, and `message` behind it; where nothing can be wiped, not too often."""
-        if self._began is None:
+        if not self._began:
             self._notes.status(message)
         elif self._notes.wipes:
             self._notes.status(" · ".join([*self._facts(), *([message] * bool(message))]))
@@ -364,7 +362,7 @@ class Run:
 
     def _facts(self) -> list[str]:
         """What is done so far, and the time left."""
-        done, seconds = self._before + self._done, self._seconds
+        done, seconds = self._before + self._done, time.monotonic() - self._began
         of_all = f"{done} of {counted(self._total, self._what)}"
         facts = [of_all if self._total else counted(done, self._what)]
         if self.failed:
@@ -376,12 +374,8 @@ class Run:
             facts.append(f"{time_left((self._total - done) * seconds / self._done)} left")
         return facts
 
-    @property
-    def _seconds(self) -> float:
-        return 0.0 if self._began is None else time.monotonic() - self._began
-
     def _conclude(self) -> None:
         """On a terminal, or with -v, what was done, and in what time."""
         self._notes.clear()
         if self._done and (self._notes.terminal or self._notes.verbose):
-            self._notes.facts([*self._facts(), time_left(self._seconds)])
+            self._notes.facts([*self._facts(), time_left(time.monotonic() - self._began)])

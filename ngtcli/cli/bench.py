@@ -40,7 +40,7 @@ from ngtcli.measure.machine import versions
 from ngtcli.measure.prompts import Item, add_noise, choose, items_from
 from ngtcli.measure.results import Invocation, LiveResult, Measured, RecordResult
 from ngtcli.prompt.preset import Preset
-from ngtcli.render.bench_page import bench_forms, record_forms
+from ngtcli.render.bench_tables import bench_forms
 from ngtcli.system import process
 
 if TYPE_CHECKING:
@@ -128,12 +128,9 @@ def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | Non
     date = datetime.now().astimezone().isoformat(timespec="seconds")
     invocation = Invocation(command=command_line(), date=date, versions=versions())
     result = replace(result, invocation=invocation)
-    if isinstance(result, RecordResult):
-        destination.deliver(record_forms(result), settings.color)
-    else:
-        destination.deliver(bench_forms(result), settings.color)
-        for note in result.notes:
-            notes.warn(note)
+    destination.deliver(bench_forms(result), settings.color)
+    for note in () if isinstance(result, RecordResult) else result.notes:
+        notes.warn(note)
     if result.interrupted:
         notes.warn(f"interrupted; what was measured: {counted(result.questions, 'prompt')}")
         raise typer.Exit(INTERRUPTED)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ngtcli.decode.batch_target import BatchTarget
 from ngtcli.decode.loop import Loop, Member
-from ngtcli.decode.memory_limits import fits, read_prompt, too_long
+from ngtcli.decode.memory_limits import fits, read_prompt
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.drafter import Drafters
 from ngtcli.errors import NgtError
@@ -80,13 +80,12 @@ class Batch:
     def _join(self, member: Member) -> None:
         """Let a text run. It waits where memory does not suffice for it with the others."""
         self._target.size = self._most
-        error = self._read(member)
-        if error is not None and not self.running:  # what is held for others is of no use
+        self._retries = self._read(member)
+        if not self._retries and not self.running:  # what is held for others is of no use
             self._target.drop()
             self._target.size = 1
-            error = self._read(member)
-        self._retries = error is None
-        if error is None:
+            self._retries = self._read(member)
+        if self._retries:
             self.running.append(member)
         elif self.running:
             self._waiting.appendleft(member)
@@ -94,22 +93,22 @@ class Batch:
             member.crowded = True
             self._end(member)
 
-    def _read(self, member: Member) -> NgtError | None:
-        """Read a text; why that is not possible, if it is not."""
+    def _read(self, member: Member) -> bool:
+        """Read a text; False where memory does not suffice."""
         clock, text, target = time.perf_counter(), member.text, self._target
         total = len(text.ids)
         ahead = min(text.most, total + _AHEAD) + self._drafters.most + 1
         places = min(ahead, self._model.context)
         if self.running and not fits(self._model, partial(target.reserve, places)):
-            return too_long(total)
+            return False
         try:
             read_prompt(self._model, text.ids[:-1], total, lambda at: self._progress(at, total))
-        except NgtError as error:
-            return error
+        except NgtError:
+            return False
         if not fits(self._model, partial(target.take, places)):
-            return too_long(total)
+            return False
         text.statistics.prefill_s += time.perf_counter() - clock
-        return None
+        return True
 
     def _end(self, member: Member) -> None:
         member.policy = self._drafters.report(member.drafter)

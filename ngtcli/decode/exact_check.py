@@ -1,15 +1,13 @@
 """Does a model give a token the same bits however tokens are grouped into passes of one shape?
 
-Exact decoding (exact.py) rests on that, and this decides how many rows its passes have. A path of
-arbitrary tokens is read one token a pass, and again in chains of several with other tokens in the
-same passes: its scores, and its rows in the cache, must be equal bit for bit, after a short prompt
-and where the cache is nearly full.
+Exact decoding (exact.py) rests on that. A path of arbitrary tokens is read one token a pass, and
+again in chains of several with other tokens in the same passes: its scores, and its rows in the
+cache, must be equal bit for bit, after a short prompt and where the cache is nearly full.
 
-In a model with experts the shape of a pass does not fix the shapes of all products: how many rows
-an expert multiplies depends on the tokens. Some kernels give a row other bits if it is the only
-one, or one of a few (seen on CPUs: torch's grouped products in float16 and float32), and only some
-rows. So more texts are tried there, in which rows that were alone get company of tokens that go to
-the same experts. That finds what happens to one row in a hundred; it proves nothing of rarer ones.
+In a model with experts the tokens decide how many rows an expert multiplies. Some kernels give some
+rows other bits if they are alone, or one of a few (seen on CPUs: torch's grouped products in
+float16 and float32). So more texts are tried there, in which rows that were alone get company of
+tokens that go to the same experts. That finds what happens to one row in a hundred, nothing rarer.
 """
 
 import hashlib

@@ -1,10 +1,9 @@
 """The keys and values of one sequence or several, in fixed buffers that can be rolled back.
 
 Rows lie in buffers that are allocated ahead; the first `length` of them are valid. A pass writes
-its rows at `slots` and attends to the buffers' first places, as many as `aim` said; what it may
-see there its mask tells. `keep` copies the accepted rows next to each other and raises `length`.
-The next pass overwrites the rows from `length` on. Several sequences share buffers, with a stretch
-of them each (batch_target.py).
+its rows where `aim` said, and its mask tells what it sees. `keep` copies the accepted rows next to
+each other and raises `length`; the next pass overwrites the rows from there on. Several sequences
+share buffers, with a stretch of them each (batch_target.py).
 """
 
 from collections.abc import Sequence

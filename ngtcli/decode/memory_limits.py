@@ -1,9 +1,7 @@
 """What a run does when memory ends: shorter chunks of the prompt, smaller drafts, then an error.
 
-The chunk of a prompt that failed is read again in halves; the rows of the chunks before it stay.
-A draft that failed is cut to half its nodes, and so are those to come. Where one row or a short
-chunk is still too much, an error says what would fit: ContextOverflowError if the model runs with
-a shorter text, for then the text is the cause, else ModelError.
+The chunk of a prompt that failed is read again in halves. Where one row or a short chunk is still
+too much, an error says what would fit: ContextOverflowError if the model runs with a shorter text.
 """
 
 import gc

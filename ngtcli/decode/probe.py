@@ -3,10 +3,8 @@
 The reference is the scores of `generate` on one arbitrary prompt, longer than every window of the
 configuration. A model verifies drafts only if its single steps in a cache that can be rolled back,
 and its rows of a wide tree with a deep path in the last rows, give those scores. Any other model is
-run token by token in the first way that gives them. Where no way does, because `generate`
-contradicts itself (it cuts the cache to a window that the model's mask does not have), the
-reference is one pass without a cache. A model that agrees with neither is refused. What was found
-is stored for each configuration in the cache folder.
+run token by token in the first way that gives them. Where no way does (some `generate` cuts the
+cache to a window that the model's mask does not have), the reference is one pass without a cache.
 """
 
 import random

@@ -79,7 +79,9 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read: list[str] = []
         words = [self._word(value, read) for value in args]
         words += [f"{name}={self._word(value, read)}" for name, value in kwargs.items()]
-        self._write(result, read, f"{self._function(func)}({', '.join(words)})")
+        name = self._functions.setdefault(func, f"f{len(self._functions)}")
+        self._known[name] = _QUICK.get(func) or func._op
+        self._write(result, read, f"{name}({', '.join(words)})")
         return result
 
     def _is_made(self, tensor: Tensor) -> bool:
@@ -95,12 +97,6 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for i, part in enumerate(result):
                 if isinstance(part, Tensor):
                     self._write(part, [name], f"{name}[{i}]")
-
-    def _function(self, func: Any) -> str:
-        if func not in self._functions:
-            self._functions[func] = f"f{len(self._functions)}"
-            self._known[self._functions[func]] = _QUICK.get(func) or func._op
-        return self._functions[func]
 
     def _constant(self, value: Any) -> str:
         name = f"k{len(self._known)}"
@@ -127,10 +123,12 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = str(self._names[output])
         body = []
         for at, (result, read, expression) in enumerate(self._lines):
-            unused = "" if result in last or result == name else f"; del {result}"
-            body.append(f" {result} = {expression}{unused}")
-            gone = {n for n in read if last[n] == at and n[0] == "v" and n != name}
-            body += [f" del {', '.join(sorted(gone))}"] if gone else []
+            body.append(f" {result} = {expression}")
+            gone = {n for n in read if last[n] == at and n[0] == "v"} - {name}
+            if result not in last and result != name:
+                gone.add(result)
+            if gone:
+                body.append(f" del {', '.join(sorted(gone))}")
         taken = "".join(f", {known}={known}" for known in self._known)
         source = "\n".join([f"def replay(given{taken}):", *body, f" return {name}"])
         made = dict(self._known)

@@ -194,21 +194,14 @@ class Catalog:
         path = self._text_path(digest, suffix)
         try:
             body = read_json(path, _MANIFEST_BYTES)
-            text = body["text"]
-            if body.get("sha256") != hashlib.sha256(text.encode()).hexdigest():
-                return None
+            text: str = from_json(str, body["text"])
             return Extracted(text, About.from_json(body["about"], len(text)))
-        except (OSError, DamagedFileError, KeyError, ValueError, AttributeError):
+        except (OSError, DamagedFileError, KeyError, ValueError):
             return None
 
     def _keep(self, digest: str, suffix: str, found: Extracted) -> None:
-        body = {
-            "text": found.text,
-            "sha256": hashlib.sha256(found.text.encode()).hexdigest(),
-            "about": asdict(found.about),
-        }
         try:
-            write_json(self._text_path(digest, suffix), body)
+            write_json(self._text_path(digest, suffix), asdict(found))
         except OSError as error:
             self.remark = f"a text is not kept: {reason_of(error)}"
 

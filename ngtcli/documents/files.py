@@ -86,7 +86,7 @@ class Files:
         self._settings = settings
         self._uncounted = Reader(settings.max_mb)
         self._parsers = Parsers(settings.parser_seconds, settings.parser_mb)
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = ThreadPoolExecutor(self._parsers.size)
         self._catalogs: dict[str, Catalog] = {}
 
     def catalog(self, found: Found) -> Catalog:
@@ -116,24 +116,19 @@ class Files:
         return counted
 
     def submit(self, found: Found) -> Text:
-        """The text of a file, as `recorded` gives it, read in another thread."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._parsers.size)
-        return self._threads.submit(self.recorded, found, self.catalog(found)).result
+        """The text of a file, read in another thread unless its catalog has it, and recorded there.
+
+        It does not count for the bound on all texts together.
+        """
+        catalog, suffix = self.catalog(found), suffix_of(found.path)
+        read = partial(self._uncounted.read, found.path, found.outright)
+        parse = partial(self._parse, suffix)
+        return self._threads.submit(catalog.extracted, found.real, suffix, read, parse).result
 
     def keep_only(self, root: str, paths: set[str]) -> None:
         """Forget all files below a folder but these."""
         if root in self._catalogs:
             self._catalogs[root].keep_only(paths)
-
-    def recorded(self, found: Found, catalog: Catalog) -> Extracted:
-        """The text of a file, which is not read if `catalog` has it; else it is recorded there.
-
-        Raises Unreadable. It does not count for the bound on all texts together.
-        """
-        suffix = suffix_of(found.path)
-        read = partial(self._uncounted.read, found.path, found.outright)
-        return catalog.extracted(found.real, suffix, read, partial(self._parse, suffix))
 
     def _parse(self, suffix: str, data: bytes) -> Extracted:
         form = format_of(suffix, data[:HEAD])
@@ -152,8 +147,7 @@ class Files:
     def close(self) -> list[str]:
         """Save what is known and end the workers; `remarks` that nobody took."""
         self._parsers.close()
-        if self._threads is not None:
-            self._threads.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True, cancel_futures=True)
         for catalog in self._catalogs.values():
             catalog.save()
         return self.remarks()

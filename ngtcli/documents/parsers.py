@@ -5,6 +5,7 @@ environment and current folder. Whatever it replies is checked as if a stranger 
 is to blame for a crash, or for taking too much, only where that happens in a fresh worker.
 """
 
+import importlib.util
 import json
 import os
 import queue
@@ -75,7 +76,9 @@ class Parsers:
 
     def extract(self, form: Format, source: Source) -> Extracted:
         """The text of `source`. Raises Unreadable, whatever happens to the worker."""
-        check_installed(form)
+        for package in form.needs:
+            if importlib.util.find_spec(package) is None:
+                raise MissingExtra(form.what, package)
         try:
             return self._extract(form, source)
         except FailedParser as failed:
@@ -106,15 +109,6 @@ class Parsers:
 
 def _ended() -> Unreadable:
     return Unreadable("not read: reading was ended", _AGAIN, lasting=False)
-
-
-def check_installed(form: Format) -> None:
-    """Raise MissingExtra unless the packages that a format needs are there."""
-    from importlib.util import find_spec  # here: few commands read such files
-
-    for package in form.needs:
-        if find_spec(package) is None:
-            raise MissingExtra(form.what, package)
 
 
 class _Worker:

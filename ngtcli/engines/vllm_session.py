@@ -46,7 +46,6 @@ class VllmPasses:
 class VllmModel:
     """What is known of a model that vLLM runs; of what its checkpoint suggests nothing is."""
 
-    name: str
     tokenizer: Tokenizer
     context: int  # tokens
     vocabulary: int
@@ -158,7 +157,7 @@ class VllmSession(Session):
         super().__init__(settings, status, warn)
         self.engine, tokenizer = engine, load_tokenizer(settings.model)
         about = engine.context, engine.vocabulary, engine.dtype
-        self.model: VllmModel = VllmModel(settings.model, tokenizer, *about)
+        self.model: VllmModel = VllmModel(tokenizer, *about)
 
     def with_settings(self, settings: Settings) -> Self:
         """As `Session.with_settings`; the dtype cannot be another one, either."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ngtcli.decode.sampling import penalizes
 from ngtcli.errors import NgtError
-from ngtcli.measure.contestants import generate
+from ngtcli.measure.live import generate
 from ngtcli.measure.results import Comparison
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.local import LocalSession

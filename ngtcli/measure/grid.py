@@ -10,7 +10,7 @@ as in `trtllm:max_draft_len=8`) are listed with commas. What is wrong is shown w
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import product
@@ -42,6 +42,11 @@ def as_written(value: Any) -> str:
     return ",".join(value) if isinstance(value, list | tuple) else str(value)
 
 
+def label_of(values: Mapping[str, Any]) -> str:
+    """A combination of values in short: `n=8 lp=2`."""
+    return " ".join(f"{name}={as_written(value)}" for name, value in values.items())
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """One name and the values it is to take, in the order given, each once."""
@@ -54,13 +59,12 @@ class Axis:
 class Cell:
     """One combination of values, and all settings with them."""
 
-    values: tuple[tuple[str, Value], ...]
+    values: Mapping[str, Value]
     settings: Settings
 
     @property
     def label(self) -> str:
-        """`n=8 lp=2`."""
-        return " ".join(f"{name}={as_written(value)}" for name, value in self.values)
+        return label_of(self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +189,13 @@ def grid(axes: tuple[Axis, ...], base: Settings) -> Grid:
     """Every combination over `base`. Raises UsageError where no settings can have any."""
     made = Grid(axes, base, [], [])
     for values in product(*(axis.values for axis in axes)):
-        named = tuple(zip((axis.name for axis in axes), values, strict=True))
+        named = dict(zip((axis.name for axis in axes), values, strict=True))
         try:
             settings = replace(base, **dict[str, Any](named))
             _check_method(settings)
             made.cells.append(Cell(named, settings))
         except UsageError as error:
-            made.skipped.append(SkippedCell(dict(named), str(error)))
+            made.skipped.append(SkippedCell(named, str(error)))
     if not made.cells:
         reason = made.skipped[0].reason
         raise UsageError(f"no cell is left to measure: {reason}", "Sweep other values.")

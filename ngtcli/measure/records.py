@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ngtcli.errors import NgtError, counted
 
@@ -185,18 +185,12 @@ def run(
     *,
     fresh: bool = False,
     memory: "PeakMemory | None" = None,
-    describe: Callable[[Turn[P]], str] = lambda _: "",
-    progress: Notify = lambda _: None,
+    tell: Callable[[Turn[P]], None] = lambda _: None,
 ) -> Iterator[Record]:
-    """Take the turns, each on the clock, and give its record; of memory only with `memory`.
-
-    `progress` gets each new description.
-    """
+    """Take the turns, each on the clock after it is told; of memory only with `memory`."""
     answering: dict[str, Answering[P]] = {}
-    said = ""
     for turn in turns:
-        if (words := describe(turn)) != said:
-            progress(said := words)
+        tell(turn)
         key = turn.contestant.key
         if fresh or not turn.prompt:
             answering[key] = turn.contestant.begin()
@@ -228,19 +222,19 @@ def race(
     """
     made = Race(list(contestants))
 
-    def warming(turn: Turn[Any]) -> str:
+    def warming(turn: Turn[P]) -> None:
         where = f", {turn.prompt + 1} of {counted(len(warm_up), 'prompt')}"
-        return f"Warming up: {turn.contestant.key}{where if len(warm_up) > 1 else ''}"
+        progress(f"Warming up: {turn.contestant.key}{where if len(warm_up) > 1 else ''}")
 
-    def words(turn: Turn[Any]) -> str:
+    def racing(turn: Turn[P]) -> None:
         of_rounds = f"Round {turn.round + 1} of {rounds}, " if rounds > 1 else ""
         of_prompts = f"{turn.prompt + 1} of {counted(len(prompts), 'prompt')}"
-        return f"{of_rounds}{of_prompts}: {turn.contestant.key}"
+        progress(f"{of_rounds}{of_prompts}: {turn.contestant.key}")
 
-    how: dict[str, Any] = {"fresh": fresh, "progress": progress}
     for contestant in contestants:
         try:
-            list(run(by_prompt([contestant], len(warm_up), 1), warm_up, describe=warming, **how))
+            turns = by_prompt([contestant], len(warm_up), 1)
+            list(run(turns, warm_up, fresh=fresh, tell=warming))
         except (NgtError, ImportError, OSError) as error:
             if contestant.name == BASELINE:
                 raise
@@ -248,13 +242,13 @@ def race(
             made.refused.append(refusal(contestant.name, error))
     try:
         turns = by_prompt(made.contestants, len(prompts), rounds)
-        for record in run(turns, prompts, describe=words, memory=memory, **how):
+        for record in run(turns, prompts, fresh=fresh, memory=memory, tell=racing):
             made.records.append(record)
         for contestant in made.contestants:
             if contestant.begin_split is not None:
                 progress(f"Splitting the time of {contestant.key}")
                 split = replace(contestant, begin=contestant.begin_split)
-                made.splits += run(by_prompt([split], len(prompts), 1), prompts, **how)
+                made.splits += run(by_prompt([split], len(prompts), 1), prompts, fresh=fresh)
     except KeyboardInterrupt:
         if not made.measured():
             raise

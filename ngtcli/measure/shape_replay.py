@@ -33,8 +33,7 @@ from ngtcli.draft.drafter import Context, Drafter, draft_settings
 from ngtcli.draft.pool import TOKENS, Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import ContextOverflowError, NgtError
-from ngtcli.measure.contestants import AGAINST, decoded
-from ngtcli.measure.live import machine
+from ngtcli.measure.live import AGAINST, decoded, machine
 from ngtcli.measure.options import BenchOptions, check_some_left, find_shape
 from ngtcli.measure.records import (
     BASELINE,

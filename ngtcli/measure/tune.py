@@ -219,7 +219,7 @@ def report(about: SweepData, grid: Grid, rounds: int, state: State) -> SweepRepo
     A cell is "chosen" only where everything is measured; before that one is "ahead".
     """
     found = ((cell, state.rounds(cell.label, rounds)) for cell in grid.cells)
-    rows = [summarize(cell.label, dict(cell.values), passes) for cell, passes in found if passes]
+    rows = [summarize(cell.label, cell.values, passes) for cell, passes in found if passes]
     measured, planned = sum(row.rounds for row in rows), len(grid.cells) * rounds
     complete = measured == planned
     verdict = judge(rows, complete) if rows else None

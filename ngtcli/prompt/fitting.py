@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ngtcli.errors import ContextOverflowError, counted, short
-from ngtcli.prompt.build import Cut, Prompt, Status, Task, code
-from ngtcli.tokens.tokenizer import LONG, Tokenizer, piece_end
+from ngtcli.prompt.build import Cut, Prompt, Task, code
+from ngtcli.tokens.control import Coded
+from ngtcli.tokens.tokenizer import LONG, piece_end
 
 _EXACT = 1 << 15  # tokens up to which prompts are always counted whole; about 0.1 s, guess
 _NAMES = 1 << 20  # tokens up to which names are counted for a message; about 4 s, guess
@@ -23,30 +24,51 @@ PIECE = 1 << 16  # characters, encoded in about 50 ms (measured); Ctrl-C is obey
 _INTERVAL_S = 0.3  # between two status lines; guess
 
 
-class Progress:
-    """Sends a status line at intervals: "Reading 12k of 30k tokens …"."""
+class Reading:
+    """Encodes texts piece by piece; a status line at intervals: "Reading 12k of 30k tokens …".
 
-    def __init__(self, characters: int, status: Status) -> None:
-        self._characters, self._status = characters, status
+    `characters` is about how many will be read.
+    """
+
+    def __init__(self, task: Task, characters: int) -> None:
+        self.tokenizer = task.tokenizer
+        self._status, self._characters = task.status, characters
         self._read = self._tokens = 0
         self._last = time.monotonic()
 
-    def add(self, characters: int, tokens: int) -> None:
-        """Count `characters` more as read, which are `tokens` tokens."""
-        self._read += characters
-        self._tokens += tokens
-        if time.monotonic() - self._last < _INTERVAL_S:
-            return
-        self._last = time.monotonic()
-        whole = self._tokens * max(self._characters, self._read) // max(self._read, 1)
-        self._status(f"Reading {short(self._tokens)} of {short(whole)} tokens …")
+    def piece(self, text: str, at: int, size: int) -> tuple[Coded, int]:
+        """The ids of about `size` characters from index `at`, and where those end.
+
+        Raises ModelError as `Tokenizer.locate`.
+        """
+        end = piece_end(text, at, size)
+        coded = self.tokenizer.locate(text[at:end])
+        self._read += end - at
+        self._tokens += len(coded.ids)
+        if time.monotonic() - self._last >= _INTERVAL_S:
+            self._last = time.monotonic()
+            whole = self._tokens * max(self._characters, self._read) // max(self._read, 1)
+            self._status(f"Reading {short(self._tokens)} of {short(whole)} tokens …")
+        return coded, end
+
+    def count(self, texts: Iterable[str], limit: int) -> int:
+        """The number of tokens of `texts`, each by itself; counting stops beyond `limit`."""
+        tokens = 0
+        for text in texts:
+            at = 0
+            while at < len(text) and tokens <= limit:
+                coded, at = self.piece(text, at, PIECE)
+                tokens += len(coded.ids)
+            if tokens > limit:
+                break
+        return tokens
 
 
 class Head:
     """The start of a text, encoded as far as `read` was called."""
 
-    def __init__(self, text: str, tokenizer: Tokenizer, progress: Progress) -> None:
-        self.text, self._tokenizer, self._progress = text, tokenizer, progress
+    def __init__(self, text: str, reading: Reading) -> None:
+        self.text, self._reading = text, reading
         self._ids: list[int] = []
         self._starts: list[int] = []
         self._at = 0
@@ -60,35 +82,20 @@ class Head:
         """Whether all of the text is read."""
         return self._at >= len(self.text)
 
-    def read(self, size: int = PIECE) -> None:
-        """Encode about `size` characters more. Raises ModelError as `Tokenizer.locate`."""
-        end = piece_end(self.text, self._at, size)
-        coded = self._tokenizer.locate(self.text[self._at : end])
+    def read(self, size: int) -> None:
+        """Encode about `size` characters more. Raises ModelError as `Reading.piece`."""
+        coded, end = self._reading.piece(self.text, self._at, size)
         self._ids += coded.ids
         self._starts += [self._at + start for start in coded.starts]
-        self._progress.add(end - self._at, len(coded.ids))
         self._at = end
 
     def cut(self, tokens: int) -> str:
         """The text of the first `tokens` tokens, or of all that were read."""
         if tokens >= len(self._ids):
-            return self.text if self.done else self.text[: self._at]
+            return self.text[: self._at]
         if len(self._starts) == len(self._ids):
             return self.text[: self._starts[tokens]]
-        return self._tokenizer.decode(self._ids[:tokens])
-
-
-def count(texts: Iterable[str], limit: int, tokenizer: Tokenizer, progress: Progress) -> int:
-    """The number of tokens of `texts`, each by itself; counting stops beyond `limit`."""
-    tokens = 0
-    for text in texts:
-        head = Head(text, tokenizer, progress)
-        while not head.done and tokens + len(head) <= limit:
-            head.read()
-        tokens += len(head)
-        if tokens > limit:
-            break
-    return tokens
+        return self._reading.tokenizer.decode(self._ids[:tokens])
 
 
 def fit_prompt(task: Task, overflow: str = "auto") -> Prompt:
@@ -116,10 +123,9 @@ def whole_prompt(task: Task) -> Prompt | str:
     characters = sum(len(d.text) for d in task.documents)
     limit = _near(max(task.context, _EXACT))
     if characters > limit or characters + len(task.frame.text) > limit:
-        progress = Progress(characters, task.status)
         # The frame is made last, or not at all: for many documents that takes longer than to count.
         texts = (task.frame.text if d is None else d.text for d in (*task.documents, None))
-        if count(texts, limit, task.tokenizer, progress) > limit:
+        if Reading(task, characters).count(texts, limit) > limit:
             return f"more than {limit}"
     return task.build(task.documents)
 
@@ -132,8 +138,8 @@ def _near(limit: int) -> int:
 def _cut(task: Task) -> Prompt:
     """The prompt, or the longest that fits with all documents cut at one number of tokens."""
     texts = [d.text.strip() for d in task.documents]
-    progress = Progress(min(sum(map(len, texts)), 5 * task.room), task.status)
-    heads = [Head(text, task.tokenizer, progress) for text in texts]
+    reading = Reading(task, min(sum(map(len, texts)), 5 * task.room))
+    heads = [Head(text, reading) for text in texts]
     target = task.room - frame_tokens(task)
     read_level(heads, _near(target))
     if all(head.done for head in heads):
@@ -172,8 +178,7 @@ def _cuts(task: Task, prompt: Prompt, kept: Sequence[int]) -> Iterator[Cut]:
 def frame_tokens(task: Task) -> int:
     """The number of tokens of the prompt without documents' texts. Raises ContextOverflowError."""
     frame = task.frame
-    progress = Progress(len(frame.text), task.status)
-    if count([frame.text], 2 * task.room, task.tokenizer, progress) > 2 * task.room:
+    if Reading(task, len(frame.text)).count([frame.text], 2 * task.room) > 2 * task.room:
         raise no_room(task)
     tokens = len(code(frame, task.tokenizer)[1])
     if tokens >= task.room:
@@ -206,8 +211,8 @@ def no_room(task: Task) -> ContextOverflowError:
         "the summary so far alone needs": ([task.summary], "Give a smaller --max-tokens"),
         f"the wording of preset {task.preset.name} alone needs": (wording, "Shorten its template"),
     }
-    progress = Progress(sum(len(t) for texts, _ in parts.values() for t in texts), task.status)
-    counts = {p: count(t, _NAMES, task.tokenizer, progress) for p, (t, _) in parts.items()}
+    reading = Reading(task, sum(len(t) for texts, _ in parts.values() for t in texts))
+    counts = {p: reading.count(t, _NAMES) for p, (t, _) in parts.items()}
     part = max(counts, key=lambda p: counts[p])
     tokens = f"more than {_NAMES}" if counts[part] > _NAMES else str(counts[part])
     return ContextOverflowError(

@@ -4,12 +4,11 @@ Two swept names make a grid for each metric; every sweep makes a list of its cel
 repeats what the numbers and the marks say.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ngtcli.errors import counted
-from ngtcli.measure.grid import as_written
+from ngtcli.measure.grid import as_written, label_of
 from ngtcli.measure.results import CellRow, SweepReport
 from ngtcli.render.bench_tables import MISSING
 from ngtcli.render.page import page, text
@@ -75,13 +74,13 @@ def grids(report: SweepReport, metrics: Sequence[Metric]) -> list[Table]:
 
 def _grid(report: SweepReport, metric: Metric) -> Table:
     (down, rows), (across, columns) = report.sweep.items()
-    known = {_place(row.values): row for row in report.cells}
-    impossible = {_place(cell.values) for cell in report.skipped_cells}
+    known = {row.cell: row for row in report.cells}
+    impossible = {label_of(cell.values) for cell in report.skipped_cells}
     lines, heat = [], []
     for value in rows:
         line, warmth = [as_written(value)], list[float | None]([None])
         for other in columns:
-            place = _place({down: value, across: other})
+            place = label_of({down: value, across: other})
             row = known.get(place)
             missing = MISSING if place in impossible else UNMEASURED
             line.append(_marked(row, metric) if row else missing)
@@ -92,10 +91,6 @@ def _grid(report: SweepReport, metric: Metric) -> Table:
     names = Column(f"{down}\u00a0\\\u00a0{across}", left=True)
     headings = [names, *(Column(as_written(value)) for value in columns)]
     return Table(metric.title, headings, lines, heat=heat)
-
-
-def _place(values: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(f"{name}={as_written(value)}" for name, value in sorted(values.items()))
 
 
 def _marked(row: CellRow, metric: Metric) -> str:

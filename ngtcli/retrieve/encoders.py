@@ -268,13 +268,13 @@ def check_encoders(embedder: str, reranker: str) -> None:
     """
     if embedder:
         check_installed()
-        with _said_of("embedder", _EMBEDDER):
-            if os.path.isdir(folder := find(embedder)):
-                use_of(embedder, Path(folder))
-    if reranker:
-        with _said_of("reranker", _RERANKER):
-            if os.path.isdir(folder := find(reranker)):
-                _check_cross_encoder(reranker, Path(folder))
+    for kind, name, hint, check in (
+        ("embedder", embedder, _EMBEDDER, use_of),
+        ("reranker", reranker, _RERANKER, _check_cross_encoder),
+    ):
+        with _said_of(kind, hint):
+            if name and os.path.isdir(folder := find(name)):
+                check(name, Path(folder))
 
 
 def check_installed() -> None:

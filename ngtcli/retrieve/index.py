@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -25,13 +25,12 @@ from ngtcli.documents.load import Document, common_folder
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.documents.text import UNSPACED
 from ngtcli.errors import NgtError
-from ngtcli.retrieve.ranking import Excerpt
+from ngtcli.retrieve.ranking import Excerpt, Status
 from ngtcli.system.arrays import Array, ArrayFile, Arrays
 from ngtcli.system.cache import renew
 from ngtcli.system.storage import DamagedFileError, key_of
 
 Ints = npt.NDArray[np.int32]
-Status = Callable[[str], None]
 
 K1, B = 1.5, 0.75  # of BM25; the defaults of bm25s, within the usual ranges
 FOLDER = "passages"

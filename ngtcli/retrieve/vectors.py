@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from ngtcli.retrieve.encoders import BATCH, Embedder, Floats
 from ngtcli.retrieve.index import FOLDER, Index
+from ngtcli.retrieve.ranking import Status
 from ngtcli.system import process
 from ngtcli.system.arrays import ANY, Array, ArrayFile, Arrays
 from ngtcli.system.cache import renew
@@ -56,8 +57,6 @@ CODED = ArrayFile(
     most=2**33,  # guess
     arrays={"index": Array("uint8")},
 )
-
-Status = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

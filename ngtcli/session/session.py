@@ -66,8 +66,6 @@ class Model(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
-    @property
     def tokenizer(self) -> Tokenizer: ...
     @property
     def context(self) -> int: ...
@@ -140,7 +138,7 @@ class Answer:
             self._at_end()
 
     def finish(self) -> Self:
-        """Run all steps; the answer itself."""
+        """Run all steps."""
         for _ in self:
             pass
         return self

@@ -78,13 +78,12 @@ class Remembered(Generic[Found]):
         """
         try:
             stored = read_json(self.path, self._most)
+            tries = stored.get("tries")
+            if stored.keys() != {"found", "tries"} or type(tries) is not int:
+                raise ValueError("another form")
+            found = self._read(stored["found"])
         except FileNotFoundError:
             return None
-        tries = stored.get("tries")
-        if stored.keys() != {"found", "tries"} or type(tries) is not int:
-            raise DamagedFileError("another form")
-        try:
-            found = self._read(stored["found"])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DamagedFileError(str(error)) from None
         self._tries = min(max(tries, 0), _MOST_TRIES)

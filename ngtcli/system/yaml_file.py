@@ -37,10 +37,10 @@ class _Loader(yaml.SafeLoader):
         mapping = super().construct_mapping(node, deep)
         seen: set[str] = set()
         for key, _ in node.value if len(mapping) < len(node.value) else ():
-            if str(key.value) in seen:
+            if (name := str(key.value)) in seen:
                 problem = f"{shown(key.value)} stands there twice"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-            seen.add(str(key.value))
+            seen.add(name)
         return mapping
 
 
@@ -49,13 +49,12 @@ def parse_yaml(text: str, where: object) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)  # _Loader is a SafeLoader
     except RecursionError:
-        raise UsageError(f"{where}: nested too deeply", "Mend it.") from None
-    except yaml.MarkedYAMLError as error:
-        place = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        why = f" ({error.problem})" if error.problem else ""
-        raise UsageError(f"{where}: not valid YAML{place}{why}", "Mend it.") from None
-    except yaml.YAMLError:
-        raise UsageError(f"{where}: not valid YAML", "Mend it.") from None
+        what = "nested too deeply"
+    except yaml.YAMLError as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        place = f" at line {mark.line + 1}" if mark else ""
+        what = f"not valid YAML{place}" + (f" ({problem})" if problem else "")
+    raise UsageError(f"{where}: {what}", "Mend it.") from None
 
 
 def read_text(path: Path) -> str:

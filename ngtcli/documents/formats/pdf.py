@@ -1,8 +1,4 @@
-"""PDF: the text of each page in PDFium's order, without repeated headers and footers.
-
-`lines` has the lines of a page, `running` leaves out headers, `paragraphs` joins lines, `fields`
-has what was filled into a form.
-"""
+"""PDF: the text of each page in PDFium's order, without repeated headers and footers."""
 
 import re
 from collections.abc import Sequence
@@ -51,17 +47,14 @@ def parse(source: Source) -> Extracted:
 
 def _warnings(empty: Sequence[int], pages: Sequence[Sequence[Line]]) -> tuple[str, ...]:
     """A line on pages without text, and one on fonts that do not tell their characters."""
-    texts = ["\n".join(line.text for line in page) for page in pages]
-    unclear = [
-        number
-        for number, text in enumerate(texts, 1)
-        if sum(map(len, _MEANINGLESS.findall(text))) > _SHARE * len(text)
-    ]
-    told = (
-        ("no text on {}: a scan, or pictures", empty),
-        ("characters of a font have no meaning on {}: OCR it", unclear),
-    )
-    return tuple(words.format(pages_named(numbers)) for words, numbers in told if numbers)
+    unclear = []
+    for number, page in enumerate(pages, 1):
+        text = "\n".join(line.text for line in page)
+        if sum(map(len, _MEANINGLESS.findall(text))) > _SHARE * len(text):
+            unclear.append(number)
+    scans = f"no text on {pages_named(empty)}: a scan, or pictures"
+    fonts = f"characters of a font have no meaning on {pages_named(unclear)}: OCR it"
+    return (scans,) * bool(empty) + (fonts,) * bool(unclear)
 
 
 def _open(source: Source) -> tuple[pdfium.PdfDocument, bool]:

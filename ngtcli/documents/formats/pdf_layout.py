@@ -203,7 +203,11 @@ def _edges(number: int, page: Sequence[Line]) -> Iterator[_Edge]:
     A line alone on its page is both.
     """
     turn = Counter(line.turn for line in page).most_common(1)[0][0] if page else 0
-    rows = _rows([line for line in page if line.turn == turn])
+    rows: list[list[Line]] = []  # lines that stand side by side, from top to bottom
+    for line in sorted((a for a in page if a.turn == turn), key=lambda line: line.bottom):
+        if not rows or line.bottom - rows[-1][0].bottom >= _BESIDE * line.height:
+            rows.append([])
+        rows[-1].append(line)
     pairs = list(pairwise(rows))
     top = [upper for upper, _ in takewhile(_are_apart, pairs[:_DEEP])]
     rest = pairs[len(top) :] or pairs[1:][-1:]  # of a few lines all apart the last is the foot
@@ -213,16 +217,6 @@ def _edges(number: int, page: Sequence[Line]) -> Iterator[_Edge]:
             text = line.text.lower()
             numbers = tuple(map(_value, _NUMBER.findall(text)))
             yield _Edge(number, where, line, tuple(_NUMBER.split(text)), numbers)
-
-
-def _rows(lines: Sequence[Line]) -> list[list[Line]]:
-    """Lines that stand side by side, from top to bottom."""
-    rows: list[list[Line]] = []
-    for line in sorted(lines, key=lambda line: line.bottom):
-        if not rows or line.bottom - rows[-1][0].bottom >= _BESIDE * line.height:
-            rows.append([])
-        rows[-1].append(line)
-    return rows
 
 
 def _are_apart(pair: tuple[list[Line], list[Line]]) -> bool:
@@ -239,6 +233,5 @@ def _value(number: str) -> int:
     """
     if number[0] not in _ROMAN:
         return int(number)
-    values = [_ROMAN[letter] for letter in number]
-    pairs = zip(values, [*values[1:], 0], strict=True)
-    return sum(value if value >= behind else -value for value, behind in pairs)
+    values = [*(_ROMAN[letter] for letter in number), 0]
+    return sum(value if value >= behind else -value for value, behind in pairwise(values))
