@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.cli.notes import pointed
-from ngtcli.cli.tune import items_of
+from ngtcli.cli.tune import items_of, preset_path
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
@@ -38,7 +38,6 @@ from ngtcli.measure.tune import (
     recording,
     summarize,
 )
-from ngtcli.measure.winner import preset_path
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
 from ngtcli.render.sweep_tables import sweep_forms

@@ -1,13 +1,20 @@
-"""`ngt tune`: try settings on a recording or a model, and keep the ones that are fastest."""
+"""`ngt tune`: try settings on a recording or a model, and keep the ones that are fastest.
 
+The winner becomes a preset of the user's, with where it comes from written in it.
+"""
+
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
+from ngtcli import __version__
 from ngtcli.cli.checks import LIVE, REPLAY, TUNE, check_combination, check_session
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import (
@@ -26,18 +33,21 @@ from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Resolved, Settings, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
-from ngtcli.errors import INTERRUPTED, InputError, UsageError
+from ngtcli.errors import INTERRUPTED, InputError, UsageError, reason_of
 from ngtcli.measure.grid import Grid, grid, is_axis, parse_sweep
 from ngtcli.measure.prompts import Item, items_from
 from ngtcli.measure.results import SweepReport
-from ngtcli.measure.winner import preset_path, write_winner
-from ngtcli.prompt.preset import Preset, can_ask
+from ngtcli.prompt.preset import PROVENANCE, Preset, can_ask
 from ngtcli.render.sweep_tables import sweep_forms
 from ngtcli.system import process
+from ngtcli.system.json_form import to_json
+from ngtcli.system.storage import home, write_atomically
+from ngtcli.system.yaml_file import read_mapping
 
 if TYPE_CHECKING:
     from ngtcli.measure.tune import Source
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)  # of a preset
 _data = partial(typer.Option, rich_help_panel="Data")
 _output = partial(typer.Option, rich_help_panel="Output")
 _ITEMS = typer.Argument(help="More of the sweep (NAME=VALUES), or texts to measure on.")
@@ -247,3 +257,66 @@ def items_of(
             f"{lines}: no prompt {kind} a question", f"Preset {preset.name} wants one; see -p."
         )
     return chosen[:limit]
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML as people write it: texts of several lines as blocks, and every value written out."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text.strip("\n") else '"' if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def preset_path(name: str, force: bool) -> Path:
+    """Where a preset of that name is written. Raises UsageError for a bad name or a taken one."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is not a name for a preset",
+            "Use letters, digits, dots, dashes and underscores.",
+        )
+    path = home("config") / "presets" / f"{name}.yaml"
+    if path.exists() and not force:
+        raise UsageError(
+            f"{path}: there is such a preset already", "Choose another name, or give --force."
+        )
+    return path
+
+
+def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> None:
+    """Write `base` with the chosen cell's settings to `path`, whole or not at all.
+
+    All that decides drafts is written, as it was measured, swept or not, and what was run, on what,
+    with the figures of the cell. Raises InputError.
+    """
+    settings = next(cell.settings for cell in grid.cells if cell.label == report.chosen)
+    row = to_json(next(row for row in report.cells if row.cell == report.chosen))
+    facts = ("model", "device", "data", "data_sha256", "prompts")
+    body = {k: v for k, v in read_mapping(base.path).items() if k != PROVENANCE}
+    swept = (axis.name for axis in grid.axes)
+    for name in dict.fromkeys((*settings_where(replayed=True), *swept)):
+        value = getattr(settings, name)
+        body[name] = list(value) if isinstance(value, tuple) else value
+    body[PROVENANCE] = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": report.command,
+        "ngt": __version__,
+        "based_on": base.name,
+        **{name: getattr(report.about, name) for name in facts},
+        "rounds": report.rounds,
+        "chosen": report.chosen,
+        "reason": report.reason,
+        "figures": {k: v for k, v in row.items() if k not in ("cell", "values", "standing")},
+    }
+    text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        raise InputError(f"{path}: {reason_of(error)}", "See ngt presets path.") from None
