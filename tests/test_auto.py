@@ -22,7 +22,7 @@ from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto, AutoDrafters
 from ngtcli.draft.auto.escapes import SHAPE, EscapeTallies, attribute, fitted_escapes
 from ngtcli.draft.auto.growth import Growth, _depth_first, grow
-from ngtcli.draft.auto.policy import Pause, Policy, Repeats, best_size, count_accepted
+from ngtcli.draft.auto.policy import Pause, Policy, best_size, count_accepted
 from ngtcli.draft.auto.ranks import SUM, WIDTH, Ranks
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback
@@ -333,12 +333,12 @@ said = st.lists(st.integers(0, 4), max_size=40)
 
 @given(said, st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), max_size=12))
 def test_repeats_are_those_of_a_plain_search(prompt: list[int], steps: list[list[int]]) -> None:
-    repeats, output = Repeats(prompt), []
+    pause, output = Pause(prompt), []
     for step in steps:
         output += step
         text = prompt + output
         runs = [text[i : i + 4] for i in range(len(text) - 3)]
-        assert repeats.at_end(output) == (len(runs) > 0 and runs[-1] in runs[:-1])
+        assert pause.repeats(output) == (len(runs) > 0 and runs[-1] in runs[:-1])
 
 
 def test_chances_that_do_not_come_true_are_trusted_less() -> None:

@@ -157,10 +157,15 @@ def test_a_folder_of_everything_is_listed_and_asked(tmp_path: Path) -> None:
 
 
 def test_named_outright_what_cannot_be_read_is_exit_3(folder: Path) -> None:
+    told = {
+        "locked.pdf": "encrypted\nGive its password with --password.",
+        "scan.pdf": "its 2 pages have no text: a scan, or pictures\nRecognize its text first",
+    }
     for command in (["docs", "list"], ["docs", "show"], ["summarize"]):
-        done = ngt(*command, str(folder / "locked.pdf"))
-        assert done.returncode == 3 and done.stdout == b""
-        assert b"locked.pdf: encrypted\nGive its password with --password." in done.stderr
+        for name, words in told.items():
+            done = ngt(*command, str(folder / name))
+            assert done.returncode == 3 and done.stdout == b""
+            assert f"{name}: {words}" in done.stderr.decode()
     assert ngt("docs", "list", "-").returncode == 2
     assert ngt("docs", "list", str(folder), "--strict").returncode == 3
 

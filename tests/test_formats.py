@@ -89,20 +89,6 @@ def test_lists_of_two_chapters_stand_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason", "hint"),
-    [("locked.pdf", "encrypted", "--password"), ("scan.pdf", "no text: a scan", "ocrmypdf")],
-)
-def test_named_outright_it_is_an_error_with_a_hint(
-    folder: Path, name: str, reason: str, hint: str
-) -> None:
-    with pytest.raises(InputError, match=f"{name}: .*{reason}") as caught:
-        load([str(folder / name)])
-    assert caught.value.exit_code == 3 and hint in caught.value.hint
-    with pytest.raises(InputError, match="locked.pdf: encrypted"):  # the first of the folder
-        load([str(folder)], settings=Settings(strict=True))
-
-
-@pytest.mark.parametrize(
     ("name", "field", "text"),
     [
         ("texts.jsonl", "body", "First text.\n\nSecond text."),

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ngtcli.config import Settings
-from ngtcli.errors import UsageError
 from ngtcli.system import machine as threads
 from ngtcli.system.sandbox import BoundError, bounded
 
@@ -70,19 +68,17 @@ def test_more_cores_than_the_quota_buys_are_not_used(monkeypatch: pytest.MonkeyP
     assert threads.usable_cores() == 1
 
 
-def test_threads_are_a_setting_and_torch_computes_with_them() -> None:
+def test_torch_computes_with_the_threads_of_the_setting() -> None:
     import torch
 
     from ngtcli.decode.load import use_threads
 
     before = torch.get_num_threads()
     try:
-        use_threads(Settings(threads=2).threads)
+        use_threads(2)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    with pytest.raises(UsageError):
-        Settings(threads=-1)
 
 
 @pytest.mark.parametrize(

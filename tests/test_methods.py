@@ -73,21 +73,6 @@ def test_prompt_lookup_drafts_what_transformers_would(prompt, longest, count) ->
     assert drafter.propose(prompt, 64).tokens == tuple(candidates[0, len(prompt) :].tolist())
 
 
-def test_prompt_lookup_has_the_defaults_of_its_author() -> None:
-    drafter = method("prompt-lookup")
-    drafter.reset(Context([1, 2, 3, *range(10, 30), 7, 2, 3, 99, 1, 2, 3]))
-    assert drafter.propose([1, 2, 3, *range(10, 30), 7, 2, 3, 99, 1, 2, 3], 64).tokens == tuple(
-        range(10, 20)
-    )
-
-
-@pytest.mark.parametrize("prompt", [[5], [5, 6], [5, 6, 7]])
-def test_prompt_lookup_without_an_earlier_place_drafts_nothing(prompt) -> None:
-    drafter = method("prompt-lookup")
-    drafter.reset(Context(prompt))
-    assert drafter.propose(prompt, 8) == DraftTree()
-
-
 def naive_llma(references, n: int, k: int, max_n: int) -> Naive:
     def draft(ids: list[int], prompt: int) -> list[int]:
         for size in range(max(n, max_n), n - 1, -1):
@@ -113,14 +98,6 @@ def test_llma_copies_what_follows_in_the_references(
     drafter = method(f"llma:trigger_n={n}:block_k={k}:max_n={max_n}")
     naive = naive_llma(references or [prompt], n, k, max_n)
     assert_drafts(drafter, Context(prompt, references=references), steps, naive, budget)
-
-
-def test_llma_matches_output_only_and_never_leaves_a_document() -> None:
-    drafter = method("llma")
-    drafter.reset(Context([1, 2], references=([1, 2, 3], [2, 8, 9])))
-    assert drafter.propose([1, 2], 32) == DraftTree()
-    assert drafter.propose([1, 2, 2], 32).tokens == (3,)
-    assert drafter.propose([1, 2, 3], 32) == DraftTree()  # the place ends its document
 
 
 def naive_akunu(max_order: int, draft_count: int, max_history: int) -> Naive:
@@ -225,22 +202,6 @@ def test_trtllm_drafts_from_the_pool_as_it_was_updated(
         assert_drafts(drafter, Context(prompt), steps, naive, budget)
         pool = drafter._pool._values
         assert {key: list(values) for key, values in pool.items()} == naive.pool
-
-
-def test_trtllm_drops_no_short_value_right_behind_another() -> None:
-    drafter = method("trtllm")
-    drafter.reset(Context([7, 7, 7]))  # after 7 came (7, 7) and (7)
-    text = [7, 1, 2, 3, 4, 5, 8, 7]
-    drafter.reset(Context(text))
-    assert drafter.propose(text, 8).tokens == (7,)
-
-
-@pytest.mark.parametrize("public", [True, False])
-def test_trtllms_public_pool_outlives_a_prompt(public: bool) -> None:
-    drafter = method(f"trtllm:is_public_pool={public}")
-    drafter.reset(Context([1, 2, 3, 4]))
-    drafter.reset(Context([8, 1]))
-    assert drafter.propose([8, 1], 8).tokens == ((2, 3, 4) if public else ())
 
 
 RANGES = [

@@ -391,16 +391,6 @@ def test_old_office_files_in_a_folder_are_counted_with_a_hint(
     assert "soffice" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["a.docx", "a.pptx", "a.xlsx", "a.odt", "a.ods", "a.rtf"])
-@pytest.mark.parametrize("kind", ["empty", "text", "cut", "archive"])
-def test_damaged_office_files_are_one_line(tmp_path: Path, name: str, kind: str) -> None:
-    good = {".docx": made.docx, ".pptx": made.pptx, ".xlsx": made.xlsx}.get(name[1:], made.odt)()
-    data = {"empty": b"", "text": b"not this", "cut": good[:500], "archive": made.zipped({})}[kind]
-    with pytest.raises(InputError, match=f"{name}: ") as caught:
-        loaded(tmp_path, name, data)
-    assert caught.value.exit_code == 3 and caught.value.hint and "\n" not in str(caught.value)
-
-
 def test_dates_times_and_numbers_of_sheets_are_short() -> None:
     from ngtcli.documents.formats.xlsx import _shown
 

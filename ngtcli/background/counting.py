@@ -64,7 +64,7 @@ def phrase_counts(phrases: Phrases, tokenizer: Tokenizer) -> BackgroundCounts:
     sizes = np.array([len(i) for i in ids], np.int64)
     places = np.concatenate([[0], np.cumsum(sizes)])[:-1]
     flat = np.array([token for i in ids for token in i], np.int64)
-    found = _no_levels()
+    found: list[list[Counted]] = [[] for _ in range(DEPTH)]
     for rows, weights in phrases.rows:
         able = (sizes[rows] > 0).all(1)
         rows, counts = rows[able], weights[able].astype(np.int64) * UNIT // WEIGHT
@@ -77,7 +77,7 @@ def phrase_counts(phrases: Phrases, tokenizer: Tokenizer) -> BackgroundCounts:
 
 def joined(parts: Sequence[BackgroundCounts]) -> BackgroundCounts:
     """The sums of several counts. Raises DamagedFileError: they may be of files not checked."""
-    found = _no_levels()
+    found: list[list[Counted]] = [[] for _ in range(DEPTH)]
     for part in parts:
         for levels, level in zip(found, _levels(part.nodes), strict=False):
             levels.append(level)
@@ -100,10 +100,6 @@ def _levels(nodes: Ints) -> Iterator[Counted]:
         if begin < end:
             counts, followed = nodes[begin:end, [COUNT, FOLLOWED]].astype(np.int64).T
             yield paths, counts, followed
-
-
-def _no_levels() -> list[list[Counted]]:
-    return [[] for _ in range(DEPTH)]
 
 
 def _stream(rows: Ints, flat: Wide, places: Wide, sizes: Wide) -> tuple[Wide, Wide]:

@@ -36,8 +36,8 @@ def remembered_costs(model: TargetModel) -> Remembered[Costs]:
                     raise ValueError("impossible costs")
         return costs
 
-    run = (model.passes.kind, is_packed(model.hf), model.name)
-    parts = (*what_matters(model.hf), *run)
+    run = model.passes.kind, is_packed(model.hf), model.name
+    parts = what_matters(model.hf) + run
     return Remembered("costs", model.device, parts, read, Costs.as_json, most=MOST)
 
 

@@ -73,7 +73,7 @@ class Passes:
         try:
             yield
         finally:
-            self.at_once = before
+            self.at_once = before and self._capture is not None
 
     @property
     def captured(self) -> int:

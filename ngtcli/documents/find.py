@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ngtcli.config import Settings
-from ngtcli.documents.formats import FORMATS, OLD, SUFFIXES, TEXT_SUFFIXES, conversion, suffix_of
+from ngtcli.documents.formats import FORMATS, OLD, SUFFIXES, TEXT_SUFFIXES, suffix_of
 from ngtcli.documents.parsers import INSTALL, MissingExtra
 from ngtcli.documents.text import Unreadable, utf8
 from ngtcli.errors import InputError, UsageError, reason_of, shortened
@@ -81,9 +81,8 @@ def converting(skipped: Sequence[Skipped]) -> str:
     >>> converting([Skipped("a.doc", "", ".doc"), Skipped("b.jpg", "", ".jpg")])
     'soffice --headless --convert-to docx FILE'
     """
-    return "; ".join(
-        conversion(to) for old, to in OLD.items() if any(s.kind == old for s in skipped)
-    )
+    kinds = {s.kind for s in skipped}
+    return "; ".join(command for old, command in OLD.items() if old in kinds)
 
 
 def expanded(path: str) -> str:

@@ -5,7 +5,7 @@ import unicodedata
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Callable
 
-from ngtcli.documents.formats import HEAD, OLD, OLE, conversion, format_of
+from ngtcli.documents.formats import HEAD, OLD, OLE, format_of
 from ngtcli.errors import InputError
 
 # The longer mark first: UTF-32's begins with UTF-16's.
@@ -97,7 +97,7 @@ def _old(data: bytes) -> Unreadable:
         return Unreadable("an encrypted office document", "Save it without a password.")
     for stream, what, suffix in _STREAMS:
         if stream.encode("utf-16-le") in data:
-            advice = f"Convert it: {conversion(OLD[suffix])}"
+            advice = f"Convert it: {OLD[suffix]}"
             return Unreadable(f"{what} ({suffix}), which is not read", advice)
     return Unreadable("an old office document, which is not read", "Save it as text first.")
 

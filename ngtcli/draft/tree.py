@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import le
 
 import numpy as np
 import numpy.typing as npt
@@ -86,21 +87,17 @@ class DraftTree:
         """
         depths = self.depths()
         deepest = depth if probe_depth is None else probe_depth
-        if (
-            self.drafts <= nodes
-            and max(depths[: self.drafts], default=0) <= depth
-            and max(depths[self.drafts :], default=0) <= deepest
-        ):
+        limits = [depth] * self.drafts + [deepest] * self.probes
+        if self.drafts <= nodes and all(map(le, depths, limits)):
             return self
         kept: dict[int, int] = {ROOT: ROOT}
         drafts = 0
-        for i, level in enumerate(depths):
-            probe = i >= self.drafts
-            fits = level <= deepest if probe else level <= depth and drafts < nodes
-            if fits and self.parents[i] in kept:
+        for i, (level, limit) in enumerate(zip(depths, limits, strict=True)):
+            is_probe = i >= self.drafts
+            if level <= limit and self.parents[i] in kept and (is_probe or drafts < nodes):
                 kept[i] = len(kept) - 1
-                drafts += not probe
-        order = [i for i in kept if i != ROOT]
+                drafts += not is_probe
+        order = list(kept)[1:]
         return DraftTree(
             tuple(self.tokens[i] for i in order),
             tuple(kept[self.parents[i]] for i in order),

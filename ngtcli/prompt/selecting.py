@@ -30,7 +30,6 @@ def prompt_for(
     """
     if settings.overflow == "retrieve":
         prompt = _retrieve(task, settings, warn)
-        prompt = replace(prompt, given=tuple(task.documents) if prompt.selection else ())
     else:
         prompt = fit_prompt(task, settings.overflow)
     for words in cut_words(prompt.cuts):
@@ -70,7 +69,7 @@ def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
         passages, excerpts, len(index), len(task.documents), index.status, seconds,
         ranking.dense, ranking.embedded, whole is not None,
     )  # fmt: skip
-    return replace(prompt, selection=selection)
+    return replace(prompt, selection=selection, given=tuple(task.documents))
 
 
 def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> "Ranking":

@@ -75,7 +75,10 @@ def confine(folders: Iterable[str]) -> None:
     if "Landlock" in means:
         _only_read([*_SYSTEM, *folders], _landlock())
     if "seccomp" in means:
-        _refuse_calls(*_MACHINES[platform.machine()])
+        steps = _filter(*_MACHINES[platform.machine()])
+        program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *s) for s in steps))
+        about = struct.pack("HP", len(steps), ctypes.addressof(program))
+        _libc().prctl(_SET_SECCOMP, 2, about, 0, 0)
 
 
 def holds() -> dict[str, str]:
@@ -118,13 +121,6 @@ def _only_read(paths: Iterable[str], version: int) -> None:
             os.close(place)
     _call(_RESTRICT, rules, 0)
     os.close(rules)
-
-
-def _refuse_calls(column: int, architecture: int) -> None:
-    program = b"".join(struct.pack("HBBI", *step) for step in _filter(column, architecture))
-    steps = ctypes.create_string_buffer(program, len(program))
-    about = struct.pack("HP", len(program) // 8, ctypes.addressof(steps))
-    _libc().prctl(_SET_SECCOMP, 2, about, 0, 0)
 
 
 def _filter(column: int, architecture: int) -> list[tuple[int, int, int, int]]:

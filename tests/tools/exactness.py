@@ -109,24 +109,19 @@ class Row:
         return self.tokens / self.passes if self.passes else 0.0
 
 
-def random_model(family: str, dtype: torch.dtype) -> TargetModel:
+def random_model(family: str, device: str, dtype: str) -> TargetModel:
     """A small model of a family with its usual random weights."""
     kind = transformers.models.auto.configuration_auto.CONFIG_MAPPING[family]
     torch.manual_seed(0)
     config = kind(**{**_COMMON, **FAMILIES[family]})
-    hf = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    hf = transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
     hf.generation_config = transformers.GenerationConfig()
-    return target_model(hf, load_tokenizer("builtin"), f"random {family}")
+    return target_model(hf.to(device), load_tokenizer("builtin"), f"random {family}")
 
 
 def open_model(name: str, device: str, dtype: str) -> TargetModel:
     """A random model for the name of a family, else a checkpoint. It never ends an answer."""
-    if name in FAMILIES:
-        model = random_model(name, getattr(torch, dtype))
-        model.hf.to(device)
-        model = target_model(model.hf, model.tokenizer, model.name)
-    else:
-        model = load_model(name, device, dtype)
+    model = (random_model if name in FAMILIES else load_model)(name, device, dtype)
     model.end_ids = frozenset()
     model.passes.switch_on(model.device, False, print)
     return model
@@ -162,9 +157,8 @@ def measure(model: TargetModel, rows: int, tokens: int, answer: int) -> list[Row
             limits = Limits(min(answer, model.context - len(prompt)), rows - 1)
             plain = _decode(model, none, prompt, shape, limits)
             forks = Forks(plain.output, model.vocabulary, len(prompt))
-            for row, drafter in zip(
-                (r for r in table if r.rows == shape), (forks, auto), strict=True
-            ):
+            for row in (r for r in table if r.rows == shape):
+                drafter = forks if row.drafts == "forks" else auto
                 _count(row, _decode(model, drafter, prompt, shape, limits), plain)
     return table
 
@@ -189,6 +183,7 @@ def _count(row: Row, drafted: Run, plain: Run) -> None:
     row.plain_seconds += plain.statistics.decode_s
 
 
+_SUMMED = ("answers", "tokens", "different", "changed", "passes", "seconds", "plain_seconds")
 _COLUMNS: list[tuple[str, Callable[[Row], str]]] = [
     ("model", lambda r: r.model),
     ("dtype", lambda r: r.dtype),
@@ -208,11 +203,8 @@ def table_of(rows: Sequence[Row]) -> Table:
     cells = [[make(row) for _, make in _COLUMNS] for row in rows]
     for exact in (False, True):
         part = [r for r in rows if bool(r.rows) == exact]
-        total = Row("all", "", "", max((r.rows for r in part), default=0))
-        for row in part:
-            for name in ("answers", "tokens", "different", "changed", "passes", "seconds",
-                         "plain_seconds"):  # fmt: skip
-                setattr(total, name, getattr(total, name) + getattr(row, name))
+        sums = {name: sum(getattr(row, name) for row in part) for name in _SUMMED}
+        total = Row("all", "", "", max((r.rows for r in part), default=0), **sums)
         cells.append([make(total) for _, make in _COLUMNS])
     return Table("Drafted against plain decoding", [Column(t) for t, _ in _COLUMNS], cells)
 

@@ -12,8 +12,8 @@ from ngtcli.documents.content import Extracted, Parse, Source
 
 GZIP = ".gz"
 OLE = b"\xd0\xcf\x11\xe0"  # how office files begin that are old or encrypted
-# Kinds that LibreOffice makes another of, which is read.
-OLD = {".doc": "docx", ".xls": "xlsx", ".ppt": "pptx"}
+# The commands by which LibreOffice makes files that are read of older ones.
+OLD = {old: f"soffice --headless --convert-to {old[1:]}x FILE" for old in (".doc", ".xls", ".ppt")}
 HEAD = 1024  # bytes that tell a format: in them a PDF's mark may stand, as in most readers
 
 
@@ -84,15 +84,6 @@ def parse(form: Format, source: Source) -> Extracted:
     Raises Unreadable, ImportError for a missing package, and anything for a broken file.
     """
     return (ZIP if form.member else form).parser()(source)
-
-
-def conversion(kind: str) -> str:
-    """The command that makes a file of that kind of an older one.
-
-    >>> conversion(OLD[".doc"])
-    'soffice --headless --convert-to docx FILE'
-    """
-    return f"soffice --headless --convert-to {kind} FILE"
 
 
 def suffix_of(path: str) -> str:

@@ -30,6 +30,7 @@ from ngtcli.errors import counted
 from ngtcli.system.compiled import njit
 
 Floats = npt.NDArray[np.float64]
+RUN = CONFIG.repeat_run
 ACCEPTED, EXPECTED = range(2)  # rows of a tally, float64 (2, bins)
 
 
@@ -198,19 +199,26 @@ class Pause:
     """Pauses of a text, each twice as long as the last one until a proposal pays.
 
     `left` are the steps that the pause going on still has; a repetition ends it.
+
+    >>> pause = Pause([1, 2, 3, 4, 5])
+    >>> pause.repeats([2, 3, 4]), pause.repeats([2, 3, 4, 5])
+    (False, True)
     """
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self.left = 0
         self._next = CONFIG.first_pause
         self._unpaid = 0  # proposals in a row that did not pay
-        self._repeats = Repeats(prompt)
+        self._prompt = prompt
+        self._runs: set[int] | None = None  # hashes; made at the first call of `repeats`
+        self._tail = tuple(prompt[1 - RUN :])
+        self._done = 0
 
     def goes_on(self, output: Sequence[int]) -> bool:
         """Begin a step; whether it is one of a pause. `output` follows the prompt."""
         if not self.left:
             return False
-        if self._repeats.at_end(output):
+        if self.repeats(output):
             self.left = 0
             return False
         self.left -= 1
@@ -232,26 +240,8 @@ class Pause:
         self._unpaid = CONFIG.patience - 1
         return True
 
-
-RUN = CONFIG.repeat_run
-
-
-class Repeats:
-    """Remembers every run of RUN tokens of a prompt and of the output that follows it.
-
-    >>> repeats = Repeats([1, 2, 3, 4, 5])
-    >>> repeats.at_end([2, 3, 4]), repeats.at_end([2, 3, 4, 5])
-    (False, True)
-    """
-
-    def __init__(self, prompt: Sequence[int]) -> None:
-        self._prompt = prompt
-        self._runs: set[int] | None = None  # hashes; made at the first call of `at_end`
-        self._tail = tuple(prompt[1 - RUN :])
-        self._done = 0
-
-    def at_end(self, output: Sequence[int]) -> bool:
-        """Whether the last RUN tokens stood there before; `output` is that of the last call, grown.
+    def repeats(self, output: Sequence[int]) -> bool:
+        """Whether the last RUN tokens stood in the text before; `output` is the last one, grown.
 
         A hash stands for a run: two runs with the same one are taken for a repetition.
         """

@@ -63,9 +63,18 @@ class Rest(Drafter):
     _tokenizer = ""
 
     def reset(self, context: Context) -> None:
-        if self._datastore is None or context.tokenizer != self._tokenizer:
-            self._datastore = open_datastore(self.options.datastore, context)
-            self._tokenizer = context.tokenizer
+        """Raises InputError where the datastore is absent or damaged."""
+        if self._datastore is not None and context.tokenizer == self._tokenizer:
+            return
+        name = self.options.datastore
+        hint = f"Build it: ngt trie build -m MODEL --rest PATH… --name {name}"
+        try:
+            self._datastore = load(name, context.tokenizer, context.vocabulary)
+        except DamagedFileError as error:
+            raise InputError(f"the datastore {name!r} is bad ({error})", hint) from None
+        if self._datastore is None:
+            raise InputError(f"there is no datastore {name!r} for this model's tokenizer", hint)
+        self._tokenizer = context.tokenizer
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         assert self._datastore is not None
@@ -103,18 +112,6 @@ def longest_match(datastore: Datastore, ids: Sequence[int], longest: int) -> tup
         else:
             high = middle - 1
     return found, low
-
-
-def open_datastore(name: str, context: Context) -> Datastore:
-    """The datastore `name` for the context's tokenizer. Raises InputError if absent or damaged."""
-    hint = f"Build it: ngt trie build -m MODEL --rest PATH… --name {name}"
-    try:
-        datastore = load(name, context.tokenizer, context.vocabulary)
-    except DamagedFileError as error:
-        raise InputError(f"the datastore {name!r} is bad ({error})", hint) from None
-    if datastore is None:
-        raise InputError(f"there is no datastore {name!r} for this model's tokenizer", hint)
-    return datastore
 
 
 def most_frequent(rows: Ints, choices: int) -> dict[Path, int]:
