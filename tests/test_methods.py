@@ -7,7 +7,7 @@ would ask it.
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import astuple, fields
 
 import pytest
 import torch
@@ -202,6 +202,28 @@ def test_trtllm_drafts_from_the_pool_as_it_was_updated(
         assert_drafts(drafter, Context(prompt), steps, naive, budget)
         pool = drafter._pool._values
         assert {key: list(values) for key, values in pool.items()} == naive.pool
+
+
+# What each source sets, in the order of the fields of `Options`.
+DEFAULTS = {
+    "none": (),
+    "trie": (),
+    "auto": (100.0,),
+    "prompt-lookup": (3, 10),
+    "llma": (1, 20, 5),
+    "akunu": (4, 4, 512),
+    "trtllm": (5, 2, True, True, True),
+    "rest": ("default", 16, 5000, 10, 64, True),
+    "suffix": (24, 1.0, 0.1, 10_000, 0, False),
+    "lookahead": (5, 15, 15, False),
+    "recycling": (8,),
+    "draft-model": (4,),
+}
+
+
+def test_options_default_to_what_the_sources_set() -> None:
+    found = {name: parse_method(name, DraftSettings()).options for name in method_names()}
+    assert {name: astuple(options) for name, options in found.items()} == DEFAULTS
 
 
 RANGES = [

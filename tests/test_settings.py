@@ -169,6 +169,8 @@ def test_dates_and_odd_keys_in_a_presets_origin_are_json(presets: Path) -> None:
         ("NGT_TEMPERATURE", "nan", "temperature is NaN"),
         ("NGT_MAX_TOKENS", "0", "from 1 to 1000000."),
         ("NGT_TOP_P", "0", "from 0.000001 to 1."),
+        ("NGT_PARSER_SECONDS", "0", "from 1 to 86400."),
+        ("NGT_PARSER_MB", "199", "from 200 to 1000000."),
         ("NGT_SEED", "-1", "from 0 to 9223372036854775807."),
         ("NGT_COLOR", "x" * 9000, "xxx...xxx"),
     ],
