@@ -72,8 +72,8 @@ def read_lines(
     """The chosen lines, the limit left aside; those of white space alone are passed over.
 
     A line of more than `most` bytes is wrong. `check` gets the number and the paths of each line,
-    `taken` all bytes as they are read.
-    Raises what it raises, and InputError for a stream, called `name`, that is not lines or empty.
+    `taken` all bytes as they are read. Raises what `check` raises, and InputError for a stream,
+    called `name`, that is not lines or empty.
     """
     end = number = count = 0
     while raw := stream.readline(most + 1):
