@@ -138,7 +138,11 @@ def from_json(hint: Any, value: Any) -> Any:
 
 
 _hints = cache(get_type_hints)
-_parts = cache(lambda hint: (get_origin(hint), get_args(hint)))
+
+
+@cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint), get_args(hint)
 
 
 def dump_json(value: Any, indent: int | None = 2) -> str:
