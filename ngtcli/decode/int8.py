@@ -166,26 +166,25 @@ _SLOW = 10.0  # times as long as unsigned inputs: then signed ones take the refe
 _GAIN = 0.95  # of the seconds, at most, for another way than the usual; guess
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    way: Way | None
+
+
 def find_way() -> Way:
     """The quickest way on this machine that is right, as stored or tried now.
 
     Raises ModelError where there is none.
     """
-    cpu = torch.device("cpu")
-    way = (
-        Remembered("int8", cpu, (), partial(from_json, _Found), to_json).find(_try, timed=True).way
-    )
-    if way is None:
+    cpu, read = torch.device("cpu"), partial(from_json, _Found)
+    stored: Remembered[_Found] = Remembered("int8", cpu, (), read, to_json)
+    found = stored.find(_try, timed=True)
+    if found.way is None:
         raise ModelError(
             "this CPU, or this version of torch, has no right product of 8-bit integers",
             "Leave out --quantize int8; --dtype bfloat16 takes half of float32's memory.",
         )
-    return way
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    way: Way | None
+    return found.way
 
 
 @torch.inference_mode()
