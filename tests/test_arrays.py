@@ -166,6 +166,18 @@ def test_a_mapped_file_is_compared_once_and_again_after_a_change(
         DATASTORES.map(path)
 
 
+@pytest.mark.parametrize("written_to", ["x", "y"], ids=["in place", "replaced"])
+def test_a_change_that_keeps_size_and_time_is_found(written_to: str) -> None:
+    path = written(DATASTORES)
+    DATASTORES.map(path)
+    time.sleep(0.05)  # the file system's clock has steps
+    new = DATASTORES.path(written_to)
+    new.write_bytes(path.read_bytes()[:-1] + b"\7")
+    os.utime(new.replace(path), (1_000_000_000, 1_000_000_000))
+    with pytest.raises(DamagedFileError, match="checksum"):
+        DATASTORES.map(path)
+
+
 def test_a_file_too_young_to_show_a_change_is_compared_each_time() -> None:
     path = DATASTORES.write(DATASTORES.path("x"), sample(DATASTORES), {})
     DATASTORES.map(path)

@@ -1,6 +1,7 @@
 """Lines of a batch, the order they are answered in, and an output that outlives kills."""
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.batch.input import AHEAD, Choice, Line, Lines, StreamLines, content_of, scan
-from ngtcli.batch.journal import FORMAT, LineFile, check_head, read_head
+from ngtcli.batch.journal import FORMAT, LineFile, check_head, errors_named, read_head
 from ngtcli.batch.json_lines import BatchLine, below, read_line
 from ngtcli.batch.output import AnswerFolder, FileOutput, StreamOutput
 from ngtcli.errors import InputError, NgtError, UsageError
@@ -113,7 +114,8 @@ def test_a_file_is_read_by_lines_and_each_again_at_its_place(tmp_path: Path) -> 
         b'\xef\xbb\xbf{"context": "one"}\n\n{"id": "b", "context": "two"}\r\n'
         b'{"id": "b", "context": "three"}\n{"context": "' + b"x" * MOST + b'"}\n{"context": "end"}'
     )
-    found, _ = scan(path, MOST, Choice())
+    found, sha256 = scan(path, MOST, Choice())
+    assert sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert [(line.index, line.number, line.id) for line in found] == [
         (0, 1, 1), (1, 3, "b"), (2, 4, "b"), (3, 5, 5), (4, 6, 6),
     ]  # fmt: skip
@@ -315,8 +317,18 @@ def test_a_head_says_what_was_begun_otherwise_and_each_setting_once() -> None:
         ({"ask.wording": "y", "ask.seed": "a"}, "wording of preset ask, and 1 more$"),
         ({"ask.seed": "a"}, "seed null, now 'a'$"),
     ):
-        with pytest.raises(UsageError, match=f"out was begun with .*{words}"):
+        with pytest.raises(UsageError, match=f"out was begun with .*{words}") as caught:
             check_head(then, {**then, **changes}, "out")
+        assert ("Put new and mended lines" in caught.value.hint) == ("input" in changes)
+
+
+@pytest.mark.parametrize(
+    "change", [{"engine": None}, {"input": 5}, {"shard": ["1/1"]}, {"x": 1}, {"version": 2.0}]
+)
+def test_a_head_with_other_values_than_ours_is_none(change: dict[str, Any]) -> None:
+    assert read_head(json.dumps({**FORMAT, **HEAD}).encode()) == {**FORMAT, **HEAD}
+    assert read_head(json.dumps({**FORMAT, **HEAD, **change}).encode()) is None
+    assert read_head(json.dumps(HEAD).encode()) is None
 
 
 def test_a_journal_that_is_a_link_or_no_file_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -361,7 +373,9 @@ def test_a_journal_of_someone_else_is_not_touched(tmp_path: Path, text: str) -> 
         assert (path.read_text() if path.exists() else None) == before
 
 
-@pytest.mark.parametrize(("number", "makes_room"), [(errno.ENOSPC, True), (errno.EROFS, False)])
+@pytest.mark.parametrize(
+    ("number", "makes_room"), [(errno.ENOSPC, True), (errno.EROFS, False), (errno.EFBIG, False)]
+)
 def test_only_a_full_disk_is_told_to_make_room(
     tmp_path: Path, number: int, makes_room: bool
 ) -> None:
@@ -379,7 +393,10 @@ def test_only_a_full_disk_is_told_to_make_room(
             with pytest.raises(NgtError, match=r"(a\.txt|link\.jsonl): [a-z]") as caught:
                 write()
             assert ("Make room" in caught.value.hint) == makes_room
-            assert caught.value.exit_code == 1
+            assert caught.value.exit_code == 1 and "--max-mb" not in caught.value.hint
+    with pytest.raises(NgtError) as caught, errors_named("out", UsageError):
+        fail()
+    assert isinstance(caught.value, UsageError) != makes_room
     folder.close()
     release(out)
 
@@ -457,6 +474,17 @@ def test_a_folder_knows_its_files_wherever_a_kill_came(tmp_path: Path) -> None:
             again.close()
 
 
+def test_a_file_of_which_an_earlier_journal_has_no_hash_counts_as_changed(tmp_path: Path) -> None:
+    (tmp_path / ".ngt.journal").write_text('{"file": "a.txt", "key": "k"}\n')
+    (tmp_path / "a.txt").write_text("A summary.\n")
+    folder = AnswerFolder(tmp_path)
+    assert folder.has("a.txt", "k") and not folder.has("a.txt", "other")
+    with pytest.raises(UsageError, match="an earlier version of ngt wrote it"):
+        folder.write("a.txt", "other", "Another one.\n")
+    folder.close()
+    assert (tmp_path / "a.txt").read_text() == "A summary.\n"
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -478,6 +506,18 @@ def test_lines_of_a_journal_that_are_not_ours_are_cut_off(tmp_path: Path, bad: b
         again.put(index, text(index), False)
     again.close()
     assert path.read_text().splitlines() == [text(i) for i in range(3)]
+
+
+def test_of_an_index_that_a_journal_has_twice_the_last_counts(tmp_path: Path) -> None:
+    path, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
+    release(opened(path, 2))
+    with journal.open("a") as file:
+        file.write(f"1\t{text(1, failed=True)}\n1\t{text(1, extra='!')}\n")
+    out = opened(path, 2)
+    assert out.done == {1} and not out.failed
+    out.put(0, text(0), False)
+    out.close()
+    assert path.read_text().splitlines() == [text(0), text(1, extra="!")]
 
 
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:

@@ -170,3 +170,17 @@ def test_a_model_that_cannot_take_several_texts_answers_one_after_another(
     found = [a.key for a in session.answers(given(session), 4)]
     assert found == [key for key, _ in given(session)]
     assert said == ["prompts are answered one after another: its layers keep a state"]
+
+
+def test_what_is_otherwise_for_texts_given_together_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(local, "runs_exactly", lambda model: False)  # as in half precision
+    for size, exact, method in (
+        (1, "auto", "none"), (2, "off", "none"), (2, "auto", "none"), (2, "auto", "draft-model"),
+    ):  # fmt: skip
+        session = session_with(exact=exact, method=method)
+        session.warn = said.append
+        session.answers([], size)
+    assert len(said) == 2 and "own run" in said[0] and "a draft model follows one" in said[1]

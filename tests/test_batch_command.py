@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from helpers import HARBOUR, Done, FakeBackend, in_terminal, ngt
@@ -187,12 +188,21 @@ def test_an_interrupted_run_goes_on_where_it_was(
     assert run(source).returncode == 7 and len(fake.asked) == count  # all is done
 
 
+def test_an_error_that_a_library_makes_of_a_ctrl_c_ends_the_run(
+    source: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.before = Mock(side_effect=RuntimeError)
+    monkeypatch.setattr("ngtcli.batch.runner.process.interrupted", lambda: True)
+    done = run(source)
+    assert done.returncode == 130 and b"interrupted; the same command" in done.stderr
+
+
 def test_changed_lines_or_settings_are_refused_and_named(source: Path, fake: FakeAnswers) -> None:
     assert run(source).returncode == 7
     before = (source.parent / "out.jsonl").read_bytes()
     other = run(source, "--max-tokens", "9")
     assert other.returncode == 2 and b"max_tokens 256, now 9" in other.stderr
-    assert b"shard 1/1, now 1/2" in run(source, "--shard", "1/2").stderr
+    assert b"shard '1/1', now '1/2'" in run(source, "--shard", "1/2").stderr
     assert run(source, "--threads", "1").returncode == 7  # it changes no answer
     source.write_text(source.read_text() + '{"context": "More."}\n')
     changed = run(source)

@@ -141,6 +141,7 @@ def test_flags_say_which_part_of_a_recording_is_replayed_and_how(tmp_path: Path)
     assert "replay of a recording" in page.read_text()
     for more, words in (
         ((HARBOUR,), b"naming texts does nothing with --replay"),
+        (("--tasks", "a,xyz"), b"no task 'xyz'"),
         (("--turns", "all"), b"of one turn each"),
         (("--template", "vicuna"), b"of one turn each"),
     ):

@@ -18,6 +18,7 @@ from ngtcli.cli.streams import piped_stdin
 from ngtcli.draft.tree import DraftTree, verify
 from ngtcli.draft.tree import Path as VerifiedPath
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.system import sandbox
 
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
@@ -401,6 +402,7 @@ def test_listing_commands() -> None:
     assert len(ngt("models", "path").stdout.splitlines()) == 2
     facts = json.loads(ngt("env", "--json").stdout)
     assert facts["device"] in ("cpu", "cuda", "mps") and facts["torch"]
+    assert all(f"{what} ({means})" in facts["parsers"] for means, what in sandbox.holds().items())
 
 
 def test_check_finds_no_difference_in_float32() -> None:

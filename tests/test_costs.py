@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.load import load_model
 from ngtcli.decode.probe import target_model, use_attention
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
+from ngtcli.errors import ModelError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.local import LocalSession
 from ngtcli.session.memory import PassCosts
@@ -233,6 +235,7 @@ def test_sessions_of_one_model_share_it_and_its_costs_but_nothing_that_was_learn
     assert drafters[0] is not drafters[1] and drafters[0] is first.drafter()
     assert first.memory.costs is second.memory.costs is not None  # measured once
     assert first.memory.pool is not second.memory.pool
+    assert first.with_settings(first.settings).memory.pool is None
     elsewhere = {"model": "other", "draft_model": "other", "device": "cpu", "dtype": "float32"}
     for name, value in elsewhere.items():
         other = replace(session.settings, **{name: value})
@@ -266,6 +269,17 @@ def test_a_draft_model_draws_by_the_settings_of_its_own_session() -> None:
     for one in (warm, session, warm):
         found = one.answer(prompt).finish().run.statistics
         assert found.accepted_tokens == found.drafted_tokens > 20
+
+
+def test_a_draft_model_with_another_tokenizer_is_refused_before_its_passes_are_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = SimpleNamespace(tokenizer=SimpleNamespace(fingerprint="other"))  # without passes
+    models = iter([make_target(), other])
+    monkeypatch.setattr("ngtcli.session.local.load_model", lambda *_, **__: next(models))
+    drafted = replace(TINY_SETTINGS, method="draft-model", draft_model="other", capture=True)
+    with pytest.raises(ModelError, match="other has another tokenizer than"):
+        LocalSession(drafted, persist=False)
 
 
 def test_whether_rows_cost_nothing_is_asked_of_the_costs_of_its_own_session(

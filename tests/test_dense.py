@@ -2,8 +2,6 @@
 
 import json
 import os
-import shutil
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -296,22 +294,21 @@ def test_a_reranker_works_without_an_embedder_and_on_the_best_alone(
 @settings(max_examples=15, deadline=None)
 @given(turns=st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4), max_size=5))
 def test_of_any_documents_of_a_folder_in_turn_only_new_texts_are_embedded(
-    models: dict[str, str], turns: list[list[int]]
+    tmp_path_factory: pytest.TempPathFactory, models: dict[str, str], turns: list[list[int]]
 ) -> None:
     documents, asked = folder(*TEXTS, "a gale came."), "a ship in a storm?"
-    kept, known = tempfile.mkdtemp(), set[int]()
+    kept, known = str(tmp_path_factory.mktemp("kept")), set[int]()
     for turn in turns:
         own, texts = [documents[i] for i in turn], {*turn}
         with patch.dict(os.environ, NGT_HOME=kept):
             found = rank(own, by(models["meaning"]), asked, 4)
-        with patch.dict(os.environ, NGT_HOME=tempfile.mkdtemp()):
+        with patch.dict(os.environ, NGT_HOME=str(tmp_path_factory.mktemp("fresh"))):
             fresh = rank(own, by(models["meaning"]), asked, 4)
             assert rank(own, by(models["letters"]), asked, 4).embedded == len(texts)
         cosines = [{one.passage: one.scores.dense for one in r.found} for r in (found, fresh)]
         assert cosines[0] == pytest.approx(cosines[1], abs=1e-5)
         assert found.embedded == len(texts - known) and fresh.embedded == len(texts)
         known |= texts
-    shutil.rmtree(kept)
 
 
 @needs_faiss

@@ -211,6 +211,8 @@ def test_strict_makes_what_is_left_out_an_error_but_not_other_kinds(tmp_path: Pa
     fill(tmp_path / "x", c_txt="")
     with pytest.raises(InputError, match=r"c.txt: empty"):
         load([str(tmp_path / "x")], settings=strict)
+    with pytest.raises(InputError, match=r"c.txt: empty"):  # before what is wrong with the next
+        load([str(tmp_path / "x"), "-"], settings=strict)
     fill(tmp_path / "y", a_txt="fine")
     (tmp_path / "y" / "link").symlink_to("..")
     with pytest.raises(InputError, match="link: a link to a folder"):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from helpers import NaiveNode, algorithm_1, check_tree, make_drafter, padded, paths, supply
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ngtcli.draft.drafter import Context, DraftSettings
@@ -84,6 +84,8 @@ def naive_draft(root: NaiveNode, ids: Sequence[int], lp: int, budget: int):
     st.integers(1, 12),
     st.integers(0, 3),
 )
+# 2 follows most often, and in neither part alone.
+@example([*[[1, 2]] * 2, *[[1, 3]] * 3, *[[1, 4]] * 3, *[[1, 2]] * 2], [1], 1, 5)
 def test_trie_drafts_what_the_paper_would(documents, ids, budget, outside) -> None:
     """All documents in one trie, or some of them beside it: frequencies are those of the whole."""
     n, lp = 6, 3

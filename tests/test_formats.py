@@ -5,6 +5,7 @@ import io
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from ngtcli.documents.content import About, Extracted, Section, Source, Writer
 from ngtcli.documents.formats import format_of
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import InputError
+from ngtcli.system.json_form import from_json
 from tests import document_files as made
 
 pytest.importorskip("pypdfium2")
@@ -172,6 +174,12 @@ def test_a_short_page_is_read_whole_block_by_block(page: str, text: str) -> None
 LINKS = "<footer>" + "".join(f"<a href='/{i}'>Link {i}</a> " for i in range(9)) + "</footer>"
 
 
+def test_comments_below_a_page_are_no_part_of_its_text() -> None:
+    comments = f"<div id=comments><ul><li>A reader says: {LONG}</li></ul></div>"
+    text = html_text(f"<article><p>{LONG * 3}</p><p>{LONG * 2}</p>{comments}</article>{LINKS}")
+    assert text.startswith(LONG) and "reader" not in text
+
+
 def test_white_space_at_the_start_of_blocks_is_not_text() -> None:
     page = (
         f"<h2>\n Head</h2><p>\n   Text {LONG}\n</p><ul><li>\n item {LONG}</li></ul>"
@@ -318,6 +326,22 @@ def test_a_description_survives_json_and_a_forged_one_is_refused() -> None:
                         ("sections", [plain["sections"][1], plain["sections"][0]])):  # fmt: skip
         with pytest.raises(ValueError):
             About.from_json({**plain, name: value}, 10)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (tuple[int, int], [1]),
+        (tuple[int, int], [1, 2, 3]),
+        (tuple[()], [1]),
+        (tuple[int, ...], [1, True]),
+        (int, True),
+        (Section, {**asdict(Section(1)), "more": 1}),
+    ],
+)
+def test_json_of_another_form_is_refused(hint: Any, value: Any) -> None:
+    with pytest.raises(ValueError, match="another"):
+        from_json(hint, value)
 
 
 def test_sections_begin_where_their_text_does() -> None:

@@ -105,7 +105,7 @@ def test_a_pickle_that_runs_code_is_refused_in_one_line(
 
 def test_names_are_judged_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "models" / "Qwen2.5-7B").mkdir(parents=True)
+    (tmp_path / "models" / "Qwen2.5-7B" / "config.json").mkdir(parents=True)
     (tmp_path / "file").write_text("")
     for name, told, hint in (
         ("models/x/Qwen2.5-7B", "no such folder", "-m builtin"),

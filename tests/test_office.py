@@ -320,13 +320,15 @@ ROW = "Ferry |  |  | Price"
         ("presentation", PAGE.format("One") + PAGE.format("Two"),
          "One\n\nSay it.\n\nTwo\n\nSay it."),
         ("text", f"<text:p>See{OBJECT}</text:p>", f"See\n\n{ROW}".replace("Ferry", "Boats")),
+        ("text", OBJECT.replace("/>", f">{OBJECT}</draw:object>"), ROW.replace("Ferry", "Boats")),
         ("spreadsheet", SHEET.replace(START, f"{START}<table:shapes>{OBJECT}{BOX}</table:shapes>"),
          f"Prices\n\n{ROW}\n\nBoats |  |  | Price\n\nIn a box"),
         ("spreadsheet", f"{SHEET}<table:table table:name='Chart'>{CELL_OF_OBJECT}</table:table>"
          "<table:table table:name='No'/>",
          f"Prices\n\n{ROW}\n\nChart\n\nBoats |  |  | Price"),
     ],
-    ids=["sheets", "slides", "chart in a text", "drawn on a sheet", "chart alone on a sheet"],
+    ids=["sheets", "slides", "chart in a text", "chart in a chart", "drawn on a sheet",
+         "chart alone on a sheet"],
 )  # fmt: skip
 def test_what_stands_in_opendocument_files_is_read(kind: str, body: str, text: str) -> None:
     chart = SHEET.replace("Ferry", "Boats")

@@ -1,5 +1,6 @@
 """Where commands write: never over what they read, and what they wrote is no document."""
 
+import io
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,15 @@ def test_the_same_command_can_be_given_again(tmp_path: Path) -> None:
     assert (first.returncode, second.returncode) == (0, 0), second.stderr
     assert b"answer.txt" not in first.stderr
     assert b"left out ./answer.txt: this command writes it" in second.stderr
+
+
+def test_a_file_whose_name_is_a_dash_is_not_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("-").write_text("An answer.")
+    loaded = read_documents(["-"], io.BytesIO(b"A text."), Settings(), Notes(), [tmp_path / "-"])
+    assert [d.text for d in loaded.documents] == ["A text."]
 
 
 def test_standard_input_is_not_written_over(

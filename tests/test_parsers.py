@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.documents import parsers
+from ngtcli.documents import parsers, worker
 from ngtcli.documents.content import About, Source
 from ngtcli.documents.formats import FORMATS, PDF, Format
 from ngtcli.documents.load import load
@@ -178,7 +178,33 @@ def test_a_file_that_takes_too_much_memory_is_given_up(pool: Parsers) -> None:
     with pytest.raises(Unreadable, match="a Word document that takes more than 300 MB") as caught:
         pool.extract(DOCX, source(BY_NAME["tiny.docx"](), ".docx", 10**9))
     assert "--parser-mb" in caught.value.advice
-    assert pool.extract(JSON, source(b"[1]")).text == "[1]"
+    full = workers_of(pool)
+    assert pool.extract(JSON, source(b"[1]")).text == "[1]" and workers_of(pool) != full
+
+
+@pytest.mark.parametrize("kind", [ImportError, OSError])
+def test_a_library_that_finds_no_memory_is_not_the_files_fault(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_library(name: str) -> None:
+        raise kind("x.so: failed to map segment from shared object")
+
+    monkeypatch.setattr("ngtcli.documents.formats.import_module", load_library)
+    assert worker._answer("json", source(b"[1]")) == ({"error": "memory"}, b"")
+
+
+def test_a_worker_that_cannot_be_started_is_told_and_no_files_fault(
+    pool: Parsers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_process(*_: object, **__: object) -> None:
+        raise BlockingIOError
+
+    for _ in range(2):  # the first start and a later one
+        with monkeypatch.context() as patch, pytest.raises(BlockingIOError):
+            patch.setattr(subprocess, "Popen", no_process)
+            pool.extract(JSON, source(b"[1]"))
+        assert pool.extract(JSON, source(b"[2]")).text == "[2]"
+        pool._workers[0].kill()
 
 
 def dying_of(number: int, times: int, marks: Path) -> str:

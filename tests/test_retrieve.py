@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import shutil
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -104,6 +102,25 @@ def test_a_damaged_index_is_built_again_with_a_line(tmp_path: Path, own_home: Pa
         assert index_of(documents, SMALL).status == "cached"
 
 
+def test_an_index_in_a_folder_that_cannot_be_entered_is_built_again_with_a_line(
+    tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents, stat = folder(tmp_path, "The tide came in.", "A ship left port."), os.stat
+    wanted = index_of(documents, SMALL).ranked("ship")
+    (closed,) = files()
+
+    def fail(path: Any, **how: Any) -> os.stat_result:
+        if path == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **how)
+
+    monkeypatch.setattr(os, "stat", fail)
+    said: list[str] = []
+    index = index_of(documents, SMALL, warn=said.append)
+    assert index.status == "rebuilt" and index.ranked("ship") == wanted
+    assert len(said) == 1 and "made again" in said[0]
+
+
 @pytest.mark.parametrize("word", [-1, 10**6])
 def test_of_an_index_with_words_outside_its_terms_nothing_is_taken_over(
     word: int, tmp_path: Path, own_home: Path
@@ -119,22 +136,24 @@ def test_of_an_index_with_words_outside_its_terms_nothing_is_taken_over(
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1)), max_size=6), max_size=6),
-    st.text(st.sampled_from("abcd "), max_size=9),
+    turns=st.lists(
+        st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1)), max_size=6), max_size=6
+    ),
+    question=st.text(st.sampled_from("abcd "), max_size=9),
 )
 def test_answers_about_any_sets_of_documents_in_turn_are_those_of_an_empty_cache(
-    turns: list[list[tuple[int, int]]], question: str
+    tmp_path_factory: pytest.TempPathFactory, turns: list[list[tuple[int, int]]], question: str
 ) -> None:
     """A document is one of five files in one of two versions."""
     texts = [[f"a b{'c' * i} d. " * 9, f"c{i} b a. "] for i in range(5)]
-    kept, cut = tempfile.mkdtemp(), set[tuple[int, int]]()
+    kept, cut = str(tmp_path_factory.mktemp("kept")), set[tuple[int, int]]()
     asked: list[object] = []
     for turn in turns:
         documents = [Document(f"{i}", texts[i][v], path=f"/docs/{i}.txt") for i, v in turn]
         with patch.dict(os.environ, NGT_HOME=kept):
             found = index_of(documents, SMALL)
             assert index_of(documents, SMALL).status == "cached"
-        with patch.dict(os.environ, NGT_HOME=tempfile.mkdtemp()):
+        with patch.dict(os.environ, NGT_HOME=str(tmp_path_factory.mktemp("fresh"))):
             fresh = index_of(documents, SMALL)
         assert found.scores(question).tolist() == fresh.scores(question).tolist()
         assert [found.place(i) for i in range(len(found))] == [
@@ -145,7 +164,6 @@ def test_answers_about_any_sets_of_documents_in_turn_are_those_of_an_empty_cache
         assert found.cut == sum(document not in cut for document in turn)  # nothing twice
         cut |= {*turn}
         asked.append(turn)
-    shutil.rmtree(kept)
 
 
 def test_what_is_kept_of_a_folder_is_bounded_and_what_was_long_not_asked_for_goes(

@@ -21,7 +21,7 @@ from ngtcli.measure.options import BenchOptions, Shape, find_shape, shape_names
 from ngtcli.measure.replay import context_of, run_replay
 from ngtcli.measure.shape_model import Built, build, check_memory, make_hf, plan
 from ngtcli.measure.shape_replay import PromptCache, RecordedRun, generate_recorded, run_shape
-from ngtcli.measure.traces import TraceWriter, read_traces
+from ngtcli.measure.traces import Trace, TraceWriter, read_traces
 from ngtcli.system.json_form import to_json
 
 SETTINGS = Settings(device="cpu", threads=1, calibrate=False)
@@ -255,6 +255,22 @@ def test_what_cannot_take_part_is_refused_and_the_others_run(
     found = run_shape(recording, options, SETTINGS)
     assert [r.method for r in found.refused] == ["recycling", "nonesuch"]
     assert {r.method for r in found.rows} == {"none", "trie"}
+
+
+def test_an_interruption_keeps_the_questions_that_are_done(
+    recording: Path, shape_file: str
+) -> None:
+    put = PromptCache.put
+
+    def interrupted(prompts: PromptCache, trace: Trace) -> None:
+        if trace.id == "3":
+            raise KeyboardInterrupt
+        put(prompts, trace)
+
+    with patch.object(PromptCache, "put", interrupted):
+        found = run_shape(recording, asked(shape_file), SETTINGS)
+    assert found.interrupted and found.questions == 2
+    assert all(r.questions == 2 for r in found.rows if r.task == "overall")
 
 
 def test_every_output_of_bench_says_whose_weights_and_whose_tokens(

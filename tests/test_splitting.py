@@ -64,7 +64,7 @@ def test_every_part_fits_and_together_they_have_all_of_the_text(
     except ContextOverflowError:
         assert context < 400
         return
-    assert all(len(part.prompt.ids) <= own.room for part in parts)
+    assert all(len(part.build().ids) <= own.room for part in parts)
     check_nothing_is_lost(parts, texts)
 
 
@@ -94,8 +94,8 @@ def test_every_part_has_room_for_the_summary_before_it_and_none_is_lost(
     if len(summary) <= own.answer_room:  # what the parts were made for
         assert all(len(parts) == 1 for parts in fitting)
     parts = [ahead[0], *(part for parts in fitting for part in parts)]
-    assert all(len(part.prompt.ids) <= own.room for part in parts)
-    assert all(summary in part.prompt.text for part in parts[1:])
+    assert all(len(part.build().ids) <= own.room for part in parts)
+    assert all(summary in part.build().text for part in parts[1:])
     check_nothing_is_lost(parts, texts)
 
 
@@ -109,7 +109,7 @@ def test_a_summary_that_leaves_no_room_is_an_error_that_says_so() -> None:
 def test_a_summary_with_the_names_of_fields_stays_text() -> None:
     own = task([Document("a", "The tide came in. " * 90)], context=900)
     (part,) = refined(own, split_to_refine(own)[1], "{documents} {summary}")
-    assert part.prompt.text.count("{documents} {summary}") == 1
+    assert part.build().text.count("{documents} {summary}") == 1
 
 
 def test_parts_end_where_a_heading_begins_and_are_named_after_theirs() -> None:

@@ -173,6 +173,7 @@ def test_in_a_folder_of_the_users_only_a_files_own_leftovers_are_removed(tmp_pat
         ('{"a": %s}' % ("9" * 400), "out of range"),
         ('{"a": %s}' % ("9" * 6000), "out of range"),
         ('{"a": -9300000000000000000}', "out of range"),
+        ('{"a": 9223372036854775809}', "out of range"),
         (b"\xff\xfe\x00", "not JSON"),
         (" " * 1001, "more than 0.001 MB"),
     ],

@@ -61,15 +61,23 @@ class Choice:
 
 
 def read_lines(
-    stream: IO[bytes], name: str, most: int, choice: Choice, ids: Ids, check: CheckPaths
+    stream: IO[bytes],
+    name: str,
+    most: int,
+    choice: Choice,
+    ids: Ids,
+    check: CheckPaths,
+    taken: Callable[[bytes], object] = lambda raw: None,
 ) -> Iterator[Line]:
     """The chosen lines, the limit left aside; those of white space alone are passed over.
 
-    A line of more than `most` bytes is wrong. `check` gets the number and the paths of each line.
-    Raises what it raises, and InputError for a stream, called `name`, that is not lines or empty.
+    A line of more than `most` bytes is wrong. `check` gets the number and the paths of each line,
+    `taken` all bytes as they are read. Raises what `check` raises, and InputError for a stream,
+    called `name`, that is not lines or empty.
     """
     end = number = count = 0
     while raw := stream.readline(most + 1):
+        taken(raw)
         start, end, number = end, end + len(raw), number + 1
         too_long = len(raw) > most
         if number == 1:
@@ -78,6 +86,7 @@ def read_lines(
             start = end - len(raw)
         while too_long and raw and not raw.endswith(b"\n"):
             raw = stream.readline(_PIECE)
+            taken(raw)
             end += len(raw)
         if too_long or raw.strip():
             if count % choice.parts == choice.part - 1:
@@ -106,15 +115,14 @@ def _too_long(line: Line, most: int) -> Line:
 def _read(line: Line, ids: Ids, check: CheckPaths) -> Line:
     """The line with its id, and what is known of it or wrong with it."""
     own, said = read_line(line.raw)
-    wrong = said if isinstance(said, NgtError) else None
-    if own is not None or wrong is None:  # else its number may be another line's id
+    if own is not None or not isinstance(said, NgtError):  # else its number may be another's id
         line = replace(line, id=line.number if own is None else own)
         try:
             ids.check(line.id, line.number)
         except InputError as error:
-            wrong = wrong or error
-    if wrong is not None or isinstance(said, NgtError):
-        return replace(line, raw=b"", wrong=wrong)
+            said = said if isinstance(said, NgtError) else error
+    if isinstance(said, NgtError):
+        return replace(line, raw=b"", wrong=said)
     check(line.number, said.paths)
     size, found = len(line.raw), hash(line.raw)
     return replace(line, kind=said.task, texts=said.texts, size=size, hash=found)
@@ -126,10 +134,9 @@ def scan(
     """The lines of a file, as `read_lines`, and SHA-256 in hex of all of its bytes."""
     try:
         with path.open("rb") as file:
-            found = read_lines(file, str(path), most, choice, Ids(), check)
-            lines = [replace(line, raw=b"") for line in found]
-            file.seek(0)
-            return lines, hashlib.file_digest(file, "sha256").hexdigest()
+            sha256 = hashlib.sha256()
+            found = read_lines(file, str(path), most, choice, Ids(), check, sha256.update)
+            return [replace(line, raw=b"") for line in found], sha256.hexdigest()
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: {reason_of(error)}", "Name a file of JSON lines.") from None
 

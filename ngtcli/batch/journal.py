@@ -1,6 +1,10 @@
 """Files that grow by whole lines, as journals do, and what a journal begins with.
 
 A run that was killed leaves at most one torn line at the end of such a file.
+
+A Head is what an output was begun with, JSON-ready: the command that resumes it must ask for the
+same. It has SHA-256 of the `input` in hex, which of its lines are meant (`shard`), the `engine`,
+and under "TASK.NAME" how lines are answered, settings and wording; see `prompt.preset.deciding`.
 """
 
 import errno
@@ -17,9 +21,15 @@ from ngtcli.errors import NgtError, UsageError, reason_of
 from ngtcli.system.storage import DamagedFileError, parse_json
 from ngtcli.system.yaml_file import shown
 
-FORMAT: Mapping[str, Any] = {"format": "ngt-batch", "version": 2}
+Head = Mapping[str, Any]
+FORMAT: Head = {"format": "ngt-batch", "version": 2}
+_KINDS = {"format": str, "version": int, "input": str, "shard": str, "engine": str}
 ANOTHER_FILE = "Name another file with -o, or write it again with --restart."
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class LongLineError(OSError):
+    """A line of a file has more bytes than may be read."""
 
 
 class LineFile(io.FileIO):
@@ -56,13 +66,13 @@ class LineFile(io.FileIO):
     def lines(self, most: int) -> Iterator[tuple[int, bytes]]:
         """Each line with its start; b"" in place of a last one without a line feed.
 
-        Raises OSError, EFBIG for a line of more than `most` bytes.
+        Raises OSError, LongLineError for a line of more than `most` bytes.
         """
         start = self.seek(0)
         with os.fdopen(os.dup(self.fileno()), "rb") as buffered:
             while raw := buffered.readline(most + 1):
                 if len(raw) > most:
-                    raise OSError(errno.EFBIG, "a line is too long")
+                    raise LongLineError("a line is too long")
                 yield start, raw if raw.endswith(b"\n") else b""
                 start += len(raw)
 
@@ -106,25 +116,20 @@ def errors_named(
         hint = f"name another {what} with -o."
         if error.errno in _FULL:
             kind, hint = NgtError, f"make room, or {hint}"
-        elif error.errno == errno.EFBIG:
+        elif isinstance(error, LongLineError):
             hint = f"raise the bound with --max-mb, or {hint}"
         message = f"{where}: {reason_of(error)}"
         raise kind(message, hint[0].upper() + hint[1:]) from None
 
 
-# What an output was begun with, JSON-ready: the command that resumes it must ask for the same.
-# SHA-256 of the `input` in hex, which of its lines are meant (`shard`), the `engine`, and under
-# "TASK.NAME" how lines are answered, settings and wording; see `prompt.preset.deciding`.
-Head = Mapping[str, Any]
-
-
 def read_head(line: bytes) -> Head | None:
-    """The head in a journal's first line; None for another one's, or one of another version."""
+    """The head in a journal's first line; None for another one's, damaged, or another version's."""
     try:
         found = parse_json(line, dict)
     except DamagedFileError:
         return None
-    return found if found.items() >= FORMAT.items() else None
+    kinds = {name: type(value) for name, value in found.items() if "." not in name}
+    return found if kinds == _KINDS and found.items() >= FORMAT.items() else None
 
 
 def check_head(then: Head, now: Head, path: object) -> None:
@@ -139,10 +144,8 @@ def check_head(then: Head, now: Head, path: object) -> None:
             words = "other lines: the input has changed"
         elif name == "wording":
             words = f"another wording of preset {task}"
-        elif task:
-            words = f"{name} {shown(before)}, now {shown(after)}"
         else:
-            words = f"{name} {before}, now {after}"
+            words = f"{name} {shown(before)}, now {shown(after)}"
         changed.setdefault(name, words)
     if changed:
         more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""

@@ -146,7 +146,10 @@ class BatchLine:
 
 
 def read_line(raw: bytes) -> tuple[Id | None, BatchLine | InputError | UsageError]:
-    """The id of a line, None without one, and what it says or else what is wrong with it."""
+    """The id of a line, None without one, and what it says or else what is wrong with it.
+
+    The id is None, too, where it is wrong or stands twice, and of what is no JSON object in UTF-8.
+    """
     own: Id | None = None
     try:
         data = json_object(raw.decode("utf-8"))
@@ -168,21 +171,18 @@ def _batch_line(given: Mapping[str, Any]) -> BatchLine:
             raise InputError(f"unknown key {shown(name)}", nearest(name, KEYS))
     asks, question = "question" in given, string_of(given, "question").strip()
     task = string_of(given, "task") or ("ask" if asks else "summarize")
+    if task not in TASKS:
+        raise InputError(f"task is {shown(task)}", f"Choose from {', '.join(TASKS)}.")
+    if asks and not question:
+        raise InputError("the question is empty", "Write one, or leave the key out.")
+    if task == "ask" and not question:
+        raise InputError("no question", 'Give one: "question": "When?"')
+    if task == "summarize" and asks:
+        raise InputError("a question with task summarize", "Leave it out, or make the task ask.")
     found = [name for name in _TEXTS if name in given]
-    texts = f"{' and '.join(found)} together" if found else "no documents"
-    for is_wrong, what, hint in (
-        (task not in TASKS, f"task is {shown(task)}", f"Choose from {', '.join(TASKS)}."),
-        (asks and not question, "the question is empty", "Write one, or leave the key out."),
-        (task == "ask" and not question, "no question", 'Give one: "question": "When?"'),
-        (
-            task == "summarize" and asks,
-            "a question with task summarize",
-            "Leave it out, or make the task ask.",
-        ),
-        (len(found) != 1, texts, f"Give one of {', '.join(_TEXTS)}."),
-    ):
-        if is_wrong:
-            raise InputError(what, hint)
+    if len(found) != 1:
+        what = f"{' and '.join(found)} together" if found else "no documents"
+        raise InputError(what, f"Give one of {', '.join(_TEXTS)}.")
     settings = _settings(given.get("settings", {}))
     if "paths" in given:
         paths = given["paths"]
@@ -251,6 +251,9 @@ def json_object(line: str) -> dict[str, Any]:
     twice: list[str] = []  # keys of all objects, the inner ones first
 
     def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) == len(pairs):
+            return found
         counts = Counter(key for key, _ in pairs)
         twice.extend(key for key, count in counts.items() if count > 1)
         return {key: value for key, value in pairs if counts[key] == 1}

@@ -91,6 +91,7 @@ class StreamOutput:
                     write_all(self._file, f"{text}\n".encode())
 
     def close(self) -> None:
+        """Close the file, if there is one."""
         if self._file is not None:
             self._file.close()
 
@@ -330,8 +331,9 @@ class AnswerFolder:
                 self._journal.truncate(start)
                 return
 
-    def _note(self, file: str, sha256: str, key: str = "") -> None:
-        self._hashes.setdefault(file, set()).add(sha256)
+    def _note(self, file: str, sha256: str = "", key: str = "") -> None:
+        """Take a line of the journal; those of earlier versions have no hash."""
+        self._hashes.setdefault(file, set()).update({sha256} - {""})
         if key:
             self._keys[file] = key
 
@@ -364,6 +366,8 @@ class AnswerFolder:
                 same = hashlib.file_digest(file, "sha256").hexdigest() in self._hashes[name]
         except OSError as error:
             return reason_of(error)
+        if not self._hashes[name]:
+            return "an earlier version of ngt wrote it, and it may have been changed since"
         return "" if same else "it was changed after this command wrote it"
 
     def wrote(self, path: str) -> bool:

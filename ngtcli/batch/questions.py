@@ -40,6 +40,7 @@ class Question:
 
     @property
     def documents(self) -> Sequence[Document]:
+        """The texts that it is about."""
         return self.loaded.documents
 
 
@@ -100,9 +101,8 @@ class Questions:
             settings = self._of_vllm(content.task, settings)
         loaded, read = Loaded(content.documents), None
         if content.paths:
-            files = self._stamp(
-                content.paths, settings
-            )  # before they are read, to notice a later change
+            # Before they are read, to notice a later change.
+            files = self._stamp(content.paths, settings)
             loaded = self._load(content.paths, settings)
             read = Read(files, _hash_of_texts(loaded))
         return Question(

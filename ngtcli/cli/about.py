@@ -205,7 +205,7 @@ def env(
     passes = "CUDA graphs" if device == "cuda" else "recorded operations"
     if settings.compile or not settings.capture:
         passes = "torch.compile" if settings.compile else "not captured"
-    held = "; ".join(f"{what} ({means})" for what, means in sandbox.holds().items())
+    held = "; ".join(f"{what} ({means})" for means, what in sandbox.holds().items())
     facts = {
         "ngt": __version__,
         "python": platform.python_version(),

@@ -252,7 +252,7 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
             parts = split(task) if s.overflow == "split" else split_to_refine(task)
             of = counted(len(parts), "part")
             notes.warn(f"not everything fits: split into {of}; this is the first one's")
-            prompt = parts[0].prompt
+            prompt = parts[0].build()
     except ContextOverflowError:
         notes.clear()
         if request.json:

@@ -176,7 +176,7 @@ def docs_show(
     if text:
         refuse_with("--text", {"--passages": passages}, "Give one of them.")
     if not passages:
-        cutting = {SETTINGS[name].flag: name in (flags) for name in _CUT}
+        cutting = {SETTINGS[name].flag: name in flags for name in _CUT}
         refuse_with("docs show", cutting, "Give --passages, which shows them.")
     notes = Notes(verbose)
     loaded = read_documents([path], standard_input([path]), settings, notes)

@@ -57,12 +57,10 @@ def _agrees(hf: Any, config: Any) -> bool:
     of_keys = getattr(config, "num_key_value_heads", None)
     if type(heads) is not int or type(of_keys) is not int or of_keys < 1 or heads % of_keys:
         return False
-    width, groups = (
-        getattr(config, "head_dim", None) or config.hidden_size // heads,
-        heads // of_keys,
-    )
+    groups = heads // of_keys
     if groups < 2:
         return False
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
     source, dtype = torch.Generator().manual_seed(0), hf.dtype
     try:
         for rows in (4, 2 * _BLOCK):

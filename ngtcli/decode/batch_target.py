@@ -99,7 +99,7 @@ class BatchTarget:
         with watch("forward"):
             counts = [len(tree) + 1 for _, tree in roots]
             ends = np.cumsum(counts).tolist()
-            lengths = [*map(int.__add__, self.lengths, counts)]
+            lengths = [old + new for old, new in zip(self.lengths, counts, strict=True)]
             self.reserve(max(lengths), 0)
             spans = [
                 Span(slice(end - count, end), i * self._places, length)

@@ -49,9 +49,8 @@ class Passes:
         self._saved_s = layers * _SAVED_S
         # By shape: the rows of a pass, and the places of the cache that it attends to.
         self._captured: OrderedDict[tuple[int, int], Pass] = OrderedDict()
-        self._eager: dict[
-            tuple[int, int], tuple[int, float]
-        ] = {}  # passes, seconds of the quickest
+        # Of the shapes that are not: passes so far, and seconds of the quickest.
+        self._eager: dict[tuple[int, int], tuple[int, float]] = {}
         self._capture: Capture | None = None
         self._warn: Callable[[str], None] = lambda _: None
         self.kind, self.reason, self.at_once = "eager", "switched off", False
@@ -109,7 +108,8 @@ class Passes:
     def _is_due(self, shape: tuple[int, int], taken: float) -> bool:
         """Whether to capture a shape, of which another eager pass has taken so many seconds."""
         count, quickest = self._eager.get(shape, (0, taken))
-        count, quickest = self._eager[shape] = count + 1, min(taken, quickest)
+        count, quickest = count + 1, min(taken, quickest)
+        self._eager[shape] = count, quickest
         return self.at_once or count * self._saved_s >= _RECORDING_S + 2 * quickest
 
     def _captured_scores(

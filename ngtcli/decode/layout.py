@@ -169,8 +169,10 @@ class Masks:
         (1, 1, rows, start + rows); (1, 1, rows, start + rows - first) for sliding layers, whose
         keys begin at place `first`.
         """
-        at = torch.arange(start + rows, device=self._device)
-        return self.of_seen(at <= at[start:, None], at, at[start:], first)
+        begin = 0 if self._mixed else first
+        at = torch.arange(begin, start + rows, device=self._device)
+        positions = at[start - begin :]
+        return self.of_seen(at <= positions[:, None], at, positions, first - begin)
 
     def of_seen(self, seen: Tensor, at: Tensor, positions: Tensor, first: int = 0) -> Any:
         """Masks of a pass whose rows see the places where `seen`, bool (rows, places), is true.

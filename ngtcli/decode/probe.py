@@ -165,7 +165,7 @@ def _why_plain(model: TargetModel) -> str:
     for name, number in window_numbers(model.config).items():
         # The tree mask applies a sliding window of any length; another window must be probed.
         if "window" in name and name != "sliding_window" and LONGEST <= number < model.context:
-            return f"its {name} of {number} tokens is too long to be tried"
+            return f"its {ascii(name)[1:-1][:60]} of {number} tokens is too long to be tried"
     return ""
 
 

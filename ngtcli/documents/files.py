@@ -23,6 +23,8 @@ from ngtcli.system.reading import read_bounded, read_stream
 
 Text = Callable[[], Extracted]  # waits for it; raises Unreadable, and InputError at the bound
 _PRINTED = bytes(range(32, 256)) + b"\t\n\v\f\r"
+_CHECK = "Check the file and its permissions."
+_PIPE = "Pipe a text in or name a file."
 _RAISE_BOUND = "Raise the bound with --max-mb."
 _ADVICE = {
     errno.EINVAL: "Name a file or a folder, or pipe a text in and name it -.",
@@ -44,15 +46,14 @@ class Reader:
         Raises Unreadable if it cannot be read or is larger than the bound by itself. May be called
         from any thread.
         """
-        advice = "Pipe a text in or name a file."
         try:
-            if not isinstance(source, str | Path):
-                return read_stream(source, self.most)
-            advice = "Check the file and its permissions."
-            return read_bounded(source, self.most, pipes)
+            if isinstance(source, str | Path):
+                return read_bounded(source, self.most, pipes)
+            return read_stream(source, self.most)
         except OSError as error:
             if error.errno == errno.EFBIG:
                 raise Unreadable(f"more than {self._bound}", _RAISE_BOUND) from None
+            advice = _CHECK if isinstance(source, str | Path) else _PIPE
             raise Unreadable(reason_of(error), _ADVICE.get(error.errno or 0, advice)) from None
 
     def file(self, source: str | Path | IO[bytes], pipes: bool = False) -> bytes:
@@ -99,10 +100,7 @@ class Files:
     def begin(self, found: Found, reader: Reader, stdin: IO[bytes] | None = None) -> Text:
         """The text of a file, counted by `reader`; one of another format is parsed meanwhile."""
         if found.real == STDIN:
-            if stdin is None:
-                what = "standard input: nothing is piped in"
-                raise InputError(what, "Pipe a text in or name a file.")
-            return lambda: self._parse("", reader.file(stdin))
+            return lambda: self._parse("", reader.file(_piped(stdin)))
         suffix = suffix_of(found.path)
         if format_of(suffix, b"") is None:
             return lambda: self._parse(suffix, reader.file(found.path, pipes=found.outright))
@@ -151,6 +149,12 @@ class Files:
         for catalog in self._catalogs.values():
             catalog.save()
         return self.remarks()
+
+
+def _piped(stdin: IO[bytes] | None) -> IO[bytes]:
+    if stdin is None:
+        raise InputError("standard input: nothing is piped in", _PIPE)
+    return stdin
 
 
 def _check_begin(form: Format, head: bytes) -> None:

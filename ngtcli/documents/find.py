@@ -204,7 +204,7 @@ class Listing:
     def _add(self, path: str, found: Found | Skipped) -> None:
         if isinstance(found, Skipped):
             self._leave_out(path, found)
-        elif self._written and identity(found.real) in self._written:
+        elif found.real != STDIN and self._written and identity(found.real) in self._written:
             name = utf8(found.path)
             if found.outright:
                 hint = "Name another file, or put a pattern in quotes: that leaves it out."

@@ -34,15 +34,16 @@ def distinct_names(files: Sequence[tuple[str, int]], taken: Iterable[str] = ()) 
     """
     parts = [[p for p in os.path.abspath(path).split(os.sep) if p] for path, _ in files]
     names = [utf8(part[-1]) for part in parts]
-    more = [iter(range(below, len(p) + 1)) for p, (_, below) in zip(parts, files, strict=True)]
+    wider = [below for _, below in files]  # the number of parts of the next longer name
     while True:
         counts = Counter(names) + Counter(taken)
         repeated = (i for i, name in enumerate(names) if counts[name] > 1)
-        wider = [(i, count) for i in repeated if (count := next(more[i], 0))]
-        if not wider:
+        short = [i for i in repeated if wider[i] <= len(parts[i])]
+        if not short:
             break
-        for i, count in wider:
-            names[i] = utf8("/".join(parts[i][-count:]))
+        for i in short:
+            names[i] = utf8("/".join(parts[i][-wider[i] :]))
+            wider[i] += 1
     used = set(taken)
     for i, name in enumerate(names):  # some may still repeat, as where different bytes became "?"
         numbered = (f"{name} ({number})" for number in count_from(2))

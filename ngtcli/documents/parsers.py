@@ -75,7 +75,7 @@ class Parsers:
         self._closed = False
 
     def extract(self, form: Format, source: Source) -> Extracted:
-        """The text of `source`. Raises Unreadable, whatever happens to the worker."""
+        """The text of `source`. Raises Unreadable; OSError where no worker can be started."""
         for package in form.needs:
             if importlib.util.find_spec(package) is None:
                 raise MissingExtra(form.what, package)
@@ -93,9 +93,10 @@ class Parsers:
                 if self._closed:
                     raise _ended()
                 worker.get_ready(fresh)
-            return worker.ask(form, source)
-        except (OSError, EOFError):
-            raise _ended() if self._closed else worker.lost(form) from None
+            try:
+                return worker.ask(form, source)
+            except (OSError, EOFError):
+                raise _ended() if self._closed else worker.lost(form) from None
         finally:
             self._idle.put(worker)
 

@@ -86,11 +86,12 @@ def _answer(name: str, source: Source) -> tuple[dict[str, Any], bytes]:
         return {"error": "memory"}, b""
     except RecursionError:
         return {"error": "broken", "reason": "nested too deep"}, b""
-    except ImportError as error:  # or a library of it cannot be read in here
-        return {"error": "missing", "reason": error.name or ""}, b""
     except Exception as error:  # a parser's own: the file is not as its format says
-        if isinstance(error, SyntaxError) and "unknown error" in str(error):
-            return {"error": "memory"}, b""  # how lxml words it
+        lxml_has_none = isinstance(error, SyntaxError) and "unknown error" in str(error)
+        if lxml_has_none or "failed to map segment" in str(error):  # for a library
+            return {"error": "memory"}, b""
+        if isinstance(error, ImportError):  # or a library of it cannot be read in here
+            return {"error": "missing", "reason": error.name or ""}, b""
         reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
         return {"error": "broken", "reason": reason}, b""
 

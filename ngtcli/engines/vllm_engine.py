@@ -147,6 +147,7 @@ class VllmEngine:
             raise NgtError(f"vLLM failed: {reason}", _OWN_WORDS)
 
     def _last_error(self) -> str:
+        """The last error in vLLM's log."""
         size = os.fstat(self._log.fileno()).st_size
         start = max(0, size - _LAST)
         text = os.pread(self._log.fileno(), size - start, start).decode(errors="replace")

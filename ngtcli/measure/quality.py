@@ -78,7 +78,7 @@ class Quality:
         self.note = "" if self._rouge else NO_ROUGE
 
     def scores(self, answers: Sequence[tuple[str, Sequence[str], bool]]) -> Scores:
-        """Means over (answer, references, whether a question was asked).
+        """Means over (answer, references, one at least, whether a question was asked).
 
         Exact match and F1 are of the questions alone.
         """

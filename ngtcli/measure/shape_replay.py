@@ -139,6 +139,9 @@ def contestants(
 
         return Contestant(one.spec, num_draft or None, begin)
 
+    def theirs(name: str) -> Answering[Trace]:
+        return partial(_generated, built, prompts, name)
+
     def of(method: str) -> list[Contestant[Trace]]:
         one = parse_method(method, shared)
         if one.entry.live:
@@ -150,7 +153,7 @@ def contestants(
 
     found = taking_part((BASELINE, *options.methods), of, refused)
     for name in AGAINST if options.against else ():
-        found.append(Contestant(name, None, partial(partial, _generated, built, prompts, name)))
+        found.append(Contestant(name, None, partial(theirs, name)))
     return found, measured()[0] if measured.cache_info().currsize else None
 
 

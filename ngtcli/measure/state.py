@@ -66,7 +66,8 @@ class State:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             text = read_bounded(path, MOST).decode("utf-8") if path.exists() else ""
-            head, *lines = map(_object, text.split("\n"))
+            lines = text.split("\n")
+            head = _object(lines[0])
             if text and head.get("format") != FORMAT:
                 raise UsageError(
                     f"{path}: not a state file of ngt tune", "Name another with --state."
@@ -81,7 +82,7 @@ class State:
                     f"{path}: from another {other}",
                     "Name another with --state, or start again with --fresh.",
                 )
-            self._take_over(lines)
+            self._take_over(map(_object, lines[1:]))
             if not text.endswith("\n"):
                 with path.open("a", encoding="utf-8") as file:
                     file.write("\n")

@@ -87,7 +87,7 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         head = {
             "format": FORMAT,
             "version": VERSION,
-            "model": model,
+            "model": model.encode("utf-8", "replace").decode(),  # a path may hold other bytes
             "tokenizer": tokenizer_fingerprint,
             "vocabulary": vocabulary,
         }

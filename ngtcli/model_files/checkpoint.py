@@ -103,15 +103,16 @@ def _near(path: Path) -> str:
 
 def _check_folder(name: str, folder: Path, needs: Collection[str] = NEEDS) -> None:
     """Raise ModelError if a part in `needs` is lacking."""
-    adapter = (folder / "adapter_config.json").is_file()
-    gguf = any(folder.glob("*.gguf"))
-    more = " (it holds an adapter)" if adapter else " (GGUF files are not read)" if gguf else ""
     for part, files, what, hint in (
-        ("config", ["config.json"], f"config.json{more}", HINT),
+        ("config", ["config.json"], "config.json", HINT),
         ("weights", _WEIGHTS, "weights (model.safetensors)", "Download them as well."),
         ("tokenizer", _TOKENIZERS, "tokenizer (tokenizer.json)", "Download it as well."),
     ):
-        if part in needs and not any(next(folder.glob(pattern), None) for pattern in files):
+        if part in needs and not any(p.is_file() for one in files for p in folder.glob(one)):
+            if part == "config" and (folder / "adapter_config.json").is_file():
+                what += " (it holds an adapter)"
+            elif part == "config" and any(folder.glob("*.gguf")):
+                what += " (GGUF files are not read)"
             raise ModelError(f"{name}: the folder has no {what}", hint)
 
 

@@ -22,9 +22,8 @@ class Part:
     documents: tuple[Document, ...]
     excerpts: tuple[Excerpt, ...]
 
-    @property
-    def prompt(self) -> Prompt:
-        """Made each time: the ids of all parts would take 20 to 40 times the memory of the text."""
+    def build(self) -> Prompt:
+        """Its prompt, not kept: the ids of all would take 20 to 40 times the memory of the text."""
         return self.task.build(self.documents)
 
     @property
@@ -89,7 +88,7 @@ def refined(task: Task, part: Part, summary: str) -> list[Part]:
     preset = replace(task.preset, template=task.preset.refine)
     own = replace(task, preset=preset, documents=part.documents, summary=summary)
     whole = replace(part, task=own)
-    if len(whole.prompt.ids) <= task.room:
+    if len(whole.build().ids) <= task.room:
         return [whole]
     return [replace(p, excerpts=_within(part.excerpts, p.excerpts)) for p in split(own)]
 
@@ -146,7 +145,7 @@ def _parts(task: Task, group: Sequence[_Piece], free: int) -> Iterator[Part]:
     """The part of these pieces; two where it turns out too long."""
     excerpts = tuple(joined(task.documents, [piece.excerpt for piece in group]))
     part = Part(task, tuple(named(task.documents, excerpt) for excerpt in excerpts), excerpts)
-    if len(part.prompt.ids) + free <= task.room:
+    if len(part.build().ids) + free <= task.room:
         yield part
     elif len(group) == 1:
         raise no_room(replace(task, documents=()))

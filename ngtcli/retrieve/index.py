@@ -164,8 +164,14 @@ def index_of(
     key = key_of(INDICES.format, common_folder(documents), cutting.tokens, cutting.overlap)
     digests = [_digest(document) for document in documents]
     path = INDICES.path(f"{key}.{key_of(b''.join(digests).hex())}")
-    how = "rebuilt" if path.exists() else "built"
-    before = INDICES.find(path, warn)
+    how = "built"
+
+    def warn_damaged(line: str) -> None:
+        nonlocal how
+        how = "rebuilt"
+        warn(line)
+
+    before = INDICES.find(path, warn_damaged)
     if before is not None and before[0]["digests"].tobytes() == b"".join(digests):
         renew(path)
         return Index(documents, before[0], key, "cached")
@@ -198,21 +204,22 @@ def _known(key: str, digests: Sequence[bytes]) -> dict[bytes, _Part]:
         if len(known) == len(wanted):
             break
         if found := INDICES.find(path):
-            known |= {digest: part for digest, part in _parts(found[0]) if digest in wanted}
+            known |= _parts(found[0], wanted)
     return known
 
 
-def _parts(arrays: Arrays) -> Iterator[tuple[bytes, _Part]]:
-    """What an index has of each document; nothing where it has words outside its terms."""
+def _parts(arrays: Arrays, wanted: set[bytes]) -> Iterator[tuple[bytes, _Part]]:
+    """What an index has of wanted documents; nothing where it has words outside its terms."""
     numbers, terms = arrays["words"], arrays["terms"]
     if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(terms):
         return
     ranges = [arrays[name] for name in ("starts", "ends", "lengths")]
     at = np.concatenate([[0], np.cumsum(arrays["lengths"], dtype=np.int64)])
     rows = pairwise(accumulate(arrays["counts"].tolist(), initial=0))
-    for digest, (first, last) in zip(arrays["digests"], rows, strict=True):
-        starts, ends, lengths = (array[first:last] for array in ranges)
-        yield digest.tobytes(), _Part(starts, ends, lengths, terms[numbers[at[first] : at[last]]])
+    for row, (first, last) in zip(arrays["digests"], rows, strict=True):
+        if (digest := row.tobytes()) in wanted:
+            starts, ends, lengths = (array[first:last] for array in ranges)
+            yield digest, _Part(starts, ends, lengths, terms[numbers[at[first] : at[last]]])
 
 
 def _cut(document: Document, cutting: Cutting) -> _Part:

@@ -80,9 +80,10 @@ class LocalSession(Session):
         if method.entry.costs:
             check_names(settings.background)
         use_threads(settings.threads)
-        self.model: TargetModel = self._load(settings.model, drafts=settings.method != "none")
+        model = self._load(settings.model, drafts=settings.method != "none")
+        self.model: TargetModel = self._captured(model)
         if settings.draft_model:
-            self._assistant = AssistantModel(self._load_assistant(), settings)
+            self._assistant = AssistantModel(self._captured(self._load_assistant()), settings)
             self.parse_method().check()
         self.memory = AutoMemory(self.model, settings, persist, self.status, warn)
         self._folder = FolderCounts(self.model.tokenizer, self.model.vocabulary, self.status, warn)
@@ -106,14 +107,16 @@ class LocalSession(Session):
         return other
 
     def _load(self, name: str, drafts: bool) -> TargetModel:
-        """A model, its passes captured if the settings want it."""
         s = self.settings
         self.status(f"Loading {name} …")
-        model = load_model(
+        return load_model(
             name, s.device, s.dtype, self.warn, self.status, packed=s.packed, drafts=drafts
         )
-        if s.capture or s.compile:
-            model.passes.switch_on(model.device, s.compile, self.warn)
+
+    def _captured(self, model: TargetModel) -> TargetModel:
+        """A model, its passes captured if the settings want it."""
+        if self.settings.capture or self.settings.compile:
+            model.passes.switch_on(model.device, self.settings.compile, self.warn)
         return model
 
     def _load_assistant(self) -> TargetModel:

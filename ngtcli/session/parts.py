@@ -130,7 +130,7 @@ class Splitting:
             rest.extendleft(reversed(more))
             self._total += len(more)
             number += 1
-        return part.prompt
+        return part.build()
 
     def _of_summaries(self, task: Task) -> Prompt:
         """The prompt of the parts' summaries, or of summaries of those if they do not fit."""
@@ -165,7 +165,7 @@ class Splitting:
 
     def _summary(self, part: Part, number: str, level: int) -> str:
         """The text for a part: from an earlier run, or else the model's, which is kept."""
-        prompt = part.prompt
+        prompt = part.build()
         kept, tokens = self._kept.get(prompt), 0
         if kept is not None:
             self._taken, text = self._taken + 1, kept

@@ -2,7 +2,7 @@
 
 They are safetensors, whose metadata have the kind's format and a SHA-256 of the contents. Read into
 memory, a file is compared with its checksum every time; mapped, when it is first read and whenever
-its size, time or inode differ from those it had then; or, with `map_unchecked`, never. What
+its size or its times of change differ from those it had then; or, with `map_unchecked`, never. What
 numbers mean, their reader must check: a manipulated file has the checksum that it should have.
 """
 
@@ -144,13 +144,15 @@ class ArrayFile:
         except OSError as error:
             raise DamagedFileError(f"unreadable ({error})") from None
         arrays, metadata = self._open(path, wanted or {}, "r")
-        if not _is_known(path, stamp):
-            if metadata.get("checksum") != checksum(arrays):
-                raise DamagedFileError("checksum differs")
-            if time.time_ns() - stamp[1] > _RACE_NS:
-                with suppress(OSError):  # then it is compared again
-                    write_json(_stamp_path(path), {"stamp": stamp})
-        mark_used(path)
+        known = _is_known(path, stamp)
+        if not known and metadata.get("checksum") != checksum(arrays):
+            raise DamagedFileError("checksum differs")
+        mark_used(path)  # which changes the last time of the stamp
+        with suppress(OSError):  # then it is compared again
+            now = _stamp(path)
+            is_old = time.time_ns() - stamp[1] > _RACE_NS
+            if is_old and now[:-1] == stamp[:-1] and not (known and now == stamp):
+                write_json(_stamp_path(path), {"stamp": now})
         return arrays, metadata
 
     def find(
@@ -261,7 +263,7 @@ def checksum(arrays: "Mapping[str, np.ndarray]") -> str:
 
 def _stamp(path: Path) -> list[int]:
     about = os.stat(path)
-    return [about.st_size, about.st_mtime_ns, about.st_ino]
+    return [about.st_size, about.st_mtime_ns, about.st_ctime_ns]
 
 
 def _stamp_path(path: Path) -> Path:

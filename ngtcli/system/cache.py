@@ -78,6 +78,7 @@ STORES = (
     Store("compiled", "compiled functions", "the first use of auto", "compiled", bounded=False),
     Store("costs", "times of models' passes", "auto", "costs", bounded=False),
     Store("packed", "if packed weights are faster", "loading a model", "packed", bounded=False),
+    Store("int8", "how 8-bit products are computed", "--quantize int8", "int8", bounded=False),
     Store("exact", "if passes are exact", "--exact", "exact", bounded=False),
     Store("ways", "how models are run", "loading a model", "ways", bounded=False),
     Store("tune", "measurements of ngt tune", "ngt tune", "tune", bounded=False, lasting=True),
@@ -210,9 +211,8 @@ def keep_last(folder: Path, pattern: str) -> None:
 
 def _matching(folder: Path, pattern: str) -> Iterator[_File]:
     """Files by a pattern of their names; `used_ns` is when they were written or renewed."""
-    for entry, about in _entries(folder):
-        if fnmatch(entry.name, pattern):
-            yield _File(about.st_mtime_ns, about.st_size, entry.path)
+    for entry, about in _entries(folder, lambda name: fnmatch(name, pattern)):
+        yield _File(about.st_mtime_ns, about.st_size, entry.path)
 
 
 def _files(folder: Path | str, spared: Collection[str] = ()) -> Iterator[_File]:
@@ -224,12 +224,15 @@ def _files(folder: Path | str, spared: Collection[str] = ()) -> Iterator[_File]:
             yield _File(_used_ns(about), about.st_size, entry.path)
 
 
-def _entries(folder: Path | str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-    """What is in a folder, without following links; other processes may remove some of it."""
+def _entries(
+    folder: Path | str, wanted: Callable[[str], bool] = lambda _: True
+) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    """What has `wanted` names in a folder; links are not followed, and some may go meanwhile."""
     with suppress(OSError):
         for entry in list(os.scandir(folder)):
             with suppress(OSError):
-                yield entry, entry.stat(follow_symlinks=False)
+                if wanted(entry.name):  # first, since a look at each takes long
+                    yield entry, entry.stat(follow_symlinks=False)
 
 
 def _used_ns(about: os.stat_result) -> int:
@@ -261,10 +264,10 @@ def clear(root: Path, stores: Iterable[Store]) -> tuple[int, int]:
                 os.scandir(folder).close()  # raises where nothing in it can be seen
         except OSError as error:
             failure = failure or error
-        paths = store.files(root)
+        left: list[Path] = []
         if store.ends:  # in a folder of several stores another command may be writing
-            paths += leftovers(folder, older_s=0.0 if store.name == "tries" else LEFT_S)
-        for path in paths:
+            left = leftovers(folder, older_s=0.0 if store.name == "tries" else LEFT_S)
+        for path in (*store.files(root), *left):
             try:
                 bytes_ = path.lstat().st_size
                 path.unlink()
@@ -272,7 +275,8 @@ def clear(root: Path, stores: Iterable[Store]) -> tuple[int, int]:
             except FileNotFoundError:  # another run may be clearing as well
                 pass
             except OSError as error:
-                failure = failure or error
+                if path not in left:  # those may be another user's
+                    failure = failure or error
         for place, _, _ in () if store.ends else os.walk(folder, topdown=False):
             with suppress(OSError):  # another run wrote to it
                 os.rmdir(place)
@@ -289,7 +293,8 @@ def leftovers(folder: Path, prefix: str = "", older_s: float = LEFT_S) -> list[P
     now = time.time()
     return [
         Path(entry.path)
-        for entry, about in _entries(folder)
-        if entry.name.endswith(PARTIAL) and entry.name.startswith(prefix)
+        for entry, about in _entries(
+            folder, lambda name: name.endswith(PARTIAL) and name.startswith(prefix)
+        )
         if stat.S_ISREG(about.st_mode) and now - about.st_mtime >= older_s
     ]

@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, reduce
-from itertools import repeat
 from operator import or_
 from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -117,27 +116,34 @@ def to_json(value: Any, digits: int | None = None) -> Any:
 def from_json(hint: Any, value: Any) -> Any:
     """What `asdict` made this JSON of: a value of an annotation, of the very types that it names.
 
-    Raises ValueError for anything else. Keys of mappings are texts.
+    Raises ValueError for anything else, such as 1 for a float. Keys of mappings are texts; unions
+    are not known.
 
     >>> from_json(tuple[int, ...], [1, 2])
     (1, 2)
     """
     if type(value) is hint:
         return value
-    kind, inner = get_origin(hint), get_args(hint)
     if isinstance(hint, type) and is_dataclass(hint) and type(value) is dict:
         if value.keys() != (hints := _hints(hint)).keys():
             raise ValueError("another form")
         return hint(**{name: from_json(own, value[name]) for name, own in hints.items()})
+    kind, inner = _parts(hint)
     if kind is Mapping and type(value) is dict:
         return {name: from_json(inner[1], part) for name, part in value.items()}
-    if kind is tuple and type(value) is list and (inner[-1] is ... or len(inner) == len(value)):
-        kinds = repeat(inner[0]) if inner[-1] is ... else inner
-        return tuple(map(from_json, kinds, value))
+    if kind is tuple and type(value) is list:
+        kinds = inner[:1] * len(value) if inner[-1:] == (...,) else inner
+        if len(kinds) == len(value):
+            return tuple(map(from_json, kinds, value))
     raise ValueError("a value of another type")
 
 
 _hints = cache(get_type_hints)
+
+
+@cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint), get_args(hint)
 
 
 def dump_json(value: Any, indent: int | None = 2) -> str:

@@ -123,9 +123,10 @@ def parse_json(text: str | bytes, kind: type[Kind]) -> Kind:
 
 
 def _number(kind: type[float], most: float, text: str) -> float:
-    if not abs(float(text)) <= most:  # so it is for NaN
+    # As a float first: it is not NaN, and has no more digits than `int` takes.
+    if not (abs(float(text)) <= most and abs(number := kind(text)) <= most):
         raise DamagedFileError("a number out of range")
-    return kind(text)
+    return number
 
 
 def read_json(path: Path, most: int) -> dict[str, Any]:

@@ -105,8 +105,8 @@ def _notes(part: Any, writer: Writer) -> None:
         kind = relation.reltype.rsplit("/", 1)[-1]
         if relation.is_external or kind not in _NOTES:
             continue
-        part, mark = relation.target_part, "e" if kind == "endnotes" else ""
-        for note in parse_xml(part.blob).iter(f"{W}{_NOTES[kind]}"):
-            text = " ".join(text_of(note, part).split())
+        notes, mark = relation.target_part, "e" if kind == "endnotes" else ""
+        for note in parse_xml(notes.blob).iter(f"{W}{_NOTES[kind]}"):
+            text = " ".join(text_of(note, notes).split())
             if note.get(f"{W}type") is None and text:
                 writer.add(f"[^{mark}{note.get(f'{W}id')}]: {text}", kind)

@@ -120,7 +120,8 @@ class _Walk:
                 self._line.clear()
             if tag not in INLINE and tag not in HIDDEN:
                 self._flush()
-                self._preformatted += (tag == "pre") * (1 if event == "start" else -1)
+                if tag == "pre":
+                    self._preformatted += 1 if event == "start" else -1
             if event == "end":
                 self._line.append((element.tail or "") if element is not root else "")
             elif tag in HIDDEN:

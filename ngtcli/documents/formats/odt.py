@@ -1,6 +1,6 @@
 """OpenDocument texts, sheets and slides: headings, paragraphs, lists, tables as rows, notes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Any
 from zipfile import ZipFile
@@ -73,11 +73,11 @@ class _Blocks:
                 text = _text(element, self.notes)
                 marked = f"- {text}" if listed and text.strip() else text
                 self.writer.add(marked, "item" if listed else "")
-                self._charts(element)
+                self._charts(element.iter(_OBJECT))
             elif element.tag == f"{_TABLE}table":
                 self._table(element, (element.get(f"{_TABLE}name") or "") if named else "")
             elif element.tag == _OBJECT:
-                self._charts(element)
+                self._charts([element])
             elif element.tag not in _SKIPPED:
                 if element.tag == f"{_DRAW}page":
                     self._slide(element)
@@ -100,7 +100,7 @@ class _Blocks:
         drawn = (element for root in (table, *shapes) for element in root.iter())
         if not has_rows and any(e.tag == _OBJECT or (e.text or "").strip() for e in drawn):
             self.writer.heading(name)
-        self._charts(table)
+        self._charts(table.iter(_OBJECT))
         for shape in shapes:
             self.write(shape)
 
@@ -120,9 +120,9 @@ class _Blocks:
             if cells:
                 yield from repeat(cells, _count(row, f"{_TABLE}number-rows-repeated"))
 
-    def _charts(self, block: Any) -> None:
+    def _charts(self, objects: Iterable[Any]) -> None:
         """The titles and tables of charts, each a document of its own in the archive."""
-        for element in block.iter(_OBJECT):
+        for element in objects:
             self._objects += 1
             place = element.get("{http://www.w3.org/1999/xlink}href", "").removeprefix("./")
             name = f"{place}/content.xml"

@@ -16,7 +16,6 @@ full.
 - `reset` clears the tables: the chapter's belong to one generation.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,7 +41,7 @@ class Akunu(Drafter):
 
     def reset(self, context: Context) -> None:
         self._longest = min(self.options.max_order - 1, self.options.max_history)
-        self._counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+        self._counts: dict[tuple[int, ...], dict[int, int]] = {}  # of followers, by context
         self._best: dict[tuple[int, ...], int] = {}  # context -> its most frequent follower
         self._tail: list[int] = []
         self.observe(context.ids)
@@ -63,8 +62,8 @@ class Akunu(Drafter):
         for token in tokens:
             for size in range(1, len(self._tail) + 1):
                 suffix = tuple(self._tail[-size:])
-                counts = self._counts[suffix]
-                counts[token] += 1
-                if counts[token] > counts[self._best.get(suffix, -1)]:
+                counts = self._counts.setdefault(suffix, {})
+                counts[token] = counts.get(token, 0) + 1
+                if counts[token] > counts.get(self._best.get(suffix, -1), 0):
                     self._best[suffix] = token
             self._tail = [*self._tail, token][-self._longest :]
