@@ -1,7 +1,8 @@
 """What is found out by trying a model on this machine: once, then it is stored.
 
-There are four trials: how a model is run (probe.py), whether its passes are exact (exact_check.py),
-whether packed weights pay (packed.py), and what passes cost (calibration.py).
+There are four trials of a model: how it is run (probe.py), whether its passes are exact
+(exact_check.py), whether packed weights pay (packed.py), and what passes cost (calibration.py). One
+is of the machine alone: how 8-bit products are computed (int8.py).
 """
 
 from functools import partial

@@ -1,0 +1,257 @@
+"""Linear layers with 8-bit weights and activations: a quarter of float32's bytes, integer sums.
+
+Each output's weights are divided by their largest magnitude and rounded to -127 … 127 (symmetric,
+per channel); so are the inputs of each row (per token). The products are summed in integers by
+oneDNN's matrix product, which comes with torch, so that a row's bits do not depend on the rows
+beside it; then scale and bias follow in float32.
+
+oneDNN's kernels differ in what they compute and how quickly. Without VNNI, products of 8 bits are
+summed in 16 and overflow, so inputs get 7 bits there; signed inputs are quick with AMX and take a
+reference kernel's seconds without. So a trial chooses (`find_way`), and no kernel is used whose
+results are not the integers' own.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ngtcli.decode.packed import WeightLayout, elements
+from ngtcli.errors import ModelError
+from ngtcli.system.json_form import from_json, to_json
+from ngtcli.system.remembered import Remembered
+
+VERSION = 1  # of the scheme: what is quantised how
+_LARGEST = 127  # magnitude of a quantised weight
+# Inputs below this are zeros: 127 divided by it is a float32. Derived; no layer has such inputs.
+_TINY = 1e-30
+_AT_ONCE = 1 << 24  # elements that are float32 at once while weights are quantised: 64 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the kernel takes inputs: from -`most` to `most`; unsigned, `most` + 1 is added.
+
+    Fewer rows than `least` are padded, where these have a slower kernel. Raises ValueError for
+    others than the trial chooses from.
+    """
+
+    signed: bool = False
+    most: int = 127
+    least: int = 4
+
+    def __post_init__(self) -> None:
+        if self.most not in (127, 63) or self.least not in _LEAST:
+            raise ValueError("another way")
+
+    @property
+    def zero(self) -> int:
+        """The integer that stands for zero."""
+        return 0 if self.signed else self.most + 1
+
+    def quantized(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows (count, n) as integers, and the largest magnitude of each, float32 (count, 1)."""
+        most = rows.abs().amax(-1, keepdim=True).float().clamp_min_(_TINY)
+        whole = torch.mul(rows.float(), self.most / most).round_().to(torch.int8)
+        if self.signed:
+            return whole, most
+        return whole.add_(self.zero - 256 if self.zero > 127 else self.zero).view(torch.uint8), most
+
+    def product(self, rows: Tensor, packed: Tensor, scale: Tensor, zeros: Tensor) -> Tensor:
+        """float32 (count, out) of integers (count, in); `scale` (out,) is multiplied in."""
+        count = len(rows)
+        if 0 < count < self.least:
+            rows = nn.functional.pad(rows, (0, 0, 0, self.least - count))
+        out: Tensor = torch.ops.onednn.qlinear_pointwise.default(
+            rows, 1.0, self.zero, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return out[:count]
+
+
+class Int8Linear(nn.Module):
+    """A linear layer on a packed weight of integers; `packed` is opaque to most of torch."""
+
+    def __init__(self, packed: Tensor, scale: Tensor, bias: nn.Parameter | None, way: Way) -> None:
+        """`scale` is float32 (out,): what an integer of each output's weights stands for."""
+        super().__init__()
+        self.in_features, self.out_features = packed.shape
+        self.packed = nn.Parameter(packed, requires_grad=False)
+        self.bias, self.scale, self.way = bias, scale, way
+        self._scale, self._zeros = scale / way.most, torch.zeros(len(scale), dtype=torch.int32)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(…, in_features) to (…, out_features), in the dtype of the inputs."""
+        rows, shape = inputs.reshape(-1, self.in_features), (*inputs.shape[:-1], self.out_features)
+        if not len(rows):
+            return inputs.new_empty(shape)
+        whole, most = self.way.quantized(rows)
+        out = self.way.product(whole, self.packed, self._scale, self._zeros).mul_(most)
+        if self.bias is not None:
+            out += self.bias
+        return out.to(inputs.dtype).view(shape)
+
+
+class Int8Embedding(nn.Module):
+    """An embedding that reads its rows from the integers of the layer it is tied to."""
+
+    def __init__(self, head: Int8Linear, layout: WeightLayout, like: nn.Embedding) -> None:
+        super().__init__()
+        self.packed = head.packed  # owns the memory that `_elements` reads
+        self.num_embeddings, self.embedding_dim = like.num_embeddings, like.embedding_dim
+        self.padding_idx, self.dtype = like.padding_idx, like.weight.dtype
+        self._elements, self._layout, self._scale = elements(head.packed), layout, head.scale
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(…) to (…, embedding_dim)."""
+        rows = self._layout.rows(self._elements, ids).float()
+        return rows.mul_(self._scale[ids][..., None]).to(self.dtype)
+
+
+@torch.no_grad()
+def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A weight (out, in) of any floating dtype as int8, and the scale (out,), float32.
+
+    >>> quantized(torch.tensor([[1.0, -2.0], [0.0, 0.0]]))[0].tolist()
+    [[64, -127], [0, 0]]
+    """
+    whole = torch.empty(weight.shape, dtype=torch.int8)
+    scale = torch.empty(len(weight))
+    step = max(1, _AT_ONCE // max(1, weight.shape[1]))
+    for at in range(0, len(weight), step):
+        part = weight[at : at + step].float()
+        own = part.abs().amax(1).clamp_min_(_TINY).div_(_LARGEST)
+        whole[at : at + step] = part.div(own[:, None]).round_()
+        scale[at : at + step] = own
+    return whole, scale
+
+
+def packed_weight(whole: Tensor) -> Tensor:
+    """int8 (out, in), contiguous, as oneDNN's kernel reads it. Takes 25 s a GB (measured)."""
+    out: Tensor = torch.ops.onednn.qlinear_prepack(whole, [_LEAST[-1], whole.shape[1]])
+    return out
+
+
+_BLOCKS = (64, 48, 32, 16)  # outputs in a block, of oneDNN's layouts BA16a64b4a to BA16a16b4a
+_COMPARED = 256  # rows of a weight by which a layout is known; guess
+
+
+def find_layout(packed: Tensor, whole: Tensor) -> WeightLayout | None:
+    """Where the integers of a weight (out, in) lie once packed; None if in no place known here."""
+    outputs, inputs = (torch.arange(count) for count in whole.shape)
+    deep = -(-len(inputs) // 64)  # blocks of 64 inputs
+    known = [WeightLayout(outputs, inputs * len(outputs))]
+    for wide in _BLOCKS:
+        across = outputs // wide * (deep * wide * 64) + outputs % wide * 4
+        along = inputs // 64 * (wide * 64) + inputs % 64 // 4 * (wide * 4) + inputs % 4
+        known.append(WeightLayout(across, along))
+    found = elements(packed)
+    some = torch.linspace(0, len(outputs) - 1, min(_COMPARED, len(outputs))).round().long()
+    for layout in known:
+        last = int(layout.outputs.max() + layout.inputs.max())
+        if last < len(found) and torch.equal(layout.rows(found, some), whole[some]):
+            return layout
+    return None
+
+
+_LEAST = (1, 4)  # rows of the least product that are tried
+_SHAPES = ((4864, 896), (896, 4864), (2048, 2048))  # timed: layers of models of 0.5B and 1B
+_SMALL = (256, 256)  # of a layer that the reference kernel computes in 10 to 50 ms
+_ROWS = (1, 4, 8, 32)  # timed
+_REPEATS = 5
+_SLOW = 10.0  # times as long as unsigned inputs: then signed ones take the reference kernel
+_GAIN = 0.95  # of the seconds, at most, for another way than the usual; guess
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    way: Way | None
+
+
+def find_way() -> Way:
+    """The quickest way on this machine that is right, as stored or tried now.
+
+    Raises ModelError where there is none.
+    """
+    cpu, read = torch.device("cpu"), partial(from_json, _Found)
+    stored: Remembered[_Found] = Remembered("int8", cpu, (), read, to_json)
+    found = stored.find(_try, timed=True)
+    if found.way is None:
+        raise ModelError(
+            "this CPU, or this version of torch, has no right product of 8-bit integers",
+            "Leave out --quantize int8; --dtype bfloat16 takes half of float32's memory.",
+        )
+    return found.way
+
+
+@torch.inference_mode()
+def _try() -> _Found:
+    """Of the ways that are right the quickest, unsigned inputs of 8 bits being the usual."""
+    right = (way for way in (Way(False, 127), Way(False, 63)) if _is_right(way))
+    if (usual := next(right, None)) is None:
+        return _Found(None)
+    signed = Way(True, 127)
+    if usual.most == signed.most and _is_right(signed):
+        first, second = (sum(times) for times in _seconds((usual, signed), _SMALL))
+        if second < _SLOW * first:
+            first, second = (sum(s) for s in _totals((usual, signed)))
+            usual = signed if second < _GAIN * first else usual
+    ((one, few, *_),) = _totals((Way(usual.signed, usual.most, 1),))
+    return _Found(Way(usual.signed, usual.most, 4 if few < _GAIN * one else 1))
+
+
+def _is_right(way: Way) -> bool:
+    """Whether products are those of the integers, the largest among them; False without kernel."""
+    source = torch.Generator().manual_seed(0)
+    try:
+        for outputs, inputs in ((96, 128), (100, 67)):
+            whole = torch.randint(-_LARGEST, _LARGEST + 1, (outputs, inputs), generator=source)
+            rows = torch.randint(-way.most, way.most + 1, (9, inputs), generator=source)
+            whole[0], rows[0], whole[1], rows[1] = _LARGEST, way.most, -_LARGEST, -way.most
+            given = (rows + way.zero).to(torch.int8 if way.signed else torch.uint8)
+            packed = packed_weight(whole.to(torch.int8))
+            scale, zeros = torch.ones(outputs), torch.zeros(outputs, dtype=torch.int32)
+            true = rows.double() @ whole.double().T
+            for count in (1, 3, 9):
+                out = way.product(given[:count], packed, scale, zeros)
+                if not torch.equal(out.double(), true[:count]):
+                    return False
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+    return True
+
+
+def _totals(ways: Sequence[Way]) -> list[list[float]]:
+    """For each way the seconds by `_ROWS`, of layers of all `_SHAPES`."""
+    found = [_seconds(ways, shape) for shape in _SHAPES]
+    return [[sum(of) for of in zip(*times, strict=True)] for times in zip(*found, strict=True)]
+
+
+def _seconds(ways: Sequence[Way], shape: tuple[int, ...]) -> list[list[float]]:
+    """For each way the quickest seconds by `_ROWS` of a layer (out, in); the ways take turns."""
+    outputs, inputs = shape
+    packed = packed_weight(torch.ones((outputs, inputs), dtype=torch.int8))
+    layers = [Int8Linear(packed, torch.ones(outputs), None, way) for way in ways]
+    quickest = [[float("inf")] * len(_ROWS) for _ in ways]
+    for at, rows in enumerate(_ROWS):
+        given = torch.ones(rows, inputs)
+        for _ in range(_REPEATS):
+            for layer, times in zip(layers, quickest, strict=True):
+                begin = time.perf_counter()
+                layer(given)
+                times[at] = min(times[at], time.perf_counter() - begin)
+    return quickest
+
+
+def is_quantized(hf: nn.Module) -> bool:
+    """Whether some layers of a model are quantised."""
+    return any(isinstance(module, Int8Linear) for module in hf.modules())
+
+
+def layer_of(weight: Tensor, bias: Any, way: Way) -> Int8Linear:
+    """The layer of a weight (out, in) of any floating dtype."""
+    whole, scale = quantized(weight)
+    return Int8Linear(packed_weight(whole), scale, bias, way)

@@ -1,0 +1,148 @@
+"""Layers of 8-bit weights and activations, against the integers' products in float64."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from ngtcli.decode import int8
+from ngtcli.decode.int8 import Int8Embedding, Int8Linear, Way, find_layout, layer_of, quantized
+from ngtcli.decode.recording import record
+from ngtcli.errors import ModelError
+
+WAY = next((way for way in (Way(most=127), Way(most=63)) if int8._is_right(way)), None)
+pytestmark = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+
+
+def made(outputs: int, inputs: int, bias: bool = False, seed: int = 0) -> tuple[Int8Linear, Tensor]:
+    """A layer and its weight."""
+    assert WAY is not None
+    source = torch.Generator().manual_seed(seed)
+    weight = torch.randn(outputs, inputs, generator=source)
+    own = nn.Parameter(torch.randn(outputs, generator=source)) if bias else None
+    return layer_of(weight, own, WAY), weight
+
+
+def true_product(layer: Int8Linear, weight: Tensor, rows: Tensor) -> Tensor:
+    """What the layer is to give, in float64 from the definition: integers times scales."""
+    whole, scale = quantized(weight)
+    most = rows.double().abs().amax(1, keepdim=True).clamp_min(1e-30)
+    given = (rows.double() * layer.way.most / most).round()
+    out = given @ whole.double().T * scale.double() * most / layer.way.most
+    return out if layer.bias is None else out + layer.bias.double()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 70),
+    st.integers(1, 150),
+    st.integers(1, 20),
+    st.floats(-30, 30),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_a_layer_gives_the_product_of_its_integers(
+    outputs: int, inputs: int, count: int, magnitude: float, bias: bool, seed: int
+) -> None:
+    layer, weight = made(outputs, inputs, bias, seed)
+    rows = torch.randn(count, inputs, generator=torch.Generator().manual_seed(seed + 1))
+    rows *= 10.0 ** (magnitude * torch.linspace(0, 1, count)[:, None])
+    rows[0, ::2] = 0
+    true, found = true_product(layer, weight, rows), layer(rows).double()
+    # An input half-way between two integers may be rounded either way in float32: one of them.
+    most = rows.double().abs().amax(1, keepdim=True) / layer.way.most
+    one = most * quantized(weight)[1].double() * int8._LARGEST
+    close = (found - true).abs() <= 1e-5 * true.abs() + 1.001 * one
+    assert close.all()
+    assert ((found - true).abs() <= 1e-5 * true.abs() + 1e-5 * one * inputs).double().mean() > 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_have_the_same_bits_whatever_stands_beside_them(dtype: torch.dtype) -> None:
+    layer, _ = made(200, 130, bias=True)
+    rows = torch.randn(64, 130).to(dtype)
+    rows[3] = rows[4]
+    alone = torch.cat([layer(row[None]) for row in rows])
+    for size in (2, 3, 5, 16, 33, 64):
+        found = torch.cat([layer(part) for part in rows.split(size)])
+        assert torch.equal(found, alone)
+    assert torch.equal(alone[3], alone[4]) and alone.dtype == dtype
+
+
+def test_a_row_that_is_no_number_stays_by_itself() -> None:
+    layer, _ = made(30, 40)
+    rows = torch.randn(6, 40)
+    true = layer(rows)
+    rows[1, 3], rows[4, 5] = torch.nan, torch.inf
+    found = layer(rows)
+    others = [0, 2, 3, 5]
+    assert torch.equal(found[others], true[others])
+    assert not torch.isfinite(found[[1, 4]]).all(1).any()
+
+
+def test_zeros_and_no_rows_at_all() -> None:
+    layer, _ = made(30, 40)
+    assert torch.equal(layer(torch.zeros(3, 40)), torch.zeros(3, 30))
+    assert layer(torch.zeros(2, 0, 40)).shape == (2, 0, 30)
+    assert layer(torch.randn(2, 5, 40)).shape == (2, 5, 30)
+
+
+def test_zero_weights_give_zeros() -> None:
+    assert WAY is not None
+    weight = torch.randn(6, 20)
+    weight[2] = 0
+    assert (layer_of(weight, None, WAY)(torch.randn(5, 20))[:, 2] == 0).all()
+
+
+def test_a_recorded_layer_gives_the_same_bits() -> None:
+    layer, _ = made(50, 40, bias=True)
+    replay = record(layer, torch.randn(3, 40))
+    other = torch.randn(3, 40)
+    assert torch.equal(replay(other), layer(other))
+
+
+@pytest.mark.parametrize("shape", [(100, 64), (130, 200), (512, 96), (64, 1)])
+def test_an_embedding_reads_its_rows_from_the_layer(shape: tuple[int, int]) -> None:
+    layer, weight = made(*shape)
+    whole, scale = quantized(weight)
+    layout = find_layout(layer.packed, whole)
+    if layout is None:
+        pytest.skip("packed in an order that is not known here")
+    embedding = Int8Embedding(layer, layout, nn.Embedding(*shape))
+    ids = torch.randint(shape[0], (2, 7))
+    assert torch.equal(embedding(ids), (whole.float() * scale[:, None])[ids])
+
+
+def test_a_weight_of_half_precision_is_quantised_as_its_float32() -> None:
+    weight = torch.randn(30, 40).to(torch.bfloat16)
+    for found, true in zip(quantized(weight), quantized(weight.float()), strict=True):
+        assert torch.equal(found, true)
+
+
+def test_large_weights_are_quantised_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(37, 40)
+    whole = quantized(weight)
+    monkeypatch.setattr(int8, "_AT_ONCE", 90)
+    assert all(torch.equal(a, b) for a, b in zip(quantized(weight), whole, strict=True))
+
+
+def test_the_way_that_is_found_is_right() -> None:
+    found = int8._try().way
+    assert found is not None and int8._is_right(found)
+
+
+def test_no_other_way_than_the_trial_has_is_read_from_its_file() -> None:
+    for changes in ({"most": 126}, {"least": 0}):
+        with pytest.raises(ValueError, match="another way"):
+            replace(Way(), **changes)
+
+
+def test_a_machine_without_a_right_product_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int8, "_is_right", lambda way: False)
+    monkeypatch.setattr(int8.Remembered, "load", lambda self: None)
+    monkeypatch.setattr(int8.Remembered, "save", lambda self, found: None)
+    with pytest.raises(ModelError, match="no right product of 8-bit integers"):
+        int8.find_way()
