@@ -127,6 +127,8 @@ def remarks(answer: "Answer") -> Iterator[str]:
         yield f"Exact: {shape}; plain decoding with --exact has the same tokens."
     elif dtype != "float32" and not model.plain_reason:
         yield f"Not exact: in {dtype} drafts may change tokens at near ties; see --exact."
+    if model.dtype_reason:
+        yield f"Computed in {dtype}: {model.dtype_reason}."
     if model.unused:
         unused = ", ".join(f"{name}={_short(value)}" for name, value in model.unused.items())
         yield f"Left unused of the model's generation settings: {unused}."

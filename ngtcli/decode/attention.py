@@ -26,8 +26,8 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
+from ngtcli.decode.int8 import rounds
 from ngtcli.decode.layout import BLOCK, LEAST
-from ngtcli.decode.scores import runs_exactly
 
 NAME = "ngt_grouped"
 FOLDED = "ngt_folded"  # the same, for models without groups too, with LEAST rows in a block
@@ -43,7 +43,7 @@ def use_grouped(hf: Any) -> bool:
     It does where it attends by SDPA, has groups, and the two agree on arbitrary rows. In half
     precision on a CPU groups do not matter, and a row's bits do not depend on others.
     """
-    config, folds = hf.config.get_text_config(), hf.device.type == "cpu" and not runs_exactly(hf)
+    config, folds = hf.config.get_text_config(), hf.device.type == "cpu" and rounds(hf)
     name, function, fewest = (FOLDED, attend_alike, 1) if folds else (NAME, attend, 2)
     if getattr(config, "_attn_implementation", None) != "sdpa" or not _agrees(hf, config, fewest):
         return False

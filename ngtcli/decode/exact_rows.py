@@ -6,9 +6,9 @@ from copy import copy
 import torch
 
 from ngtcli.decode.exact_check import find_exactness
+from ngtcli.decode.int8 import rounds
 from ngtcli.decode.layout import BLOCK, LEAST, capacity_for, most_rows
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.scores import runs_exactly
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.drafter import PassRows
 from ngtcli.errors import ModelError
@@ -58,7 +58,7 @@ class ExactRows:
         if wanted == "off" or model.plain_reason:
             return None
         # Elsewhere kernels are chosen by the number of rows.
-        if on_cpu and (wanted == "on" or not runs_exactly(model.hf)):
+        if on_cpu and (wanted == "on" or rounds(model.hf)):
             found = self.of_any_number(num_draft, tokens)
             if found is not None:
                 return found

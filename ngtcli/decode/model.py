@@ -50,6 +50,7 @@ class TargetModel:
         self.end_ids = end_ids(hf, tokenizer)
         self.unused = unused_suggestions(hf)
         self.window = sliding_window(self.config)
+        self.dtype_reason = ""  # why it is in this dtype, where a trial has chosen
         self._accepts = accepted(hf)
         self.layers = int(self.config.num_hidden_layers)
         self.passes = Passes(self._tree_pass, self.layers, self.vocabulary, runs_exactly(hf))
