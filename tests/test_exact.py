@@ -438,7 +438,7 @@ def test_auto_is_exact_where_rows_cost_nothing() -> None:
 
     assert chosen(exact, flat) == PassRows.fixed(32)
     assert chosen(exact, steep) is chosen(exact, None) is chosen(single, flat) is None
-    assert chosen(exact, flat, "off") is None and chosen(exact, steep, "on") == PassRows.fixed(32)
+    assert chosen(exact, flat, "off") is None and chosen(exact, steep, "on") == PassRows(36, 4)
 
 
 def test_the_table_counts_what_drafts_change(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ first, for that is quick, then by the whole model. Otherwise the model is loaded
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,69 +17,18 @@ from ngtcli.config import SETTINGS
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import (
-    ROWS,
-    Times,
     packed_copy,
     remembered_trial,
     samples,
     try_packing,
     worth_packing,
 )
+from ngtcli.model_files.dtypes import FOLDER, ROWS, DtypeTrial
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
 
-KIND = "dtypes"
 _TOKENS = 900  # of a text for which exactness is tried: kept for all up to 1,024 places
 _HALVES = (torch.bfloat16, torch.float16)
-
-
-@dataclass(frozen=True, slots=True)
-class DtypeTrial:
-    """What was found of `dtype`, a half precision, for `model` on this machine.
-
-    `seconds` are those of its layers over ROWS, `single` of float32's, in the better way at each.
-    `alike`: a row's bits do not depend on the rows beside it, in layers first, then in the model.
-    """
-
-    model: str
-    dtype: str
-    seconds: Times
-    single: Times
-    alike: bool
-
-    def __post_init__(self) -> None:
-        if self.dtype not in map(name_of, _HALVES):
-            raise ValueError("another dtype")
-        if not all(0 < seconds < 1e9 for seconds in self.seconds + self.single):
-            raise ValueError("seconds that are not above zero")
-
-    @property
-    def is_quicker(self) -> bool:
-        """Whether the dtype is quicker at each number of rows."""
-        return all(own < other for own, other in zip(self.seconds, self.single, strict=True))
-
-    @property
-    def chosen(self) -> str:
-        """The dtype to compute in."""
-        return self.dtype if self.is_quicker and self.alike else "float32"
-
-    @property
-    def reason(self) -> str:
-        """Why, in a few words.
-
-        >>> DtypeTrial("m", "bfloat16", (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True).reason
-        'bfloat16 is 2.0, 3.0 and 4.0 times as quick as float32 over 1, 8 and 32 rows'
-        """
-        times = [other / own for own, other in zip(self.seconds, self.single, strict=True)]
-        *first, last = (f"{one:.1f}" for one in times)
-        *rows, most = map(str, ROWS)
-        found = (
-            f"{self.dtype} is {', '.join(first)} and {last} times as quick as float32 over"
-            f" {', '.join(rows)} and {most} rows"
-        )
-        if not self.is_quicker or self.alike:
-            return found
-        return f"{found}, but a row's bits depend on the rows beside it"
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -136,7 +85,9 @@ def load_in_best(
 def remembered_dtype(name: str, config: Any, half: torch.dtype) -> Remembered[DtypeTrial]:
     """Where the trial of a checkpoint is kept."""
     parts = (name, name_of(half), type(config).__name__, config.to_json_string(use_diff=False))
-    return Remembered(KIND, torch.device("cpu"), parts, lambda s: from_json(DtypeTrial, s), to_json)
+    return Remembered(
+        FOLDER, torch.device("cpu"), parts, lambda s: from_json(DtypeTrial, s), to_json
+    )
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ from ngtcli.decode.dtype_trial import half_of, load_in_best
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
-from ngtcli.model_files.checkpoint import find
+from ngtcli.model_files.checkpoint import BUILTIN, find
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.system.machine import pick_device, pick_threads
 
@@ -53,6 +53,13 @@ def load_model(
     tokenizer = load_tokenizer(name)
     auto = transformers_quiet().AutoModelForCausalLM
 
+    told = set[str]()
+
+    def warned(line: str) -> None:  # once, where two dtypes are read
+        if line not in told:
+            told.add(line)
+            warn(line)
+
     def read(into: Any) -> Any:
         # Left unset, transformers would ask on stdout and read the answer from a piped document.
         with loading(name), warnings.catch_warnings():
@@ -64,7 +71,7 @@ def load_model(
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
             )
-            check_weights(name, report, warn)
+            check_weights(name, report, warned)
             return hf.to(where).eval()
 
     def prepare(hf: Any) -> TargetModel:
@@ -88,7 +95,12 @@ def load_model(
 
 
 def _half(path: str, name: str) -> tuple[Any, torch.dtype] | None:
-    """The configuration of a checkpoint in half precision, and which; None for any other."""
+    """The configuration of a checkpoint in half precision, and which; None for any other.
+
+    The built-in model is left out: what is said of its answers was measured in float32.
+    """
+    if name == BUILTIN:
+        return None
     with loading(name):
         config = transformers_quiet().AutoConfig.from_pretrained(path, trust_remote_code=False)
     found = half_of(config)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ngtcli.decode.trials import remembered
+from ngtcli.model_files.dtypes import ROWS, Times
 from ngtcli.system.remembered import Remembered
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float16 on few CPUs: tried
@@ -242,7 +243,6 @@ def is_packed(hf: nn.Module) -> bool:
 
 
 Notify = Callable[[str], None]
-ROWS = 1, 8, 32  # timed: plain decoding, a short draft, a long one or a prompt
 _REPEATS, _LIMIT_S = 5, 0.15  # of the products of one shape, rows and way; a busy machine is slow
 # Weights of a layer that is packed. A packed product takes 10 to 25 µs more to start; a row of the
 # built-in model, whose layers have up to 180,000, took 14% longer (measured, one thread).
@@ -259,9 +259,6 @@ _TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 # Quotients of seconds. A step of drafting has more rows than one, so it may lose some at one row.
 _LEAST_GAIN, _LEAST_OF_ONE, _LEAST_OF_ONE_PLAIN = 1.1, 0.8, 0.97
 _SLOW = 4.0  # times one row that eight cost where the dtype is called slow; float32 is below 3.2
-
-
-Times = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
