@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ngtcli.decode.packed import WeightLayout, elements
+from ngtcli.decode.scores import runs_exactly
 from ngtcli.errors import ModelError
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
@@ -249,6 +250,11 @@ def _seconds(ways: Sequence[Way], shape: tuple[int, ...]) -> list[list[float]]:
 def is_quantized(hf: nn.Module) -> bool:
     """Whether some layers of a model are quantised."""
     return any(isinstance(module, Int8Linear) for module in hf.modules())
+
+
+def rounds(hf: Any) -> bool:
+    """Whether a model computes in less than float32, in its layers or between them."""
+    return not runs_exactly(hf) or is_quantized(hf)
 
 
 def layer_of(weight: Tensor, bias: Any, way: Way) -> Int8Linear:

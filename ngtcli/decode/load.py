@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from ngtcli.decode.attention import use_grouped
+from ngtcli.decode.dtype_trial import half_of, load_in_best
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
-from ngtcli.model_files.checkpoint import find
+from ngtcli.model_files.checkpoint import BUILTIN, find
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.system.machine import pick_device, pick_threads
 
@@ -18,7 +19,10 @@ Notify = Callable[[str], None]
 
 
 def pick_dtype(wanted: str, device: str) -> Any:
-    """The dtype to load in; "auto" is float32 on a CPU, elsewhere the checkpoint's own."""
+    """The dtype to load in; "auto" is float32 on a CPU, elsewhere the checkpoint's own.
+
+    For a checkpoint in half precision a trial may choose that on a CPU (dtype_trial.py).
+    """
     if wanted == "auto":
         return torch.float32 if device == "cpu" else "auto"
     return getattr(torch, wanted)
@@ -47,23 +51,40 @@ def load_model(
     path = find(name)
     where = pick_device(device)
     tokenizer = load_tokenizer(name)
-    with loading(name), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
-        auto = transformers_quiet().AutoModelForCausalLM
+    auto = transformers_quiet().AutoModelForCausalLM
+
+    told = set[str]()
+
+    def warned(line: str) -> None:  # once, where two dtypes are read
+        if line not in told:
+            told.add(line)
+            warn(line)
+
+    def read(into: Any) -> Any:
         # Left unset, transformers would ask on stdout and read the answer from a piped document.
-        hf, report = auto.from_pretrained(
-            path,
-            dtype=pick_dtype(dtype, where),
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
-        check_weights(name, report, warn)
-        hf = hf.to(where).eval()
-    if where == "cpu":
-        pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
-    use_grouped(hf)
-    model = target_model(hf, tokenizer, name, progress)
+        with loading(name), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
+            hf, report = auto.from_pretrained(
+                path,
+                dtype=into,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+            check_weights(name, report, warned)
+            return hf.to(where).eval()
+
+    def prepare(hf: Any) -> TargetModel:
+        if where == "cpu":
+            pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
+        use_grouped(hf)
+        return target_model(hf, tokenizer, name, progress)
+
+    half = _half(path, name) if (dtype, where) == ("auto", "cpu") and packed else None
+    if half is None:
+        model = prepare(read(pick_dtype(dtype, where)))
+    else:
+        model = load_in_best(name, *half, read, prepare, progress)
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0
     if known > model.vocabulary:
         warn(
@@ -71,3 +92,16 @@ def load_model(
             " needs the others cannot be read"
         )
     return model
+
+
+def _half(path: str, name: str) -> tuple[Any, torch.dtype] | None:
+    """The configuration of a checkpoint in half precision, and which; None for any other.
+
+    The built-in model is left out: what is said of its answers was measured in float32.
+    """
+    if name == BUILTIN:
+        return None
+    with loading(name):
+        config = transformers_quiet().AutoConfig.from_pretrained(path, trust_remote_code=False)
+    found = half_of(config)
+    return None if found is None else (config, found)
