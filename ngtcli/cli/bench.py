@@ -68,7 +68,9 @@ _file = partial(file_option, rich_help_panel="Results")
 _FILES = typer.Argument(help="Texts to summarize; default: the examples.")
 _METHODS_HELP = f"With commas; default: {_METHODS[LIVE]}."
 _FRESH = "Forget at each prompt what was learned."
-_QUALITY = "Measure what --dtype costs against float32; --no-quality: judge no answers."
+_QUALITY = (
+    "Measure what --dtype or --quantize costs against float32; --no-quality: judge no answers."
+)
 _JUDGED = "--quality/--no-quality"
 _ROUNDS_HELP = f"Timed rounds; default: {_ROUNDS[LIVE]}, with --shape {_ROUNDS[SHAPE]}."
 _SHAPE = "Replay with real passes of this shape (a name, config.json), weights random."
@@ -253,11 +255,11 @@ def _quality(
     preset: Preset | None,
     notes: Notes,
 ) -> QualityResult:
-    """What a dtype costs: on files, on reference answers, or on what is built in."""
+    """What a dtype or int8 costs: on files, on reference answers, or on what is built in."""
     _check_source(given)
-    if settings.dtype in ("auto", "float32"):
+    if settings.quantize == "none" and settings.dtype in ("auto", "float32"):
         what = "--quality compares with float32, and nothing else is asked for"
-        raise UsageError(what, "Give --dtype bfloat16 or --dtype float16.")
+        raise UsageError(what, "Give --dtype bfloat16, --dtype float16 or --quantize int8.")
     if given.files and (options.tasks or options.limit):
         raise UsageError("--tasks and --limit choose prompts", "Leave them out, or the files.")
     settings = replace(settings, method="none")

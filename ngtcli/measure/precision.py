@@ -217,12 +217,12 @@ def compare(
 
 def reference_of(settings: Settings) -> Settings:
     """The settings of the model that others are set against."""
-    return replace(settings, dtype="float32")
+    return replace(settings, dtype="float32", quantize="none")
 
 
 def _named(settings: Settings, dtype: str) -> str:
     """How a row calls the weights."""
-    return dtype
+    return dtype if settings.quantize == "none" else f"{settings.quantize} in {dtype}"
 
 
 def _passages(

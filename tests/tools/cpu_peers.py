@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ngtcli.config import SETTINGS, Settings
+from ngtcli.config import Settings
 from ngtcli.decode.load import use_threads
 from ngtcli.draft.tree import chain
 from ngtcli.errors import UsageError
@@ -66,9 +66,7 @@ def contestants() -> dict[str, Any]:
     """What can be measured here: by name a function from the arguments to `Measured`."""
     dtypes = ("float32", "bfloat16")
     made: dict[str, Any] = {f"ngt {d}": partial(_ours, Settings(dtype=d)) for d in dtypes}
-    if "quantize" in SETTINGS:
-        own: dict[str, Any] = {"quantize": "int8"}
-        made["ngt int8"] = partial(_ours, Settings(**own))
+    made["ngt int8"] = partial(_ours, Settings(quantize="int8"))
     if all(map(find_spec, _PEERS)):
         made |= {f"llama.cpp {kind}": partial(_llama, kind) for kind in ("Q8_0", "F16")}
     made |= {f"transformers {dtype}": partial(_generate, dtype, {}) for dtype in dtypes}
