@@ -1,5 +1,6 @@
 """Loading a target model: device, dtype and weights."""
 
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +8,12 @@ from typing import Any
 import torch
 
 from ngtcli.decode.attention import use_grouped
+from ngtcli.decode.int8 import Way, find_way
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
+from ngtcli.decode.quantize import load_quantized, words
+from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.system.machine import pick_device, pick_threads
@@ -22,6 +26,16 @@ def pick_dtype(wanted: str, device: str) -> Any:
     if wanted == "auto":
         return torch.float32 if device == "cpu" else "auto"
     return getattr(torch, wanted)
+
+
+def int8_way(device: str) -> Way:
+    """How 8-bit products are computed here. Raises ModelError on another device than a CPU."""
+    if device != "cpu":
+        raise ModelError(
+            f"--quantize int8 is for a CPU, and the device is {device}",
+            "Give --device cpu, or leave out --quantize int8.",
+        )
+    return find_way()
 
 
 def use_threads(wanted: int) -> None:
@@ -37,30 +51,40 @@ def load_model(
     progress: Notify = lambda _: None,
     packed: bool = True,
     drafts: bool = True,
+    quantize: str = "none",
 ) -> TargetModel:
     """Load a model by folder, hub id or "builtin". Raises ModelError.
 
     `warn` is called for weights that the model does not use and tokens that it does not know,
     `progress` for what takes long.
     With `packed` weights are packed on a CPU where that pays; `drafts`: drafts will be verified.
+    `quantize` is "none" or "int8", as the setting.
     """
     path = find(name)
     where = pick_device(device)
+    way = int8_way(where) if quantize == "int8" else None
     tokenizer = load_tokenizer(name)
     with loading(name), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
         auto = transformers_quiet().AutoModelForCausalLM
-        # Left unset, transformers would ask on stdout and read the answer from a piped document.
-        hf, report = auto.from_pretrained(
-            path,
-            dtype=pick_dtype(dtype, where),
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
+        if way is not None:
+            begin = time.perf_counter()
+            progress(f"Quantising {name} …")
+            hf, report = load_quantized(path, pick_dtype(dtype, where), way)
+        else:
+            # Left unset, transformers would ask on stdout, and read from a piped document.
+            hf, report = auto.from_pretrained(
+                path,
+                dtype=pick_dtype(dtype, where),
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
         check_weights(name, report, warn)
-        hf = hf.to(where).eval()
-    if where == "cpu":
+        hf = hf.to(where).eval() if way is None else hf
+    if way is not None:
+        progress(words(hf, time.perf_counter() - begin))
+    elif where == "cpu":
         pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
     use_grouped(hf)
     model = target_model(hf, tokenizer, name, progress)
