@@ -207,8 +207,9 @@ class Settings:
     )
     exact: str = _drafting(
         "auto",
-        "The tokens of plain decoding bit for bit, in half precision too: every pass then has"
-        " the rows of the largest draft (--num-draft). auto: where that costs nothing.",
+        "The tokens of plain decoding bit for bit, in half precision too; where a row's bits"
+        " depend on the rows beside it, every pass then has the rows of the largest draft"
+        " (--num-draft). auto: where that costs nothing.",
         choices=SWITCH,
         engine="ngt",
     )
@@ -246,7 +247,8 @@ class Settings:
     )
     dtype: str = _loaded(
         "auto",
-        "auto (float32 on a CPU), float32, bfloat16 or float16.",
+        "auto, float32, bfloat16 or float16. auto is the checkpoint's own; on a CPU that is float32"
+        " unless a trial at the first load finds half precision quicker and exact.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     quantize: str = _loaded(

@@ -7,7 +7,7 @@ import pytest
 from helpers import END
 
 from ngtcli.cli.app import app, load
-from ngtcli.cli.checks import BENCH, LIVE, RECORD, REPLAY, TUNE, Table
+from ngtcli.cli.checks import BENCH, LIVE, QUALITY, RECORD, REPLAY, TUNE, Table
 from ngtcli.errors import UsageError
 from ngtcli.measure.traces import TraceWriter, read_traces
 
@@ -41,7 +41,7 @@ def test_the_table_says_of_every_flag_where_it_means_something(command: str, tab
 REFUSED = [
     (command, mode, name)
     for command, table in (("bench", BENCH), ("tune", TUNE))
-    for mode in ((LIVE, RECORD, REPLAY) if command == "bench" else (LIVE, REPLAY))
+    for mode in ((LIVE, RECORD, REPLAY, QUALITY) if command == "bench" else (LIVE, REPLAY))
     for name, where in table.items()
     if mode not in where and name not in (RECORD, REPLAY)
 ]

@@ -286,6 +286,8 @@ def test_whether_rows_cost_nothing_is_asked_of_the_costs_of_its_own_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     measured: list[Any] = []
+    # Passes of any number of rows would need no costs.
+    monkeypatch.setattr("ngtcli.decode.exact_rows.ExactRows.of_any_number", lambda *_: None)
     monkeypatch.setattr(
         "ngtcli.session.memory.calibrate",
         lambda model: measured.append(model) or CostCurve(MEASURED),

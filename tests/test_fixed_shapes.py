@@ -15,7 +15,7 @@ from ngtcli.decode import model as model_module
 from ngtcli.decode.kv_cache import RollbackCache
 from ngtcli.decode.layout import Masks, capacity_for, pack, row_size, row_sizes, unpack
 from ngtcli.decode.model import TargetModel
-from ngtcli.draft.drafter import DraftSettings
+from ngtcli.draft.drafter import DraftSettings, PassRows
 from ngtcli.draft.tree import ROOT, DraftTree, chain
 
 CPU = torch.device("cpu")
@@ -97,7 +97,7 @@ def test_padding_changes_no_score_and_no_row_of_the_cache(family: str) -> None:
     found = []
     for rows in (None, 9, 30):
         model = make_target(family)
-        model.start(len(prompt) + 20, rows)
+        model.start(len(prompt) + 20, rows and PassRows.fixed(rows))
         model.prefill(prompt[:-1], chunk=16)
         scores = [model.forward(prompt[-1], a_tree(8))]
         model.keep((0, 3))
@@ -110,7 +110,7 @@ def test_padding_changes_no_score_and_no_row_of_the_cache(family: str) -> None:
 
 def test_with_a_number_of_rows_all_passes_have_one_shape() -> None:
     model = make_target()
-    model.start(100, rows=12)
+    model.start(100, PassRows.fixed(12))
     model.prefill(list(range(30)))
     shapes = set()
     for nodes in (0, 3, 11, 0, 7):
@@ -212,7 +212,7 @@ def model() -> TargetModel:
 def read(model: TargetModel, ids: list[int], rows: int | None = None) -> list[int]:
     """Where the chunks begin that are read."""
     began: list[int] = []
-    model.start(3 * CHUNK, rows, ids)
+    model.start(3 * CHUNK, rows and PassRows.fixed(rows), ids)
     done = model.length
     model.prefill(ids[done:], progress=lambda at: began.append(done + at))
     return began

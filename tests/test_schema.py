@@ -125,6 +125,8 @@ def test_measurements_are_as_described(tmp_path: Path) -> None:
     assert {row["method"] for row in live["rows"]} >= {"none", "trie"}
     check(live, "bench")
     check(printed("bench", text, "--record", recorded, "--json", "--max-tokens", "4"), "bench")
+    check(printed("bench", text, "--quality", "--dtype", "bfloat16", "--json"), "bench")
+    check(printed("bench", "--quality", "--dtype", "float16", "--json", "--limit", "1"), "bench")
     replayed = ("bench", "--replay", recorded, "--json", "--methods", "none,auto")
     check(printed(*replayed), "bench")
     check(printed(*replayed, "--shape", str(tmp_path / "tiny.json"), "--rounds", "1"), "bench")

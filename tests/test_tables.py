@@ -20,10 +20,11 @@ from ngtcli.measure.results import (
     Machine,
     PromptRow,
     PromptTimes,
+    QualityResult,
     ReplayResult,
     SplitRow,
 )
-from ngtcli.measure.summary import Row
+from ngtcli.measure.summary import QualityRow, Row
 from ngtcli.render.bench_tables import bench_page, facts, tables
 from ngtcli.render.page import Bar, bars
 from ngtcli.render.tables import (
@@ -303,6 +304,42 @@ def test_a_replay_becomes_these_tables() -> None:
     ]
 
 
+QUALITY_ROW = {
+    "weights": "bfloat16", "tokens": 2067, "perplexity": 1234.5678, "perplexity_change": 0.0125,
+    "kl_divergence": 0.0015, "equal_tokens": 0.985, "judged": 10, "exact_match": 0.5, "f1": 0.75,
+    "rouge_l": 0.8,
+}  # fmt: skip
+
+
+def quality_result(judged: bool = True) -> QualityResult:
+    base = dict.fromkeys(("perplexity_change", "kl_divergence", "equal_tokens"))
+    unjudged = dict.fromkeys(("judged", "exact_match", "f1", "rouge_l"))
+    own: dict[str, Any] = QUALITY_ROW if judged else {**QUALITY_ROW, **unjudged}
+    return QualityResult(
+        model="builtin",
+        machine=Machine(device="cpu", device_name="A CPU", dtype="bfloat16", threads=1, cores=2),
+        scored="texts" if judged else "answers", texts=4, window=512, stride=256, notes=[],
+        rows=[QualityRow(**{**own, **base, "weights": "float32"}), QualityRow(**own)],
+    )  # fmt: skip
+
+
+def test_quality_becomes_this_table_and_these_rows() -> None:
+    table = to_plain(tables(quality_result()))
+    assert table == (
+        "# Quality over 2067 tokens of 4 texts\n"
+        "weights\tperplexity\tagainst float32\tKL\tequal tokens\tanswers\tEM\tF1\tROUGE-L\n"
+        "float32\t1,234.568\t–\t–\t–\t10\t50.0\t75.0\t80.0\n"
+        "bfloat16\t1,234.568\t+1.25%\t1.50e-03\t98.50%\t10\t50.0\t75.0\t80.0"
+    )
+    assert to_json(quality_result())["rows"][1] == QUALITY_ROW
+    unjudged = quality_result(judged=False)
+    assert "judged" not in to_json(unjudged)["rows"][1]
+    assert to_plain(tables(unjudged)).splitlines()[1].endswith("equal tokens")
+    assert " · ".join(facts(unjudged)) == "builtin · bfloat16 on cpu (A CPU) · 1 of 2 cores"
+    note = " ".join(tables(quality_result())[0].note.split())
+    assert note.endswith("Windows of 512 tokens, one every 256.")
+
+
 def test_a_table_of_one_number_of_drafts_names_it_and_one_of_several_has_a_column() -> None:
     several = replay_result("trie")
     for k, title in ((16, "at most 16 draft nodes a step"), (1, "at most 1 draft node a step")):
@@ -340,7 +377,8 @@ def test_the_page_is_whole_and_loads_and_runs_nothing() -> None:
         "refused": [Refusal(HOSTILE, HOSTILE)],
     }  # fmt: skip
     live = replace(live_result("trie", HOSTILE), notes=[HOSTILE], interrupted=True, **changes)
-    for result in (live, replace(replay_result("trie", HOSTILE), inexact=1, **changes)):
+    quality = replace(quality_result(), model=HOSTILE, notes=[HOSTILE])
+    for result in (live, quality, replace(replay_result("trie", HOSTILE), inexact=1, **changes)):
         text = bench_page(result)
         tags = Page(text).found
         assert {t for t, _ in tags} & {"script", "link", "img", "iframe", "object"} == set()

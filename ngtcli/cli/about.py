@@ -34,6 +34,7 @@ from ngtcli.config import (
 )
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.model_files.dtypes import known
 from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets, preset_folders
 from ngtcli.render.terminal import visible
 from ngtcli.system import sandbox
@@ -214,6 +215,7 @@ def env(
         "processor": name,
         "threads": pick_threads(settings.threads),
         "passes": passes,
+        "dtypes": "; ".join(f"{t.chosen} for {visible(t.model)}" for t in known()) or "none tried",
         "parsers": held or "no network and no programs for their Python code alone",
         **{package: _version(package) for package in PACKAGES},
         "config folder": str(home("config")),
@@ -226,7 +228,7 @@ def env(
 
 def env_schema() -> Schema:
     """The schema of what `ngt env` prints."""
-    machine = ("platform", "device", "processor", "threads", "passes", "parsers")
+    machine = ("platform", "device", "processor", "threads", "passes", "dtypes", "parsers")
     folders = ("config folder", "cache folder", "model folder", "executable")
     names = ("ngt", "python", *machine, *PACKAGES, *folders)
     return shape({name: schema_of(int if name == "threads" else str) for name in names})

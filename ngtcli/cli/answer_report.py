@@ -120,13 +120,15 @@ def remarks(answer: "Answer") -> Iterator[str]:
     yield answer.background_words()
     run, model = answer.run, answer.run.model
     dtype = str(model.dtype).removeprefix("torch.")
-    if run.exact and not model.plain_reason:
-        yield (
-            f"Exact: all passes had {run.rows} rows; plain decoding with --exact has the same"
-            " tokens."
-        )
+    if run.rows is not None and not model.plain_reason:
+        shape = "a token's scores do not depend on the rows beside it"
+        if run.rows.are_fixed:
+            shape = f"all passes had {run.rows.most} rows"
+        yield f"Exact: {shape}; plain decoding with --exact has the same tokens."
     elif dtype != "float32" and not model.plain_reason:
         yield f"Not exact: in {dtype} drafts may change tokens at near ties; see --exact."
+    if model.dtype_reason:
+        yield f"Computed in {dtype}: {model.dtype_reason}."
     if model.unused:
         unused = ", ".join(f"{name}={_short(value)}" for name, value in model.unused.items())
         yield f"Left unused of the model's generation settings: {unused}."

@@ -12,6 +12,7 @@ import typer
 from ngtcli.cli.checks import (
     BENCH,
     LIVE,
+    QUALITY,
     RECORD,
     REPLAY,
     SHAPE,
@@ -34,11 +35,17 @@ from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.find import Skipped
-from ngtcli.documents.load import Loaded
-from ngtcli.errors import INTERRUPTED, UsageError, counted
+from ngtcli.documents.load import Document, Loaded
+from ngtcli.errors import INTERRUPTED, InputError, UsageError, counted
 from ngtcli.measure.machine import versions
-from ngtcli.measure.prompts import Item, add_noise, choose, items_from
-from ngtcli.measure.results import Invocation, LiveResult, Measured, RecordResult
+from ngtcli.measure.prompts import Item, add_noise, choose, example_texts, items_from
+from ngtcli.measure.results import (
+    Invocation,
+    LiveResult,
+    Measured,
+    QualityResult,
+    RecordResult,
+)
 from ngtcli.prompt.preset import Preset
 from ngtcli.render.bench_tables import bench_forms
 from ngtcli.system import process
@@ -61,7 +68,7 @@ _file = partial(file_option, rich_help_panel="Results")
 _FILES = typer.Argument(help="Texts to summarize; default: the examples.")
 _METHODS_HELP = f"With commas; default: {_METHODS[LIVE]}."
 _FRESH = "Forget at each prompt what was learned."
-_QUALITY = "Judge by reference answers."
+_QUALITY = "Measure what --dtype costs against float32; --no-quality: judge no answers."
 _JUDGED = "--quality/--no-quality"
 _ROUNDS_HELP = f"Timed rounds; default: {_ROUNDS[LIVE]}, with --shape {_ROUNDS[SHAPE]}."
 _SHAPE = "Replay with real passes of this shape (a name, config.json), weights random."
@@ -93,7 +100,7 @@ class BenchFlags:
         bool, _measuring("--sweep-num-draft", help="Try 4 to 128 nodes.")
     ] = False
     fresh: Annotated[bool, _measuring("--fresh", help=_FRESH)] = False
-    quality: Annotated[bool, _measuring(_JUDGED, help=_QUALITY)] = True
+    quality: Annotated[bool | None, _measuring(_JUDGED, help=_QUALITY)] = None
     record: Annotated[Path | None, _results(help="Decode, and write a recording here.")] = None
     preset: PresetOption = None
     json: JsonOption = False
@@ -106,7 +113,7 @@ class BenchFlags:
 @with_settings(OF_OWN_ENGINE)
 def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | None = None) -> None:
     """Measure methods side by side: speed, acceptance, quality, and where the time goes."""
-    mode = RECORD if given.record else LIVE
+    mode = RECORD if given.record else QUALITY if given.quality else LIVE
     if given.replay:
         mode = SHAPE if given.shape else REPLAY
     check_combination(context, BENCH, mode)
@@ -120,7 +127,8 @@ def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | Non
         if given.replay:
             result: Measured | RecordResult = _replay(given.replay, given, options, settings, notes)
         else:
-            result = _live(given, options, settings, preset if given.preset else None, notes)
+            measure = _quality if mode == QUALITY else _live
+            result = measure(given, options, settings, preset if given.preset else None, notes)
     except KeyboardInterrupt:
         notes.warn("interrupted; nothing was measured")
         raise typer.Exit(INTERRUPTED) from None
@@ -131,7 +139,7 @@ def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | Non
     write_forms(bench_forms(result), form, *outputs, settings.color)
     for note in () if isinstance(result, RecordResult) else result.notes:
         notes.warn(note)
-    if result.interrupted:
+    if not isinstance(result, QualityResult) and result.interrupted:
         notes.warn(f"interrupted; what was measured: {counted(result.questions, 'prompt')}")
         raise typer.Exit(INTERRUPTED)
 
@@ -146,11 +154,12 @@ def _options(
         raise UsageError(f"--against {given.against}: unknown", "Known: hf.")
     named = names_in(given.methods) or [m for m in (flags.get("method"),) if m]
     read: dict[str, Any] = {
-        "methods": named or names_in(_METHODS[mode]),
+        "methods": named or names_in(_METHODS.get(mode, "")),
         "tasks": names_in(given.tasks),
         "num_drafts": _num_drafts(given, settings),
         "against": bool(given.against),
         "rounds": given.rounds or _ROUNDS.get(mode, 1),
+        "quality": given.quality is not False,
     }
     same = {f.name: getattr(given, f.name) for f in fields(BenchOptions) if f.name not in read}
     return BenchOptions(**read, **same)
@@ -209,8 +218,7 @@ def _live(
     """
     from ngtcli.measure.options import check_against, check_some_left, unreadable
 
-    if given.prompts and (given.files or given.docs):
-        raise UsageError("--prompts and files or --docs are given", "Give one of them.")
+    _check_source(given)
     if options.against:
         check_against(settings)
     check_some_left(options.methods, unreadable(options.methods, settings))
@@ -231,6 +239,51 @@ def _live(
     else:
         result = run_live(session, items, prompts, options, notes.status)
     return replace(result, noise=given.noise, skipped=tuple(dict.fromkeys(skipped)))
+
+
+def _check_source(given: BenchFlags) -> None:
+    if given.prompts and (given.files or given.docs):
+        raise UsageError("--prompts and files or --docs are given", "Give one of them.")
+
+
+def _quality(
+    given: BenchFlags,
+    options: "BenchOptions",
+    settings: Settings,
+    preset: Preset | None,
+    notes: Notes,
+) -> QualityResult:
+    """What a dtype costs: on files, on reference answers, or on what is built in."""
+    _check_source(given)
+    if settings.dtype in ("auto", "float32"):
+        what = "--quality compares with float32, and nothing else is asked for"
+        raise UsageError(what, "Give --dtype bfloat16 or --dtype float16.")
+    if given.files and (options.tasks or options.limit):
+        raise UsageError("--tasks and --limit choose prompts", "Leave them out, or the files.")
+    settings = replace(settings, method="none")
+    check_session(settings)
+    items, skipped = list[Item](), list[Skipped]()
+    texts: Sequence[Document] = ()
+    if given.files:
+        read = read_documents(
+            given.files, piped_stdin(), settings, notes, (given.output, given.html)
+        )
+        texts, skipped = read.documents, list(read.skipped)
+    else:
+        items, _ = _items(given, options, settings, notes)
+        items = [item for item in items if item.answers]
+        texts = () if given.prompts else example_texts().documents
+    if given.prompts and not items:
+        what = f"{given.prompts}: no prompt has a reference answer"
+        raise InputError(
+            what, "Give some, as in manual/measuring.md, or texts in place of prompts."
+        )
+    notes.status(f"Loading {settings.model} …")
+    from ngtcli.measure.precision import compare
+
+    process.unwind_on_interrupt()
+    result = compare(settings, texts, items, preset, notes.status, once(notes.warn))
+    return replace(result, skipped=skipped)
 
 
 def _items(

@@ -14,10 +14,11 @@ from ngtcli.config import SETTINGS, Setting, Settings
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import NEEDS, check_models
 
-LIVE, RECORD, REPLAY, SHAPE = "live", "record", "replay", "shape"
+LIVE, RECORD, REPLAY, SHAPE, QUALITY = "live", "record", "replay", "shape", "quality"
 Table = Mapping[str, tuple[str, ...]]
-_ALL = (LIVE, RECORD, REPLAY, SHAPE)
-_MODEL, _DRAFTS, _REPLAYS = (LIVE, RECORD), (LIVE, REPLAY, SHAPE), (REPLAY, SHAPE)
+_ALL = (LIVE, RECORD, REPLAY, SHAPE, QUALITY)
+_MODEL, _DRAFTS, _REPLAYS = (LIVE, RECORD, QUALITY), (LIVE, REPLAY, SHAPE), (REPLAY, SHAPE)
+_ANSWERS = (LIVE, RECORD)
 _TIMED = (LIVE, SHAPE)
 
 
@@ -32,18 +33,21 @@ def _table(panels: Mapping[str, tuple[str, ...]], others: Table) -> Table:
 
 BENCH = _table(
     {
-        **dict.fromkeys(("Reading", "Sampling", "Passages", "Answer"), _MODEL),
-        "Model": (LIVE, RECORD, SHAPE),
+        **dict.fromkeys(("Reading", "Passages", "Answer"), _MODEL),
+        "Sampling": _ANSWERS,
+        "Model": (*_MODEL, SHAPE),
         "Drafting": _DRAFTS,
     },
     {
         **dict.fromkeys(("tasks", "limit", "preset", "json", "output", "verbose", "color"), _ALL),
         **dict.fromkeys(("max_mb", "cache_mb"), _ALL),
-        **dict.fromkeys(("files", "docs", "prompts", "noise"), _MODEL),
-        **dict.fromkeys(("model", "draft_from", "exact"), _MODEL),
-        **dict.fromkeys(("methods", "sweep_num_draft", "fresh", "markdown", "html"), _DRAFTS),
+        **dict.fromkeys(("files", "prompts", "model"), _MODEL),
+        **dict.fromkeys(("docs", "noise", "draft_from", "exact"), _ANSWERS),
+        **dict.fromkeys(("methods", "sweep_num_draft", "fresh"), _DRAFTS),
+        **dict.fromkeys(("markdown", "html"), (*_DRAFTS, QUALITY)),
         **dict.fromkeys(("against", "rounds", "pool", "pool_documents", "calibrate"), _TIMED),
-        **dict.fromkeys(("quality", "draft_model"), (LIVE,)),
+        "draft_model": (LIVE,),
+        "quality": (LIVE, QUALITY),
         **dict.fromkeys(("replay", "shape", "template", "turns", "ids"), _REPLAYS),
         "record": (RECORD,),
     },

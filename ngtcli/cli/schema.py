@@ -59,6 +59,7 @@ def _outputs() -> dict[str, dict[str, Any]]:
     from ngtcli.measure.results import (
         CheckReport,
         LiveResult,
+        QualityResult,
         RecordResult,
         ReplayResult,
         ShapeResult,
@@ -79,6 +80,7 @@ def _outputs() -> dict[str, dict[str, Any]]:
             "live": LiveResult,
             "replay": ReplayResult,
             "shape": ShapeResult,
+            "quality": QualityResult,
             "record": RecordResult,
         },
         "tune": {"tune": SweepReport},

@@ -4,6 +4,9 @@
 are several rows, which is each pass over a draft tree. Here the rows of a group's heads are put
 below one another, or SDPA gets the groups.
 
+In half precision on a CPU a row is to have the same bits whatever stands beside it. The kernel
+multiplies one row or two by another product than more, so fewer than four are repeated.
+
 All rows of a pass over several sequences lie in one flat batch, so that linear layers compute no
 padding. Each sequence's rows attend by themselves to its region of the cache, by whatever attention
 the model has; or all together, padded to the most rows and the longest text, where that costs less.
@@ -23,10 +26,11 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
+from ngtcli.decode.int8 import rounds
+from ngtcli.decode.layout import BLOCK, LEAST
+
 NAME = "ngt_grouped"
-# Rows that SDPA's kernel on a CPU computes at a time. Within one block the keys are read once for a
-# whole group; rows that fall into blocks of unequal size would not have equal bits.
-_BLOCK = 32
+FOLDED = "ngt_folded"  # the same, for models without groups too, with LEAST rows in a block
 # Arguments that, where given, leave a pass to the original.
 _SPECIAL = ("softcap", "position_bias", "cache", "s_aux", "sinks", "dropout", "output_attentions")
 # Largest difference between weighted means of standard normal numbers. Derived: some roundings.
@@ -36,20 +40,22 @@ _TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 def use_grouped(hf: Any) -> bool:
     """Let a model attend without copies of its keys; whether it does.
 
-    It does where it attends by SDPA, has groups, and the two agree on arbitrary rows.
+    It does where it attends by SDPA, has groups, and the two agree on arbitrary rows. In half
+    precision on a CPU groups do not matter, and a row's bits do not depend on others.
     """
-    config = hf.config.get_text_config()
-    if getattr(config, "_attn_implementation", None) != "sdpa" or not _agrees(hf, config):
+    config, folds = hf.config.get_text_config(), hf.device.type == "cpu" and rounds(hf)
+    name, function, fewest = (FOLDED, attend_alike, 1) if folds else (NAME, attend, 2)
+    if getattr(config, "_attn_implementation", None) != "sdpa" or not _agrees(hf, config, fewest):
         return False
-    AttentionInterface.register(NAME, attend)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    hf.set_attn_implementation(NAME)
-    return bool(config._attn_implementation == NAME)
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, sdpa_mask)
+    hf.set_attn_implementation(name)
+    return bool(config._attn_implementation == name)
 
 
 @torch.inference_mode()
-def _agrees(hf: Any, config: Any) -> bool:
-    """Whether a model has groups of heads, and `grouped` attends as SDPA does over repeated keys.
+def _agrees(hf: Any, config: Any, fewest: int) -> bool:
+    """Whether a model has groups of so many heads, and `grouped` attends as SDPA does.
 
     False where it cannot.
     """
@@ -58,12 +64,12 @@ def _agrees(hf: Any, config: Any) -> bool:
     if type(heads) is not int or type(of_keys) is not int or of_keys < 1 or heads % of_keys:
         return False
     groups = heads // of_keys
-    if groups < 2:
+    if groups < fewest:
         return False
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     source, dtype = torch.Generator().manual_seed(0), hf.dtype
     try:
-        for rows in (4, 2 * _BLOCK):
+        for rows in (4, 2 * BLOCK):
             shapes = [(heads, rows)] + 2 * [(of_keys, 2 * rows)]
             query, keys, values = (
                 torch.randn((1, *shape, width), generator=source).to(hf.device, dtype)
@@ -94,20 +100,55 @@ def attend(
 
     What is not a pass of several rows under one mask for all heads is left to the original.
     """
-    if (
-        attention_mask is None
-        or query.shape[0] != 1
-        or query.shape[2] < 2  # one row is folded by the original, too
-        or attention_mask.shape[:3] != (1, 1, query.shape[2])
-        or query.shape[1] != key.shape[1] * getattr(module, "num_key_value_groups", 1)
-        or _is_special(more)
-    ):
-        found: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, **more
-        )
-        return found
-    out = grouped(query, key, value, attention_mask, more.get("scaling"))
+    mask, one = attention_mask, query.shape[2] == 1  # one row is folded by the original, too
+    if mask is None or one or not _is_usual(module, query, key, mask, more):
+        return _original(module, query, key, value, mask, more)
+    out = grouped(query, key, value, mask, more.get("scaling"))
     return out.transpose(1, 2).contiguous(), None
+
+
+def attend_alike(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **more: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """As `attend`; no block of the kernel has fewer rows than LEAST, which would get other bits."""
+    mask, rows = attention_mask, query.shape[2]
+    if mask is None or not _is_usual(module, query, key, mask, more):
+        return _original(module, query, key, value, mask, more)
+    folded = rows * query.shape[1] // key.shape[1]
+    if (times := -(-LEAST // (folded if folded <= BLOCK else rows))) > 1:
+        query, mask = query.repeat(1, 1, times, 1), mask.repeat(1, 1, times, 1)
+    out = grouped(query, key, value, mask, more.get("scaling"))[:, :, :rows]
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _is_usual(
+    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor, more: Mapping[str, Any]
+) -> bool:
+    """Whether this is a pass of one sequence under one mask for all heads, and nothing special."""
+    groups = getattr(module, "num_key_value_groups", 1)
+    return (
+        query.shape[0] == 1
+        and mask.shape[:3] == (1, 1, query.shape[2])
+        and query.shape[1] == key.shape[1] * groups
+        and not _is_special(more)
+    )
+
+
+def _original(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    more: Mapping[str, Any],
+) -> tuple[Tensor, None]:
+    found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, **more)
+    return found
 
 
 def _is_special(arguments: Mapping[str, Any]) -> bool:
@@ -124,7 +165,7 @@ def grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: floa
     batch, heads, rows, width = query.shape
     of_keys, length = key.shape[1:3]
     groups = heads // of_keys
-    if query.device.type == "cpu" and groups * rows > _BLOCK:
+    if query.device.type == "cpu" and groups * rows > BLOCK:
         return scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=True)
     folded = mask.expand(batch, groups, rows, length).reshape(batch, 1, groups * rows, length)
     out = scaled_dot_product_attention(
@@ -221,7 +262,7 @@ def attending(config: Any, rows: Rows) -> Iterator[None]:
     def attend(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **more: Any
     ) -> tuple[Tensor, None]:
-        known = own in ("sdpa", NAME) and not _is_special(more)
+        known = own in ("sdpa", NAME, FOLDED) and not _is_special(more)
         if known and rows.together(query.shape[1] * query.shape[3]):
             return rows.attend(query, key, value, mask, more.get("scaling")), None
         # The eager attention is the model's own.

@@ -1,11 +1,13 @@
 """Exact decoding: the tokens of plain decoding in any dtype, whatever is drafted.
 
 In half precision the scores after a token depend on the shape of the pass and on where in the cache
-its ancestors stand. So here all passes have as many rows, those of plain decoding too, and attend
-to as many places as the first row's position wants. A row counts only if it is as plain decoding
-would have it: at the place that is its position, behind rows that stand so as well, in a pass with
-the capacity of its own. The first chain of a tree is laid out so, its other branches are not. That
-the bits depend on nothing else is tried on each machine before it is relied on (exact_check.py).
+its ancestors stand. So here all passes attend to as many places as the first row's position wants.
+They have as many rows as their drafts need, if a row has the same bits whatever stands beside it,
+else all have one number of rows, those of plain decoding too. A row counts only if it is as plain
+decoding would have it: at the place that is its position, behind rows that stand so as well, in a
+pass with the capacity of its own. The first chain of a tree is laid out so, its other branches are
+not. That the bits depend on nothing else is tried on each machine before it is relied on
+(exact_check.py).
 
 Where the choice at the last row that counts leaves that chain, the token chosen is emitted. The
 walk goes on through the branch that holds it, but what it finds there is tentative: it is put at
@@ -16,19 +18,19 @@ from collections.abc import Sequence
 
 from ngtcli.decode.layout import rows_alike
 from ngtcli.decode.steps import OWN
-from ngtcli.draft.drafter import Drafter, Drafters, Feedback, Text
+from ngtcli.draft.drafter import Drafter, Drafters, Feedback, PassRows, Text
 from ngtcli.draft.tree import DraftTree, Path
 
 
 class ExactDrafters(Drafters[Drafter]):
-    """For one text, where every pass has `rows` rows.
+    """For one text, in passes of such `rows`, over up to `most` nodes.
 
     The drafter is given tentative tokens as if they were emitted.
     """
 
-    def __init__(self, drafter: Drafter, rows: int, prompt: Sequence[int]) -> None:
-        super().__init__(lambda: drafter, rows - 1)
-        self.rows: int = rows
+    def __init__(self, drafter: Drafter, rows: PassRows, most: int, prompt: Sequence[int]) -> None:
+        super().__init__(lambda: drafter, min(most, rows.most - 1))
+        self.rows: PassRows = rows
         self._drafter = drafter
         self._known = list(prompt)  # the text as the drafter knows it
         self._emitted = len(prompt)  # so many tokens of it, the others are tentative
@@ -51,7 +53,7 @@ class ExactDrafters(Drafters[Drafter]):
 
         The last token, which these rows have chosen, may be that of one more node.
         """
-        alike = rows_alike(self._emitted - 1, self.rows)
+        alike = rows_alike(self._emitted - 1, self.rows.most)
         kept = sum(place == node < alike - 1 for place, node in enumerate(path.nodes))
         self._tentative = path.tokens[kept + 1 :]
         self._origins = [*(tree.origin(node) for node in path.nodes[kept + 1 :]), OWN]

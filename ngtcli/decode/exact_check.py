@@ -1,8 +1,9 @@
-"""Does a model give a token the same bits however tokens are grouped into passes of one shape?
+"""Does a model give a token the same bits however tokens are grouped into passes?
 
-Exact decoding (exact.py) rests on that. A path of arbitrary tokens is read one token a pass, and
-again in chains of several with other tokens in the same passes: its scores, and its rows in the
-cache, must be equal bit for bit, after a short prompt and where the cache is nearly full.
+Exact decoding (exact.py) rests on that, for passes of one shape or of any number of rows. A path of
+arbitrary tokens is read one token a pass, and again in chains of several with other tokens in the
+same passes: its scores, and its rows in the cache, must be equal bit for bit, after a short prompt
+and where the cache is nearly full.
 
 In a model with experts the tokens decide how many rows an expert multiplies. Some kernels give some
 rows other bits if they are alone, or one of a few (seen on CPUs: torch's grouped products in
@@ -14,23 +15,23 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ngtcli.decode.layout import capacity_for, rows_alike
+from ngtcli.decode.layout import LEAST, exact_size, rows_alike
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import elements
 from ngtcli.decode.probe import use_attention
 from ngtcli.decode.trials import remembered
-from ngtcli.draft.costs import SHORT, Costs
+from ngtcli.decode.vector_tails import rows_fill_vectors
+from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import ROOT, DraftTree
-from ngtcli.errors import ModelError
 
 _PATH = 16  # tokens compared; guess: enough for passes of 1 to 16 of them
+_FEW, _MANY = 8, 64  # of passes of any size: tokens read one by one, and at most; guesses
 _PROMPT = 24  # tokens before them; guess
 _GROUPINGS = 3  # of the path into passes, each with other tokens in its passes; guess
 _TEXTS = 16  # more texts where there are experts, in one grouping each
@@ -55,24 +56,27 @@ class Exactness:
 
 
 def find_exactness(
-    model: TargetModel, rows: int, places: int, progress: Callable[[str], None]
+    model: TargetModel, rows: PassRows, places: int, progress: Callable[[str], None]
 ) -> Exactness:
-    """Whether passes of `rows` rows over `places` places are exact, as stored or checked now.
+    """Whether passes of such `rows` over `places` places are exact, as stored or checked now.
 
-    The model is left with the attention that the result names, and its cache empty.
+    The model is left with the attention that the result names, and its cache empty. Only for passes
+    of one shape another one is tried: it would make others slower.
     """
     own, modules = model.attention, (type(module) for module in model.hf.modules())
     kinds = Counter(f"{kind.__module__}.{kind.__name__}" for kind in modules)
     # By some weights a fault shows, by others it stays hidden.
-    parts = (model.passes.kind, sorted(kinds.items()), _weights(model.hf), rows, places)
+    shape = (rows.most, rows.least, places)
+    parts = (model.passes.kind, sorted(kinds.items()), _weights(model.hf), *shape)
 
     def attend(name: str) -> None:
         if name != model.attention:
             use_attention(model, name, progress)
 
     def check() -> Exactness:
-        progress(f"Checking once that {model.name} decodes exactly in passes of {rows} rows …")
-        for name in dict.fromkeys((own, EAGER)):
+        shape = f"{rows.most} rows" if rows.are_fixed else f"{rows.least} to {rows.most} rows"
+        progress(f"Checking once that {model.name} decodes exactly in passes of {shape} …")
+        for name in dict.fromkeys((own, EAGER) if rows.are_fixed else (own,)):
             attend(name)
             if not model.plain_reason and gives_equal_bits(model, rows, places):
                 return Exactness("", "" if name == own else name)
@@ -94,14 +98,22 @@ def _weights(hf: Any) -> str:
 
 
 @torch.inference_mode()
-def gives_equal_bits(model: TargetModel, rows: int, places: int) -> bool:
+def gives_equal_bits(model: TargetModel, rows: PassRows, places: int) -> bool:
     """Whether paths have the same bits in several groupings. False where the model raises."""
     try:
+        if not rows.are_fixed and not rows_fill_vectors(model, sizes_of(model, rows)):
+            return False
         return all(case.agrees() for case in _cases(model, rows, places))
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception:  # whatever a model's own code raises at such a shape
         return False
+
+
+def sizes_of(model: TargetModel, rows: PassRows) -> list[int]:
+    """All sizes of exact passes, rising."""
+    device = model.device.type
+    return sorted({exact_size(device, count, rows) for count in range(1, rows.most + 1)})
 
 
 def has_experts(hf: Any) -> bool:
@@ -110,8 +122,9 @@ def has_experts(hf: Any) -> bool:
     return any("expert" in name.lower() for name in names)
 
 
-def _cases(model: TargetModel, rows: int, places: int) -> "Iterator[_Case]":
-    last = min(places - rows, model.context) - _PATH
+def _cases(model: TargetModel, rows: PassRows, places: int) -> "Iterator[_Case]":
+    path = _PATH if rows.are_fixed else max(_PATH, min(rows.most, _MANY))
+    last = min(places - rows.most, model.context) - path
     lengths = sorted({max(1, min(_PROMPT, last)), max(1, last)})
     for length in lengths:
         yield _Case(model, 0, length, rows, places)
@@ -129,43 +142,61 @@ class _Case:
     model: TargetModel
     text: int
     length: int
-    rows: int
+    rows: PassRows
     places: int
     alike: bool = False
 
     def agrees(self) -> bool:
         """Whether the path has the same bits in all its groupings."""
-        truth = self._read(None)
-        with self.model.passes.capturing_at_once():  # eager passes are compared with captured ones
+        if self.rows.are_fixed or self.alike:
+            known = self._read(_PATH)
             seeds = (self.text,) if self.alike else range(_GROUPINGS)
-            found = (self._read(random.Random(seed)) for seed in seeds)
-            return all(all(map(torch.equal, one, truth)) for one in found)
+            groupings = [(_PATH, random.Random(seed), 0) for seed in seeds]
+        else:
+            known, sizes = self._read(_FEW), sizes_of(self.model, self.rows)
+            groupings = [(self._tokens(size), random.Random(size), size) for size in sizes]
+        with self.model.passes.capturing_at_once():  # eager passes are compared with captured ones
+            for grouping in groupings:
+                found = self._read(*grouping)
+                if not found.agrees(known):
+                    return False
+                known = max(known, found, key=lambda reading: len(reading.scores))
+        return True
 
-    def _read(self, rng: random.Random | None) -> list[Tensor]:
-        """The scores after each token of the path, and its rows in the cache.
+    def _tokens(self, size: int) -> int:
+        """How many tokens are read in passes of a size: in large ones all rows are compared."""
+        if size < LEAST:
+            return _FEW
+        return _PATH if size < _PATH else max(_PATH, min(self.rows.most, _MANY))
 
-        Without `rng` one token a pass; with it several, and other tokens in the same passes.
+    def _read(self, tokens: int, rng: random.Random | None = None, size: int = 0) -> "_Reading":
+        """Read the beginning of the path.
+
+        Without `rng` one token a pass; with it several, and other tokens in the same passes. These
+        have `size` rows; for 0 any number.
         """
         source = random.Random(self.text)
-        tokens = [source.randrange(self.model.vocabulary) for _ in range(_PROMPT + _PATH)]
-        model, path, out, at = self.model, tokens[_PROMPT:], list[Tensor](), 0
-        model.start(self.places - self.rows, self.rows)
-        model.prefill(tokens[:_PROMPT][: self.length])
+        ids = [source.randrange(self.model.vocabulary) for _ in range(_PROMPT + tokens)]
+        model, path, scores, at = self.model, ids[_PROMPT:], list[Tensor](), 0
+        model.start(self.places - self.rows.most, self.rows)
+        model.prefill(ids[:_PROMPT][: self.length])
         model.cache.repeat(self.length)
         while at < len(path):
-            alike = rows_alike(model.length, self.rows)
-            longest = min(self.rows, len(path) - at, alike)
-            together = rng.randint(1, longest) if rng else 1
-            tree = self._tree(path[at + 1 : at + together], rng) if rng else DraftTree()
-            out += model.forward(path[at], tree)[:together].clone()
+            alike = rows_alike(model.length, self.rows.most)
+            together = min(size or self.rows.most, len(path) - at, alike) if rng else 1
+            if rng and not size:
+                together = rng.randint(1, together)
+            tree = self._tree(path[at + 1 : at + together], rng, size) if rng else DraftTree()
+            scores += model.forward(path[at], tree)[:together].clone()
             model.keep(range(together - 1))
             at += together
-        return out + [rows[:, :, self.length :].clone() for rows in model.cache.rows()]
+        return _Reading(scores, [rows[:, :, self.length :].clone() for rows in model.cache.rows()])
 
-    def _tree(self, chain: list[int], rng: random.Random) -> DraftTree:
+    def _tree(self, chain: list[int], rng: random.Random, size: int) -> DraftTree:
         """A chain below the root, and other nodes: arbitrary ones, or, alike, twins of its own."""
         tokens, parents = list(chain), [*range(ROOT, len(chain) - 1)]
-        for _ in range(rng.randint(0, self.rows - 1 - len(chain))):
+        room = self.rows.most - 1 - len(chain)
+        for _ in range(size - 1 - len(chain) if size else rng.randint(0, room)):
             if self.alike and chain and rng.random() < 0.7:
                 twin = rng.randrange(len(chain))
                 tokens.append(chain[twin])
@@ -176,66 +207,18 @@ class _Case:
         return DraftTree(tuple(tokens), tuple(parents))
 
 
-# With --exact auto, a pass over all rows may take this many times as long as one over a single row.
-# Guess: two measurements on a machine in use differ by more.
-_MOST_COST = 1.05
-_BLOCK = 32  # rows that attention kernels take at once; other sizes gave other bits (33, in SDPA)
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The scores after each token of a path that was read, and its rows in the cache."""
 
+    scores: list[Tensor]
+    rows: list[Tensor]
 
-def block_rows(most: int) -> int:
-    """The most rows, up to `most`, that are a power of two or a multiple of a kernel's block.
-
-    >>> [block_rows(most) for most in (1, 7, 9, 33, 65, 100)]
-    [1, 4, 8, 32, 64, 96]
-    """
-    return most // _BLOCK * _BLOCK or 1 << (max(1, most).bit_length() - 1)
-
-
-class ExactRows:
-    """Decides for each answer. `costs` gives what passes cost as they were measured, or None."""
-
-    def __init__(
-        self,
-        model: TargetModel,
-        costs: Callable[[], Costs | None],
-        progress: Callable[[str], None],
-    ) -> None:
-        self._model, self._costs, self._progress = model, costs, progress
-        self._reasons: dict[tuple[int, int, str], str] = {}  # by rows, places and attention
-
-    def with_costs(self, costs: Callable[[], Costs | None]) -> "ExactRows":
-        """The same model by other costs; what was found of it is shared."""
-        other = copy(self)
-        other._costs = costs
-        return other
-
-    def choose(self, wanted: str, num_draft: int, tokens: int) -> int | None:
-        """The rows of every pass, drafts of up to `num_draft` nodes among them; None: not exact.
-
-        `wanted` is "auto", "on" or "off", `tokens` the most of prompt and answer. Raises ModelError
-        where decoding is to be exact and cannot be.
-        """
-        model, rows = self._model, block_rows(num_draft + 1)
-        if wanted == "off" or model.plain_reason:
-            return None
-        if wanted == "auto" and not self._costs_nothing(rows):
-            return None
-        places = capacity_for(tokens + rows)
-        key = rows, places, model.attention
-        if key not in self._reasons:
-            self._reasons[key] = find_exactness(model, rows, places, self._progress).reason
-        reason = self._reasons[key]
-        if reason and wanted == "on":
-            raise ModelError(
-                f"{model.name} cannot decode exactly here: {reason}, with eager attention as well",
-                "Leave out --exact, or try another --dtype, --device or --num-draft.",
-            )
-        return None if reason else rows
-
-    def _costs_nothing(self, rows: int) -> bool:
-        """Whether a pass over `rows` rows was measured to take no longer than one over one row."""
-        single = self._model.device.type == "cpu" and self._model.dtype == torch.float32
-        if single or (costs := self._costs()) is None:
-            return False
-        table = costs.at_length(SHORT).table_measured(rows)
-        return bool(table[rows - 1] <= _MOST_COST * table[0])
+    def agrees(self, other: "_Reading") -> bool:
+        """Whether what both have read has the same bits."""
+        count = min(len(self.scores), len(other.scores))
+        mine, theirs = (
+            [*one.scores[:count], *(rows[:, :, :count] for rows in one.rows)]
+            for one in (self, other)
+        )
+        return all(map(torch.equal, mine, theirs))

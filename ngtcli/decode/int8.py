@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ngtcli.decode.int8_order import Packer, layout, packed_weight
 from ngtcli.decode.packed import elements
+from ngtcli.decode.scores import runs_exactly
 from ngtcli.errors import ModelError
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
@@ -233,6 +234,11 @@ def _seconds(ways: Sequence[Way], shape: tuple[int, ...]) -> list[list[float]]:
 def is_quantized(hf: nn.Module) -> bool:
     """Whether some layers of a model are quantised."""
     return any(isinstance(module, Int8Linear) for module in hf.modules())
+
+
+def rounds(hf: Any) -> bool:
+    """Whether a model computes in less than float32, in its layers or between them."""
+    return not runs_exactly(hf) or is_quantized(hf)
 
 
 def layer_of(weight: Tensor, bias: Any, way: Way, packer: Packer) -> Int8Linear:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import DraftTree
 
 # Rows of a pass by kind of device; the last kind is for all others. Guess: a GPU multiplies a few
@@ -48,6 +49,32 @@ def row_size(device: str, rows: int) -> int:
     (40, 48, 192)
     """
     return row_sizes(device, rows)[-1]
+
+
+# Rows that SDPA's kernel on a CPU computes at a time, of each head or of a whole group, and the
+# fewest in the last block that get the bits of others (measured: one or two have another product).
+BLOCK, LEAST = 32, 4
+
+
+def exact_size(device: str, rows: int, wanted: PassRows) -> int:
+    """The size that an exact pass over `rows` rows is padded to, at most `wanted.most`.
+
+    >>> [exact_size("cpu", rows, PassRows(36, 1)) for rows in (1, 3, 13, 32, 33)]
+    [1, 4, 16, 32, 36]
+    >>> exact_size("cpu", 3, PassRows.fixed(8))
+    8
+    """
+    return min(wanted.padded(most_rows(device, rows)), wanted.most)
+
+
+def most_rows(device: str, rows: int) -> int:
+    """The size of a pass over `rows` rows where no size leaves few of them for the last block.
+
+    >>> most_rows("cpu", 20), most_rows("cpu", 33)
+    (24, 36)
+    """
+    size = row_size(device, rows)
+    return size + LEAST - size % BLOCK if size > BLOCK and 0 < size % BLOCK < LEAST else size
 
 
 def capacity_for(places: int) -> int:

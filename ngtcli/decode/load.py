@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 from ngtcli.decode.attention import use_grouped
+from ngtcli.decode.dtype_trial import half_of, load_in_best
 from ngtcli.decode.int8 import Way, find_way
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
 from ngtcli.decode.quantize import load_quantized, words
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import find
+from ngtcli.model_files.checkpoint import BUILTIN, find
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.system.machine import pick_device, pick_threads
 
@@ -22,7 +23,10 @@ Notify = Callable[[str], None]
 
 
 def pick_dtype(wanted: str, device: str) -> Any:
-    """The dtype to load in; "auto" is float32 on a CPU, elsewhere the checkpoint's own."""
+    """The dtype to load in; "auto" is float32 on a CPU, elsewhere the checkpoint's own.
+
+    For a checkpoint in half precision a trial may choose that on a CPU (dtype_trial.py).
+    """
     if wanted == "auto":
         return torch.float32 if device == "cpu" else "auto"
     return getattr(torch, wanted)
@@ -64,30 +68,48 @@ def load_model(
     where = pick_device(device)
     way = int8_way(where) if quantize == "int8" else None
     tokenizer = load_tokenizer(name)
-    with loading(name), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
-        auto = transformers_quiet().AutoModelForCausalLM
-        if way is not None:
-            begin = time.perf_counter()
-            progress(f"Quantising {name} …")
-            hf, report = load_quantized(path, pick_dtype(dtype, where), way)
-        else:
-            # Left unset, transformers would ask on stdout, and read from a piped document.
-            hf, report = auto.from_pretrained(
-                path,
-                dtype=pick_dtype(dtype, where),
-                trust_remote_code=False,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-            )
-        check_weights(name, report, warn)
-        hf = hf.to(where).eval() if way is None else hf
+    auto = transformers_quiet().AutoModelForCausalLM
+
+    told = set[str]()
+
+    def warned(line: str) -> None:  # once, where two dtypes are read
+        if line not in told:
+            told.add(line)
+            warn(line)
+
+    def read(into: Any) -> Any:
+        # Left unset, transformers would ask on stdout and read the answer from a piped document.
+        with loading(name), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
+            if way is not None:
+                hf, report = load_quantized(path, into, way)
+            else:
+                hf, report = auto.from_pretrained(
+                    path,
+                    dtype=into,
+                    trust_remote_code=False,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,
+                )
+            check_weights(name, report, warned)
+            return hf.to(where).eval() if way is None else hf
+
+    def prepare(hf: Any) -> TargetModel:
+        if where == "cpu" and way is None:
+            pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
+        use_grouped(hf)
+        return target_model(hf, tokenizer, name, progress)
+
     if way is not None:
+        begin = time.perf_counter()
+        progress(f"Quantising {name} …")
+        hf = read(pick_dtype(dtype, where))
         progress(words(hf, time.perf_counter() - begin))
-    elif where == "cpu":
-        pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
-    use_grouped(hf)
-    model = target_model(hf, tokenizer, name, progress)
+        model = prepare(hf)
+    elif (dtype, where) == ("auto", "cpu") and packed and (half := _half(path, name)):
+        model = load_in_best(name, *half, read, prepare, progress)
+    else:
+        model = prepare(read(pick_dtype(dtype, where)))
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0
     if known > model.vocabulary:
         warn(
@@ -95,3 +117,16 @@ def load_model(
             " needs the others cannot be read"
         )
     return model
+
+
+def _half(path: str, name: str) -> tuple[Any, torch.dtype] | None:
+    """The configuration of a checkpoint in half precision, and which; None for any other.
+
+    The built-in model is left out: what is said of its answers was measured in float32.
+    """
+    if name == BUILTIN:
+        return None
+    with loading(name):
+        config = transformers_quiet().AutoConfig.from_pretrained(path, trust_remote_code=False)
+    found = half_of(config)
+    return None if found is None else (config, found)

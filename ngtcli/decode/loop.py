@@ -18,7 +18,7 @@ from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import highest
 from ngtcli.decode.steps import Limits, Step, Stopwatch
-from ngtcli.draft.drafter import Context, Drafter, Drafters, Feedback
+from ngtcli.draft.drafter import Context, Drafter, Drafters, Feedback, PassRows
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.tree import DraftTree, Path, verify
 from ngtcli.errors import NgtError
@@ -126,7 +126,8 @@ class Loop:
         rows_in_all = sum(map(len, scores))
         with watch("draft"):
             if not self._target.first_use:
-                drafters.spent(drafters.rows or rows_in_all, watch.elapsed_s - drafting_s)
+                passed = drafters.rows.padded(rows_in_all) if drafters.rows else rows_in_all
+                drafters.spent(passed, watch.elapsed_s - drafting_s)
             going = [(m, path) for m, path in zip(members, paths, strict=True) if m.error is None]
             emitted = [[token.id for token in m.steps[-1].tokens] for m, _ in going]
             drafters.observe([m.drafter for m, _ in going], emitted)
@@ -141,8 +142,8 @@ class Loop:
     ) -> tuple[list[DraftTree], list[Tensor]] | None:
         """The trees and their scores; None where memory does not suffice.
 
-        Before, drafts are cut to half their nodes, and none to come is larger. In an exact run a
-        smaller draft would leave the pass as large as it is.
+        Before, drafts are cut to half their nodes, and none to come is larger. In an exact run they
+        are not: its capacity is that of the largest, often its rows are too.
         """
         found: list[list[Tensor]] = []
 
@@ -171,7 +172,7 @@ class Loop:
 
     def _padded(self, scores: Tensor, depths: list[int]) -> tuple[Tensor, list[int]]:
         """As many rows for any draft: a GPU may add up one row in another order than several."""
-        missing = (self._drafters.rows or 0) - len(scores)
+        missing = (self._drafters.rows.least if self._drafters.rows else 0) - len(scores)
         if scores.device.type == "cpu" or missing < 1:
             return scores, depths
         return torch.cat([scores, scores[:1].expand(missing, -1)]), depths + [0] * missing
@@ -187,9 +188,9 @@ class Run:
     """One generation: iterate over it for its steps, or `finish` it.
 
     `output` are the ids emitted, end token included, `statistics` what the run has done so far.
-    `rows` is what every pass has, None where that depends on the drafts; `exact`: in any dtype the
-    tokens do not depend on what is drafted. `split_times` as in Loop. `progress` is called with the
-    number of ids of the prompt that are read; `text` takes the place of a usual continuation.
+    `rows` are those of exact passes, None for others; `exact`: in any dtype the tokens do not
+    depend on what is drafted. `split_times` as in Loop. `progress` is called with the number of ids
+    of the prompt that are read; `text` takes the place of a usual continuation.
     Raises ContextOverflowError when the prompt leaves no room for a single token.
     """
 
@@ -211,8 +212,8 @@ class Run:
         # A model that decodes plainly is exact without exact drafting.
         self._drafters = Drafters(lambda: drafter, 0 if model.plain_reason else limits.num_draft)
         if context.rows is not None and not model.plain_reason:
-            self._drafters = ExactDrafters(drafter, context.rows, context.ids)
-        self.rows = 1 if model.plain_reason else self._drafters.rows
+            self._drafters = ExactDrafters(drafter, context.rows, limits.num_draft, context.ids)
+        self.rows = PassRows.fixed(1) if model.plain_reason else self._drafters.rows
         self.exact = self.rows is not None
         self._loop = Loop(model, SingleTarget(model), self._drafters, split_times)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from ngtcli.decode.model import PREFILL_CHUNK, TargetModel
+from ngtcli.draft.drafter import PassRows
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
 
 SHORTEST = 64  # tokens of a chunk; guess: below it a chunk takes little less memory
@@ -31,11 +32,11 @@ def read_prompt(
     capacity: int,
     progress: Callable[[int], object],
     *,
-    rows: int | None = None,
+    rows: PassRows | None = None,
 ) -> None:
     """Start the model with room for `capacity` tokens and read `ids`, in chunks that fit.
 
-    `rows` is what every later pass has, if that is fixed. `progress` is called before each chunk
+    `rows` are those of later passes, if they are exact. `progress` is called before each chunk
     with the number of ids read. Raises ContextOverflowError or ModelError where memory ends.
     """
 

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from ngtcli.decode.captured import Passes
 from ngtcli.decode.kv_cache import RollbackCache
-from ngtcli.decode.layout import Layout, Masks, capacity_for, pack, row_size, unpack
+from ngtcli.decode.layout import Layout, Masks, capacity_for, exact_size, pack, row_size, unpack
 from ngtcli.decode.plain import TREES, PlainRows, Way, accepted
 from ngtcli.decode.scores import runs_exactly
+from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import DraftTree
 from ngtcli.model_files.pretrained import (
     context_limit,
@@ -49,6 +50,7 @@ class TargetModel:
         self.end_ids = end_ids(hf, tokenizer)
         self.unused = unused_suggestions(hf)
         self.window = sliding_window(self.config)
+        self.dtype_reason = ""  # why it is in this dtype, where a trial has chosen
         self._accepts = accepted(hf)
         self.layers = int(self.config.num_hidden_layers)
         self.passes = Passes(self._tree_pass, self.layers, self.vocabulary, runs_exactly(hf))
@@ -75,7 +77,7 @@ class TargetModel:
         self.cache = RollbackCache(self._narrow, 0)
         self.passes.forget()
         self._plain = PlainRows(self.hf, way)
-        self._rows: int | None = None  # of every pass; None: as many as a size needs
+        self._rows: PassRows | None = None  # of exact passes; None: as many as a size needs
 
     @property
     def plain_reason(self) -> str:
@@ -92,18 +94,19 @@ class TargetModel:
         return self.cache.length if self._rolls_back else self._plain.length
 
     @torch.inference_mode()
-    def start(self, capacity: int, rows: int | None = None, ids: Sequence[int] = ()) -> None:
+    def start(self, capacity: int, rows: PassRows | None = None, ids: Sequence[int] = ()) -> None:
         """Empty the cache and allocate `capacity` places, drafts included.
 
-        With `rows`, all passes until the next `start` have that many rows; otherwise each is padded
-        to the next of the sizes (layout.py). If the model `keeps_chunks`, whole chunks in the cache
-        that `ids` begin with stay: read again, their rows would be the same, bit for bit.
+        With `rows`, all passes until the next `start` have such rows, and each the capacity of one
+        with the most; otherwise each is padded to the next of the sizes (layout.py). If the model
+        `keeps_chunks`, whole chunks in the cache that `ids` begin with stay: read again, their rows
+        would be the same, bit for bit.
         """
         if not self._rolls_back:
             self._plain = PlainRows(self.hf, self.way)
             return
         self._rows = rows
-        places = capacity_for(capacity + (rows or _SPARE))
+        places = capacity_for(capacity + (rows.most if rows else _SPARE))
         places = places if rows else min(places, self.context)
         # Exact passes get buffers of their own capacity: how far apart heads lie may change bits.
         if places == self.cache.capacity or (not rows and places < self.cache.capacity):
@@ -147,13 +150,17 @@ class TargetModel:
         ids, length = [token, *tree.tokens], self.length
         if not self._rolls_back:
             return Layout(ids, len(ids), 0, length, torch.empty(0))
-        rows = self._rows or row_size(self.device.type, len(ids))
-        if self._rows is None and length + rows > self.context:  # no place for padding
-            rows = len(ids)
-        if rows < len(ids):
-            raise ValueError(f"{len(ids)} rows in a pass of {rows}")
-        self._reserve(length + rows)
-        capacity = min(capacity_for(length + rows), self.cache.capacity)
+        if self._rows is not None:
+            rows, most = exact_size(self.device.type, len(ids), self._rows), self._rows.most
+        else:
+            rows = row_size(self.device.type, len(ids))
+            if length + rows > self.context:  # no place for padding
+                rows = len(ids)
+            most = rows
+        if most < len(ids):
+            raise ValueError(f"{len(ids)} rows in a pass of {most}")
+        self._reserve(length + most)
+        capacity = min(capacity_for(length + most), self.cache.capacity)
         packed = pack(token, tree, length, rows).to(self.device)
         return Layout(ids, rows, capacity, length, packed)
 

@@ -11,6 +11,7 @@ import ctypes
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ngtcli.decode.trials import remembered
+from ngtcli.model_files.dtypes import ROWS, Times
 from ngtcli.system.remembered import Remembered
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float16 on few CPUs: tried
@@ -241,11 +243,13 @@ def is_packed(hf: nn.Module) -> bool:
 
 
 Notify = Callable[[str], None]
-ROWS = 1, 8, 32  # timed: plain decoding, a short draft, a long one or a prompt
 _REPEATS, _LIMIT_S = 5, 0.15  # of the products of one shape, rows and way; a busy machine is slow
 # Weights of a layer that is packed. A packed product takes 10 to 25 µs more to start; a row of the
 # built-in model, whose layers have up to 180,000, took 14% longer (measured, one thread).
 _SMALLEST = 1 << 20
+# In half precision: one row of a layer that is not packed has other bits, and its product may be a
+# hundred times as slow (2,048 × 2,048, bfloat16, Zen 4: 30 ms, packed 0.2). Guess.
+_SMALLEST_HALF = 1 << 10
 _SHAPES = 3  # of layers, those with the most bytes: nearly all of a model; guessed
 _COLD = 64e6  # bytes of layers of one shape that take turns, more than most caches hold; guessed
 _LARGEST = 256e6  # bytes of a layer that is timed: packing an output layer of 1 GB takes seconds
@@ -255,9 +259,6 @@ _TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 # Quotients of seconds. A step of drafting has more rows than one, so it may lose some at one row.
 _LEAST_GAIN, _LEAST_OF_ONE, _LEAST_OF_ONE_PLAIN = 1.1, 0.8, 0.97
 _SLOW = 4.0  # times one row that eight cost where the dtype is called slow; float32 is below 3.2
-
-
-Times = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,8 +303,7 @@ def pack_if_it_pays(
     rows cost many times one.
     """
     half = hf.dtype in (torch.bfloat16, torch.float16)
-    places = packable(hf) if wanted or half else []
-    places = [place for place in places if place.layer.weight.numel() >= _SMALLEST]
+    places = worth_packing(hf) if wanted or half else []
     if not places:
         return False
 
@@ -312,7 +312,7 @@ def pack_if_it_pays(
         return try_packing(places)
 
     trial = remembered_trial(hf).find(make, timed=True)
-    packs = wanted and trial.pays(drafts)
+    packs = wanted and trial.pays(drafts or half)  # it decides bits: with drafts and without
     one, few, _ = trial.packed if packs else trial.unpacked
     if half and (times := few / one) > _SLOW:
         name = str(hf.dtype).removeprefix("torch.")
@@ -338,12 +338,23 @@ def pack_if_it_pays(
     return done > 0
 
 
+def worth_packing(hf: Any) -> list[Place]:
+    """Where layers stand that are not too small."""
+    smallest = _SMALLEST if hf.dtype == torch.float32 else _SMALLEST_HALF
+    return [place for place in packable(hf) if place.layer.weight.numel() >= smallest]
+
+
 @torch.inference_mode()
-def try_packing(places: Sequence[Place]) -> Trial:
-    """Time and compare layers of the most common shapes, a few of each in turn."""
+def try_packing(places: Sequence[Place], dtype: torch.dtype | None = None) -> Trial:
+    """Time and compare layers of the most common shapes, a few of each in turn.
+
+    With a `dtype` they are copied to it first.
+    """
     seconds = np.zeros((2, len(ROWS)))  # unpacked and packed
     agrees = True
-    for layers, count in _samples(places):
+    for layers, count in samples(places):
+        if dtype is not None:
+            layers = [deepcopy(layer).to(dtype) for layer in layers]
         copies = [copy for layer in layers if (copy := packed_copy(layer)) is not None]
         agrees = agrees and len(copies) == len(layers)
         shape, dtype = (layers[0].in_features,), layers[0].weight.dtype
@@ -358,7 +369,7 @@ def try_packing(places: Sequence[Place]) -> Trial:
     return Trial(agrees, *((one, few, many) for one, few, many in seconds.tolist()))
 
 
-def _samples(places: Sequence[Place]) -> list[tuple[list[Any], int]]:
+def samples(places: Sequence[Place]) -> list[tuple[list[Any], int]]:
     """Of the shapes with the most bytes, some layers and how many there are."""
     shapes: dict[tuple[int, ...], list[Any]] = defaultdict(list)
     for place in places:

@@ -45,8 +45,13 @@ class Layers:
     bytes: int = 0
 
     def find(self, hf: Any, stored: Iterable[str] = ()) -> None:
-        """Find them in a model whose weights have no values yet. An embedding and a head whose weights are both `stored` are not tied."""
-        hf.tie_weights(recompute_mapping=False)  # an empty model's are not yet
+        """Find them in a model whose weights have no values yet.
+
+        An embedding and a head whose weights are both `stored` are not tied.
+        """
+        for target, source in hf.all_tied_weights_keys.items():  # not yet tied while one loads
+            parent, _, own = target.rpartition(".")
+            setattr(hf.get_submodule(parent), own, hf.get_parameter(source))
         names = {id(module): name for name, module in hf.named_modules()}
         both = set(stored)
         for place in packable(hf, hf.device.type):

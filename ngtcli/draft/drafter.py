@@ -25,14 +25,42 @@ _EMPTY = DraftTree()
 
 
 @dataclass(frozen=True, slots=True)
+class PassRows:
+    """The rows of exact passes: `most`, and the `least`, which smaller ones are padded to.
+
+    Each pass has the capacity of one with `most` rows. Where both are equal all have one shape.
+
+    >>> PassRows.fixed(8).padded(3), PassRows(36, 4).padded(3), PassRows(36, 4).padded(5)
+    (8, 4, 5)
+    """
+
+    most: int
+    least: int
+
+    @classmethod
+    def fixed(cls, rows: int) -> Self:
+        """Every pass has so many."""
+        return cls(rows, rows)
+
+    @property
+    def are_fixed(self) -> bool:
+        """Whether every pass has as many."""
+        return self.least == self.most
+
+    def padded(self, rows: int) -> int:
+        """At least how many rows a pass over `rows` has."""
+        return max(self.least, rows)
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """What is known before decoding starts.
 
     `ids` is the whole prompt; `documents` the cached trie of the documents in it, if there is one;
     `outside` the runs of prompt ids that the trie does not hold; `references` the runs of prompt
     ids that are documents. `tokenizer` is its fingerprint, `vocabulary` the model's size of it.
-    `rows` is what every pass has, so that a node costs nothing; None where each costs its row.
-    `background` takes the place of the drafter's own, if it has one.
+    `rows` are those of exact passes, None for others; where all have one shape a node costs
+    nothing. `background` takes the place of the drafter's own, if it has one.
     """
 
     ids: Sequence[int]
@@ -41,7 +69,7 @@ class Context:
     references: Sequence[Sequence[int]] = ()
     tokenizer: str = ""
     vocabulary: int = 0
-    rows: int | None = None
+    rows: PassRows | None = None
     background: BackgroundCounts | None = None
 
 
@@ -174,12 +202,11 @@ class Drafters(Generic[AnyDrafter]):
     """The drafters of the texts that one pass serves, one text or several.
 
     Here each drafts by itself, and the nodes of a pass are divided evenly. `make` makes a drafter;
-    one whose text has ended is used again. A text gets `most` nodes at most. `rows` is what every
-    pass has, None where it has as many as its drafts need. `proposed` says whether a drafter was
-    queried in the last step.
+    one whose text has ended is used again. A text gets `most` nodes at most. `rows` are those of
+    exact passes, None for others. `proposed` says whether a drafter was queried in the last step.
     """
 
-    rows: int | None = None
+    rows: PassRows | None = None
 
     def __init__(self, make: Callable[[], AnyDrafter], most: int) -> None:
         self.most, self.proposed = most, False

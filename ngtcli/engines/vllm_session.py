@@ -12,7 +12,7 @@ from typing import Any, Self
 from ngtcli.config import Settings
 from ngtcli.decode.continuation import Repetition, TextStream
 from ngtcli.decode.steps import Limits, PassesReport, Statistics, Step, Token
-from ngtcli.draft.drafter import DraftSettings
+from ngtcli.draft.drafter import DraftSettings, PassRows
 from ngtcli.draft.registry import parse_method
 from ngtcli.engines.vllm_arguments import sampling_arguments
 from ngtcli.engines.vllm_engine import Piece, VllmEngine
@@ -53,6 +53,7 @@ class VllmModel:
     context_reason: str = ""
     plain_reason: str = ""
     unused: dict[str, Any] = field(default_factory=dict)
+    dtype_reason: str = ""
     passes: VllmPasses = VllmPasses()
 
 
@@ -65,7 +66,7 @@ class VllmRun:
     """
 
     exact, proposed = False, True
-    rows: int | None = None
+    rows: PassRows | None = None
 
     def __init__(
         self, engine: VllmEngine, model: VllmModel, settings: Settings, ids: list[int]

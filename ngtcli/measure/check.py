@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ngtcli.decode.sampling import penalizes
+from ngtcli.draft.drafter import PassRows
 from ngtcli.errors import NgtError
 from ngtcli.measure.live import generate
 from ngtcli.measure.results import Comparison
@@ -16,7 +17,7 @@ def compare(
 ) -> Iterator[Comparison]:
     """Drafted decoding at each of `num_drafts`, and plain decoding in passes of the same shape."""
     for name, prompt in prompts:
-        plain: dict[int | None, list[int]] = {}
+        plain: dict[PassRows | None, list[int]] = {}
         generated: list[int] | None = None
         tried = False
         for num_draft in num_drafts:
@@ -62,7 +63,7 @@ def _generated(session: LocalSession, prompt: Prompt) -> list[int] | None:
 
 
 def _margin(
-    session: LocalSession, prompt: Prompt, output: Sequence[int], rows: int | None
+    session: LocalSession, prompt: Prompt, output: Sequence[int], rows: PassRows | None
 ) -> float:
     """Best minus second-best score after `output`, from passes of one token, as plain decoding."""
     from ngtcli.draft.tree import DraftTree

@@ -234,7 +234,7 @@ def run_live(
     refused += made.refused
     check_some_left(options.methods, refused)
     quality = Quality() if options.quality and any(item.answers for item in items) else None
-    judge = partial(_scores, session, items, quality) if quality else None
+    judge = partial(judged, session, items, quality) if quality else None
     plain = f"{settings.model} decodes without drafts: {model.plain_reason}"
     notes = [plain if model.plain_reason else "", quality.note if quality else ""]
     measured, answers = made.measured(), made.answers()
@@ -263,7 +263,7 @@ def run_live(
     )
 
 
-def _scores(
+def judged(
     session: LocalSession,
     items: Sequence[Item],
     quality: Quality,
@@ -271,8 +271,8 @@ def _scores(
 ) -> Scores | None:
     """The quality of answers to those of `items` that have references; None without any."""
     decode = session.model.tokenizer.decode
-    judged = [(decode(g.ids).strip(), items[i]) for i, g in answers if items[i].answers]
-    found = [(text, item.answers, bool(item.question)) for text, item in judged]
+    own = [(decode(g.ids).strip(), items[i]) for i, g in answers if items[i].answers]
+    found = [(text, item.answers, bool(item.question)) for text, item in own]
     return quality.scores(found) if found else None
 
 

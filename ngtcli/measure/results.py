@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import Skipped
 from ngtcli.measure.records import Refusal
-from ngtcli.measure.summary import LIVE, REPLAY, SHAPE, Pair, Row, json_rows
+from ngtcli.measure.summary import LIVE, QUALITY, REPLAY, SHAPE, Pair, QualityRow, Row, json_rows
 from ngtcli.system.json_form import HIDDEN, json_key, json_property
 
 _GENERATE = "how many plain answers are those of transformers' generate; information only"
@@ -178,7 +178,34 @@ class RecordResult:
     invocation: Invocation = _invocation()
 
 
-Measured = LiveResult | ReplayResult | ShapeResult
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityResult:
+    """What a dtype or a kind of weights costs against float32 of the same checkpoint.
+
+    `scored` says what was scored: `texts` whole texts, or the reference answers of so many prompts.
+    A text of more than `window` tokens is scored in windows of that many, one every `stride`.
+    `machine` is that of the model that was set against float32.
+    """
+
+    kind: Literal["quality"] = "quality"
+    model: str
+    machine: Machine = field(metadata=json_key(flat=True))
+    scored: Literal["texts", "answers"]
+    texts: int
+    window: int
+    stride: int
+    notes: Sequence[str]
+    rows: Sequence[QualityRow] = json_rows(QUALITY)
+    skipped: Sequence[Skipped] = ()
+    invocation: Invocation = _invocation()
+
+    @property
+    def interrupted(self) -> bool:
+        """Never: one that is interrupted has no result."""
+        return False
+
+
+Measured = LiveResult | ReplayResult | ShapeResult | QualityResult
 
 
 def inexact_notes(inexact: int) -> list[str]:

@@ -74,8 +74,8 @@ class Plan:
     @property
     def weight_bytes(self) -> int:
         whole = quantized_bytes(self.empty) if self.way is not None else 0
-        size = self.empty.dtype.itemsize
-        return sum(p.nbytes for p in self.empty.parameters()) - whole * (size - 1)
+        size = sum(p.numel() * p.element_size() for p in self.empty.parameters())
+        return int(size - whole * (self.dtype.itemsize - 1))
 
     def cache_bytes(self, tokens: int) -> int:
         """Bytes of keys and values of `tokens` in all layers."""

@@ -19,9 +19,9 @@ from ngtcli.measure.quality import Scores
 from ngtcli.measure.records import BASELINE, Contestant, Generation, P, Race, Record
 from ngtcli.system.json_form import Schema, json_key, schema_of, shape, to_json
 
-LIVE, REPLAY, SHAPE = "live", "replay", "shape"  # ways of measuring
+LIVE, REPLAY, SHAPE, QUALITY = "live", "replay", "shape", "quality"  # ways of measuring
 _ALL, _TIMED = (LIVE, REPLAY, SHAPE), (LIVE, SHAPE)
-_LIVE, _REPLAY, _SHAPE = (LIVE,), (REPLAY,), (SHAPE,)
+_LIVE, _REPLAY, _SHAPE, _QUALITY = (LIVE,), (REPLAY,), (SHAPE,), (QUALITY,)
 OVERALL = "overall"  # the task of rows over all tasks
 HF = "hf"  # the contestant that speed-ups over `transformers` are of
 MIB = 2**20
@@ -182,7 +182,7 @@ class Column:
     there it stands under `heading`, times `scale`, in `form`, which may read the row as `{1}`.
     """
 
-    of: Callable[[Group], Any]
+    of: Callable[[Any], Any]
     kinds: Sequence[str]
     key: str = ""
     needs: str = ""
@@ -193,7 +193,7 @@ class Column:
 
 
 def column(
-    of: Callable[[Group], Any],
+    of: Callable[[Any], Any],
     heading: str = "",
     form: str = "{}",
     kinds: Sequence[str] = (),
@@ -203,7 +203,7 @@ def column(
 
     Without `kinds` those have it that show it, or all where none does.
     """
-    shown = {kind: how.pop(kind) for kind in _ALL if kind in how}
+    shown = {kind: how.pop(kind) for kind in (*_ALL, QUALITY) if kind in how}
     kinds = kinds or tuple(shown) or _ALL
     made = Column(of=of, kinds=kinds, heading=heading, form=form, shown=shown, **how)
     return field(default=None, metadata={"column": made})
@@ -310,10 +310,46 @@ class Row:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityRow:
+    """What one dtype, or kind of weights, gives on texts and on prompts with reference answers.
+
+    Shares are from 0 to 1. `perplexity` is over `tokens` tokens. Against float32: how much higher
+    it is, the mean KL divergence of the next token's distribution from float32's in nats a token,
+    and the share of places where the likeliest token is the same; None of float32 itself.
+    """
+
+    weights: str = column(lambda s: s.weights, kinds=_QUALITY)
+    tokens: int = column(lambda s: s.tokens, kinds=_QUALITY)
+    perplexity: float = column(lambda s: s.perplexity, "perplexity", "{:,.3f}", quality=(0, 0))
+    perplexity_change: float | None = column(
+        lambda s: s.change, "against float32", "{:+.2f}%", quality=(1, 1), scale=100.0
+    )
+    kl_divergence: float | None = column(lambda s: s.kl, "KL", "{:.2e}", quality=(2, 0))
+    equal_tokens: float | None = column(
+        lambda s: s.equal, "equal tokens", "{:.2f}%", quality=(3, 0), scale=100.0
+    )
+    judged: int | None = column(_score("judged"), "answers", quality=(4, 5), needs="judged")
+    exact_match: float | None = column(
+        _score("exact_match"), "EM", "{:.1f}", quality=(5, 2), **_JUDGED
+    )
+    f1: float | None = column(_score("f1"), "F1", "{:.1f}", quality=(6, 3), **_JUDGED)
+    rouge_l: float | None = column(
+        _score("rouge_l"), "ROUGE-L", "{:.1f}", quality=(7, 4), needs="rouge_l", scale=100.0
+    )
+
+
+AnyRow = Row | QualityRow
+
+
 def columns(kind: str) -> dict[str, Column]:
     """The columns of a kind by the names of their fields, in the order of JSON."""
-    found = {f.name: f.metadata["column"] for f in fields(Row)}
+    found = {f.name: f.metadata["column"] for f in fields(_rows_of(kind))}
     return {name: one for name, one in found.items() if kind in one.kinds}
+
+
+def _rows_of(kind: str) -> type[AnyRow]:
+    return QualityRow if kind == QUALITY else Row
 
 
 def shown_columns(kind: str) -> list[tuple[str, Column]]:
@@ -325,7 +361,7 @@ def shown_columns(kind: str) -> list[tuple[str, Column]]:
 def json_rows(kind: str) -> Any:
     """The field of a result that holds the rows of a kind: their JSON and its schema."""
 
-    def form(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    def form(rows: Sequence[AnyRow]) -> list[dict[str, Any]]:
         return [
             {
                 one.key or name: to_json(getattr(row, name))
@@ -336,7 +372,7 @@ def json_rows(kind: str) -> Any:
         ]
 
     def schema() -> Schema:
-        hints = get_type_hints(Row)
+        hints = get_type_hints(_rows_of(kind))
         found = {one.key or name: schema_of(hints[name]) for name, one in columns(kind).items()}
         optional = [one.key or name for name, one in columns(kind).items() if one.needs]
         return {"type": "array", "items": shape(found, optional)}

@@ -24,6 +24,15 @@ _OTHER_MODEL = "Name another model (-m)."
 _FIELD = re.compile(r"\{(documents|question|summary|name|text|index)\}")
 
 
+def check_known(ids: Sequence[int], vocabulary: int) -> None:
+    """Raise ModelError, unless `vocabulary` is 0, for ids that are not below it."""
+    if vocabulary and max(ids, default=0) >= vocabulary:
+        raise ModelError(
+            f"the tokenizer makes token {max(ids)}, the model knows {vocabulary} tokens",
+            f"Tokenizer and model do not belong together. {_OTHER_MODEL}",
+        )
+
+
 def fill(template: str, values: Mapping[str, str]) -> str:
     """`template` with each `{field}` replaced by its value; braces in values are kept.
 
@@ -178,11 +187,7 @@ class Task:
         text, ids, spans = code(self.message(documents), self.tokenizer)
         if not ids:
             raise ModelError("the tokenizer makes no tokens of the prompt", _OTHER_MODEL)
-        if self.vocabulary and max(ids) >= self.vocabulary:
-            raise ModelError(
-                f"the tokenizer makes token {max(ids)}, the model knows {self.vocabulary} tokens",
-                f"Tokenizer and model do not belong together. {_OTHER_MODEL}",
-            )
+        check_known(ids, self.vocabulary)
         references = tuple(tuple(ids[first:last]) for first, last in spans)
         return Prompt(text, ids, _outside(ids, spans), tuple(documents), references=references)
 

@@ -7,12 +7,13 @@ from ngtcli.errors import counted
 from ngtcli.measure.results import (
     LiveResult,
     Measured,
+    QualityResult,
     RecordResult,
     ReplayResult,
     ShapeResult,
     SplitRow,
 )
-from ngtcli.measure.summary import OVERALL, Row, shown_columns
+from ngtcli.measure.summary import OVERALL, AnyRow, Row, shown_columns
 from ngtcli.measure.summary import Column as Figure
 from ngtcli.render.page import Bar, Stack, bars, histogram, page, stacks
 from ngtcli.render.tables import Column, Forms, Table, to_html, to_markdown, to_plain
@@ -58,12 +59,18 @@ _SHAPE = (
 )
 
 
+_PRECISION = (
+    "KL: mean divergence of the next token's distribution from float32's, nats a token. Equal"
+    " tokens: places with the same likeliest token. EM, F1, ROUGE-L: of greedy answers."
+)
+
+
 def number(value: float | None) -> str:
     """`value` with two digits; a dash for None."""
     return MISSING if value is None else f"{value:.2f}"
 
 
-def figure(row: Row, name: str, column: Figure) -> str:
+def figure(row: AnyRow, name: str, column: Figure) -> str:
     """One figure of a row as its column has it; a dash for None."""
     value = getattr(row, name)
     if value is None:
@@ -73,6 +80,8 @@ def figure(row: Row, name: str, column: Figure) -> str:
 
 def tables(result: Measured) -> list[Table]:
     """All tables of a result that have rows, the main one first."""
+    if isinstance(result, QualityResult):
+        return [_quality(result)]
     prompts, rows = counted(result.questions, "prompt"), result.rows
     if isinstance(result, LiveResult):
         title, note = f"{prompts}, live", _LIVE + _MEMORY[result.memory]
@@ -105,14 +114,16 @@ def facts(result: Measured) -> list[str]:
         parts += [
             f"{machine.dtype} on {machine.device} ({machine.device_name})",
             f"{machine.threads} of {machine.cores} cores",
-            counted(result.rounds, "round"),
         ]
+    if isinstance(result, LiveResult | ShapeResult):
+        parts.append(counted(result.rounds, "round"))
     if isinstance(result, LiveResult):
         parts.append(f"at most {counted(result.max_tokens, 'token')}")
         parts += [counted(result.noise, "unrelated passage")] if result.noise else []
-    else:
+    elif not isinstance(result, QualityResult):
         parts += [f"from {result.source}", f"{result.seconds:.1f} s"]
-    parts += ["forgetting at each prompt"] if result.fresh else []
+    if not isinstance(result, QualityResult):
+        parts += ["forgetting at each prompt"] if result.fresh else []
     parts += ["interrupted"] if result.interrupted else []
     if (ran := result.invocation).date:
         parts += [f"{name} {ran.versions[name]}" for name in ("ngt", "torch", "transformers")]
@@ -147,19 +158,41 @@ def overall(rows: Sequence[Row]) -> list[Row]:
     return [r for r in rows if r.task == OVERALL]
 
 
-def _main(title: str, result: Measured, note: str) -> Table:
+def _main(title: str, result: LiveResult | ReplayResult | ShapeResult, note: str) -> Table:
     """The rows over all tasks; a column in which no row has a value is left out."""
     rows = overall(result.rows)
     columns, name = names(rows)
-    cells = [name(row) for row in rows]
-    for field, column in shown_columns(result.kind):
-        texts = [figure(row, field, column) for row in rows]
-        if set(texts) != {MISSING}:
-            columns.append(Column(column.heading, column.shown[result.kind][1]))
-            cells = [[*row, text] for row, text in zip(cells, texts, strict=True)]
+    columns, cells = _figures(result.kind, rows, columns, [name(row) for row in rows])
     if len(budgets := _budgets(rows)) == 1:
         title += f", at most {counted(budgets[0], 'draft node')} a step"
     return Table(title, columns, cells, note)
+
+
+def _figures(
+    kind: str, rows: Sequence[AnyRow], columns: Sequence[Column], cells: list[list[str]]
+) -> tuple[list[Column], list[list[str]]]:
+    """The columns that name rows and those of a kind's figures, without any that has no value."""
+    found = list(columns)
+    for field, column in shown_columns(kind):
+        texts = [figure(row, field, column) for row in rows]
+        if set(texts) != {MISSING}:
+            found.append(Column(column.heading, column.shown[kind][1]))
+            cells = [[*row, text] for row, text in zip(cells, texts, strict=True)]
+    return found, cells
+
+
+def _quality(result: QualityResult) -> Table:
+    """Each dtype or kind of weights; how much was scored stands in the title."""
+    what = counted(result.texts, "text")
+    if result.scored == "answers":
+        what = f"the reference answers to {counted(result.texts, 'prompt')}"
+    tokens = counted(result.rows[0].tokens, "token")
+    named = [[row.weights] for row in result.rows]
+    columns, cells = _figures(result.kind, result.rows, [Column("weights", left=True)], named)
+    note = _PRECISION
+    if result.scored == "texts":
+        note += f" Windows of {result.window} tokens, one every {result.stride}."
+    return Table(f"Quality over {tokens} of {what}", columns, cells, note)
 
 
 def _by_task(rows: Sequence[Row], title: str, field: str, column: Figure) -> Table:
@@ -233,8 +266,10 @@ def bench_forms(result: Measured | RecordResult) -> Forms:
 
 
 def bench_page(result: Measured) -> str:
-    """The HTML of a live or a replayed result."""
-    shown, rows, shaped = tables(result), overall(result.rows), isinstance(result, ShapeResult)
+    """The HTML of a measurement."""
+    if isinstance(result, QualityResult):
+        return _page(result, "quality against float32", [])
+    rows, shaped = overall(result.rows), isinstance(result, ShapeResult)
     what = f"replay of a recording{' with real passes' if shaped else ''}"
     pictures = []
     if not isinstance(result, ReplayResult):
@@ -250,6 +285,12 @@ def bench_page(result: Measured) -> str:
     if isinstance(result, LiveResult):
         what = "live measurement"
         pictures += _parts(result.split)
+    return _page(result, what, pictures)
+
+
+def _page(result: Measured, what: str, pictures: Sequence[str]) -> str:
+    """The page of all tables, with `pictures` below the first."""
+    shown = tables(result)
     cut_short = ["Interrupted: the figures are of what was measured until then."]
     return page(
         "ngt bench",

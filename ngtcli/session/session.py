@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 from ngtcli.config import Settings
 from ngtcli.decode.steps import Limits, PassesReport, Statistics, Step, Token
 from ngtcli.documents.load import Document
-from ngtcli.draft.drafter import Drafter
+from ngtcli.draft.drafter import Drafter, PassRows
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.card import script_words
@@ -62,7 +62,8 @@ class Model(Protocol):
     """What is known of a model. `context` is in tokens.
 
     `context_reason` says why it is less than the model's own, `plain_reason` why nothing is
-    drafted, `unused` has what the checkpoint suggests and is not followed.
+    drafted, `unused` has what the checkpoint suggests and is not followed,
+    `dtype_reason` why a trial has chosen the dtype, "" where none has.
     """
 
     @property
@@ -80,6 +81,8 @@ class Model(Protocol):
     @property
     def unused(self) -> dict[str, Any]: ...
     @property
+    def dtype_reason(self) -> str: ...
+    @property
     def passes(self) -> Passes: ...
 
 
@@ -87,7 +90,7 @@ class AnswerRun(Protocol):
     """A generation, by ngt's own loop or another engine: iterate over it for its steps.
 
     `output` are the ids emitted, end token included. `exact` says whether in any dtype no token
-    depends on drafts; then every pass has `rows` rows. `proposed` says whether the drafter was
+    depends on drafts; then `rows` are those of its passes. `proposed` says whether the drafter was
     queried in the last step.
     """
 
@@ -108,7 +111,7 @@ class AnswerRun(Protocol):
     @property
     def exact(self) -> bool: ...
     @property
-    def rows(self) -> int | None: ...
+    def rows(self) -> PassRows | None: ...
     @property
     def proposed(self) -> bool: ...
 

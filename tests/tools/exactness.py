@@ -1,10 +1,11 @@
 """How often drafts change tokens: `python -m tests.tools.exactness`.
 
 Decodes with drafts and without, as usual and exactly, in half precision, and counts the answers and
-tokens that differ. The models are the built-in one, checkpoints that are named, and small random
-ones of several families, made here, whose scores are nearly tied everywhere. Drafts are those of
-`auto`, and trees that hold the text which follows among wrong siblings, so that most are accepted
-in side branches.
+tokens that differ. Exact passes have as many rows as they need where a row's bits do not show how
+many, and one number of rows where that holds. The models are the built-in one, checkpoints that are
+named, and small random ones of several families, made here, whose scores are nearly tied
+everywhere. Drafts are those of `auto`, and trees that hold the text which follows among wrong
+siblings, so that most are accepted in side branches.
 """
 
 import argparse
@@ -19,13 +20,13 @@ import transformers
 
 from ngtcli.config import Settings
 from ngtcli.decode.exact_check import gives_equal_bits
-from ngtcli.decode.layout import capacity_for
+from ngtcli.decode.layout import LEAST, capacity_for
 from ngtcli.decode.load import load_model
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.decode.steps import Limits
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, PassRows
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.measure.check import first_difference
@@ -87,6 +88,8 @@ class Forks(Drafter):
 class Row:
     """One model in one dtype with one kind of drafts, as usual (`rows` 0) or exactly.
 
+    Exact passes have `rows` rows, or from `least` to as many.
+
     `different` answers, and `changed` tokens behind the first difference; passes and seconds of
     decoding with drafts and without.
     """
@@ -95,6 +98,7 @@ class Row:
     dtype: str
     drafts: str
     rows: int
+    least: int
     answers: int = 0
     tokens: int = 0
     different: int = 0
@@ -142,32 +146,47 @@ def prompts(model: TargetModel, seed: int = 0) -> Iterator[list[int]]:
             yield ids[at : at + size]
 
 
-def measure(model: TargetModel, rows: int, tokens: int, answer: int) -> list[Row]:
-    """At least `tokens` tokens for each kind of drafts, as usual and in passes of `rows` rows.
+def exact_shapes(model: TargetModel, most: int, places: int) -> list[PassRows]:
+    """Rows with which the model decodes exactly: from as few as may be to `most`, and `most`."""
+    free = (PassRows(most, least) for least in (1, LEAST))
+    first = next((rows for rows in free if gives_equal_bits(model, rows, places)), None)
+    fixed = PassRows.fixed(most) if gives_equal_bits(model, PassRows.fixed(most), places) else None
+    return [rows for rows in (first, fixed) if rows]
+
+
+def measure(model: TargetModel, shapes: Sequence[PassRows], tokens: int, answer: int) -> list[Row]:
+    """At least `tokens` tokens for each kind of drafts, as usual and exactly in each of `shapes`.
 
     Answers have `answer` tokens.
     """
     dtype = str(model.dtype).removeprefix("torch.")
-    table = [Row(model.name, dtype, d, r) for d in ("forks", "auto") for r in (0, rows)]
+    usual = PassRows.fixed(0)
+    table = [
+        Row(model.name, dtype, drafts, shape.most, shape.least)
+        for drafts in ("forks", "auto")
+        for shape in (usual, *shapes)
+    ]
     none, auto = (parse_method(m, DraftSettings()).build() for m in ("none", "auto"))
     source = prompts(model)
     while min(row.tokens for row in table) < tokens:
         prompt = next(source)
-        for shape in (0, rows):
-            limits = Limits(min(answer, model.context - len(prompt)), rows - 1)
+        for shape in (usual, *shapes):
+            most = max(s.most for s in shapes) - 1
+            limits = Limits(min(answer, model.context - len(prompt)), most)
             plain = _decode(model, none, prompt, shape, limits)
             forks = Forks(plain.output, model.vocabulary, len(prompt))
-            for row in (r for r in table if r.rows == shape):
+            for row in (r for r in table if (r.rows, r.least) == (shape.most, shape.least)):
                 drafter = forks if row.drafts == "forks" else auto
                 _count(row, _decode(model, drafter, prompt, shape, limits), plain)
     return table
 
 
 def _decode(
-    model: TargetModel, drafter: Drafter, prompt: list[int], shape: int, limits: Limits
+    model: TargetModel, drafter: Drafter, prompt: list[int], shape: PassRows, limits: Limits
 ) -> Run:
+    rows = shape if shape.most else None
     context = Context(
-        prompt, None, (prompt,), (), model.tokenizer.fingerprint, model.vocabulary, shape or None
+        prompt, None, (prompt,), (), model.tokenizer.fingerprint, model.vocabulary, rows
     )
     return Run(model, drafter, context, Settings(), limits).finish()
 
@@ -188,7 +207,7 @@ _COLUMNS: list[tuple[str, Callable[[Row], str]]] = [
     ("model", lambda r: r.model),
     ("dtype", lambda r: r.dtype),
     ("drafts", lambda r: r.drafts),
-    ("passes", lambda r: f"exact, {r.rows} rows" if r.rows else "as needed"),
+    ("passes", lambda r: _shape(r.rows, r.least)),
     ("tokens", lambda r: f"{r.tokens:,}"),
     ("answers that differ", lambda r: f"{r.different} of {r.answers}"),
     ("tokens behind a difference", lambda r: f"{r.changed:,}"),
@@ -198,13 +217,21 @@ _COLUMNS: list[tuple[str, Callable[[Row], str]]] = [
 ]
 
 
+def _shape(most: int, least: int) -> str:
+    if not most:
+        return "as needed"
+    if least < 0:
+        return "exact"
+    return f"exact, {most} rows" if least == most else f"exact, {least} to {most} rows"
+
+
 def table_of(rows: Sequence[Row]) -> Table:
     """The rows, and their sums as usual and exactly."""
     cells = [[make(row) for _, make in _COLUMNS] for row in rows]
     for exact in (False, True):
         part = [r for r in rows if bool(r.rows) == exact]
         sums = {name: sum(getattr(row, name) for row in part) for name in _SUMMED}
-        total = Row("all", "", "", max((r.rows for r in part), default=0), **sums)
+        total = Row("all", "", "", int(exact), -1, **sums)
         cells.append([make(total) for _, make in _COLUMNS])
     return Table("Drafted against plain decoding", [Column(t) for t, _ in _COLUMNS], cells)
 
@@ -230,10 +257,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for dtype in args.dtypes:
             model = open_model(name, args.device, dtype)
             places = capacity_for(PROMPT + args.answer + args.rows)
-            if model.plain_reason or not gives_equal_bits(model, args.rows, places):
+            shapes = [] if model.plain_reason else exact_shapes(model, args.rows, places)
+            if not shapes:
                 print(f"{model.name}, {dtype}: {model.plain_reason or 'no equal bits'}; left out")
                 continue
-            found += measure(model, args.rows, args.tokens, args.answer)
+            found += measure(model, shapes, args.tokens, args.answer)
     if args.json:
         print(dump_json([asdict(row) for row in found]))
     else:

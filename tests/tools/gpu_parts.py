@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decode.exact_check import ExactRows
+from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
@@ -57,7 +57,7 @@ def same_tokens(
         first += [] if place is None else [place]
     count = len(traces.traces)
     return {"answers": count, "same": same, "tokens": count * tokens, "accepted": accepted,
-            "rows": rows, "first": first}  # fmt: skip
+            "rows": rows and rows.most, "first": first}  # fmt: skip
 
 
 @torch.inference_mode()

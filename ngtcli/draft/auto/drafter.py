@@ -81,7 +81,8 @@ class Auto(Drafter):
     def reset(self, context: Context) -> None:
         """Start on a new prompt; the answer before it goes to the pool."""
         self.finish()
-        self.policy = self._own_policy if context.rows is None else None
+        free = context.rows is not None and context.rows.are_fixed  # nodes cost nothing
+        self.policy = None if free else self._own_policy
         if self.policy is not None and self.settings.costs is not None:
             self.policy.start(self.settings.costs.at_length(len(context.ids)))
         self.sources.background = context.background or self._background

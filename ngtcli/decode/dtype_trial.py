@@ -1,0 +1,124 @@
+"""In which dtype a half-precision checkpoint is computed on a CPU: its own where that is quicker.
+
+A model of `--dtype auto` is loaded in its own dtype once, and some of its layers are timed there
+and in float32, packed and not. The dtype is taken if it is quicker over one, eight and 32 rows than
+float32 in its better way, and if decoding is exact in passes of any number of rows; by layers
+first, for that is quick, then by the whole model. Otherwise the model is loaded in float32.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ngtcli.config import SETTINGS
+from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.packed import (
+    packed_copy,
+    remembered_trial,
+    samples,
+    try_packing,
+    worth_packing,
+)
+from ngtcli.model_files.dtypes import FOLDER, ROWS, DtypeTrial
+from ngtcli.system.json_form import from_json, to_json
+from ngtcli.system.remembered import Remembered
+
+_TOKENS = 900  # of a text for which exactness is tried: kept for all up to 1,024 places
+_HALVES = (torch.bfloat16, torch.float16)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """As settings name it."""
+    return str(dtype).removeprefix("torch.")
+
+
+def half_of(config: Any) -> torch.dtype | None:
+    """The half precision that a checkpoint is in by its configuration; None for another dtype."""
+    for one in (config, config.get_text_config()):
+        found = getattr(one, "dtype", None)
+        found = getattr(torch, found, None) if isinstance(found, str) else found
+        if found is not None:
+            return found if found in _HALVES else None
+    return None
+
+
+def load_in_best(
+    name: str,
+    config: Any,
+    half: torch.dtype,
+    read: Callable[[torch.dtype], Any],
+    prepare: Callable[[Any], TargetModel],
+    progress: Callable[[str], None],
+) -> TargetModel:
+    """The model in the dtype that its trial chooses; `dtype_reason` says why.
+
+    `read` gives the `transformers` model in a dtype, `prepare` what is computed with. At the first
+    load both dtypes may be read, one after the other.
+    """
+    made: list[TargetModel] = []
+
+    def make() -> DtypeTrial:
+        made.clear()
+        hf = read(half)
+        progress(f"Trying whether {name_of(half)} is quicker than float32 …")
+        trial = try_dtype(hf, name)
+        if trial.chosen == "float32":
+            return trial
+        model = prepare(hf)
+        found = ExactRows(model, lambda: None, progress)
+        rows = found.of_any_number(int(SETTINGS["num_draft"].default), _TOKENS)
+        made.append(model)
+        return replace(trial, alike=rows is not None)
+
+    trial = remembered_dtype(name, config, half).find(make, timed=True)
+    if trial.chosen == "float32":
+        made.clear()  # its memory is free before the other is read
+    model = made.pop() if made else prepare(read(getattr(torch, trial.chosen)))
+    model.dtype_reason = trial.reason
+    return model
+
+
+def remembered_dtype(name: str, config: Any, half: torch.dtype) -> Remembered[DtypeTrial]:
+    """Where the trial of a checkpoint is kept."""
+    parts = (name, name_of(half), type(config).__name__, config.to_json_string(use_diff=False))
+    return Remembered(
+        FOLDER, torch.device("cpu"), parts, lambda s: from_json(DtypeTrial, s), to_json
+    )
+
+
+@torch.inference_mode()
+def try_dtype(hf: Any, name: str) -> DtypeTrial:
+    """Time the layers of a model in its own dtype, as it will be packed, and in float32."""
+    places, dtype = worth_packing(hf), name_of(hf.dtype)
+    if not places:  # nothing is known to be quicker
+        return DtypeTrial(name, dtype, (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), False)
+    own = remembered_trial(hf).find(lambda: try_packing(places), timed=True)
+    packs = own.pays(drafts=True)
+    layers = [some[0] for some, _ in samples(places)]
+    alike = all(_is_alike(packed_copy(layer) if packs else layer, layer) for layer in layers)
+    single = try_packing(places, torch.float32)
+    others = single.packed if single.agrees else single.unpacked
+    one, few, many = map(min, single.unpacked, others)
+    return DtypeTrial(name, dtype, own.packed if packs else own.unpacked, (one, few, many), alike)
+
+
+def _is_alike(layer: nn.Module | None, like: nn.Linear) -> bool:
+    """Whether a layer gives rows the same bits over two to 32 rows.
+
+    One row, and two, may have another product: passes are padded to four then.
+    """
+    if layer is None:
+        return False
+    most = ROWS[-1]
+    source = torch.Generator().manual_seed(0)
+    rows = torch.randn((1, most, like.in_features), generator=source).to(like.weight.dtype)
+    true = layer(rows)
+    return all(
+        torch.equal(layer(rows[:, at : at + size]), true[:, at : at + size])
+        for size in (4, 8)
+        for at in range(0, most, size)
+    )

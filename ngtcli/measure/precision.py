@@ -1,0 +1,279 @@
+"""What a dtype or a kind of weights costs: its distributions of the next token beside float32's.
+
+One model is loaded after the other, so memory never holds both. Of the first, float32, the
+log-probabilities of all places are kept in float16: 0.3 MB a token at a vocabulary of 150,000. They
+are made to sum to 1 again when they are read; on the built-in model and stories260k that changed
+the mean KL divergence by at most 1.2e-6 nats a token (0.00954, 3.4e-5 to 0.002).
+"""
+
+import gc
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from ngtcli.config import Settings
+from ngtcli.decode.memory_limits import fits
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.plain import accepted
+from ngtcli.documents.load import Document
+from ngtcli.errors import ContextOverflowError, InputError, ModelError, counted
+from ngtcli.measure.live import build_prompts, judged, machine, ours
+from ngtcli.measure.prompts import Item
+from ngtcli.measure.quality import Quality, Scores
+from ngtcli.measure.records import BASELINE, Notify
+from ngtcli.measure.results import QualityResult
+from ngtcli.measure.summary import QUALITY, QualityRow, columns
+from ngtcli.prompt.build import Prompt, check_known
+from ngtcli.prompt.preset import Preset
+from ngtcli.session.local import LocalSession
+from ngtcli.tokens.tokenizer import Tokenizer
+
+WINDOW = 512  # tokens of a pass: the context of the smallest models in use; a guess
+STRIDE = 256  # tokens from one window to the next, each scored behind as many others; a guess
+MOST_BYTES = 2e9  # of float32's log-probabilities: 6,600 tokens of 150,000 each; a guess
+_ROWS = 128  # places whose scores are made log-probabilities at a time, which bounds memory; guess
+_LOWEST = -1e4  # of a log-probability, for tokens that a model excludes; float16 has it
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Ids that are read in one pass; those from index `first` on are scored."""
+
+    ids: tuple[int, ...]
+    first: int
+
+    @property
+    def scored(self) -> int:
+        """How many ids are scored."""
+        return len(self.ids) - self.first
+
+
+def windows(
+    ids: Sequence[int], start: Sequence[int], size: int = WINDOW, stride: int = STRIDE
+) -> Iterator[Passage]:
+    """Windows of at most `size` ids, one every `stride`, that score each id once.
+
+    Each begins with `start`, the mark that the tokenizer puts before a text, or none. An id with
+    nothing in front is not scored.
+
+    >>> [(p.ids, p.first) for p in windows([1, 2, 3, 4, 5, 6], [0], size=4, stride=2)]
+    [((0, 1, 2, 3), 1), ((0, 3, 4, 5), 2), ((0, 5, 6), 2)]
+    """
+    room, done = size - len(start), 0
+    at = 0
+    while done < len(ids):
+        part = ids[at : at + room]
+        first = max(1, len(start) + done - at)
+        if first < len(start) + len(part):
+            yield Passage((*start, *part), first)
+        done = at + len(part)
+        at += max(1, min(stride, room - 1))  # each window has an id in front of what it scores
+
+
+@dataclass(slots=True)
+class Scored:
+    """One model over all passages: sums in nats, and where it stands against float32.
+
+    `kept` are float32's log-probabilities, float16 (rows, vocabulary), and likeliest ids, int64
+    (rows,), in the order of `distributions`. `divergence` is summed and `same` counted against it.
+    """
+
+    weights: str
+    tokens: int = 0
+    loss: float = 0.0
+    kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    scores: Scores | None = None
+    against: "Scored | None" = None
+    divergence: float = 0.0
+    same: int = 0
+
+    @property
+    def perplexity(self) -> float:
+        """e to the mean loss, at most e to 700."""
+        return _rounded(math.exp(min(self.loss / self.tokens, 700)))
+
+    @property
+    def change(self) -> float | None:
+        """The share by which the perplexity is higher than float32's."""
+        if self.against is None:
+            return None
+        return _rounded(math.expm1(min((self.loss - self.against.loss) / self.tokens, 700)))
+
+    @property
+    def kl(self) -> float | None:
+        """Mean KL divergence from float32, nats a token."""
+        return None if self.against is None else _rounded(self.divergence / self.tokens)
+
+    @property
+    def equal(self) -> float | None:
+        """The share of places with float32's likeliest token."""
+        return None if self.against is None else _rounded(self.same / self.tokens)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def distributions(model: TargetModel, passage: Passage) -> Iterator[tuple[Tensor, Tensor]]:
+    """Parts of a passage: log-probabilities, float32 (rows, vocabulary), and the ids that came.
+
+    They are those of one pass over the whole passage, as a prompt is read. Raises
+    ContextOverflowError where memory ends.
+    """
+    ids, count = torch.tensor(passage.ids, device=model.device), passage.scored
+    keep = {"logits_to_keep": count} if "logits_to_keep" in accepted(model.hf) else {}
+    found: list[Tensor] = []
+    with torch.inference_mode():
+        if not fits(model, lambda: found.append(_read(model, ids[None, :-1], keep)[-count:])):
+            what = f"out of memory in a pass over {len(passage.ids)} tokens"
+            raise ContextOverflowError(what, "Give shorter prompts.")
+        for at in range(0, count, _ROWS):
+            scores, came = (x[at : at + _ROWS] for x in (found[0], ids[passage.first :]))
+            yield scores.float().log_softmax(-1).clamp_min_(_LOWEST), came
+
+
+def _read(model: TargetModel, ids: Tensor, more: dict[str, int]) -> Tensor:
+    scores: Tensor = model.hf(input_ids=ids, use_cache=False, **more).logits[0]
+    return scores
+
+
+def score(
+    model: TargetModel,
+    passages: Sequence[Passage],
+    weights: str,
+    against: Scored | None = None,
+    progress: Notify = lambda _: None,
+) -> Scored:
+    """Score the passages by a model; without `against` it keeps what another one is compared by."""
+    made, kept = Scored(weights, against=against), iter(against.kept if against else ())
+    for number, passage in enumerate(passages, 1):
+        progress(f"Scoring in {weights}: {number} of {counted(len(passages), 'passage')}")
+        for logs, came in distributions(model, passage):
+            best = logs.argmax(-1)
+            made.tokens += len(came)
+            made.loss -= float(logs.gather(1, came[:, None]).double().sum())
+            if against is None:
+                made.kept.append((logs.half().cpu(), best.cpu()))
+            else:
+                true, likeliest = (part.to(model.device) for part in next(kept))
+                true = true.float().log_softmax(-1).clamp_min_(_LOWEST)
+                made.divergence += float((true.exp() * (true - logs)).double().sum())
+                made.same += int((likeliest == best).sum())
+    if math.isnan(made.loss):
+        what = f"{model.name}: its scores in {weights} are not numbers"
+        raise ModelError(what, "Give another --dtype.")
+    return made
+
+
+def compare(
+    settings: Settings,
+    texts: Sequence[Document],
+    items: Sequence[Item],
+    preset: Preset | None,
+    progress: Notify,
+    warn: Notify,
+) -> QualityResult:
+    """The model of `settings` against float32 of the same checkpoint.
+
+    `texts` are scored, or where there are none the reference answers of `items`, each behind its
+    prompt; the items, which all have reference answers, are answered and judged by them. Raises
+    InputError where there is nothing to score, and as a session does.
+    """
+    judge, rows, notes = Quality(), list[Scored](), list[str]()
+    for own in (reference_of(settings), settings):
+        session = LocalSession(replace(own, method=BASELINE), progress, warn, persist=False)
+        on = machine(session.model.device, session.model.dtype)
+        try:
+            prompts = build_prompts(session, items, preset)
+        except ContextOverflowError as error:
+            if not texts:
+                raise
+            items, prompts = (), []
+            notes.append(f"no questions were asked: {error}")
+        found = list(_passages(session.model, texts, items, prompts))
+        passages, note = _within(found, session.model.vocabulary)
+        weights = _named(own, on.dtype)
+        made = score(session.model, passages, weights, rows[0] if rows else None, progress)
+        if items:
+            made.scores = _answered(session, items, prompts, judge, progress)
+        rows.append(made)
+        notes += [note, judge.note if items else ""]
+        del session  # the memory of one model is there for the next
+        gc.collect()
+    return QualityResult(
+        model=settings.model,
+        machine=on,
+        scored="texts" if texts else "answers",
+        texts=len(texts) or len(items),
+        window=WINDOW,
+        stride=STRIDE,
+        notes=[note for note in dict.fromkeys(notes) if note],
+        rows=[QualityRow(**{n: c.of(row) for n, c in columns(QUALITY).items()}) for row in rows],
+    )
+
+
+def reference_of(settings: Settings) -> Settings:
+    """The settings of the model that others are set against."""
+    return replace(settings, dtype="float32")
+
+
+def _named(settings: Settings, dtype: str) -> str:
+    """How a row calls the weights."""
+    return dtype
+
+
+def _passages(
+    model: TargetModel, texts: Sequence[Document], items: Sequence[Item], prompts: Sequence[Prompt]
+) -> Iterator[Passage]:
+    """What is scored: the texts in windows, or else the first reference answer of each item."""
+    encode, size = model.tokenizer.encode, min(WINDOW, model.context)
+    for text in texts:
+        ids = encode(text.text.strip())
+        check_known(ids, model.vocabulary)
+        yield from windows(ids, _mark(model.tokenizer), size, size * STRIDE // WINDOW)
+    if not texts:
+        for item, prompt in zip(items, prompts, strict=True):
+            answer = encode(item.answers[0].strip())[: model.context - len(prompt.ids)]
+            check_known(answer, model.vocabulary)
+            if answer:
+                yield Passage((*prompt.ids, *answer), len(prompt.ids))
+
+
+def _mark(tokenizer: Tokenizer) -> list[int]:
+    """What the tokenizer puts before a text, such as `<s>`."""
+    plain, marked = tokenizer.encode("a"), tokenizer.encode("a", special=True)
+    found = (i for i in range(len(marked)) if marked[i : i + len(plain)] == plain)
+    return marked[: next(found, 0)]
+
+
+def _within(passages: list[Passage], vocabulary: int) -> tuple[list[Passage], str]:
+    """The first passages, as many as MOST_BYTES allow, and a note where others are left out."""
+    room, taken = int(MOST_BYTES / (2 * vocabulary)), list[Passage]()
+    for passage in passages:
+        room -= passage.scored
+        if room < 0 and taken:
+            break
+        taken.append(passage)
+    done, all_of = (sum(p.scored for p in some) for some in (taken, passages))
+    if not done:
+        raise InputError("there is nothing to score", "Give a text of two words or more.")
+    left = f"the first {done} of {all_of} tokens were scored: the distributions of more take over"
+    return taken, f"{left} {MOST_BYTES / 1e9:g} GB" if done < all_of else ""
+
+
+def _answered(
+    session: LocalSession,
+    items: Sequence[Item],
+    prompts: Sequence[Prompt],
+    judge: Quality,
+    progress: Notify,
+) -> Scores | None:
+    """The quality of plain answers to `items`."""
+    answer, answers = ours(session, BASELINE, 0).begin(), []
+    for number, prompt in enumerate(prompts):
+        progress(f"Answering: {number + 1} of {counted(len(prompts), 'prompt')}")
+        answers.append((number, answer(prompt)))
+    return judged(session, items, judge, answers)

@@ -1,0 +1,72 @@
+"""The dtype that a trial has chosen for a checkpoint in half precision. Knows no torch."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ngtcli.system.json_form import from_json
+from ngtcli.system.storage import DamagedFileError, home, read_json
+
+FOLDER = "dtypes"  # of the cache
+ROWS = 1, 8, 32  # timed: plain decoding, a short draft, a long one or a prompt
+Times = tuple[float, float, float]
+_BYTES = 4096  # of a file at most
+
+
+@dataclass(frozen=True, slots=True)
+class DtypeTrial:
+    """What was found of `dtype`, a half precision, for `model` on this machine.
+
+    `seconds` are those of its layers over ROWS, `single` of float32's, in the better way at each.
+    `alike`: a row's bits do not depend on the rows beside it, in layers first, then in the model.
+    """
+
+    model: str
+    dtype: str
+    seconds: Times
+    single: Times
+    alike: bool
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("bfloat16", "float16"):
+            raise ValueError("another dtype")
+        if not all(0 < seconds < 1e9 for seconds in self.seconds + self.single):
+            raise ValueError("seconds that are not above zero")
+
+    @property
+    def is_quicker(self) -> bool:
+        """Whether the dtype is quicker at each number of rows."""
+        return all(own < other for own, other in zip(self.seconds, self.single, strict=True))
+
+    @property
+    def chosen(self) -> str:
+        """The dtype to compute in."""
+        return self.dtype if self.is_quicker and self.alike else "float32"
+
+    @property
+    def reason(self) -> str:
+        """Why, in a few words.
+
+        >>> DtypeTrial("m", "bfloat16", (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True).reason
+        'bfloat16 is 2.0, 3.0 and 4.0 times as quick as float32 over 1, 8 and 32 rows'
+        """
+        times = [other / own for own, other in zip(self.seconds, self.single, strict=True)]
+        *first, last = (f"{one:.1f}" for one in times)
+        *rows, most = map(str, ROWS)
+        found = (
+            f"{self.dtype} is {', '.join(first)} and {last} times as quick as float32 over"
+            f" {', '.join(rows)} and {most} rows"
+        )
+        if not self.is_quicker or self.alike:
+            return found
+        return f"{found}, but a row's bits depend on the rows beside it"
+
+
+def known() -> Iterator[DtypeTrial]:
+    """What the cache holds, in the order of the models' names."""
+    found = []
+    for path in (home("cache") / FOLDER).glob("*.json"):
+        try:
+            found.append(from_json(DtypeTrial, read_json(path, _BYTES)["found"]))
+        except (FileNotFoundError, DamagedFileError, KeyError, ValueError):
+            continue  # it is made again
+    yield from sorted(found, key=lambda trial: trial.model)

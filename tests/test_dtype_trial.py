@@ -1,0 +1,166 @@
+"""`--dtype auto` on a CPU: a checkpoint's own half precision where its trial says so."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from helpers import HARBOUR, make_hf, ngt
+
+from ngtcli.decode import dtype_trial as room
+from ngtcli.decode.dtype_trial import half_of, load_in_best, remembered_dtype, try_dtype
+from ngtcli.decode.load import load_model
+from ngtcli.decode.packed import packable, remembered_trial, try_packing
+from ngtcli.draft.drafter import PassRows
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.model_files.dtypes import DtypeTrial
+from ngtcli.system.storage import DamagedFileError, home, read_json, write_json
+
+BF16 = torch.bfloat16
+QUICK = DtypeTrial("m", "bfloat16", (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True)
+SLOW = DtypeTrial("m", "bfloat16", (1.0, 4.0, 2.0), (2.0, 3.0, 8.0), True)
+ODD = DtypeTrial("m", "bfloat16", (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), False)
+
+
+@pytest.mark.parametrize(("trial", "chosen"), [(QUICK, "bfloat16"), (SLOW, "float32"),
+                                               (ODD, "float32")])  # fmt: skip
+def test_a_trial_chooses_what_is_quicker_everywhere_and_exact(
+    trial: DtypeTrial, chosen: str
+) -> None:
+    assert trial.chosen == chosen
+    assert trial.reason.startswith("bfloat16 is 2.0, ")
+    assert ("rows beside it" in trial.reason) == (trial is ODD)
+
+
+def test_a_trial_is_stored_and_one_that_is_wrong_is_refused() -> None:
+    config = make_hf("llama").config
+    file = remembered_dtype("m", config, BF16)
+    assert file.load() is None
+    file.save(QUICK)
+    assert file.load() == QUICK and remembered_dtype("n", config, BF16).load() is None
+    good = read_json(file.path, 10_000)["found"]
+    for name, value in [("dtype", "float32"), ("seconds", [1.0]), ("single", [0.0, 1.0, 1.0]),
+                        ("alike", 1), ("more", 1)]:  # fmt: skip
+        write_json(file.path, {"found": {**good, name: value}, "tries": 0})
+        with pytest.raises(DamagedFileError):
+            file.load()
+
+
+class Model:
+    """Stands in for a model that was loaded in a dtype."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype, self.dtype_reason = dtype, ""
+
+
+@pytest.mark.parametrize(
+    ("trial", "exact", "reads"),
+    [
+        (QUICK, True, [[BF16], [BF16]]),
+        (QUICK, False, [[BF16, torch.float32], [torch.float32]]),
+        (SLOW, True, [[BF16, torch.float32], [torch.float32]]),
+        (ODD, True, [[BF16, torch.float32], [torch.float32]]),
+    ],
+)
+def test_a_model_is_read_in_the_dtype_that_is_chosen_and_tried_once(
+    trial: DtypeTrial, exact: bool, reads: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Any] = []
+    monkeypatch.setattr(room, "try_dtype", lambda hf, name: tried.append(name) or trial)
+    rows = PassRows(36, 1) if exact else None
+    monkeypatch.setattr(room.ExactRows, "of_any_number", lambda *_: rows)
+    found = []
+    for _ in reads:
+        read: list[torch.dtype] = []
+
+        def load(dtype: torch.dtype, read: list[torch.dtype] = read) -> Model:
+            read.append(dtype)
+            return Model(dtype)
+
+        prepare: Callable[[Any], Any] = lambda hf: hf  # noqa: E731
+        config = make_hf("llama").config
+        model = load_in_best("m", config, BF16, load, prepare, lambda _: None)
+        assert model.dtype == read[-1] and "times as quick" in model.dtype_reason
+        found.append(read)
+    assert found == reads and tried == ["m"]
+
+
+def test_the_checkpoints_dtype_is_read_from_its_configuration() -> None:
+    config = make_hf("llama").config
+    for dtype, half in (("bfloat16", BF16), (torch.float16, torch.float16), ("float32", None),
+                        (None, None), ("something", None)):  # fmt: skip
+        config.dtype = dtype
+        assert half_of(config) == half
+
+
+def test_layers_are_tried_in_both_dtypes_and_the_trial_of_packing_is_shared() -> None:
+    hf = make_hf("llama", hidden_size=64, intermediate_size=128).to(BF16)
+    found = try_dtype(hf, "m")
+    assert found.dtype == "bfloat16" and (home("cache") / "packed").exists()
+    own = remembered_trial(hf).load()
+    assert own is not None and found.seconds in (own.packed, own.unpacked)
+    single = try_packing(packable(hf), torch.float32)
+    assert single.agrees and hf.dtype == BF16
+    tiny = make_hf("llama", hidden_size=8, intermediate_size=8, vocab_size=20).to(BF16)
+    assert try_dtype(tiny, "m").chosen == "float32"
+
+
+builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+
+
+@pytest.fixture(scope="module")
+def half_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built-in model as a checkpoint in bfloat16."""
+    folder = tmp_path_factory.mktemp("models") / "half"
+    shutil.copytree(BUILTIN_PATH, folder)
+    hf = transformers.AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=BF16)
+    hf.save_pretrained(folder)
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
+    return folder
+
+
+@builtin
+@pytest.mark.parametrize("trial", [QUICK, SLOW])
+def test_a_model_is_what_loading_in_that_dtype_gives(
+    half_folder: Path, trial: DtypeTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "try_dtype", lambda hf, name: trial)
+    monkeypatch.setattr(room.ExactRows, "of_any_number", lambda *_: PassRows(36, 1))
+    for _ in range(2):
+        auto = load_model(str(half_folder), device="cpu")
+        named = load_model(str(half_folder), device="cpu", dtype=trial.chosen)
+        assert auto.dtype == named.dtype == getattr(torch, trial.chosen)
+        assert auto.attention == named.attention and not named.dtype_reason
+        ours, theirs = auto.hf.state_dict(), named.hf.state_dict()
+        assert ours.keys() == theirs.keys()
+        for name, one in ours.items():
+            same = [t.to_dense() if t.is_mkldnn else t for t in (one, theirs[name])]
+            assert torch.equal(*same)
+
+
+@builtin
+def test_float32_checkpoints_and_named_dtypes_are_not_tried(half_folder: Path) -> None:
+    assert load_model("builtin", device="cpu").dtype == torch.float32
+    assert load_model(str(half_folder), device="cpu", dtype="float32").dtype == torch.float32
+    assert load_model(str(half_folder), device="cpu", packed=False).dtype == torch.float32
+    assert not (home("cache") / "dtypes").exists()
+
+
+@builtin
+def test_the_tokens_are_those_of_plain_decoding_and_v_and_env_tell_the_dtype(
+    half_folder: Path,
+) -> None:
+    words = ["summarize", HARBOUR, "-m", str(half_folder), "--max-tokens", "24", "--device", "cpu"]
+    plain, drafted = ngt(*words, "--method", "none"), ngt(*words, "-v")
+    assert plain.stdout == drafted.stdout and plain.stdout
+    told = " ".join(drafted.stderr.decode().split())
+    assert "times as quick as float32 over 1, 8 and 32 rows" in told
+    chosen = "bfloat16" if "Computed in bfloat16" in told else "float32"
+    assert f"Computed in {chosen}: " in told
+    assert (chosen == "bfloat16") == ("Exact: " in told)
+    facts = json.loads(ngt("env", "--json").stdout)
+    assert facts["dtypes"] == f"{chosen} for {half_folder}"

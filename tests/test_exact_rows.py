@@ -1,0 +1,142 @@
+"""Exact passes with as many rows as they need: plain tokens and bits, or they are not used."""
+
+import random
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from helpers import FakeBackend, make_drafter, make_hf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_exact import SAMPLINGS, Guessing, rounded, run
+
+from ngtcli.config import Settings
+from ngtcli.decode.attention import use_grouped
+from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.layout import exact_size
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.packed import pack_layers, packable
+from ngtcli.decode.probe import target_model
+from ngtcli.decode.steps import Limits
+from ngtcli.decode.vector_tails import rows_fill_vectors
+from ngtcli.draft.costs import CostCurve, Costs
+from ngtcli.draft.drafter import PassRows
+from ngtcli.draft.tree import chain
+from ngtcli.tokens.tokenizer import Tokenizer
+
+# Rows of whole vectors: others are found at once, which the first tests leave out.
+WHOLE = {"head_dim": 32, "intermediate_size": 128}
+
+
+@pytest.fixture
+def tails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models that round so coarsely that the ends of vectors do not show may have such ends."""
+    monkeypatch.setattr("ngtcli.decode.exact_check.rows_fill_vectors", lambda *_: True)
+
+
+def test_rows_that_do_not_fill_vectors_are_found() -> None:
+    for changes, fill in ((WHOLE, True), ({**WHOLE, "head_dim": 24}, False),
+                          ({**WHOLE, "intermediate_size": 136}, False)):  # fmt: skip
+        model = bfloat16(make_hf("llama", **changes))
+        assert rows_fill_vectors(model, [1, 2, 4, 8, 36]) == fill
+
+
+def bfloat16(hf: Any) -> TargetModel:
+    return target_model(hf.to(torch.bfloat16), Tokenizer(FakeBackend()), "bfloat16")
+
+
+def test_sizes_leave_no_block_with_few_rows_and_capacity_is_that_of_the_largest() -> None:
+    model = rounded(make_hf("llama", max_position_embeddings=900))
+    model.context = 900
+    model.start(300, PassRows(36, 4))
+    model.prefill([1] * 225)
+    shapes = []
+    for nodes in (0, 2, 8, 31, 32, 35):
+        layout = model.lay_out(1, chain([2] * nodes))
+        shapes.append((layout.rows, layout.capacity))
+        assert len(model.score(layout)) == nodes + 1
+    assert shapes == [(rows, 320) for rows in (4, 4, 12, 32, 36, 36)]
+    with pytest.raises(ValueError, match="37 rows in a pass of 36"):
+        model.lay_out(1, chain([2] * 36))
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.sampled_from([1, 4]))
+def test_a_size_holds_its_rows(rows: int, more: int, least: int) -> None:
+    wanted = PassRows(rows + more + 3, least)
+    size = exact_size("cpu", rows, wanted)
+    assert max(rows, least) <= size <= wanted.most
+    assert size == wanted.most or size <= 32 or not 0 < size % 32 < 4
+
+
+class Fewer:
+    """Makes scores depend on the rows of a pass where these are fewer than `least`."""
+
+    def __init__(self, model: TargetModel, least: int) -> None:
+        self._score, self._least = model.score, least
+        model.score = self  # type: ignore[method-assign]
+
+    def __call__(self, layout: Any) -> torch.Tensor:
+        return self._score(layout) + (0.125 * (layout.rows < self._least))
+
+
+@pytest.mark.usefixtures("tails")
+@pytest.mark.parametrize(
+    ("least", "wanted"), [(1, PassRows(36, 1)), (4, PassRows(36, 4)), (8, PassRows.fixed(32))]
+)
+def test_passes_have_the_rows_they_need_where_these_do_not_show(
+    least: int, wanted: PassRows
+) -> None:
+    model = rounded(make_hf("llama"))
+    Fewer(model, least)
+    assert ExactRows(model, lambda: None, print).choose("on", 32, 100) == wanted
+
+
+def test_auto_takes_passes_of_any_size_in_half_precision_where_they_are_exact() -> None:
+    model, steep = bfloat16(make_hf("llama", **WHOLE)), Costs({1024: CostCurve({1: 1.0, 64: 9.0})})
+    rows = ExactRows(model, lambda: steep, print)
+    free = rows.of_any_number(32, 100)
+    assert free is None or (free.most == 36 and free.least in (1, 4))
+    assert rows.choose("auto", 32, 100) == free and rows.choose("off", 32, 100) is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(["llama", "qwen2", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"]),
+    st.sampled_from([(4, 4), (4, 2), (4, 1), (7, 1)]),
+    st.booleans(), st.integers(0, 2**32), st.integers(1, 60), st.sampled_from([3, 8, 20, 32]),
+    SAMPLINGS,
+)  # fmt: skip
+def test_drafts_of_any_form_change_no_token_and_no_bit_of_a_kept_row(
+    family: str, heads: tuple[int, int], packed: bool, seed: int, length: int, most: int,
+    sampling: Settings,
+) -> None:  # fmt: skip
+    """In bfloat16, in passes that have as many rows as they need, against plain decoding."""
+    model = bfloat16_model(family, heads, packed)
+    rows = ExactRows(model, lambda: None, lambda _: None).choose("auto", most, 160)
+    if rows is None:  # this machine's kernels give other bits
+        return
+    rng = random.Random(seed)
+    prompt = [rng.randrange(97) for _ in range(length)]
+    limits = Limits(40, most)
+    truth, text = run(model, make_drafter("none"), prompt, sampling, limits, rows)
+    kept = [states.clone() for states in model.cache.rows()]
+    found, found_text = run(model, Guessing(truth.output, seed), prompt, sampling, limits, rows)
+    assert found.output == truth.output and found_text == text and found.exact
+    for one, other in zip(kept, model.cache.rows(), strict=True):
+        same = min(one.shape[2], other.shape[2])
+        assert same >= length and torch.equal(one[:, :, :same], other[:, :, :same])
+
+
+@cache
+def bfloat16_model(family: str, heads: tuple[int, int], packed: bool) -> TargetModel:
+    of_queries, of_keys = heads
+    changes = {"num_attention_heads": of_queries, "hidden_size": 32 * of_queries, **WHOLE}
+    hf = make_hf(family, num_key_value_heads=of_keys, **changes)
+    hf.to(torch.bfloat16)
+    if packed:
+        pack_layers(packable(hf))
+    use_grouped(hf)
+    model = target_model(hf, Tokenizer(FakeBackend()), family)
+    model.end_ids = frozenset()
+    return model

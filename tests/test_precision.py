@@ -1,0 +1,236 @@
+"""Quality against float32: windows by brute force, figures against `transformers` and by hand."""
+
+import gc
+import json
+import math
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import HARBOUR, STORIES, ngt
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_models import make_target
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document, load
+from ngtcli.errors import InputError, ModelError
+from ngtcli.measure import precision
+from ngtcli.measure.precision import Passage, compare, distributions, score, windows
+from ngtcli.measure.prompts import Item
+from ngtcli.measure.results import QualityResult
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+
+needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+needs_stories = pytest.mark.skipif(not STORIES.exists(), reason="no stories260k")
+HALF = Settings(dtype="bfloat16", max_tokens=40)
+TEXT = load([HARBOUR]).documents[0]
+
+
+def compared(
+    settings: Settings = HALF, texts: tuple[Document, ...] = (TEXT,), items: tuple[Item, ...] = ()
+) -> QualityResult:
+    return compare(settings, texts, items, None, lambda _: None, lambda _: None)
+
+
+@given(st.integers(0, 60), st.integers(0, 2), st.integers(3, 20), st.integers(1, 20))
+def test_windows_score_each_id_once_with_what_stands_in_front(
+    length: int, marks: int, size: int, stride: int
+) -> None:
+    ids, start = list(range(100, 100 + length)), [7] * marks
+    scored = []
+    for passage in windows(ids, start, size, stride):
+        own = list(passage.ids[marks:])
+        assert len(passage.ids) <= size and list(passage.ids[:marks]) == start
+        assert own == ids[own[0] - 100 : own[0] - 100 + len(own)]
+        assert passage.first >= 1 and passage.scored >= 1
+        scored += passage.ids[passage.first :]
+    assert scored == (ids if marks else ids[1:])
+
+
+def test_a_window_reads_as_much_again_in_front_of_what_it_scores() -> None:
+    found = list(windows(range(1000), [], 512, 256))
+    assert [(p.ids[0], p.first, p.scored) for p in found] == [
+        (0, 1, 511), (256, 256, 256), (512, 256, 232)
+    ]  # fmt: skip
+
+
+def test_a_model_beside_itself_differs_in_nothing() -> None:
+    """But for what float16 takes from the log-probabilities that are kept."""
+    model, passages = make_target("llama"), [Passage(tuple(range(1, 40)), 5), Passage((3, 4), 1)]
+    base = score(model, passages, "float32")
+    again = score(model, passages, "float32", base)
+    assert base.tokens == 35 and (base.change, base.kl, base.equal) == (None, None, None)
+    assert again.perplexity == base.perplexity and (again.change, again.equal) == (0.0, 1.0)
+    assert again.kl is not None and 0 <= again.kl < 1e-6
+
+
+def test_kl_and_perplexity_are_those_of_the_formula_in_float64() -> None:
+    one, other = make_target("qwen3", seed=1), make_target("qwen3", seed=2)
+    passages = [Passage(tuple(range(2, 60)), 10)]
+    made = score(other, passages, "other", score(one, passages, "one"))
+    ids = torch.tensor(passages[0].ids)
+    with torch.no_grad():
+        p, q = (m.hf(input_ids=ids[None]).logits[0, 9:-1].double() for m in (one, other))
+    of = torch.distributions.Categorical
+    kl = torch.distributions.kl_divergence(of(logits=p), of(logits=q)).mean()
+    assert made.kl == pytest.approx(float(kl), rel=1e-4)
+    loss = torch.nn.functional.cross_entropy(q, ids[10:])
+    assert made.perplexity == pytest.approx(math.exp(loss), rel=1e-5)
+    assert made.equal == pytest.approx(float((p.argmax(-1) == q.argmax(-1)).double().mean()))
+
+
+def alone(folder: str, dtype: torch.dtype, text: str) -> list[tuple[float, Any]]:
+    """By `transformers` alone, for windows of 512 and 256 fewer: mean loss and scores."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    ids = AutoTokenizer.from_pretrained(folder)(text.strip())["input_ids"]
+    start, rest = (ids[:1], ids[1:]) if ids[0] == model.config.bos_token_id else ([], ids)
+    out, done, at = [], 0, 0
+    while done < len(rest):
+        window = torch.tensor([start + rest[at : at + 512 - len(start)]])
+        labels = window.clone()
+        labels[:, : len(start) + done - at] = -100
+        with torch.no_grad():
+            made = model(input_ids=window, labels=labels)
+        count = int((labels[:, 1:] != -100).sum())
+        out += [(float(made.loss) * count, made.logits[0, -count - 1 : -1].double())]
+        done, at = at + window.shape[1] - len(start), at + 256
+    return out
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        pytest.param(str(BUILTIN_PATH), marks=needs_model),
+        pytest.param(str(STORIES), marks=needs_stories),
+    ],
+)
+def test_the_figures_are_those_of_transformers(folder: str) -> None:
+    made = compared(replace(HALF, model=folder))
+    base, half = made.rows
+    whole, halved = (alone(folder, d, TEXT.text) for d in (torch.float32, torch.bfloat16))
+    tokens = sum(len(scores) for _, scores in whole)
+    assert base.tokens == half.tokens == tokens and half.weights == "bfloat16"
+    for row, windows_of in ((base, whole), (half, halved)):
+        mean = sum(loss for loss, _ in windows_of) / tokens
+        # The loss of a window is a bfloat16 mean there; ours is a float32 one.
+        assert math.log(row.perplexity) == pytest.approx(mean, rel=1e-5 if row is base else 1e-2)
+    of, kl, same = torch.distributions.Categorical, 0.0, 0
+    for (_, p), (_, q) in zip(whole, halved, strict=True):
+        kl += float(torch.distributions.kl_divergence(of(logits=p), of(logits=q)).sum())
+        same += int((p.argmax(-1) == q.argmax(-1)).sum())
+    # Packed layers of ours sum in another order than those of `transformers`.
+    assert half.kl_divergence == pytest.approx(kl / tokens, rel=0.1)
+    assert half.equal_tokens == pytest.approx(same / tokens, abs=0.03)
+    assert half.perplexity_change == pytest.approx(half.perplexity / base.perplexity - 1, rel=1e-2)
+
+
+@needs_model
+def test_reference_answers_are_scored_behind_their_prompts_and_answers_judged() -> None:
+    items = tuple(
+        Item(name, "ask", (TEXT,), "When was it dug?", (answer,))
+        for name, answer in (
+            ("right", "The harbour at Wrenmouth was dug by hand between 1871 and 1878."),
+            ("wrong", "Boats sail there."),
+        )
+    )
+    one, two = (compared(texts=(), items=some) for some in (items[:1], items))
+    assert (two.scored, two.texts) == ("answers", 2)
+    assert one.rows[0].tokens < two.rows[0].tokens
+    assert one.rows[0].perplexity < 2 < two.rows[0].perplexity
+    assert [row.judged for row in two.rows] == [2, 2]
+
+
+@needs_model
+def test_one_model_is_gone_before_the_next_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, alive = precision.LocalSession, list[weakref.ref[Any]]()
+
+    def opened(*given: Any, **more: Any) -> Any:
+        assert not any(ref() is not None for ref in alive)
+        session = real(*given, **more)
+        alive.append(weakref.ref(session.model.hf))
+        return session
+
+    monkeypatch.setattr(precision, "LocalSession", opened)
+    gc.collect()
+    assert len(compared().rows) == len(alive) == 2
+
+
+@needs_model
+def test_what_does_not_fit_in_memory_is_left_out_and_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(precision, "MOST_BYTES", 2 * 8192 * 600)
+    made = compared(texts=(TEXT, TEXT))
+    assert made.rows[0].tokens < 600 and len(made.notes) == 1
+    assert made.notes[0].startswith(f"the first {made.rows[0].tokens} of")
+
+
+@needs_stories
+def test_questions_that_do_not_fit_are_left_out_where_texts_are_scored() -> None:
+    stories, long = replace(HALF, model=str(STORIES)), Document("long", TEXT.text * 4)
+    made = compared(stories, items=(Item("q", "ask", (long,), "When?", ("1871",)),))
+    assert made.rows[0].judged is None and "no questions were asked: q:" in made.notes[0]
+
+
+def test_scores_that_are_no_numbers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_target("llama")
+    model.hf.lm_head.weight.data.fill_(math.nan)
+    with pytest.raises(ModelError, match="not numbers"):
+        score(model, [Passage((1, 2, 3), 1)], "float16")
+    with pytest.raises(InputError, match="nothing to score"):
+        precision._within([], 100)
+
+
+def test_excluded_tokens_do_not_spoil_the_divergence() -> None:
+    model = make_target("llama")
+    passage = Passage((1, 2, 3, 4), 1)
+    model.hf.lm_head.bias = torch.nn.Parameter(torch.zeros(model.vocabulary))
+    model.hf.lm_head.bias.data[5] = -math.inf
+    assert all(torch.isfinite(logs).all() for logs, _ in distributions(model, passage))
+    assert score(model, [passage], "b", score(model, [passage], "a")).kl < 1e-6
+
+
+@needs_model
+def test_bench_prints_tables_and_writes_a_page(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The tide came in at noon. The slate came by rail.")
+    run = ("bench", "--quality", "--dtype", "bfloat16", str(tmp_path / "a.txt"))
+    done = ngt(*run, "--html", str(tmp_path / "a.html"))
+    assert done.returncode == 0 and done.stderr == b"", done.stderr
+    lines = done.stdout.decode().splitlines()
+    assert lines[0].startswith("# Quality over ") and lines[0].endswith(" of 1 text")
+    assert lines[1].split("\t") == [
+        "weights", "perplexity", "against float32", "KL", "equal tokens"
+    ]  # fmt: skip
+    assert lines[2].startswith("float32\t") and lines[3].startswith("bfloat16\t")
+    assert "quality against float32" in (tmp_path / "a.html").read_text()
+    prompts = tmp_path / "p.jsonl"
+    line = {"question": "When?", "context": "It came at noon.", "answers": ["It came at noon."]}
+    prompts.write_text(json.dumps(line))
+    out = ngt(*run[:4], "--prompts", str(prompts), "--markdown").stdout.decode()
+    assert "of the reference answers to 1 prompt" in out and "| EM | F1 |" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 2, "Give --dtype bfloat16"),
+        (["--dtype", "float32"], 2, "compares with float32"),
+        (["--dtype", "float16", HARBOUR, "--limit", "2"], 2, "--tasks and --limit choose prompts"),
+        (["--dtype", "float16", "--prompts", "{tmp}/p.jsonl", HARBOUR], 2, "--prompts and files"),
+        (["--dtype", "float16", "--prompts", "{tmp}/p.jsonl"], 3, "no prompt has a reference"),
+        (["--dtype", "float16", "--temperature", "1"], 2, "does nothing with --quality"),
+        (["--dtype", "float16", "--record", "{tmp}/r"], 2, "--quality does nothing with --record"),
+        (["--dtype", "float16", "nowhere.txt"], 3, "nowhere.txt"),
+    ],
+)  # fmt: skip
+def test_errors_are_two_lines(tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
+    (tmp_path / "p.jsonl").write_text(json.dumps({"context": "The tide came in at noon."}))
+    given_here = [a.replace("{tmp}", str(tmp_path)) for a in arguments]
+    done = ngt("bench", "--quality", *given_here)
+    assert done.returncode == code and done.stdout == b"", done.stderr
+    assert words in done.stderr.decode() and done.stderr.count(b"\n") == 2
