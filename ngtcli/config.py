@@ -251,6 +251,13 @@ class Settings:
         " unless a trial at the first load finds half precision quicker and exact.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
+    quantize: str = _loaded(
+        "none",
+        "none, or int8: linear layers with weights and inputs of 8 bits, on a CPU. A quarter of"
+        " float32's memory, quicker passes, and not quite the same text.",
+        choices=("none", "int8"),
+        engine="ngt",
+    )
     threads: int = _model(
         0,
         "Threads to compute with on a CPU; 0 takes as many as cores are idle.",

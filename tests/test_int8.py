@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from ngtcli.decode import int8
-from ngtcli.decode.int8 import Int8Embedding, Int8Linear, Way, find_layout, layer_of, quantized
+from ngtcli.decode.int8 import Int8Embedding, Int8Linear, Way, layer_of, quantized
+from ngtcli.decode.int8_order import ORDERS, Packer, find_order, layout, ordered, packed_weight
+from ngtcli.decode.packed import elements
 from ngtcli.decode.recording import record
 from ngtcli.errors import ModelError
 
@@ -23,7 +25,7 @@ def made(outputs: int, inputs: int, bias: bool = False, seed: int = 0) -> tuple[
     source = torch.Generator().manual_seed(seed)
     weight = torch.randn(outputs, inputs, generator=source)
     own = nn.Parameter(torch.randn(outputs, generator=source)) if bias else None
-    return layer_of(weight, own, WAY), weight
+    return layer_of(weight, own, WAY, Packer()), weight
 
 
 def true_product(layer: Int8Linear, weight: Tensor, rows: Tensor) -> Tensor:
@@ -94,7 +96,7 @@ def test_zero_weights_give_zeros() -> None:
     assert WAY is not None
     weight = torch.randn(6, 20)
     weight[2] = 0
-    assert (layer_of(weight, None, WAY)(torch.randn(5, 20))[:, 2] == 0).all()
+    assert (layer_of(weight, None, WAY, Packer())(torch.randn(5, 20))[:, 2] == 0).all()
 
 
 def test_a_recorded_layer_gives_the_same_bits() -> None:
@@ -108,10 +110,10 @@ def test_a_recorded_layer_gives_the_same_bits() -> None:
 def test_an_embedding_reads_its_rows_from_the_layer(shape: tuple[int, int]) -> None:
     layer, weight = made(*shape)
     whole, scale = quantized(weight)
-    layout = find_layout(layer.packed, whole)
-    if layout is None:
+    order = find_order(layer.packed, whole)
+    if order is None:
         pytest.skip("packed in an order that is not known here")
-    embedding = Int8Embedding(layer, layout, nn.Embedding(*shape))
+    embedding = Int8Embedding(layer, order, torch.float32)
     ids = torch.randint(shape[0], (2, 7))
     assert torch.equal(embedding(ids), (whole.float() * scale[:, None])[ids])
 
@@ -146,3 +148,30 @@ def test_a_machine_without_a_right_product_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(int8.Remembered, "save", lambda self, found: None)
     with pytest.raises(ModelError, match="no right product of 8-bit integers"):
         int8.find_way()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("shape", [(1, 1), (64, 64), (70, 130), (200, 5)])
+def test_each_integer_lies_where_the_order_says(order: int, shape: tuple[int, int]) -> None:
+    whole = torch.randint(-127, 128, shape, dtype=torch.int8)
+    data = ordered(whole, order)
+    assert torch.equal(layout(order, *shape).rows(data, torch.arange(shape[0])), whole)
+    if order:  # behind the integers, what an input of one at each place would give, negated
+        sums = data[-4 * (-(-shape[0] // order) * order) :].view(torch.int32)
+        assert torch.equal(sums[: shape[0]].long(), -whole.sum(1, dtype=torch.int64))
+
+
+def test_weights_ordered_here_are_those_that_the_library_orders() -> None:
+    packer = Packer()
+    for seed in range(3):
+        whole = torch.randint(-127, 128, (70, 130), generator=torch.Generator().manual_seed(seed))
+        packed, held = packer.pack(whole.to(torch.int8))
+        true = packed_weight(whole.to(torch.int8))
+        assert torch.equal(elements(packed), elements(true))
+        rows = torch.randint(-60, 60, (3, 130), dtype=torch.int8)
+        assert WAY is not None
+        given = (rows.int() + WAY.zero).to(torch.uint8)
+        ones, zeros = torch.ones(70), torch.zeros(70, dtype=torch.int32)
+        found = WAY.product(given, packed, ones, zeros)
+        assert torch.equal(found.double(), rows.double() @ whole.double().T)
+        del held

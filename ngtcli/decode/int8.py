@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ngtcli.decode.packed import WeightLayout, elements
+from ngtcli.decode.int8_order import Packer, layout, packed_weight
+from ngtcli.decode.packed import elements
 from ngtcli.decode.scores import runs_exactly
 from ngtcli.errors import ModelError
 from ngtcli.system.json_form import from_json, to_json
@@ -74,14 +75,24 @@ class Way:
 
 
 class Int8Linear(nn.Module):
-    """A linear layer on a packed weight of integers; `packed` is opaque to most of torch."""
+    """A linear layer on a packed weight of integers; `packed` is opaque to most of torch.
 
-    def __init__(self, packed: Tensor, scale: Tensor, bias: nn.Parameter | None, way: Way) -> None:
-        """`scale` is float32 (out,): what an integer of each output's weights stands for."""
+    `scale`, float32 (out,), is what an integer of each output's weights stands for. `held` is what
+    the memory of `packed` belongs to, if that is not the tensor itself.
+    """
+
+    def __init__(
+        self,
+        packed: Tensor,
+        scale: Tensor,
+        bias: nn.Parameter | None,
+        way: Way,
+        held: Tensor | None = None,
+    ) -> None:
         super().__init__()
         self.in_features, self.out_features = packed.shape
         self.packed = nn.Parameter(packed, requires_grad=False)
-        self.bias, self.scale, self.way = bias, scale, way
+        self.bias, self.scale, self.way, self.held = bias, scale, way, held
         self._scale, self._zeros = scale / way.most, torch.zeros(len(scale), dtype=torch.int32)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -99,12 +110,13 @@ class Int8Linear(nn.Module):
 class Int8Embedding(nn.Module):
     """An embedding that reads its rows from the integers of the layer it is tied to."""
 
-    def __init__(self, head: Int8Linear, layout: WeightLayout, like: nn.Embedding) -> None:
+    def __init__(self, head: Int8Linear, order: int, dtype: torch.dtype) -> None:
+        """`order` as in int8_order.py; `dtype` is that of the rows."""
         super().__init__()
-        self.packed = head.packed  # owns the memory that `_elements` reads
-        self.num_embeddings, self.embedding_dim = like.num_embeddings, like.embedding_dim
-        self.padding_idx, self.dtype = like.padding_idx, like.weight.dtype
-        self._elements, self._layout, self._scale = elements(head.packed), layout, head.scale
+        self.num_embeddings, self.embedding_dim = head.out_features, head.in_features
+        self.packed, self.held, self.order = head.packed, head.held, order  # `_elements` is theirs
+        self.dtype, self._scale, self._elements = dtype, head.scale, elements(head.packed)
+        self._layout = layout(order, head.out_features, head.in_features)
 
     def forward(self, ids: Tensor) -> Tensor:
         """(…) to (…, embedding_dim)."""
@@ -128,34 +140,6 @@ def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
         whole[at : at + step] = part.div(own[:, None]).round_()
         scale[at : at + step] = own
     return whole, scale
-
-
-def packed_weight(whole: Tensor) -> Tensor:
-    """int8 (out, in), contiguous, as oneDNN's kernel reads it. Takes 25 s a GB (measured)."""
-    out: Tensor = torch.ops.onednn.qlinear_prepack(whole, [_LEAST[-1], whole.shape[1]])
-    return out
-
-
-_BLOCKS = (64, 48, 32, 16)  # outputs in a block, of oneDNN's layouts BA16a64b4a to BA16a16b4a
-_COMPARED = 256  # rows of a weight by which a layout is known; guess
-
-
-def find_layout(packed: Tensor, whole: Tensor) -> WeightLayout | None:
-    """Where the integers of a weight (out, in) lie once packed; None if in no place known here."""
-    outputs, inputs = (torch.arange(count) for count in whole.shape)
-    deep = -(-len(inputs) // 64)  # blocks of 64 inputs
-    known = [WeightLayout(outputs, inputs * len(outputs))]
-    for wide in _BLOCKS:
-        across = outputs // wide * (deep * wide * 64) + outputs % wide * 4
-        along = inputs // 64 * (wide * 64) + inputs % 64 // 4 * (wide * 4) + inputs % 4
-        known.append(WeightLayout(across, along))
-    found = elements(packed)
-    some = torch.linspace(0, len(outputs) - 1, min(_COMPARED, len(outputs))).round().long()
-    for layout in known:
-        last = int(layout.outputs.max() + layout.inputs.max())
-        if last < len(found) and torch.equal(layout.rows(found, some), whole[some]):
-            return layout
-    return None
 
 
 _LEAST = (1, 4)  # rows of the least product that are tried
@@ -257,7 +241,8 @@ def rounds(hf: Any) -> bool:
     return not runs_exactly(hf) or is_quantized(hf)
 
 
-def layer_of(weight: Tensor, bias: Any, way: Way) -> Int8Linear:
+def layer_of(weight: Tensor, bias: Any, way: Way, packer: Packer) -> Int8Linear:
     """The layer of a weight (out, in) of any floating dtype."""
     whole, scale = quantized(weight)
-    return Int8Linear(packed_weight(whole), scale, bias, way)
+    packed, held = packer.pack(whole)
+    return Int8Linear(packed, scale, bias, way, held)

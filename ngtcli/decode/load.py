@@ -1,5 +1,6 @@
 """Loading a target model: device, dtype and weights."""
 
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +9,12 @@ import torch
 
 from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.dtype_trial import half_of, load_in_best
+from ngtcli.decode.int8 import Way, find_way
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
+from ngtcli.decode.quantize import load_quantized, words
+from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN, find
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.system.machine import pick_device, pick_threads
@@ -28,6 +32,16 @@ def pick_dtype(wanted: str, device: str) -> Any:
     return getattr(torch, wanted)
 
 
+def int8_way(device: str) -> Way:
+    """How 8-bit products are computed here. Raises ModelError on another device than a CPU."""
+    if device != "cpu":
+        raise ModelError(
+            f"--quantize int8 is for a CPU, and the device is {device}",
+            "Give --device cpu, or leave out --quantize int8.",
+        )
+    return find_way()
+
+
 def use_threads(wanted: int) -> None:
     """Compute with `wanted` threads on a CPU; 0 leaves the number to what the machine has idle."""
     torch.set_num_threads(pick_threads(wanted))
@@ -41,15 +55,18 @@ def load_model(
     progress: Notify = lambda _: None,
     packed: bool = True,
     drafts: bool = True,
+    quantize: str = "none",
 ) -> TargetModel:
     """Load a model by folder, hub id or "builtin". Raises ModelError.
 
     `warn` is called for weights that the model does not use and tokens that it does not know,
     `progress` for what takes long.
     With `packed` weights are packed on a CPU where that pays; `drafts`: drafts will be verified.
+    `quantize` is "none" or "int8", as the setting.
     """
     path = find(name)
     where = pick_device(device)
+    way = int8_way(where) if quantize == "int8" else None
     tokenizer = load_tokenizer(name)
     auto = transformers_quiet().AutoModelForCausalLM
 
@@ -64,27 +81,35 @@ def load_model(
         # Left unset, transformers would ask on stdout and read the answer from a piped document.
         with loading(name), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
-            hf, report = auto.from_pretrained(
-                path,
-                dtype=into,
-                trust_remote_code=False,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-            )
+            if way is not None:
+                hf, report = load_quantized(path, into, way)
+            else:
+                hf, report = auto.from_pretrained(
+                    path,
+                    dtype=into,
+                    trust_remote_code=False,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,
+                )
             check_weights(name, report, warned)
-            return hf.to(where).eval()
+            return hf.to(where).eval() if way is None else hf
 
     def prepare(hf: Any) -> TargetModel:
-        if where == "cpu":
+        if where == "cpu" and way is None:
             pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
         use_grouped(hf)
         return target_model(hf, tokenizer, name, progress)
 
-    half = _half(path, name) if (dtype, where) == ("auto", "cpu") and packed else None
-    if half is None:
-        model = prepare(read(pick_dtype(dtype, where)))
-    else:
+    if way is not None:
+        begin = time.perf_counter()
+        progress(f"Quantising {name} …")
+        hf = read(pick_dtype(dtype, where))
+        progress(words(hf, time.perf_counter() - begin))
+        model = prepare(hf)
+    elif (dtype, where) == ("auto", "cpu") and packed and (half := _half(path, name)):
         model = load_in_best(name, *half, read, prepare, progress)
+    else:
+        model = prepare(read(pick_dtype(dtype, where)))
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0
     if known > model.vocabulary:
         warn(

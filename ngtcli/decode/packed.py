@@ -176,8 +176,8 @@ def packed_copy(linear: nn.Linear) -> PackedLinear | None:
     return packed
 
 
-def packable(hf: nn.Module) -> list[Place]:
-    """Where linear layers stand that can be packed, in the model's order.
+def packable(hf: nn.Module, device: str = "cpu") -> list[Place]:
+    """Where linear layers stand that can be packed, in the model's order; weights on a `device`.
 
     Left out: other classes, whose weights may be of another form; layers with hooks; weights that
     are shared, but for one shared by an embedding and one linear layer, which go together.
@@ -189,25 +189,25 @@ def packable(hf: nn.Module) -> list[Place]:
             users[id(parameter)].append((parent, name))
     found = []
     for parent, name, layer in layers:
-        if type(layer) is nn.Linear and _is_plain(layer):
+        if type(layer) is nn.Linear and _is_plain(layer, device):
             others = [user for user in users[id(layer.weight)] if user != (parent, name)]
             if not others:
                 found.append(Place(parent, name, None))
-            elif len(others) == 1 and _is_usual_embedding(getattr(*others[0])):
+            elif len(others) == 1 and _is_usual_embedding(getattr(*others[0]), device):
                 found.append(Place(parent, name, others[0]))
     return found
 
 
-def _is_usual_embedding(layer: Any) -> bool:
-    return type(layer) is nn.Embedding and layer.max_norm is None and _is_plain(layer)
+def _is_usual_embedding(layer: Any, device: str) -> bool:
+    return type(layer) is nn.Embedding and layer.max_norm is None and _is_plain(layer, device)
 
 
-def _is_plain(layer: Any) -> bool:
-    """Whether a layer has a dense weight on the CPU, of a dtype known here, and no hooks."""
+def _is_plain(layer: Any, device: str) -> bool:
+    """Whether a layer has a dense weight on the device, of a dtype known here, and no hooks."""
     weight = layer._parameters.get("weight")
     return (
         type(weight) is nn.Parameter
-        and weight.device.type == "cpu"
+        and weight.device.type == device
         and weight.dtype in DTYPES
         and weight.numel() > 0
         and not (layer._forward_hooks or layer._forward_pre_hooks)

@@ -27,6 +27,8 @@ def remembered(
 
 
 def what_matters(hf: Any) -> tuple[object, ...]:
-    """What each trial of a model depends on: dtype, attention, class and configuration."""
+    """What each trial depends on: dtype, attention, class, configuration; integers as weights."""
     attention = getattr(hf.config, "_attn_implementation", None)
-    return hf.dtype, attention, type(hf).__name__, hf.config.to_json_string(use_diff=False)
+    whole = {p.dtype for p in hf.parameters() if not p.is_floating_point()}
+    about = hf.dtype, attention, type(hf).__name__, hf.config.to_json_string(use_diff=False)
+    return *about, *sorted(map(str, whole))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ngtcli.config import Settings
+from ngtcli.config import Settings, settings_where
 from ngtcli.decode.probe import plain_generation
 from ngtcli.decode.steps import PARTS
 from ngtcli.errors import ContextOverflowError, NgtError, counted
@@ -138,7 +138,7 @@ def running(
     def session_of(settings: Settings) -> LocalSession:
         """A new session of a model, which is loaded and warmed up once."""
         nonlocal loading
-        key = (settings.model, settings.draft_model, settings.device, settings.dtype)
+        key = tuple(str(getattr(settings, name)) for name in settings_where(loaded=True))
         if key not in sessions:
             loading = True
             session = LocalSession(

@@ -5,6 +5,7 @@ stay finite in every dtype. A mixture of experts routes at random, so nearly eve
 takes other experts. What such a model says means nothing: a recording decides that.
 """
 
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -18,11 +19,13 @@ from transformers.utils import logging
 
 from ngtcli.config import Settings
 from ngtcli.decode.attention import use_grouped
-from ngtcli.decode.load import pick_dtype
+from ngtcli.decode.int8 import Way
+from ngtcli.decode.load import int8_way, pick_dtype
 from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
+from ngtcli.decode.quantize import Layers, quantized_bytes, words
 from ngtcli.errors import InputError, ModelError
 from ngtcli.measure.options import Shape
 from ngtcli.system.machine import pick_device
@@ -56,6 +59,7 @@ class Plan:
     config: Any
     device: str
     dtype: torch.dtype
+    way: Way | None = None  # of 8-bit products, where the layers are quantised
 
     @cached_property
     def empty(self) -> Any:
@@ -69,7 +73,9 @@ class Plan:
 
     @property
     def weight_bytes(self) -> int:
-        return sum(p.numel() * p.element_size() for p in self.empty.parameters())
+        whole = quantized_bytes(self.empty) if self.way is not None else 0
+        size = sum(p.numel() * p.element_size() for p in self.empty.parameters())
+        return int(size - whole * (self.dtype.itemsize - 1))
 
     def cache_bytes(self, tokens: int) -> int:
         """Bytes of keys and values of `tokens` in all layers."""
@@ -96,8 +102,11 @@ def plan(shape: Shape, settings: Settings) -> Plan:
         dtype = pick_dtype(settings.dtype, device)
         if dtype == "auto":
             dtype = config.dtype or torch.bfloat16
-        made = Plan(shape, config, device, dtype)
+        way = int8_way(device) if settings.quantize == "int8" else None
+        made = Plan(shape, config, device, dtype, way)
         made.empty.config.get_text_config()
+    except ModelError:
+        raise
     except Exception as error:  # configurations can be wrong in any way
         raise InputError(
             f"{shape.name}: transformers makes no model of this configuration ({_line(error)})",
@@ -117,6 +126,8 @@ def check_memory(plan: Plan, tokens: int, copies: int = 1) -> None:
     free = free_memory(plan.device)
     if free is not None and needed > free:
         smaller = "" if plan.dtype.itemsize < 4 else ", or --dtype bfloat16"
+        if plan.device == "cpu" and plan.way is None:
+            smaller += ", or --quantize int8"
         raise ModelError(
             f"{plan.shape.name}: {plan.parameters / _GB:.1f} billion parameters in"
             f" {dtype_name(plan.dtype)} take {needed / _GB:.1f} GB, and {free / _GB:.1f} GB are"
@@ -136,12 +147,17 @@ def make_hf(plan: Plan) -> Any:
         hf = AutoModelForCausalLM.from_config(deepcopy(plan.config), dtype=plan.dtype)
     hf.tie_weights()
     generator = torch.Generator(plan.device).manual_seed(SEED)
+    layers = Layers(plan.way, plan.dtype) if plan.way is not None else None
+    if layers is not None:
+        layers.find(hf)
     with torch.no_grad():
-        for name, parameter in hf.named_parameters():
+        for name, parameter in list(hf.named_parameters()):
             if parameter.ndim > 1:
                 parameter.uniform_(-_HALF_WIDTH, _HALF_WIDTH, generator=generator)
             else:
                 parameter.fill_(1.0 if name.endswith("weight") else 0.0)
+            if layers is not None and name in layers.places:
+                layers.put(name, parameter.detach())
     hf.requires_grad_(False)
     return hf.eval()
 
@@ -162,9 +178,12 @@ class Built:
 def build(planned: Plan, settings: Settings, progress: Callable[[str], None], stock: bool) -> Built:
     """Make the model, prepared as `load_model` and a session prepare one."""
     progress(f"Making a model of shape {planned.shape.name} …")
+    begin = time.perf_counter()
     hf = make_hf(planned)
     other = _shared(hf) if stock else None
-    if planned.device == "cpu":
+    if planned.way is not None:
+        progress(words(hf, time.perf_counter() - begin))
+    elif planned.device == "cpu":
         pack_if_it_pays(hf, wanted=settings.packed, warn=progress, progress=progress)
     use_grouped(hf)
     model = target_model(hf, Tokenizer(_NoText()), planned.shape.name, progress)
@@ -176,7 +195,8 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None], st
 
 def copies(device: str, settings: Settings, stock: bool) -> int:
     """How many times `build` holds the weights: packed ones are no longer shared."""
-    return 2 if stock and device == "cpu" and settings.packed else 1
+    packs = device == "cpu" and settings.packed and settings.quantize == "none"
+    return 2 if stock and packs else 1
 
 
 def _shared(hf: Any) -> Any:

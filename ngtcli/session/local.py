@@ -95,7 +95,7 @@ class LocalSession(Session):
         """A session with other settings that shares the loaded models and the costs of passes.
 
         Its drafters and its pool have learned nothing. Raises ValueError where `settings` name
-        another model, device or dtype than what is loaded.
+        another model, device, dtype or quantisation than what is loaded.
         """
         self.check_settings(settings, settings_where(loaded=True))
         other = copy(self)
@@ -110,7 +110,14 @@ class LocalSession(Session):
         s = self.settings
         self.status(f"Loading {name} …")
         return load_model(
-            name, s.device, s.dtype, self.warn, self.status, packed=s.packed, drafts=drafts
+            name,
+            s.device,
+            s.dtype,
+            self.warn,
+            self.status,
+            packed=s.packed,
+            drafts=drafts,
+            quantize=s.quantize,
         )
 
     def _captured(self, model: TargetModel) -> TargetModel:

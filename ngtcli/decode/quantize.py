@@ -1,0 +1,240 @@
+"""Models whose linear layers are quantised, tensor by tensor as their weights come.
+
+`transformers` reads a checkpoint and calls for each weight that is to be quantised; it is given
+tensors that are read when they are asked for, so that no more than one is in memory besides what
+stays. Quantised are the layers that could be packed (packed.py), the head among them. An embedding
+tied to the head reads its rows from the head's integers. What stays as it is: norms, biases,
+embeddings of their own, layers that route to experts, and weights that are not those of nn.Linear,
+such as the experts of most mixtures and the projections of GPT-2.
+"""
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers.core_model_loading import ConversionOps
+from transformers.quantizers import HfQuantizer
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from ngtcli.decode.int8 import Int8Embedding, Int8Linear, Way, layer_of
+from ngtcli.decode.int8_order import Packer
+from ngtcli.decode.packed import Place, packable
+
+_METHOD = "ngt_int8"
+_INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
+_ROUTERS = ("gate", "router", "shared_expert_gate")  # choose experts: a small error is another one
+_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+
+
+@dataclass(slots=True)
+class Layers:
+    """Where weights of a model are quantised, by their names, and what was; an empty model's."""
+
+    way: Way
+    dtype: torch.dtype  # between the layers
+    packer: Packer = field(default_factory=Packer)
+    places: dict[str, Place] = field(default_factory=dict)
+    bytes: int = 0
+
+    def find(self, hf: Any, stored: Iterable[str] = ()) -> None:
+        """Find them in a model whose weights have no values yet.
+
+        An embedding and a head whose weights are both `stored` are not tied.
+        """
+        for target, source in hf.all_tied_weights_keys.items():  # not yet tied while one loads
+            parent, _, own = target.rpartition(".")
+            setattr(hf.get_submodule(parent), own, hf.get_parameter(source))
+        names = {id(module): name for name, module in hf.named_modules()}
+        both = set(stored)
+        for place in packable(hf, hf.device.type):
+            if place.name in _ROUTERS:
+                continue
+            own = f"{names[id(place.layer)]}.weight"
+            if place.tied is None:
+                self.places[own] = place
+                continue
+            other = f"{names[id(getattr(*place.tied))]}.weight"
+            if {own, other} <= both:
+                place, other = Place(place.parent, place.name, None), own
+            self.places |= {own: place, other: place}
+            for tied in (own, other):
+                hf.all_tied_weights_keys.pop(tied, None)
+
+    def names(self, name: str) -> set[str]:
+        """The names of the weight of this name."""
+        return {own for own, place in self.places.items() if place is self.places[name]}
+
+    def put(self, name: str, weight: Tensor) -> None:
+        """Quantise a weight, and put the layer in its place."""
+        place = self.places[name]
+        layer = layer_of(weight, place.layer.bias, self.way, self.packer)
+        order = self.packer.order(*weight.shape)
+        if place.tied is not None and order is None:
+            own = nn.Parameter(weight.to(self.dtype), requires_grad=False)
+            getattr(*place.tied).weight = own
+        elif place.tied is not None and order is not None:
+            setattr(*place.tied, Int8Embedding(layer, order, self.dtype))
+        setattr(place.parent, place.name, layer)
+        self.bytes += weight.numel()
+
+
+class _Config(QuantizationConfigMixin):  # type: ignore[misc]
+    """What `transformers` is told of the quantisation; it never reaches a file."""
+
+    def __init__(self, layers: Layers, stored: Iterable[str]) -> None:
+        self.quant_method, self.layers, self.stored = _METHOD, layers, stored
+
+    def __deepcopy__(self, memo: Any) -> "_Config":
+        return self  # the layers are those of one model
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"quant_method": self.quant_method}
+
+
+class _Quantizer(HfQuantizer):  # type: ignore[misc]
+    """The hook of `transformers` that is called for each weight."""
+
+    def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
+        self.quantization_config.layers.find(model, self.quantization_config.stored)
+
+    def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:
+        self.remove_quantization_config(model)
+
+    def param_needs_quantization(self, model: Any, param_name: str, **_: Any) -> bool:
+        return param_name in self.quantization_config.layers.places
+
+    def get_quantize_ops(self) -> ConversionOps:
+        return _Quantize(self.quantization_config.layers)
+
+    def is_serializable(self) -> bool:
+        return False
+
+    @property
+    def is_trainable(self) -> bool:
+        return False
+
+
+class _Quantize(ConversionOps):  # type: ignore[misc]
+    def __init__(self, layers: Layers) -> None:
+        self.layers = layers
+
+    def convert(
+        self,
+        input_dict: dict[str, Any],
+        full_layer_name: str = "",
+        missing_keys: set[str] | None = None,
+        **_: Any,
+    ) -> dict[str, Tensor]:
+        """Puts the layers of weights in their places; returns those that do not fit."""
+        rest, places = {}, self.layers.places
+        for key, value in input_dict.items():
+            weight = value[0] if isinstance(value, list) else value
+            name = key if key in places else full_layer_name
+            if name not in places or weight.shape != places[name].layer.weight.shape:
+                places.pop(name, None)  # a wrong shape is reported as any other's
+                rest[name] = weight
+                continue
+            for own in self.layers.names(name):
+                if missing_keys is not None:
+                    missing_keys.discard(own)
+            self.layers.put(name, weight)
+        return rest
+
+
+register_quantization_config(_METHOD)(_Config)
+register_quantizer(_METHOD)(_Quantizer)
+
+
+def load_quantized(path: str, dtype: torch.dtype, way: Way) -> tuple[Any, dict[str, Any]]:
+    """The model in a folder, or of a hub id, and the loading report of `transformers`.
+
+    Raises what `transformers` raises.
+    """
+    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    tensors = _tensors(Path(path))
+    layers = Layers(way, dtype)
+    told: dict[str, Any] = {
+        "quantization_config": _Config(layers, tensors or ()),
+        "output_loading_info": True,
+        "ignore_mismatched_sizes": True,
+    }
+    if tensors is None:  # a pickle, or a download
+        auto = AutoModelForCausalLM.from_pretrained
+        hf, report = auto(path, dtype="auto", trust_remote_code=False, **told)
+    else:
+        kind = type(_empty(config))
+        own = _dtype(tensors.values())
+        hf, report = kind.from_pretrained(
+            None, config=config, state_dict=tensors, dtype=own, **told
+        )
+        with suppress(OSError):  # it has none
+            hf.generation_config = GenerationConfig.from_pretrained(path)
+    return as_dtype(hf, dtype), report
+
+
+def as_dtype(hf: Any, dtype: torch.dtype) -> Any:
+    """The model with its floating parameters in a dtype, changed one at a time; buffers stay."""
+    for parameter in hf.parameters():
+        if parameter.is_floating_point() and parameter.dtype != dtype:
+            parameter.data = parameter.data.to(dtype)
+    hf.config.dtype = hf.config.get_text_config().dtype = dtype
+    return hf.requires_grad_(False).eval()
+
+
+def _empty(config: Any) -> Any:
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+def _tensors(folder: Path) -> dict[str, Any] | None:
+    """What reads each tensor of a checkpoint when it is asked for; None without safetensors.
+
+    Read, not mapped: pages of a mapped file stay in memory until all of it is read.
+    """
+    try:
+        files = {_WHOLE}
+        if not (folder / _WHOLE).is_file():
+            index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+            files = set(index["weight_map"].values())
+        opened: list[Any] = [
+            safe_open(str(folder / file), "pt", backend="pread") for file in sorted(files)
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    found: dict[str, Any] = {}
+    for file in opened:
+        found |= {name: file.get_slice(name) for name in file.offset_keys()}
+    return found
+
+
+def _dtype(slices: Iterable[Any]) -> torch.dtype:
+    """The dtype of most tensors, so that none is converted before it is quantised."""
+    found = [_DTYPES.get(one.get_dtype()) for one in slices]
+    known = [dtype for dtype in found if dtype is not None]
+    return max(set(known), key=known.count) if known else torch.float32
+
+
+def quantized_bytes(empty: Any) -> int:
+    """The bytes that the integers of a model take, which has no memory for its weights."""
+    layers = Layers(Way(), empty.dtype)
+    layers.find(empty)
+    return sum({id(p): p.layer.weight.numel() for p in layers.places.values()}.values())
+
+
+def words(hf: Any, seconds: float) -> str:
+    """What was quantised, as a line."""
+    whole = sum(m.packed.numel() for m in hf.modules() if isinstance(m, Int8Linear))
+    rest = sum(p.nbytes for p in hf.parameters() if p.is_floating_point())
+    name = str(hf.dtype).removeprefix("torch.")
+    return (
+        f"Quantised {whole / 1e6:,.0f} MB of weights to int8 in {seconds:.1f} s;"
+        f" {rest / 1e6:,.0f} MB stay in {name}."
+    )

@@ -1,0 +1,133 @@
+"""Whole models whose layers are quantised while they are read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_int8 import WAY
+from tiny_models import FAMILIES, make_hf
+from torch import nn
+
+from ngtcli.config import Settings
+from ngtcli.decode.int8 import Int8Embedding, Int8Linear, quantized
+from ngtcli.decode.load import int8_way
+from ngtcli.decode.quantize import load_quantized, quantized_bytes
+from ngtcli.errors import ModelError
+from ngtcli.measure.options import find_shape
+from ngtcli.measure.shape_model import make_hf as make_shape
+from ngtcli.measure.shape_model import plan
+
+pytestmark = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+SCALED = ("gemma",)  # their embeddings are not plain ones, so a head tied to one stays
+
+
+def saved(folder: Path, hf: Any, **how: Any) -> str:
+    hf.save_pretrained(folder, **how)
+    return str(folder)
+
+
+def loaded(folder: str, dtype: torch.dtype = torch.float32) -> tuple[Any, dict[str, Any]]:
+    assert WAY is not None
+    return load_quantized(folder, dtype, WAY)
+
+
+def dequantized(hf: Any) -> Any:
+    """The model with the weights that the integers stand for, in float32; changed in place."""
+    with torch.no_grad():
+        for module in hf.modules():
+            if type(module) is nn.Linear:
+                whole, scale = quantized(module.weight)
+                module.weight.copy_(whole * scale[:, None])
+    return hf
+
+
+@torch.inference_mode()
+def scores(hf: Any) -> torch.Tensor:
+    out: torch.Tensor = hf(torch.arange(3, 40)[None]).logits
+    return out
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_gives_what_its_dequantised_weights_give(
+    family: str, tied: bool, tmp_path: Path
+) -> None:
+    hf = make_hf(family, tie_word_embeddings=tied)
+    found, report = loaded(saved(tmp_path, hf))
+    assert not any(report.values())
+    keeps_head = tied and family.startswith(SCALED)
+    assert [n for n, m in found.named_modules() if isinstance(m, nn.Linear)] == (
+        ["lm_head"] if keeps_head else []
+    )
+    assert isinstance(found.get_input_embeddings(), Int8Embedding) == (tied and not keeps_head)
+    true = scores(hf if keeps_head else dequantized(hf))
+    assert ((scores(found) - true).norm() / true.norm()) < 0.06  # inputs are rounded as well
+
+
+def test_shards_give_what_one_file_gives(tmp_path: Path) -> None:
+    hf = make_hf("llama").to(torch.bfloat16)
+    one, _ = loaded(saved(tmp_path / "one", hf))
+    many, _ = loaded(saved(tmp_path / "many", hf, max_shard_size="10KB"))
+    assert len(list((tmp_path / "many").glob("*.safetensors"))) > 1
+    assert torch.equal(scores(one), scores(many))
+
+
+def test_a_pickle_gives_what_safetensors_give(tmp_path: Path) -> None:
+    hf = make_hf("qwen2")
+    one, _ = loaded(saved(tmp_path / "one", hf))
+    (tmp_path / "pickle").mkdir()
+    torch.save(hf.state_dict(), tmp_path / "pickle" / "pytorch_model.bin")
+    hf.config.save_pretrained(tmp_path / "pickle")
+    assert torch.equal(scores(one), scores(loaded(str(tmp_path / "pickle"))[0]))
+
+
+def test_between_the_layers_is_the_dtype_asked_for(tmp_path: Path) -> None:
+    folder = saved(tmp_path, make_hf("llama").to(torch.bfloat16))
+    for dtype in (torch.float32, torch.bfloat16):
+        hf, _ = loaded(folder, dtype)
+        assert hf.dtype == scores(hf).dtype == dtype
+
+
+def test_a_weight_of_another_shape_is_reported(tmp_path: Path) -> None:
+    folder = saved(tmp_path, make_hf("llama"))
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 40}))
+    _, report = loaded(folder)
+    assert len(report["mismatched_keys"]) == 6
+
+
+def test_lacking_weights_are_reported(tmp_path: Path) -> None:
+    hf = make_hf("llama")
+    state = {n: v for n, v in hf.state_dict().items() if "layers.1.mlp" not in n}
+    _, report = loaded(saved(tmp_path, hf, state_dict=state))
+    assert len(report["missing_keys"]) == 3
+
+
+def test_the_generation_config_is_read(tmp_path: Path) -> None:
+    hf = make_hf("llama")
+    hf.generation_config.eos_token_id = [5, 7]
+    assert loaded(saved(tmp_path, hf))[0].generation_config.eos_token_id == [5, 7]
+
+
+def test_a_shape_is_made_of_quantised_layers() -> None:
+    planned = plan(find_shape("qwen2.5-0.5b"), Settings(quantize="int8"))
+    full = plan(find_shape("qwen2.5-0.5b"), Settings(dtype="float32"))
+    assert planned.weight_bytes < 0.3 * full.weight_bytes
+    assert quantized_bytes(planned.empty) > 0.99 * planned.parameters
+
+
+def test_another_device_is_refused_in_two_lines() -> None:
+    with pytest.raises(ModelError, match="int8 is for a CPU") as error:
+        int8_way("cuda")
+    assert "--device cpu" in error.value.hint
+
+
+def test_a_made_shape_has_layers_of_integers(tmp_path: Path) -> None:
+    config = make_hf("llama", tie_word_embeddings=True).config.to_dict()
+    (tmp_path / "config.json").write_text(json.dumps(config, default=str))
+    hf = make_shape(plan(find_shape(str(tmp_path / "config.json")), Settings(quantize="int8")))
+    assert not any(type(module) is nn.Linear for module in hf.modules())
+    assert sum(isinstance(module, Int8Linear) for module in hf.modules()) == 15
+    assert torch.isfinite(scores(hf)).all()
