@@ -10,10 +10,12 @@ from helpers import FakeBackend, make_drafter, make_hf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_exact import SAMPLINGS, Guessing, rounded, run
+from torch import nn
 
 from ngtcli.config import Settings
 from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.layer_bits import layers_are_alike
 from ngtcli.decode.layout import exact_size
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_layers, packable
@@ -40,6 +42,23 @@ def test_rows_that_do_not_fill_vectors_are_found() -> None:
                           ({**WHOLE, "intermediate_size": 136}, False)):  # fmt: skip
         model = bfloat16(make_hf("llama", **changes))
         assert rows_fill_vectors(model, [1, 2, 4, 8, 36]) == fill
+
+
+class Rare(nn.Linear):
+    """Gives a lone row another bit in one number of some thousands."""
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        out = super().forward(given).double().mul(4096).round().div(4096)  # the same on any machine
+        odd = given.shape[1] == 1 and (out * 4096).long() % 4001 == 0
+        return (out + odd / 4096 if given.shape[1] == 1 else out).to(given.dtype)
+
+
+def test_a_layer_that_seldom_shows_the_number_of_rows_is_found() -> None:
+    layer = Rare(16, 24).double()
+    assert not layers_are_alike(layer, [1, 2, 4, 36]) and layers_are_alike(layer, [4, 8, 36])
+    unknown = nn.Module()
+    unknown.experts = nn.Parameter(torch.zeros(2, 3, 4))
+    assert not layers_are_alike(unknown, [4, 8])
 
 
 def bfloat16(hf: Any) -> TargetModel:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from ngtcli.config import SETTINGS
 from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.layer_bits import is_alike
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import (
     packed_copy,
@@ -23,11 +23,12 @@ from ngtcli.decode.packed import (
     try_packing,
     worth_packing,
 )
-from ngtcli.model_files.dtypes import FOLDER, ROWS, DtypeTrial
+from ngtcli.model_files.dtypes import FOLDER, DtypeTrial
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
 
 _TOKENS = 900  # of a text for which exactness is tried: kept for all up to 1,024 places
+_SIZES = 4, 8, 32  # rows; fewer may have another product: passes are padded to four then
 _HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -99,26 +100,10 @@ def try_dtype(hf: Any, name: str) -> DtypeTrial:
     own = remembered_trial(hf).find(lambda: try_packing(places), timed=True)
     packs = own.pays(drafts=True)
     layers = [some[0] for some, _ in samples(places)]
-    alike = all(_is_alike(packed_copy(layer) if packs else layer, layer) for layer in layers)
+    if packs:
+        layers = [packed for layer in layers if (packed := packed_copy(layer)) is not None]
+    alike = all(is_alike(layer, hf.dtype, _SIZES) for layer in layers)
     single = try_packing(places, torch.float32)
     others = single.packed if single.agrees else single.unpacked
     one, few, many = map(min, single.unpacked, others)
     return DtypeTrial(name, dtype, own.packed if packs else own.unpacked, (one, few, many), alike)
-
-
-def _is_alike(layer: nn.Module | None, like: nn.Linear) -> bool:
-    """Whether a layer gives rows the same bits over two to 32 rows.
-
-    One row, and two, may have another product: passes are padded to four then.
-    """
-    if layer is None:
-        return False
-    most = ROWS[-1]
-    source = torch.Generator().manual_seed(0)
-    rows = torch.randn((1, most, like.in_features), generator=source).to(like.weight.dtype)
-    true = layer(rows)
-    return all(
-        torch.equal(layer(rows[:, at : at + size]), true[:, at : at + size])
-        for size in (4, 8)
-        for at in range(0, most, size)
-    )

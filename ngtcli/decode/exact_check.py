@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ngtcli.decode.layer_bits import layers_are_alike
 from ngtcli.decode.layout import LEAST, exact_size, rows_alike
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import elements
@@ -101,7 +102,10 @@ def _weights(hf: Any) -> str:
 def gives_equal_bits(model: TargetModel, rows: PassRows, places: int) -> bool:
     """Whether paths have the same bits in several groupings. False where the model raises."""
     try:
-        if not rows.are_fixed and not rows_fill_vectors(model, sizes_of(model, rows)):
+        sizes = sizes_of(model, rows)
+        if not rows.are_fixed and not (
+            layers_are_alike(model.hf, sizes) and rows_fill_vectors(model, sizes)
+        ):
             return False
         return all(case.agrees() for case in _cases(model, rows, places))
     except (MemoryError, torch.OutOfMemoryError):
