@@ -13,6 +13,7 @@ from helpers import HARBOUR, make_hf, ngt
 
 from ngtcli.decode import dtype_trial as room
 from ngtcli.decode.dtype_trial import half_of, load_in_best, remembered_dtype, try_dtype
+from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.load import load_model
 from ngtcli.decode.packed import packable, remembered_trial, try_packing
 from ngtcli.draft.drafter import PassRows
@@ -54,7 +55,7 @@ class Model:
     """Stands in for a model that was loaded in a dtype."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype, self.dtype_reason = dtype, ""
+        self.dtype, self.dtype_reason, self.plain_reason = dtype, "", ""
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_a_model_is_read_in_the_dtype_that_is_chosen_and_tried_once(
 
         prepare: Callable[[Any], Any] = lambda hf: hf  # noqa: E731
         config = make_hf("llama").config
-        model = load_in_best("m", config, BF16, load, prepare, lambda _: None)
+        model = load_in_best("m", config, BF16, load, prepare, lambda _: None, 32)
         assert model.dtype == read[-1] and "times as quick" in model.dtype_reason
         found.append(read)
     assert found == reads and tried == ["m"]
@@ -140,6 +141,25 @@ def test_a_model_is_what_loading_in_that_dtype_gives(
         for name, one in ours.items():
             same = [t.to_dense() if t.is_mkldnn else t for t in (one, theirs[name])]
             assert torch.equal(*same)
+
+
+@builtin
+def test_exactness_is_asked_of_the_weights_at_each_load_and_for_the_drafts_to_come(
+    half_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def of_any_number(rows: ExactRows, num_draft: int, tokens: int) -> PassRows | None:
+        asked.append(num_draft)
+        return PassRows(num_draft, 1) if num_draft < 64 else None
+
+    monkeypatch.setattr(room, "try_dtype", lambda hf, name: QUICK)
+    monkeypatch.setattr(room.ExactRows, "of_any_number", of_any_number)
+    path = str(half_folder)
+    for num_draft, dtype in ((32, BF16), (8, BF16), (64, torch.float32), (32, torch.float32)):
+        model = load_model(path, device="cpu", num_draft=num_draft)
+        assert model.dtype == dtype and model.dtype_reason
+    assert asked == [32, 8, 64]  # once it is not exact, it is not read in half precision again
 
 
 @builtin

@@ -3,6 +3,7 @@
 import random
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -117,6 +118,16 @@ def test_auto_takes_passes_of_any_size_in_half_precision_where_they_are_exact() 
     free = rows.of_any_number(32, 100)
     assert free is None or (free.most == 36 and free.least in (1, 4))
     assert rows.choose("auto", 32, 100) == free and rows.choose("off", 32, 100) is None
+
+
+def test_half_precision_that_a_trial_chose_is_exact_at_the_price_of_rows() -> None:
+    model, steep = bfloat16(make_hf("llama")), Costs({1024: CostCurve({1: 1.0, 64: 9.0})})
+    rows = ExactRows(model, lambda: steep, print)
+    with patch.object(rows, "of_any_number", return_value=None):
+        assert rows.choose("auto", 31, 100) is None
+        with patch.object(rows, "_reason", return_value=""):
+            model.dtype_reason = "it is quicker"
+            assert rows.choose("auto", 31, 100) == PassRows.fixed(32)
 
 
 @settings(max_examples=40, deadline=None)

@@ -6,13 +6,13 @@ float32 in its better way, and if decoding is exact in passes of any number of r
 first, for that is quick, then by the whole model. Otherwise the model is loaded in float32.
 """
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from ngtcli.config import SETTINGS
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.layer_bits import is_alike
 from ngtcli.decode.model import TargetModel
@@ -54,33 +54,42 @@ def load_in_best(
     read: Callable[[torch.dtype], Any],
     prepare: Callable[[Any], TargetModel],
     progress: Callable[[str], None],
+    num_draft: int | None,
 ) -> TargetModel:
     """The model in the dtype that its trial chooses; `dtype_reason` says why.
 
     `read` gives the `transformers` model in a dtype, `prepare` what is computed with. At the first
-    load both dtypes may be read, one after the other.
+    load both dtypes may be read, one after the other. With drafts of up to `num_draft` nodes, its
+    own dtype counts only if it is exact: what is stored of that is of these very weights.
     """
-    made: list[TargetModel] = []
+    made: list[Any] = []
 
     def make() -> DtypeTrial:
-        made.clear()
-        hf = read(half)
+        made.append(read(half))
         progress(f"Trying whether {name_of(half)} is quicker than float32 …")
-        trial = try_dtype(hf, name)
-        if trial.chosen == "float32":
-            return trial
-        model = prepare(hf)
-        found = ExactRows(model, lambda: None, progress)
-        rows = found.of_any_number(int(SETTINGS["num_draft"].default), _TOKENS)
-        made.append(model)
-        return replace(trial, alike=rows is not None)
+        return try_dtype(made[0], name)
 
-    trial = remembered_dtype(name, config, half).find(make, timed=True)
-    if trial.chosen == "float32":
-        made.clear()  # its memory is free before the other is read
-    model = made.pop() if made else prepare(read(getattr(torch, trial.chosen)))
+    stored = remembered_dtype(name, config, half)
+    trial = stored.find(make)
+    if trial.chosen != "float32":
+        model = prepare(made.pop() if made else read(half))
+        if num_draft is None or _is_exact(model, num_draft, progress):
+            model.dtype_reason = trial.reason
+            return model
+        trial = replace(trial, alike=False)
+        stored.save(trial)  # or each start would read both
+        del model
+    made.clear()
+    gc.collect()  # its memory is free before the other is read; a model and its passes are a circle
+    model = prepare(read(torch.float32))
     model.dtype_reason = trial.reason
     return model
+
+
+def _is_exact(model: TargetModel, num_draft: int, progress: Callable[[str], None]) -> bool:
+    """Whether passes of any number of rows give a row the same bits, after a text of usual size."""
+    rows = ExactRows(model, lambda: None, progress).of_any_number(num_draft, _TOKENS)
+    return rows is not None or bool(model.plain_reason)
 
 
 def remembered_dtype(name: str, config: Any, half: torch.dtype) -> Remembered[DtypeTrial]:

@@ -63,7 +63,9 @@ class ExactRows:
             if found is not None:
                 return found
         rows = PassRows.fixed(block_rows(num_draft + 1))
-        if wanted == "auto" and not self._costs_nothing(rows.most):
+        # Half precision that was chosen for being exact stays so, at the price of rows.
+        is_chosen = model.dtype != torch.float32 and bool(model.dtype_reason)
+        if wanted == "auto" and not is_chosen and not self._costs_nothing(rows.most):
             return None
         reason = self._reason(rows, capacity_for(tokens + rows.most))
         if reason and wanted == "on":

@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,13 +57,16 @@ def load_model(
     packed: bool = True,
     drafts: bool = True,
     quantize: str = "none",
+    num_draft: int | None = None,
+    ready: Callable[[TargetModel], object] = lambda _: None,
 ) -> TargetModel:
     """Load a model by folder, hub id or "builtin". Raises ModelError.
 
     `warn` is called for weights that the model does not use and tokens that it does not know,
     `progress` for what takes long.
     With `packed` weights are packed on a CPU where that pays; `drafts`: drafts will be verified.
-    `quantize` is "none" or "int8", as the setting.
+    `quantize` is "none" or "int8", as the setting. With `num_draft` the "auto" dtype is exact with
+    drafts of so many nodes. `ready` is called with the model before that is found out.
     """
     path = find(name)
     where = pick_device(device)
@@ -94,11 +98,13 @@ def load_model(
             check_weights(name, report, warned)
             return hf.to(where).eval() if way is None else hf
 
-    def prepare(hf: Any) -> TargetModel:
+    def prepare(hf: Any, slow: Notify = warn) -> TargetModel:
         if where == "cpu" and way is None:
-            pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
+            pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=slow, progress=progress)
         use_grouped(hf)
-        return target_model(hf, tokenizer, name, progress)
+        model = target_model(hf, tokenizer, name, progress)
+        ready(model)
+        return model
 
     if way is not None:
         begin = time.perf_counter()
@@ -107,7 +113,8 @@ def load_model(
         progress(words(hf, time.perf_counter() - begin))
         model = prepare(hf)
     elif (dtype, where) == ("auto", "cpu") and packed and (half := _half(path, name)):
-        model = load_in_best(name, *half, read, prepare, progress)
+        of_best = partial(prepare, slow=lambda _: None)  # it is quicker than float32
+        model = load_in_best(name, *half, read, of_best, progress, num_draft)
     else:
         model = prepare(read(pick_dtype(dtype, where)))
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0

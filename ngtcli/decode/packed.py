@@ -357,14 +357,14 @@ def try_packing(places: Sequence[Place], dtype: torch.dtype | None = None) -> Tr
             layers = [deepcopy(layer).to(dtype) for layer in layers]
         copies = [copy for layer in layers if (copy := packed_copy(layer)) is not None]
         agrees = agrees and len(copies) == len(layers)
-        shape, dtype = (layers[0].in_features,), layers[0].weight.dtype
+        shape, own = (layers[0].in_features,), layers[0].weight.dtype
         for at, rows in enumerate(ROWS):
             source = torch.Generator().manual_seed(0)
-            inputs = torch.randn((1, rows, *shape), generator=source).to(dtype)
+            inputs = torch.randn((1, rows, *shape), generator=source).to(own)
             if agrees:
                 true, found = (way[0](inputs).double() for way in (layers, copies))
                 error, scale = (of.square().mean().sqrt() for of in (found - true, true))
-                agrees = bool(error <= _TOLERANCE[dtype] * scale)
+                agrees = bool(error <= _TOLERANCE[own] * scale)
             seconds[:, at] += np.multiply(_seconds((layers, copies or layers), inputs), count)
     return Trial(agrees, *((one, few, many) for one, few, many in seconds.tolist()))
 

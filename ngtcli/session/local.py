@@ -80,8 +80,12 @@ class LocalSession(Session):
         if method.entry.costs:
             check_names(settings.background)
         use_threads(settings.threads)
-        model = self._load(settings.model, drafts=settings.method != "none")
-        self.model: TargetModel = self._captured(model)
+        self.model: TargetModel = self._load(
+            settings.model,
+            drafts=settings.method != "none",
+            num_draft=method.settings.num_draft,
+            ready=self._captured,
+        )
         if settings.draft_model:
             self._assistant = AssistantModel(self._captured(self._load_assistant()), settings)
             self.parse_method().check()
@@ -106,7 +110,8 @@ class LocalSession(Session):
             other._assistant = AssistantModel(self._assistant.model, settings)
         return other
 
-    def _load(self, name: str, drafts: bool) -> TargetModel:
+    def _load(self, name: str, **more: Any) -> TargetModel:
+        """A model by the settings; `more` as for `load_model`."""
         s = self.settings
         self.status(f"Loading {name} …")
         return load_model(
@@ -116,8 +121,8 @@ class LocalSession(Session):
             self.warn,
             self.status,
             packed=s.packed,
-            drafts=drafts,
             quantize=s.quantize,
+            **more,
         )
 
     def _captured(self, model: TargetModel) -> TargetModel:
