@@ -1,5 +1,6 @@
 """Whole models whose layers are quantised while they are read."""
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from ngtcli.decode.load import int8_way
 from ngtcli.decode.quantize import load_quantized, quantized_bytes
 from ngtcli.errors import ModelError
 from ngtcli.measure.options import find_shape
+from ngtcli.measure.shape_model import _shared, plan
 from ngtcli.measure.shape_model import make_hf as make_shape
-from ngtcli.measure.shape_model import plan
 
 pytestmark = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
 SCALED = ("gemma",)  # their embeddings are not plain ones, so a head tied to one stays
@@ -74,13 +75,36 @@ def test_shards_give_what_one_file_gives(tmp_path: Path) -> None:
     assert torch.equal(scores(one), scores(many))
 
 
-def test_a_pickle_gives_what_safetensors_give(tmp_path: Path) -> None:
-    hf = make_hf("qwen2")
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_pickle_gives_what_safetensors_give(tmp_path: Path, tied: bool) -> None:
+    hf = make_hf("qwen2", tie_word_embeddings=tied)
     one, _ = loaded(saved(tmp_path / "one", hf))
     (tmp_path / "pickle").mkdir()
     torch.save(hf.state_dict(), tmp_path / "pickle" / "pytorch_model.bin")
     hf.config.save_pretrained(tmp_path / "pickle")
     assert torch.equal(scores(one), scores(loaded(str(tmp_path / "pickle"))[0]))
+
+
+def test_weights_that_are_quantised_already_are_refused(tmp_path: Path) -> None:
+    folder = saved(tmp_path, make_hf("llama"))
+    config = json.loads((tmp_path / "config.json").read_text())
+    given = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(config | given))
+    with pytest.raises(ModelError, match="quantised already"):
+        loaded(folder)
+
+
+def test_a_copy_that_shares_the_weights_outlives_the_model(tmp_path: Path) -> None:
+    hf, _ = loaded(saved(tmp_path, make_hf("qwen2", tie_word_embeddings=True)))
+    true, other = scores(hf).clone(), _shared(hf)
+    mine, theirs = (
+        [m.held.data_ptr() for m in model.modules() if getattr(m, "held", None) is not None]
+        for model in (hf, other)
+    )
+    assert mine == theirs
+    del hf
+    gc.collect()
+    assert torch.equal(scores(other), true)
 
 
 def test_between_the_layers_is_the_dtype_asked_for(tmp_path: Path) -> None:

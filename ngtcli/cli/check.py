@@ -55,6 +55,7 @@ def check(
         model=settings.model,
         method=settings.method,
         dtype=settings.dtype,
+        quantize=settings.quantize,
         exact=all(c.exact for c in found),
         prompts=len(items),
         num_draft=num_drafts,

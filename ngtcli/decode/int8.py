@@ -162,7 +162,7 @@ def find_way() -> Way:
     Raises ModelError where there is none.
     """
     cpu, read = torch.device("cpu"), partial(from_json, _Found)
-    stored: Remembered[_Found] = Remembered("int8", cpu, (), read, to_json)
+    stored: Remembered[_Found] = Remembered("int8", cpu, (VERSION,), read, to_json)
     found = stored.find(_try, timed=True)
     if found.way is None:
         raise ModelError(

@@ -27,6 +27,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from ngtcli.decode.int8 import Int8Embedding, Int8Linear, Way, layer_of
 from ngtcli.decode.int8_order import Packer
 from ngtcli.decode.packed import Place, packable
+from ngtcli.errors import ModelError
 
 _METHOD = "ngt_int8"
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
@@ -138,6 +139,10 @@ class _Quantize(ConversionOps):  # type: ignore[misc]
         for key, value in input_dict.items():
             weight = value[0] if isinstance(value, list) else value
             name = key if key in places else full_layer_name
+            if name in places and isinstance(places[name].layer, Int8Linear):
+                if missing_keys is not None:
+                    missing_keys.discard(name)
+                continue  # a pickle has a tied weight under both names
             if name not in places or weight.shape != places[name].layer.weight.shape:
                 places.pop(name, None)  # a wrong shape is reported as any other's
                 rest[name] = weight
@@ -156,9 +161,11 @@ register_quantizer(_METHOD)(_Quantizer)
 def load_quantized(path: str, dtype: torch.dtype, way: Way) -> tuple[Any, dict[str, Any]]:
     """The model in a folder, or of a hub id, and the loading report of `transformers`.
 
-    Raises what `transformers` raises.
+    Raises what `transformers` raises, and ModelError for weights that are quantised already.
     """
     config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    if getattr(config, "quantization_config", None):
+        raise ModelError(f"{path}: its weights are quantised already", "Leave out --quantize.")
     tensors = _tensors(Path(path))
     layers = Layers(way, dtype)
     told: dict[str, Any] = {

@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 
 from ngtcli.config import Settings, settings_where
+from ngtcli.decode.int8 import is_quantized
+from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
 from ngtcli.decode.steps import PARTS
 from ngtcli.errors import ContextOverflowError, NgtError, counted
@@ -169,7 +171,7 @@ def running(
         return answer
 
     model = session_of(settings).model
-    on = machine(model.device, model.dtype)
+    on = machine(model)
     device = f"{on.device} with {counted(on.threads, 'thread')}"
     if on.device == "cuda":
         device = on.device_name
@@ -240,7 +242,7 @@ def run_live(
     measured, answers = made.measured(), made.answers()
     return LiveResult(
         model=settings.model,
-        machine=machine(model.device, model.dtype),
+        machine=machine(model),
         questions=len(measured),
         rounds=options.rounds,
         max_tokens=settings.max_tokens,
@@ -276,13 +278,14 @@ def judged(
     return quality.scores(found) if found else None
 
 
-def machine(device: torch.device, dtype: torch.dtype) -> Machine:
-    """What a model on `device` runs on."""
+def machine(model: TargetModel) -> Machine:
+    """What a model runs on, and in: a dtype, or int8 between layers of one."""
+    device, dtype = model.device, str(model.dtype).removeprefix("torch.")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return Machine(
         device=device.type,
         device_name=name,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=f"int8 in {dtype}" if is_quantized(model.hf) else dtype,
         threads=torch.get_num_threads(),
         cores=os.cpu_count(),
     )

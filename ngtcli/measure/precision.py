@@ -185,7 +185,7 @@ def compare(
     judge, rows, notes = Quality(), list[Scored](), list[str]()
     for own in (reference_of(settings), settings):
         session = LocalSession(replace(own, method=BASELINE), progress, warn, persist=False)
-        on = machine(session.model.device, session.model.dtype)
+        on = machine(session.model)
         try:
             prompts = build_prompts(session, items, preset)
         except ContextOverflowError as error:
@@ -195,8 +195,7 @@ def compare(
             notes.append(f"no questions were asked: {error}")
         found = list(_passages(session.model, texts, items, prompts))
         passages, note = _within(found, session.model.vocabulary)
-        weights = _named(own, on.dtype)
-        made = score(session.model, passages, weights, rows[0] if rows else None, progress)
+        made = score(session.model, passages, on.dtype, rows[0] if rows else None, progress)
         if items:
             made.scores = _answered(session, items, prompts, judge, progress)
         rows.append(made)
@@ -218,11 +217,6 @@ def compare(
 def reference_of(settings: Settings) -> Settings:
     """The settings of the model that others are set against."""
     return replace(settings, dtype="float32", quantize="none")
-
-
-def _named(settings: Settings, dtype: str) -> str:
-    """How a row calls the weights."""
-    return dtype if settings.quantize == "none" else f"{settings.quantize} in {dtype}"
 
 
 def _passages(

@@ -325,6 +325,7 @@ class CheckReport:
     model: str
     method: str
     dtype: str = field(metadata=json_key(choices=SETTINGS["dtype"].choices))
+    quantize: str = field(metadata=json_key(choices=SETTINGS["quantize"].choices))
     exact: bool
     prompts: int
     num_draft: Sequence[int]

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 from transformers.utils import logging
@@ -201,4 +202,5 @@ def copies(device: str, settings: Settings, stock: bool) -> int:
 
 def _shared(hf: Any) -> Any:
     """Another model of the same weights, which are not copied."""
-    return deepcopy(hf, {id(t): t for t in (*hf.parameters(), *hf.buffers())})
+    own = (value for m in hf.modules() for value in vars(m).values() if isinstance(value, Tensor))
+    return deepcopy(hf, {id(t): t for t in (*hf.parameters(), *hf.buffers(), *own)})

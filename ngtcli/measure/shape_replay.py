@@ -214,7 +214,7 @@ def replay_with_passes(
         shape=planned.shape.name,
         parameters=planned.parameters,
         weight_bytes=planned.weight_bytes,
-        machine=machine(model.device, planned.dtype),
+        machine=machine(model),
         questions=len(measured),
         rounds=options.rounds,
         fresh=options.fresh,
