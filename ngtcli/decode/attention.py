@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -44,10 +44,10 @@ def use_grouped(hf: Any) -> bool:
     precision on a CPU groups do not matter, and a row's bits do not depend on others.
     """
     config, folds = hf.config.get_text_config(), hf.device.type == "cpu" and rounds(hf)
-    name, function, fewest = (FOLDED, attend_alike, 1) if folds else (NAME, attend, 2)
+    name, least, fewest = (FOLDED, LEAST, 1) if folds else (NAME, 0, 2)
     if getattr(config, "_attn_implementation", None) != "sdpa" or not _agrees(hf, config, fewest):
         return False
-    AttentionInterface.register(name, function)
+    AttentionInterface.register(name, partial(attend, least=least))
     AttentionMaskInterface.register(name, sdpa_mask)
     hf.set_attn_implementation(name)
     return bool(config._attn_implementation == name)
@@ -94,35 +94,24 @@ def attend(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
+    least: int = 0,
     **more: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """As `transformers`' attention by SDPA: (1, rows, heads, head_dim), and no weights.
 
-    What is not a pass of several rows under one mask for all heads is left to the original.
+    What is not a pass of several rows under one mask for all heads is left to the original. No
+    block of the kernel has fewer rows than `least`, which would get other bits.
     """
-    mask, one = attention_mask, query.shape[2] == 1  # one row is folded by the original, too
+    mask, rows = attention_mask, query.shape[2]
+    one = rows == 1 and not least  # it is folded by the original, too
     if mask is None or one or not _is_usual(module, query, key, mask, more):
         return _original(module, query, key, value, mask, more)
-    out = grouped(query, key, value, mask, more.get("scaling"))
-    return out.transpose(1, 2).contiguous(), None
-
-
-def attend_alike(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    **more: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """As `attend`; no block of the kernel has fewer rows than LEAST, which would get other bits."""
-    mask, rows = attention_mask, query.shape[2]
-    if mask is None or not _is_usual(module, query, key, mask, more):
-        return _original(module, query, key, value, mask, more)
     folded = rows * query.shape[1] // key.shape[1]
-    if (times := -(-LEAST // (folded if folded <= BLOCK else rows))) > 1:
+    if (times := -(-least // (folded if folded <= BLOCK else rows))) > 1:
         query, mask = query.repeat(1, 1, times, 1), mask.repeat(1, 1, times, 1)
-    out = grouped(query, key, value, mask, more.get("scaling"))[:, :, :rows]
+    out = grouped(query, key, value, mask, more.get("scaling"))
+    if times > 1:
+        out = out[:, :, :rows]
     return out.transpose(1, 2).contiguous(), None
 
 
