@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from ngtcli.decode.exact_rows import ExactRows
-from ngtcli.decode.layer_bits import is_alike
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import (
     packed_copy,
@@ -23,6 +22,7 @@ from ngtcli.decode.packed import (
     try_packing,
     worth_packing,
 )
+from ngtcli.decode.row_bits import is_alike
 from ngtcli.model_files.dtypes import FOLDER, DtypeTrial
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered

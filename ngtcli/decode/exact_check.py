@@ -15,19 +15,19 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ngtcli.decode.layer_bits import layers_are_alike
 from ngtcli.decode.layout import LEAST, exact_size, rows_alike
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import elements
 from ngtcli.decode.probe import use_attention
+from ngtcli.decode.row_bits import Watched, layers_are_alike
 from ngtcli.decode.trials import remembered
-from ngtcli.decode.vector_tails import rows_fill_vectors
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import ROOT, DraftTree
 
@@ -102,10 +102,7 @@ def _weights(hf: Any) -> str:
 def gives_equal_bits(model: TargetModel, rows: PassRows, places: int) -> bool:
     """Whether paths have the same bits in several groupings. False where the model raises."""
     try:
-        sizes = sizes_of(model, rows)
-        if not rows.are_fixed and not (
-            layers_are_alike(model.hf, sizes) and rows_fill_vectors(model, sizes)
-        ):
+        if not rows.are_fixed and not layers_are_alike(model.hf, sizes_of(model, rows)):
             return False
         return all(case.agrees() for case in _cases(model, rows, places))
     except (MemoryError, torch.OutOfMemoryError):
@@ -129,11 +126,12 @@ def has_experts(hf: Any) -> bool:
 def _cases(model: TargetModel, rows: PassRows, places: int) -> "Iterator[_Case]":
     path = _PATH if rows.are_fixed else max(_PATH, min(rows.most, _MANY))
     last = min(places - rows.most, model.context) - path
-    lengths = sorted({max(1, min(_PROMPT, last)), max(1, last)})
+    lengths, watched = sorted({max(1, min(_PROMPT, last)), max(1, last)}), Watched()
     for length in lengths:
-        yield _Case(model, 0, length, rows, places)
+        yield _Case(model, 0, length, rows, places, watched)
     for text in range(1, _TEXTS + 1) if has_experts(model.hf) else ():
-        yield _Case(model, text, lengths[text % len(lengths)], rows, places, alike=True)
+        length = lengths[text % len(lengths)]
+        yield _Case(model, text, length, rows, places, watched, alike=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +146,11 @@ class _Case:
     length: int
     rows: PassRows
     places: int
+    watched: Watched = field(default_factory=Watched)
     alike: bool = False
 
     def agrees(self) -> bool:
-        """Whether the path has the same bits in all its groupings."""
+        """Whether the path has the same bits in all its groupings, and numbers one formula."""
         if self.rows.are_fixed or self.alike:
             known = self._read(_PATH)
             seeds = (self.text,) if self.alike else range(_GROUPINGS)
@@ -162,7 +161,7 @@ class _Case:
         with self.model.passes.capturing_at_once():  # eager passes are compared with captured ones
             for grouping in groupings:
                 found = self._read(*grouping)
-                if not found.agrees(known):
+                if not (self.watched.alike and found.agrees(known)):
                     return False
                 known = max(known, found, key=lambda reading: len(reading.scores))
         return True
@@ -191,7 +190,8 @@ class _Case:
             if rng and not size:
                 together = rng.randint(1, together)
             tree = self._tree(path[at + 1 : at + together], rng, size) if rng else DraftTree()
-            scores += model.forward(path[at], tree)[:together].clone()
+            with self.watched if self.rows.most > 1 else nullcontext():
+                scores += model.forward(path[at], tree)[:together].clone()
             model.keep(range(together - 1))
             at += together
         return _Reading(scores, [rows[:, :, self.length :].clone() for rows in model.cache.rows()])
