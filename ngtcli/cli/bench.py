@@ -39,13 +39,7 @@ from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import INTERRUPTED, InputError, UsageError, counted
 from ngtcli.measure.machine import versions
 from ngtcli.measure.prompts import Item, add_noise, choose, example_texts, items_from
-from ngtcli.measure.results import (
-    Invocation,
-    LiveResult,
-    Measured,
-    QualityResult,
-    RecordResult,
-)
+from ngtcli.measure.results import Invocation, LiveResult, Measured, QualityResult, RecordResult
 from ngtcli.prompt.preset import Preset
 from ngtcli.render.bench_tables import bench_forms
 from ngtcli.system import process

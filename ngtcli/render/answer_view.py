@@ -16,15 +16,7 @@ from ngtcli.errors import counted
 from ngtcli.grounding.sources import Source, Sources
 from ngtcli.render.sinks import Run, TerminalSink
 from ngtcli.render.tables import cell
-from ngtcli.render.terminal import (
-    DIM,
-    cut,
-    drafted_style,
-    has_links,
-    paint,
-    reveal,
-    visible,
-)
+from ngtcli.render.terminal import DIM, cut, drafted_style, has_links, paint, reveal, visible
 
 # The format of Rich's export, without the fonts that its own one fetches from a server.
 _SVG = Path(__file__).parent / "answer_picture.svg"
