@@ -16,7 +16,7 @@ from ngtcli.measure.results import (
 )
 from ngtcli.measure.summary import OVERALL, AnyRow, Row, shown_columns
 from ngtcli.measure.summary import Column as Figure
-from ngtcli.render.page import Bar, Stack, bars, histogram, page, stacks
+from ngtcli.render.page import Bar, bars, histogram, page, stacks
 from ngtcli.render.tables import Column, Forms, Table, to_html, to_markdown, to_plain
 from ngtcli.render.terminal import one_line
 from ngtcli.render.terminal_tables import to_terminal
@@ -326,7 +326,7 @@ def _accepted(rows: Sequence[Row]) -> list[str]:
 def _parts(rows: Sequence[SplitRow]) -> list[str]:
     if not rows:
         return []
-    drawn = [Stack(label(r, rows), list(r.share.values()), _step(r.step_us)) for r in rows]
+    drawn = [(label(r, rows), list(r.share.values()), _step(r.step_us)) for r in rows]
     title = "Where the time goes"
     note = "Shares of prefill and of the parts of decoding; at the right, the mean time of a step."
     return _section(title, stacks(title, list(rows[0].share), drawn), note)
