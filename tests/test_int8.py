@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_models import make_hf
 from torch import Tensor, nn
 
 from ngtcli.decode import int8, int8_order
@@ -138,8 +139,47 @@ def test_the_way_that_is_found_is_right() -> None:
     assert found is not None and int8._is_right(found)
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 200), st.integers(1, 300), st.integers(1, 5), st.booleans())
+def test_padded_rows_leave_the_bits_of_the_others(
+    outputs: int, inputs: int, count: int, bias: bool
+) -> None:
+    layer, weight = made(outputs, inputs, bias)
+    rows = torch.randn(count, inputs)
+    single = layer(rows)
+    layer.way = replace(layer.way, least=4)
+    assert torch.equal(layer(rows), single)
+    whole, _ = layer.way.quantized(rows)
+    scale, zeros = torch.ones(outputs), torch.zeros(outputs, dtype=torch.int32)
+    sums = layer.way.product(whole, layer.packed, scale, zeros)
+    true = (whole.double() - layer.way.zero) @ quantized(weight)[0].double().T
+    assert torch.equal(sums.double(), true)  # whole numbers below 2 ** 24
+
+
+def test_the_least_rows_are_chosen_for_each_size_and_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hf = make_hf("llama")
+    hf.a, hf.b, hf.c = made(96, 64)[0], made(96, 64)[0], made(64, 96)[0]
+    asked = []
+
+    def timed(ways: Any, inputs: Tensor) -> list[float]:
+        asked.append(inputs.shape)
+        assert [way[0].way.least for way in ways] == [1, 4]
+        return [2.0, 1.0] if inputs.shape[1] == 64 else [1.0, 0.99]
+
+    monkeypatch.setattr(int8, "quickest", timed)
+    monkeypatch.setattr("ngtcli.system.remembered.busy", lambda threads: False)
+    for _ in range(2):  # the second time it is stored
+        for layer in (hf.a, hf.b, hf.c):
+            layer.way = replace(layer.way, least=1)
+        int8.choose_least(hf)
+        assert [layer.way.least for layer in (hf.a, hf.b, hf.c)] == [4, 4, 1]
+    assert asked == [(1, 64), (1, 96)]
+
+
 def test_no_other_way_than_the_trial_has_is_read_from_its_file() -> None:
-    for changes in ({"most": 126}, {"least": 0}):
+    for changes in ({"most": 126}, {"least": 0}, {"scheme": 0}):
         with pytest.raises(ValueError, match="another way"):
             replace(Way(), **changes)
 

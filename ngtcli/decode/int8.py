@@ -8,12 +8,13 @@ beside it; then scale and bias follow in float32.
 oneDNN's kernels differ in what they compute and how quickly. Without VNNI, products of 8 bits are
 summed in 16 and overflow, so inputs get 7 bits there; signed inputs are quick with AMX and take a
 reference kernel's seconds without. So a trial chooses (`find_way`), and no kernel is used whose
-results are not the integers' own.
+results are not the integers' own. For one to three rows a kernel may be slower than for four: that
+depends on the size of a layer, and is tried for each model (`choose_least`).
 """
 
-import time
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,8 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from ngtcli.decode.int8_order import Packer, layout, packed_weight
-from ngtcli.decode.packed import elements
+from ngtcli.decode.packed import COLD, elements, quickest
 from ngtcli.decode.scores import runs_exactly
+from ngtcli.decode.trials import remembered
 from ngtcli.errors import ModelError
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
@@ -38,16 +40,17 @@ _AT_ONCE = 1 << 24  # elements that are float32 at once while weights are quanti
 class Way:
     """How the kernel takes inputs: from -`most` to `most`; unsigned, `most` + 1 is added.
 
-    Fewer rows than `least` are padded, where these have a slower kernel. Raises ValueError for
-    others than the trial chooses from.
+    Fewer rows than `least` are padded, where these have a slower kernel; the bits are the same.
+    Raises ValueError for others than the trials choose from.
     """
 
     signed: bool = False
     most: int = 127
-    least: int = 4
+    least: int = 1
+    scheme: int = VERSION
 
     def __post_init__(self) -> None:
-        if self.most not in (127, 63) or self.least not in _LEAST:
+        if self.scheme != VERSION or self.most not in (127, 63) or self.least not in (1, _LEAST):
             raise ValueError("another way")
 
     @property
@@ -142,11 +145,10 @@ def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
     return whole, scale
 
 
-_LEAST = (1, 4)  # rows of the least product that are tried
+_LEAST = 4  # rows of the least product, where it is not one
 _SHAPES = ((4864, 896), (896, 4864), (2048, 2048))  # timed: layers of models of 0.5B and 1B
 _SMALL = (256, 256)  # of a layer that the reference kernel computes in 10 to 50 ms
 _ROWS = (1, 4, 8, 32)  # timed
-_REPEATS = 5
 _SLOW = 10.0  # times as long as unsigned inputs: then signed ones take the reference kernel
 _GAIN = 0.95  # of the seconds, at most, for another way than the usual; guess
 
@@ -162,7 +164,7 @@ def find_way() -> Way:
     Raises ModelError where there is none.
     """
     cpu, read = torch.device("cpu"), partial(from_json, _Found)
-    stored: Remembered[_Found] = Remembered("int8", cpu, (VERSION,), read, to_json)
+    stored: Remembered[_Found] = Remembered("int8", cpu, (), read, to_json)
     found = stored.find(_try, timed=True)
     if found.way is None:
         raise ModelError(
@@ -180,12 +182,12 @@ def _try() -> _Found:
         return _Found(None)
     signed = Way(True, 127)
     if usual.most == signed.most and _is_right(signed):
-        first, second = (sum(times) for times in _seconds((usual, signed), _SMALL))
+        first, second = _seconds((usual, signed), _SMALL)
         if second < _SLOW * first:
-            first, second = (sum(s) for s in _totals((usual, signed)))
+            every = [_seconds((usual, signed), shape) for shape in _SHAPES]
+            first, second = map(sum, zip(*every, strict=True))
             usual = signed if second < _GAIN * first else usual
-    ((one, few, *_),) = _totals((Way(usual.signed, usual.most, 1),))
-    return _Found(Way(usual.signed, usual.most, 4 if few < _GAIN * one else 1))
+    return _Found(usual)
 
 
 def _is_right(way: Way) -> bool:
@@ -209,26 +211,50 @@ def _is_right(way: Way) -> bool:
     return True
 
 
-def _totals(ways: Sequence[Way]) -> list[list[float]]:
-    """For each way the seconds by `_ROWS`, of layers of all `_SHAPES`."""
-    found = [_seconds(ways, shape) for shape in _SHAPES]
-    return [[sum(of) for of in zip(*times, strict=True)] for times in zip(*found, strict=True)]
-
-
-def _seconds(ways: Sequence[Way], shape: tuple[int, ...]) -> list[list[float]]:
-    """For each way the quickest seconds by `_ROWS` of a layer (out, in); the ways take turns."""
+def _seconds(ways: Sequence[Way], shape: tuple[int, int]) -> list[float]:
+    """For each way the quickest seconds over all `_ROWS` of a layer (out, in)."""
     outputs, inputs = shape
-    packed = packed_weight(torch.ones((outputs, inputs), dtype=torch.int8))
-    layers = [Int8Linear(packed, torch.ones(outputs), None, way) for way in ways]
-    quickest = [[float("inf")] * len(_ROWS) for _ in ways]
-    for at, rows in enumerate(_ROWS):
-        given = torch.ones(rows, inputs)
-        for _ in range(_REPEATS):
-            for layer, times in zip(layers, quickest, strict=True):
-                begin = time.perf_counter()
-                layer(given)
-                times[at] = min(times[at], time.perf_counter() - begin)
-    return quickest
+    packed = packed_weight(torch.ones(shape, dtype=torch.int8))
+    layers = [[Int8Linear(packed, torch.ones(outputs), None, way)] for way in ways]
+    found = [quickest(layers, torch.ones(rows, inputs)) for rows in _ROWS]
+    return [sum(seconds) for seconds in zip(*found, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Padded:
+    """The sizes (out, in) of layers that compute fewer than four rows as four."""
+
+    sizes: tuple[tuple[int, int], ...]
+
+
+def choose_least(hf: Any) -> None:
+    """Set the least number of rows for each size of layer: as stored, or tried now on a few.
+
+    They take turns, as in a pass: what was computed last is in no cache of the CPU.
+    """
+    layers: dict[tuple[int, int], list[Int8Linear]] = defaultdict(list)
+    for module in hf.modules():
+        if isinstance(module, Int8Linear):
+            layers[module.out_features, module.in_features].append(module)
+    found = remembered("int8", hf, _Padded).find(lambda: _Padded(_padded(layers)), timed=True)
+    for size in found.sizes:
+        for layer in layers[size]:
+            layer.way = replace(layer.way, least=_LEAST)
+
+
+@torch.inference_mode()
+def _padded(layers: dict[tuple[int, int], list[Int8Linear]]) -> tuple[tuple[int, int], ...]:
+    found = []
+    for size, own in layers.items():
+        own = own[: max(2, int(COLD / own[0].packed.numel()))]
+        padded = [
+            Int8Linear(one.packed, one.scale, one.bias, replace(one.way, least=_LEAST), one.held)
+            for one in own
+        ]
+        alone, four = quickest((own, padded), torch.ones(1, size[1]))
+        if four < _GAIN * alone:
+            found.append(size)
+    return tuple(found)
 
 
 def is_quantized(hf: nn.Module) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.dtype_trial import half_of, load_in_best
-from ngtcli.decode.int8 import Way, find_way
+from ngtcli.decode.int8 import Way, choose_least, find_way
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
@@ -98,7 +98,9 @@ def load_model(
             return hf.to(where).eval() if way is None else hf
 
     def prepare(hf: Any, slow: Notify = warn) -> TargetModel:
-        if where == "cpu" and way is None:
+        if way is not None:
+            choose_least(hf)
+        elif where == "cpu":
             pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=slow, progress=progress)
         use_grouped(hf)
         model = target_model(hf, tokenizer, name, progress)

@@ -251,7 +251,7 @@ _SMALLEST = 1 << 20
 # hundred times as slow (2,048 × 2,048, bfloat16, Zen 4: 30 ms, packed 0.2). Guess.
 _SMALLEST_HALF = 1 << 10
 _SHAPES = 3  # of layers, those with the most bytes: nearly all of a model; guessed
-_COLD = 64e6  # bytes of layers of one shape that take turns, more than most caches hold; guessed
+COLD = 64e6  # bytes of layers of one shape that take turns, more than most caches hold; guessed
 _LARGEST = 256e6  # bytes of a layer that is timed: packing an output layer of 1 GB takes seconds
 # Root mean square of the difference over that of the result. Derived: sums in another order differ
 # by 1e-7 to 1e-6 in float32, and results rounded to bfloat16 by 2e-3; float16 has 3 bits more.
@@ -365,7 +365,7 @@ def try_packing(places: Sequence[Place], dtype: torch.dtype | None = None) -> Tr
                 true, found = (way[0](inputs).double() for way in (layers, copies))
                 error, scale = (of.square().mean().sqrt() for of in (found - true, true))
                 agrees = bool(error <= _TOLERANCE[own] * scale)
-            seconds[:, at] += np.multiply(_seconds((layers, copies or layers), inputs), count)
+            seconds[:, at] += np.multiply(quickest((layers, copies or layers), inputs), count)
     return Trial(agrees, *((one, few, many) for one, few, many in seconds.tolist()))
 
 
@@ -378,14 +378,14 @@ def samples(places: Sequence[Place]) -> list[tuple[list[Any], int]]:
     timed = [shape for shape in shapes if each[shape] <= _LARGEST] or list(shapes)
     largest = sorted(timed, key=lambda shape: each[shape] * len(shapes[shape]), reverse=True)
     return [
-        (shapes[shape][: max(1, int(_COLD / each[shape]))], len(shapes[shape]))
+        (shapes[shape][: max(1, int(COLD / each[shape]))], len(shapes[shape]))
         for shape in largest[:_SHAPES]
     ]
 
 
-def _seconds(ways: Sequence[Sequence[Any]], inputs: Tensor) -> list[float]:
+def quickest(ways: Sequence[Sequence[Any]], inputs: Tensor) -> list[float]:
     """The quickest product of each way's layers; the ways take turns, as do their layers."""
-    quickest = [float("inf")] * len(ways)
+    best = [float("inf")] * len(ways)
     end = time.perf_counter() + _LIMIT_S * len(ways)
     for repeat in range(_REPEATS):
         if repeat > 1 and time.perf_counter() > end:
@@ -394,8 +394,8 @@ def _seconds(ways: Sequence[Sequence[Any]], inputs: Tensor) -> list[float]:
             for layer in layers:
                 begin = time.perf_counter()
                 layer(inputs)
-                quickest[way] = min(quickest[way], time.perf_counter() - begin)
-    return quickest
+                best[way] = min(best[way], time.perf_counter() - begin)
+    return best
 
 
 def remembered_trial(hf: Any) -> Remembered[Trial]:

@@ -1,8 +1,9 @@
 """What is found out by trying a model on this machine: once, then it is stored.
 
-There are four trials of a model: how it is run (probe.py), whether its passes are exact
-(exact_check.py), whether packed weights pay (packed.py), and what passes cost (calibration.py). One
-is of the machine alone: how 8-bit products are computed (int8.py).
+There are five trials of a model: how it is run (probe.py), whether its passes are exact
+(exact_check.py), whether packed weights pay (packed.py), which 8-bit products are padded (int8.py),
+and what passes cost (calibration.py). One is of the machine alone: how 8-bit products are computed
+(int8.py).
 """
 
 from functools import partial
@@ -27,8 +28,8 @@ def remembered(
 
 
 def what_matters(hf: Any) -> tuple[object, ...]:
-    """What each trial depends on: dtype, attention, class, configuration; integers as weights."""
+    """What each trial depends on: dtype, attention, class, configuration; how integers multiply."""
     attention = getattr(hf.config, "_attn_implementation", None)
-    whole = {p.dtype for p in hf.parameters() if not p.is_floating_point()}
+    ways = {str(module.way) for module in hf.modules() if hasattr(module, "way")}
     about = hf.dtype, attention, type(hf).__name__, hf.config.to_json_string(use_diff=False)
-    return *about, *sorted(map(str, whole))
+    return *about, *sorted(ways)

@@ -20,7 +20,7 @@ from transformers.utils import logging
 
 from ngtcli.config import Settings
 from ngtcli.decode.attention import use_grouped
-from ngtcli.decode.int8 import Way
+from ngtcli.decode.int8 import Way, choose_least
 from ngtcli.decode.load import int8_way, pick_dtype
 from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
@@ -187,6 +187,7 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None], st
     other = _shared(hf) if stock else None
     if planned.way is not None:
         progress(words(hf, time.perf_counter() - begin))
+        choose_least(hf)
     elif planned.device == "cpu":
         pack_if_it_pays(hf, wanted=settings.packed, warn=progress, progress=progress)
     use_grouped(hf)
