@@ -269,7 +269,8 @@ def check(path: str, name: str, weights: str, threads: int, answer: int) -> list
     how, found = WEIGHTS[weights], []
     for method in ("auto", "trie"):
         flags = ["--method", method, "--dtype", how.dtype, "--quantize", how.quantize, "--exact"]
-        flags += ["--learn-output"] * (method == "trie") + ["--drafts", "4,16,48", "--max-tokens", str(answer), "--threads", str(threads)]
+        flags += ["--learn-output"] * (method == "trie")  # random models quote no document
+        flags += ["--drafts", "4,16,48", "--max-tokens", str(answer), "--threads", str(threads)]
         done = subprocess.run(
             [sys.executable, "-m", "ngtcli", "check", str(TEXT), "-m", path, *flags, "--json"],
             capture_output=True, text=True,
