@@ -14,7 +14,8 @@ from torch import nn
 from ngtcli.config import Settings
 from ngtcli.decode.int8 import Int8Embedding, Int8Linear, quantized
 from ngtcli.decode.load import int8_way
-from ngtcli.decode.quantize import load_quantized, quantized_bytes
+from ngtcli.decode.load_quantized import load_quantized
+from ngtcli.decode.quantize import quantized_bytes
 from ngtcli.errors import ModelError
 from ngtcli.measure.options import find_shape
 from ngtcli.measure.shape_model import _shared, plan
@@ -56,8 +57,13 @@ def test_a_family_gives_what_its_dequantised_weights_give(
     family: str, tied: bool, tmp_path: Path
 ) -> None:
     hf = make_hf(family, tie_word_embeddings=tied)
-    found, report = loaded(saved(tmp_path, hf))
+    found, report = loaded(folder := saved(tmp_path, hf))
     assert not any(report.values())
+    again, _ = loaded(folder)
+    assert torch.equal(scores(again), scores(found)) and again.dtype == found.dtype
+    assert {n: b.dtype for n, b in again.named_buffers()} == {
+        n: b.dtype for n, b in found.named_buffers()
+    }
     keeps_head = tied and family.startswith(SCALED)
     assert [n for n, m in found.named_modules() if isinstance(m, nn.Linear)] == (
         ["lm_head"] if keeps_head else []

@@ -22,11 +22,12 @@ from ngtcli.config import Settings
 from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.int8 import Way, choose_least
 from ngtcli.decode.load import int8_way, pick_dtype
+from ngtcli.decode.load_quantized import use_between, words
 from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
-from ngtcli.decode.quantize import Layers, quantized_bytes, words
+from ngtcli.decode.quantize import Layers, quantized_bytes
 from ngtcli.errors import InputError, ModelError
 from ngtcli.measure.options import Shape
 from ngtcli.system.machine import pick_device
@@ -148,19 +149,21 @@ def make_hf(plan: Plan) -> Any:
         hf = AutoModelForCausalLM.from_config(deepcopy(plan.config), dtype=plan.dtype)
     hf.tie_weights()
     generator = torch.Generator(plan.device).manual_seed(SEED)
-    layers = Layers(plan.way, plan.dtype) if plan.way is not None else None
+    layers = Layers(plan.way) if plan.way is not None else None
     if layers is not None:
         layers.find(hf)
     with torch.no_grad():
-        for name, parameter in list(hf.named_parameters()):
+        for name in [name for name, _ in hf.named_parameters()]:
+            parameter = hf.get_parameter(name)
             if parameter.ndim > 1:
                 parameter.uniform_(-_HALF_WIDTH, _HALF_WIDTH, generator=generator)
             else:
                 parameter.fill_(1.0 if name.endswith("weight") else 0.0)
             if layers is not None and name in layers.places:
                 layers.put(name, parameter.detach())
-    hf.requires_grad_(False)
-    return hf.eval()
+    if layers is not None:
+        layers.fill(hf, layers.weights.finish(), plan.dtype)
+    return use_between(hf, plan.dtype)
 
 
 @dataclass(frozen=True, slots=True)
