@@ -57,9 +57,28 @@ class Rare(nn.Linear):
 def test_a_layer_that_seldom_shows_the_number_of_rows_is_found() -> None:
     layer = Rare(16, 24).double()
     assert not layers_are_alike(layer, [1, 2, 4, 36]) and layers_are_alike(layer, [4, 8, 36])
-    unknown = nn.Module()
-    unknown.experts = nn.Parameter(torch.zeros(2, 3, 4))
-    assert not layers_are_alike(unknown, [4, 8])
+    for shape in ((2, 3, 4), (3, 4)):  # of experts, and of a layer of another kind
+        unknown = nn.Module()
+        unknown.experts = nn.Parameter(torch.zeros(shape))
+        assert not layers_are_alike(unknown, [4, 8])
+
+
+class Odd(nn.Linear):
+    """Gives other numbers in passes of `odd` rows."""
+
+    odd = 0
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        return super().forward(given) * 0 + (given.shape[1] == self.odd)
+
+
+@pytest.mark.parametrize(("kind", "size"), [(nn.Linear, 24), (Odd, 23)])
+def test_each_kind_and_size_of_layer_is_given_passes_of_each_size(kind: Any, size: int) -> None:
+    last = Odd(16, 24)
+    layers = nn.Sequential(kind(16, size), last).double()
+    assert layers_are_alike(layers[1:], [4, 8, 36])
+    for last.odd in (4, 8, 36):
+        assert not layers_are_alike(layers, [4, 8, 36])
 
 
 def bfloat16(hf: Any) -> TargetModel:
