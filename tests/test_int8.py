@@ -1,5 +1,6 @@
 """Layers of 8-bit weights and activations, against the integers' products in float64."""
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from tiny_models import make_hf
 from torch import Tensor, nn
 
-from ngtcli.decode import int8
+from ngtcli.decode import int8, int8_order
 from ngtcli.decode.int8 import Int8Embedding, Int8Linear, Way, layer_of, quantized
 from ngtcli.decode.int8_order import ORDERS, Packer, find_order, layout, ordered, packed_weight
 from ngtcli.decode.packed import elements
@@ -203,16 +204,60 @@ def test_each_integer_lies_where_the_order_says(order: int, shape: tuple[int, in
 
 
 def test_weights_ordered_here_are_those_that_the_library_orders() -> None:
+    assert WAY is not None
     packer = Packer()
     for seed in range(3):
         whole = torch.randint(-127, 128, (70, 130), generator=torch.Generator().manual_seed(seed))
-        packed, held = packer.pack(whole.to(torch.int8))
+        data = packer.pack(whole.to(torch.int8))
+        packed = packer.opaque(data, 70, 130)
         true = packed_weight(whole.to(torch.int8))
         assert torch.equal(elements(packed), elements(true))
         rows = torch.randint(-60, 60, (3, 130), dtype=torch.int8)
-        assert WAY is not None
         given = (rows.int() + WAY.zero).to(torch.uint8)
         ones, zeros = torch.ones(70), torch.zeros(70, dtype=torch.int32)
         found = WAY.product(given, packed, ones, zeros)
         assert torch.equal(found.double(), rows.double() @ whole.double().T)
-        del held
+
+
+def test_where_the_order_is_known_the_library_orders_one_weight_of_a_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+    real = int8_order.packed_weight
+    monkeypatch.setattr(int8_order, "packed_weight", lambda w: asked.append(w) or real(w))
+    packer = Packer()
+    for _ in range(4):
+        packer.pack(torch.ones((70, 130), dtype=torch.int8))
+    if packer.known[70, 130].order is None or not int8_order.makes_opaque():
+        pytest.skip("an order that is not known here, or a torch that makes no such tensors")
+    assert len(asked) == 1
+    packer.pack(torch.ones((71, 130), dtype=torch.int8))
+    assert len(asked) == 2
+
+
+def test_memory_of_ours_is_what_the_kernel_reads() -> None:
+    """Else weights could not lie in a file; known of Linux, where torch 2.13 is tested."""
+    layer, _ = made(70, 130)
+    if sys.platform == "linux" and torch.__version__.startswith("2.13"):
+        assert int8_order.makes_opaque()
+    if int8_order.makes_opaque():
+        assert layer.held is not None
+        assert torch.ops.mkldnn.data_ptr(layer.packed) == layer.held.data_ptr()
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("opaque", [True, False])
+def test_however_a_weight_is_ordered_its_products_are_the_same(
+    known: bool, opaque: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, (layer, weight) = torch.randn(5, 130), made(70, 130)
+    if not known:
+        monkeypatch.setattr(int8_order, "ORDERS", ())
+    if not opaque:
+        monkeypatch.setattr(int8_order, "makes_opaque", lambda: False)
+    packer = Packer()
+    assert WAY is not None
+    for _ in range(2):
+        found = layer_of(weight, None, WAY, packer)
+        assert torch.equal(found(rows), layer(rows))
+    assert found.held is not None and found.held.is_mkldnn == (not opaque)

@@ -56,8 +56,13 @@ def test_a_family_gives_what_its_dequantised_weights_give(
     family: str, tied: bool, tmp_path: Path
 ) -> None:
     hf = make_hf(family, tie_word_embeddings=tied)
-    found, report = loaded(saved(tmp_path, hf))
+    found, report = loaded(folder := saved(tmp_path, hf))
     assert not any(report.values())
+    again, _ = loaded(folder)
+    assert torch.equal(scores(again), scores(found)) and again.dtype == found.dtype
+    assert {n: b.dtype for n, b in again.named_buffers()} == {
+        n: b.dtype for n, b in found.named_buffers()
+    }
     keeps_head = tied and family.startswith(SCALED)
     assert [n for n, m in found.named_modules() if isinstance(m, nn.Linear)] == (
         ["lm_head"] if keeps_head else []

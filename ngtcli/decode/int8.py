@@ -274,5 +274,5 @@ def rounds(hf: Any) -> bool:
 def layer_of(weight: Tensor, bias: Any, way: Way, packer: Packer) -> Int8Linear:
     """The layer of a weight (out, in) of any floating dtype."""
     whole, scale = quantized(weight)
-    packed, held = packer.pack(whole)
-    return Int8Linear(packed, scale, bias, way, held)
+    data = packer.pack(whole)
+    return Int8Linear(packer.opaque(data, *whole.shape), scale, bias, way, data)

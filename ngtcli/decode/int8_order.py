@@ -6,6 +6,8 @@ quick. Where torch makes a tensor of bytes that lie in that order, they may be t
 """
 
 import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -80,15 +82,13 @@ def description(packed: Tensor) -> bytes:
     return bytes(about.tolist())
 
 
-def opaque(data: Tensor, outputs: int, inputs: int, about: bytes) -> Tensor | None:
-    """The opaque tensor of a weight whose bytes are `data`; None where torch cannot make one.
+def opaque(data: Tensor, outputs: int, inputs: int, about: bytes) -> Tensor:
+    """The opaque tensor of a weight whose bytes are `data`, int8 of one dimension, in its memory.
 
-    `about` is the `description` of a weight of that size. `data` is not copied, and must be held as
-    long as the tensor.
+    `about` is the `description` of a weight of that size. `data` must be held as long as the
+    tensor. Raises RuntimeError where torch makes no such tensor; see `makes_opaque`.
     """
-    if (maker := _maker()) is None:
-        return None
-    made, dtype, device, kind = maker
+    made, dtype, device, kind = _maker()
     sizes, strides = (ctypes.c_int64 * 2)(inputs, outputs), (ctypes.c_int64 * 2)(0, 0)
     handle, number = ctypes.c_void_p(), ctypes.c_int64
     failed = made(
@@ -96,16 +96,18 @@ def opaque(data: Tensor, outputs: int, inputs: int, about: bytes) -> Tensor | No
         ctypes.c_int32(-1), ctypes.byref(handle), kind, about, number(len(about)),
     )  # fmt: skip
     if failed:
-        return None
+        raise RuntimeError("torch makes no opaque tensor of given memory")
     pointers = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
     capsule = ctypes.PYFUNCTYPE(ctypes.py_object, *pointers)(("PyCapsule_New", ctypes.pythonapi))
     take = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr
     tensor: Tensor = take(capsule(handle, None, None))
-    return tensor if torch.ops.mkldnn.data_ptr(tensor) == data.data_ptr() else None
+    if torch.ops.mkldnn.data_ptr(tensor) != data.data_ptr() or len(elements(tensor)) != len(data):
+        raise RuntimeError("torch makes an opaque tensor of other memory")
+    return tensor
 
 
 @cache
-def _maker() -> tuple[Any, ...] | None:
+def _maker() -> tuple[Any, ...]:
     """The function of torch's C interface that makes tensors of memory, and what it is told."""
     try:
         library = ctypes.CDLL(torch._C.__file__)
@@ -113,34 +115,52 @@ def _maker() -> tuple[Any, ...] | None:
             getattr(library, f"aoti_torch_{name}")()
             for name in ("dtype_int8", "device_type_cpu", "layout__mkldnn")
         ]
-        made = library.aoti_torch_create_tensor_from_blob_v2
+        return (library.aoti_torch_create_tensor_from_blob_v2, *map(ctypes.c_int32, told))
     except (OSError, AttributeError):
-        return None
-    rest = (torch.ops.mkldnn, "_get_mkldnn_serialized_md"), (torch._C, "_aoti")
-    dtype, device, kind = map(ctypes.c_int32, told)
-    return (made, dtype, device, kind) if all(hasattr(*one) for one in rest) else None
+        raise RuntimeError("torch has no function for it") from None
+
+
+@cache
+def makes_opaque() -> bool:
+    """Whether torch makes opaque tensors of given memory: only then weights can lie in a file."""
+    try:
+        packed = packed_weight(torch.ones((16, 64), dtype=torch.int8))
+        opaque(elements(packed).clone(), 16, 64, description(packed))
+        return True
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOrder:
+    """How oneDNN orders weights of a size: in an order of `ORDERS`, if known; its description."""
+
+    order: int | None
+    about: bytes
 
 
 class Packer:
-    """Orders weights of any number of shapes."""
+    """Orders weights of any number of sizes, and makes opaque tensors of what came of it."""
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, int], tuple[int | None, bytes]] = {}
+    def __init__(self, known: Mapping[tuple[int, int], SizeOrder] | None = None) -> None:
+        """`known`: of weights that were ordered before."""
+        self.known = dict(known or {})
 
-    def order(self, outputs: int, inputs: int) -> int | None:
-        """The order of the weights of a shape that was ordered before, where it is known."""
-        return self._known[outputs, inputs][0]
+    def pack(self, whole: Tensor) -> Tensor:
+        """int8 (out, in) as its kernel reads it: bytes, int8 of one dimension.
 
-    def pack(self, whole: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The opaque tensor of int8 (out, in), and what is to be held as long as it."""
-        outputs, inputs = whole.shape
-        order, about = self._known.get((outputs, inputs), (None, b""))
-        if order is not None:
-            data = ordered(whole, order)
-            if (packed := opaque(data, outputs, inputs, about)) is not None:
-                return packed, data
+        It is an opaque tensor where torch makes none of bytes.
+        """
+        size = whole.shape[0], whole.shape[1]
+        if (known := self.known.get(size)) and known.order is not None and makes_opaque():
+            return ordered(whole, known.order)
         packed = packed_weight(whole)
-        if (outputs, inputs) not in self._known:
-            order = find_order(packed, whole)
-            self._known[outputs, inputs] = order, description(packed) if _maker() else b""
-        return packed, None
+        if known is None:
+            self.known[size] = SizeOrder(find_order(packed, whole), description(packed))
+        return elements(packed).clone() if makes_opaque() else packed
+
+    def opaque(self, data: Tensor, outputs: int, inputs: int) -> Tensor:
+        """The opaque tensor of what `pack` gave for a weight of that size; `data` is to be held."""
+        if data.is_mkldnn:
+            return data
+        return opaque(data, outputs, inputs, self.known[outputs, inputs].about)

@@ -1,6 +1,5 @@
 """Loading a target model: device, dtype and weights."""
 
-import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +13,7 @@ from ngtcli.decode.int8 import Way, choose_least, find_way
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
-from ngtcli.decode.quantize import load_quantized, words
+from ngtcli.decode.quantize import load_quantized
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN, find
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
@@ -86,7 +85,7 @@ def load_model(
         with loading(name), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
             if way is not None:
-                hf, report = load_quantized(path, into, way)
+                hf, report = load_quantized(path, into, way, warn, progress)
             else:
                 hf, report = auto.from_pretrained(
                     path,
@@ -109,11 +108,7 @@ def load_model(
         return model
 
     if way is not None:
-        begin = time.perf_counter()
-        progress(f"Quantising {name} …")
-        hf = read(pick_dtype(dtype, where))
-        progress(words(hf, time.perf_counter() - begin))
-        model = prepare(hf)
+        model = prepare(read(pick_dtype(dtype, where)))
     elif (dtype, where) == ("auto", "cpu") and packed and (half := _half(path, name)):
         of_best = partial(prepare, slow=lambda _: None)  # it is quicker than float32
         model = load_in_best(name, *half, read, of_best, progress, num_draft)

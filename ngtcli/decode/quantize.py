@@ -1,14 +1,16 @@
 """Models whose linear layers are quantised, tensor by tensor as their weights come.
 
 `transformers` reads a checkpoint and calls for each weight that is to be quantised; it is given
-tensors that are read when they are asked for, so that no more than one is in memory besides what
-stays. Quantised are the layers that could be packed (packed.py), the head among them. An embedding
-tied to the head reads its rows from the head's integers. What stays as it is: norms, biases,
-embeddings of their own, layers that route to experts, and weights that are not those of nn.Linear,
-such as the experts of most mixtures and the projections of GPT-2.
+tensors that are read when they are asked for. What comes of it goes to a file of the cache
+(`Weights`), which the model is then filled from, at this start as at later ones; where nothing can
+be kept, it stays in memory. Quantised are the layers that could be packed (packed.py), the head
+among them. An embedding tied to the head reads its rows from the head's integers. What stays as it
+is: norms, biases, embeddings of their own, layers that route to experts, and weights that are not
+those of nn.Linear, such as the experts of most mixtures and the projections of GPT-2.
 """
 
 import json
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,12 +26,17 @@ from transformers.quantizers import HfQuantizer
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from ngtcli.decode.int8 import Int8Embedding, Int8Linear, Way, layer_of
-from ngtcli.decode.int8_order import Packer
+from ngtcli.decode.int8 import Int8Embedding, Int8Linear, Way, quantized
+from ngtcli.decode.int8_order import Packer, SizeOrder, makes_opaque
 from ngtcli.decode.packed import Place, packable
+from ngtcli.decode.quantized_weights import Notify, Tensors, Weights, tensors_of
 from ngtcli.errors import ModelError
+from ngtcli.model_files.quantized import identity, kept_file
+from ngtcli.system.array_stream import map_arrays
+from ngtcli.system.storage import DamagedFileError
 
 _METHOD = "ngt_int8"
+_SCALE = ":scale"  # behind the name of a quantised weight, whose scale it is
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
 _ROUTERS = ("gate", "router", "shared_expert_gate")  # choose experts: a small error is another one
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -40,19 +47,17 @@ class Layers:
     """Where weights of a model are quantised, by their names, and what was; an empty model's."""
 
     way: Way
-    dtype: torch.dtype  # between the layers
+    weights: Weights = field(default_factory=Weights)
     packer: Packer = field(default_factory=Packer)
     places: dict[str, Place] = field(default_factory=dict)
-    bytes: int = 0
+    done: set[str] = field(default_factory=set)
 
     def find(self, hf: Any, stored: Iterable[str] = ()) -> None:
         """Find them in a model whose weights have no values yet.
 
         An embedding and a head whose weights are both `stored` are not tied.
         """
-        for target, source in hf.all_tied_weights_keys.items():  # not yet tied while one loads
-            parent, _, own = target.rpartition(".")
-            setattr(hf.get_submodule(parent), own, hf.get_parameter(source))
+        _tie(hf)  # it is not yet while a model loads
         names = {id(module): name for name, module in hf.named_modules()}
         both = set(stored)
         for place in packable(hf, hf.device.type):
@@ -74,17 +79,73 @@ class Layers:
         return {own for own, place in self.places.items() if place is self.places[name]}
 
     def put(self, name: str, weight: Tensor) -> None:
-        """Quantise a weight, and put the layer in its place."""
+        """Quantise a weight, which the model does not hold from then on."""
         place = self.places[name]
-        layer = layer_of(weight, place.layer.bias, self.way, self.packer)
-        order = self.packer.order(*weight.shape)
-        if place.tied is not None and order is None:
-            own = nn.Parameter(weight.to(self.dtype), requires_grad=False)
-            getattr(*place.tied).weight = own
-        elif place.tied is not None and order is not None:
-            setattr(*place.tied, Int8Embedding(layer, order, self.dtype))
+        own, *other = (each for each, one in self.places.items() if one is place)
+        whole, scale = quantized(weight)
+        self.weights.add(own, self.packer.pack(whole))
+        self.weights.add(own + _SCALE, scale)
+        if other and self.packer.known[whole.shape[0], whole.shape[1]].order is None:
+            self.weights.add(other[0], weight)
+        empty = nn.Parameter(weight.to("meta"), requires_grad=False)
+        place.layer.weight = empty
+        if place.tied is not None:
+            getattr(*place.tied).weight = empty
+        self.done |= {own, *other}
+
+    def fill(self, hf: Any, tensors: Tensors, dtype: torch.dtype) -> Any:
+        """Give the model these tensors, and `dtype` between the layers.
+
+        Raises DamagedFileError where it has others.
+        """
+        rest = {name: tensor for name, tensor in tensors.items() if name + _SCALE not in tensors}
+        for name, tensor in rest.items():
+            if not name.endswith(_SCALE):
+                _set(hf, name, tensor)
+        for name, place in self.places.items():
+            if name not in rest and name in tensors:
+                self._place(place, tensors[name], tensors[name + _SCALE], dtype)
+        _tie(hf)
+        if any(tensor.is_meta for tensor in (*hf.parameters(), *hf.buffers())):
+            raise DamagedFileError("it lacks tensors")
+        return as_dtype(hf, dtype)
+
+    def _place(self, place: Place, data: Tensor, scale: Tensor, dtype: torch.dtype) -> None:
+        """Put a quantised layer in its place."""
+        size = place.layer.weight.shape
+        if scale.shape != size[:1] or scale.dtype != torch.float32 or size not in self.packer.known:
+            raise DamagedFileError("it holds layers of other sizes")
+        try:
+            packed = self.packer.opaque(data, *size)
+        except RuntimeError:
+            raise DamagedFileError("it holds layers of other sizes") from None
+        layer = Int8Linear(packed, scale, place.layer.bias, self.way, data)
         setattr(place.parent, place.name, layer)
-        self.bytes += weight.numel()
+        order = self.packer.known[size].order
+        if place.tied is not None and order is not None:
+            setattr(*place.tied, Int8Embedding(layer, order, dtype))
+
+
+def _set(hf: Any, name: str, tensor: Tensor) -> None:
+    """Give a model a parameter or a buffer. Raises DamagedFileError where it has another."""
+    parent, _, own = name.rpartition(".")
+    try:
+        module = hf.get_submodule(parent)
+        old = getattr(module, own)
+    except AttributeError:
+        raise DamagedFileError("it holds other tensors") from None
+    if not isinstance(old, Tensor) or old.shape != tensor.shape:
+        raise DamagedFileError("it holds tensors of other shapes")
+    if own in module._buffers:
+        module._buffers[own] = tensor.clone()  # some change when the model is run
+    else:
+        setattr(module, own, nn.Parameter(tensor, requires_grad=False))
+
+
+def _tie(hf: Any) -> None:
+    for target, source in hf.all_tied_weights_keys.items():
+        parent, _, own = target.rpartition(".")
+        setattr(hf.get_submodule(parent), own, hf.get_parameter(source))
 
 
 class _Config(QuantizationConfigMixin):  # type: ignore[misc]
@@ -139,7 +200,7 @@ class _Quantize(ConversionOps):  # type: ignore[misc]
         for key, value in input_dict.items():
             weight = value[0] if isinstance(value, list) else value
             name = key if key in places else full_layer_name
-            if name in places and isinstance(places[name].layer, Int8Linear):
+            if name in self.layers.done:
                 if missing_keys is not None:
                     missing_keys.discard(name)
                 continue  # a pickle has a tied weight under both names
@@ -158,16 +219,89 @@ register_quantization_config(_METHOD)(_Config)
 register_quantizer(_METHOD)(_Quantizer)
 
 
-def load_quantized(path: str, dtype: torch.dtype, way: Way) -> tuple[Any, dict[str, Any]]:
+def load_quantized(
+    path: str,
+    dtype: torch.dtype,
+    way: Way,
+    warn: Notify = lambda _: None,
+    progress: Notify = lambda _: None,
+) -> tuple[Any, dict[str, Any]]:
     """The model in a folder, or of a hub id, and the loading report of `transformers`.
 
-    Raises what `transformers` raises, and ModelError for weights that are quantised already.
+    It is read from the cache, or else quantised, and kept there; `warn` gets what is wrong with
+    that, `progress` what is done. A model that its weights do not fill has no values. Raises
+    what `transformers` raises, and ModelError for weights that are quantised already.
     """
     config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     if getattr(config, "quantization_config", None):
         raise ModelError(f"{path}: its weights are quantised already", "Leave out --quantize.")
+    file, about = kept_file(path), identity(path)
+    begin, done = time.perf_counter(), "Read"
+    try:
+        hf, report = _read_kept(file, about, config, dtype, way)
+    except (OSError, DamagedFileError) as error:
+        if isinstance(error, DamagedFileError):
+            warn(f"quantised weights are made again: {error}")
+        progress(f"Quantising {path} …")
+        done = "Quantised"
+        hf, report = _quantize(path, file, about, config, dtype, way, warn)
+    progress(words(hf, time.perf_counter() - begin, done))
+    with suppress(OSError):  # it has none
+        hf.generation_config = GenerationConfig.from_pretrained(path)
+    return hf, report
+
+
+def _read_kept(
+    file: Path, wanted: dict[str, Any], config: Any, dtype: torch.dtype, way: Way
+) -> tuple[Any, dict[str, Any]]:
+    """The model of a file of the cache. Raises OSError, DamagedFileError."""
+    arrays, about = map_arrays(file, wanted)
+    try:
+        known = {
+            (outputs, inputs): SizeOrder(order, bytes.fromhex(told))
+            for outputs, inputs, order, told in about["orders"]
+        }
+        unused = [str(name) for name in about["unused"]]
+    except (KeyError, TypeError, ValueError):
+        raise DamagedFileError("it is told otherwise") from None
+    hf, layers = _empty(config), Layers(way, packer=Packer(known))
+    layers.find(hf, arrays)
+    report = {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": unused}
+    return layers.fill(hf, tensors_of(arrays), dtype), report
+
+
+def _quantize(
+    path: str,
+    file: Path,
+    about: dict[str, Any],
+    config: Any,
+    dtype: torch.dtype,
+    way: Way,
+    tell: Notify,
+) -> tuple[Any, dict[str, Any]]:
+    """The model of a checkpoint, which is quantised while it is read, and kept."""
+    is_here = bool(about["files"])  # not in a download that is to come
+    weights = Weights(file.parent if makes_opaque() and is_here else None, tell)
+    try:
+        layers = Layers(way, weights)
+        hf, report = _read_checkpoint(path, config, layers)
+        if report["missing_keys"] or report["mismatched_keys"]:
+            return hf, report
+        for name, tensor in (*hf.named_parameters(), *hf.named_buffers()):
+            if not tensor.is_meta:
+                weights.add(name, tensor.detach())
+        orders = [[*size, one.order, one.about.hex()] for size, one in layers.packer.known.items()]
+        unused = sorted(report["unexpected_keys"])
+        told = {**about, "orders": orders, "unused": unused}
+        is_same = about == identity(path)  # nobody wrote to it meanwhile
+        return layers.fill(hf, weights.finish(file if is_same else None, told), dtype), report
+    finally:
+        weights.discard()
+
+
+def _read_checkpoint(path: str, config: Any, layers: Layers) -> tuple[Any, dict[str, Any]]:
+    """What `transformers` makes of a checkpoint: what is not quantised has values in it."""
     tensors = _tensors(Path(path))
-    layers = Layers(way, dtype)
     told: dict[str, Any] = {
         "quantization_config": _Config(layers, tensors or ()),
         "output_loading_info": True,
@@ -175,16 +309,13 @@ def load_quantized(path: str, dtype: torch.dtype, way: Way) -> tuple[Any, dict[s
     }
     if tensors is None:  # a pickle, or a download
         auto = AutoModelForCausalLM.from_pretrained
-        hf, report = auto(path, dtype="auto", trust_remote_code=False, **told)
-    else:
-        kind = type(_empty(config))
-        own = _dtype(tensors.values())
-        hf, report = kind.from_pretrained(
-            None, config=config, state_dict=tensors, dtype=own, **told
+        found: tuple[Any, dict[str, Any]] = auto(
+            path, dtype="auto", trust_remote_code=False, **told
         )
-        with suppress(OSError):  # it has none
-            hf.generation_config = GenerationConfig.from_pretrained(path)
-    return as_dtype(hf, dtype), report
+        return found
+    kind, own = type(_empty(config)), _dtype(tensors.values())
+    found = kind.from_pretrained(None, config=config, state_dict=tensors, dtype=own, **told)
+    return found
 
 
 def as_dtype(hf: Any, dtype: torch.dtype) -> Any:
@@ -231,17 +362,17 @@ def _dtype(slices: Iterable[Any]) -> torch.dtype:
 
 def quantized_bytes(empty: Any) -> int:
     """The bytes that the integers of a model take, which has no memory for its weights."""
-    layers = Layers(Way(), empty.dtype)
+    layers = Layers(Way())
     layers.find(empty)
     return sum({id(p): p.layer.weight.numel() for p in layers.places.values()}.values())
 
 
-def words(hf: Any, seconds: float) -> str:
-    """What was quantised, as a line."""
+def words(hf: Any, seconds: float, done: str = "Quantised") -> str:
+    """What was quantised, or read from the cache, as a line."""
     whole = sum(m.packed.numel() for m in hf.modules() if isinstance(m, Int8Linear))
     rest = sum(p.nbytes for p in hf.parameters() if p.is_floating_point())
     name = str(hf.dtype).removeprefix("torch.")
     return (
-        f"Quantised {whole / 1e6:,.0f} MB of weights to int8 in {seconds:.1f} s;"
+        f"{done} {whole / 1e6:,.0f} MB of weights in int8 in {seconds:.1f} s;"
         f" {rest / 1e6:,.0f} MB stay in {name}."
     )

@@ -148,17 +148,20 @@ def make_hf(plan: Plan) -> Any:
         hf = AutoModelForCausalLM.from_config(deepcopy(plan.config), dtype=plan.dtype)
     hf.tie_weights()
     generator = torch.Generator(plan.device).manual_seed(SEED)
-    layers = Layers(plan.way, plan.dtype) if plan.way is not None else None
+    layers = Layers(plan.way) if plan.way is not None else None
     if layers is not None:
         layers.find(hf)
     with torch.no_grad():
-        for name, parameter in list(hf.named_parameters()):
+        for name in [name for name, _ in hf.named_parameters()]:
+            parameter = hf.get_parameter(name)
             if parameter.ndim > 1:
                 parameter.uniform_(-_HALF_WIDTH, _HALF_WIDTH, generator=generator)
             else:
                 parameter.fill_(1.0 if name.endswith("weight") else 0.0)
             if layers is not None and name in layers.places:
                 layers.put(name, parameter.detach())
+    if layers is not None:
+        layers.fill(hf, layers.weights.finish(None, {}), plan.dtype)
     hf.requires_grad_(False)
     return hf.eval()
 

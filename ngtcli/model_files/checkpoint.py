@@ -20,7 +20,7 @@ NEEDS = ("config", "weights", "tokenizer")
 BUILTIN_PATH = Path(__file__).parent.parent / "builtin" / "model"
 _HUB_WAIT_S = 5.0  # for the hub's answer; guess
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*")
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*")
 _TOKENIZERS = (
     "tokenizer.json tokenizer.model vocab.json vocab.txt *.vocab *.tiktoken spiece.model"
     " sentencepiece*.model spm*.model tekken.json tokenizer_config.json merges.txt"
@@ -105,7 +105,7 @@ def _check_folder(name: str, folder: Path, needs: Collection[str] = NEEDS) -> No
     """Raise ModelError if a part in `needs` is lacking."""
     for part, files, what, hint in (
         ("config", ["config.json"], "config.json", HINT),
-        ("weights", _WEIGHTS, "weights (model.safetensors)", "Download them as well."),
+        ("weights", WEIGHTS, "weights (model.safetensors)", "Download them as well."),
         ("tokenizer", _TOKENIZERS, "tokenizer (tokenizer.json)", "Download it as well."),
     ):
         if part in needs and not any(p.is_file() for one in files for p in folder.glob(one)):

@@ -13,8 +13,8 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -137,22 +137,10 @@ class ArrayFile:
 
     def map(self, path: Path, wanted: Mapping[str, str] | None = None) -> tuple[Arrays, Metadata]:
         """The same, mapped and read-only: what is not looked at is not read. Raises as `read`."""
-        try:
-            stamp = _stamp(path)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise DamagedFileError(f"unreadable ({error})") from None
-        arrays, metadata = self._open(path, wanted or {}, "r")
-        known = _is_known(path, stamp)
-        if not known and metadata.get("checksum") != checksum(arrays):
-            raise DamagedFileError("checksum differs")
-        mark_used(path)  # which changes the last time of the stamp
-        with suppress(OSError):  # then it is compared again
-            now = _stamp(path)
-            is_old = time.time_ns() - stamp[1] > _RACE_NS
-            if is_old and now[:-1] == stamp[:-1] and not (known and now == stamp):
-                write_json(_stamp_path(path), {"stamp": now})
+        with compared(path) as known:
+            arrays, metadata = self._open(path, wanted or {}, "r")
+            if not known and metadata.get("checksum") != checksum(arrays):
+                raise DamagedFileError("checksum differs")
         return arrays, metadata
 
     def find(
@@ -259,6 +247,34 @@ def checksum(arrays: "Mapping[str, np.ndarray]") -> str:
         digest.update(len(array).to_bytes(8, "little"))
         digest.update(array.data if array.size else b"")
     return digest.hexdigest()
+
+
+@contextmanager
+def compared(path: Path) -> Iterator[bool]:
+    """A block that compares a file with its checksum unless it is given True, and uses the file.
+
+    Raises FileNotFoundError; DamagedFileError for what cannot be looked at.
+    """
+    try:
+        stamp = _stamp(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DamagedFileError(f"unreadable ({error})") from None
+    known = _is_known(path, stamp)
+    yield known
+    mark_used(path)  # which changes the last time of the stamp
+    with suppress(OSError):  # then it is compared again
+        now = _stamp(path)
+        is_old = time.time_ns() - stamp[1] > _RACE_NS
+        if (known or is_old) and now[:-1] == stamp[:-1] and not (known and now == stamp):
+            write_json(_stamp_path(path), {"stamp": now})
+
+
+def note_compared(path: Path) -> None:
+    """Note that a file is as its checksum says: this process has just written it."""
+    with suppress(OSError):  # then it is compared when it is read
+        write_json(_stamp_path(path), {"stamp": _stamp(path)})
 
 
 def _stamp(path: Path) -> list[int]:

@@ -58,15 +58,9 @@ class Remembered(Generic[Found]):
 
         on_cuda = device.type == "cuda"
         self._threads = 1 if on_cuda else torch.get_num_threads()
-        versions = (__version__, version("torch"), version("transformers"))
-        machine = (
-            device.type,
-            torch.cuda.get_device_name(device) if on_cuda else "",
-            cpu(),
-            *(f"{name}={os.environ[name]}" for name in _SWITCHES if name in os.environ),
-            self._threads if threads else "any number",
-        )
-        key = key_of(_FORMAT, *versions, *machine, *parts)
+        gpu = torch.cuda.get_device_name(device) if on_cuda else ""
+        about = (device.type, gpu, self._threads if threads else "any number")
+        key = key_of(_FORMAT, *about, *versions_and_cpu(), *parts)
         self.path = home("cache") / kind / f"{key}.json"
         self._read, self._write, self._most = read, write, most
         self._tries = 0  # on a busy machine; 0 where the result is for good
@@ -119,6 +113,13 @@ class Remembered(Generic[Found]):
         """Store a result in the place of the last one. Ignores a folder that cannot be written."""
         with suppress(OSError):
             write_json(self.path, {"found": self._write(found), "tries": self._tries})
+
+
+def versions_and_cpu() -> tuple[str, ...]:
+    """The versions, the CPU, and the switches, of which each result may depend on all."""
+    versions = (__version__, version("torch"), version("transformers"))
+    switches = (f"{name}={os.environ[name]}" for name in _SWITCHES if name in os.environ)
+    return *versions, cpu(), *switches
 
 
 @lru_cache(maxsize=1)

@@ -2,10 +2,12 @@
 
 llama.cpp, by its Python package, runs a GGUF of the shape with random weights, written here by the
 package `gguf`; `transformers` generates with and without its prompt lookup; ours runs as it does in
-replays. Measured are plain tokens/s behind a prompt, and passes by rows with scores for every row,
-as verifying drafts needs. Contestants take turns, each in a process of its own, `--rounds` times;
-reported are medians over all turns. What random weights accept of a prompt lookup means nothing, so
-its tokens a pass stand beside it.
+replays. Measured are plain tokens/s behind a prompt, passes by rows with scores for every row, as
+verifying drafts needs, and tokens/s with drafts over a recording, which says what is accepted:
+`--replay`, by default one of the example texts, made here. Contestants take turns, each in a
+process of its own, `--rounds` times; reported are medians over all turns. With `--load FOLDER` the
+loading of that checkpoint is measured, from an empty cache on: seconds, and the memory of the
+process. Instruction sets are compared by running it with ONEDNN_MAX_CPU_ISA.
 """
 
 import argparse
@@ -15,13 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,48 +31,49 @@ from ngtcli.config import Settings
 from ngtcli.decode.load import use_threads
 from ngtcli.draft.tree import chain
 from ngtcli.errors import UsageError
-from ngtcli.measure.machine import processor
-from ngtcli.measure.options import find_shape
-from ngtcli.measure.shape_model import Plan, build, make_hf, plan
+from ngtcli.measure.live import AGAINST
+from ngtcli.measure.machine import processor, versions
+from ngtcli.measure.options import BenchOptions, find_shape
+from ngtcli.measure.replay import chosen_traces
+from ngtcli.measure.shape_model import Plan, build, plan
+from ngtcli.measure.shape_replay import PromptCache, _generated, replay_with_passes
 from ngtcli.render.tables import Column, Table, to_markdown
+from ngtcli.session.local import LocalSession
 from ngtcli.system.json_form import dump_json
 
-ROWS = (1, 2, 4, 8, 16, 32, 64)
+ROWS = (1, 4, 8, 16, 32, 64)
 REPEATS = 5  # passes of each number of rows in a turn
 GENERATED = 16  # tokens of a turn's plain decoding
 MISSING = (
     "llama.cpp is left out; for it: CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python gguf"
 )
-_PEER = "llama.cpp Q8_0"  # that tokens/s are divided by
+OURS = {
+    "ngt float32": Settings(dtype="float32"),
+    "ngt bfloat16": Settings(dtype="bfloat16"),
+    "ngt int8": Settings(quantize="int8"),
+    "ngt int8-float32": Settings(quantize="int8", dtype="float32"),
+    "ngt int8-bfloat16": Settings(quantize="int8", dtype="bfloat16"),
+}
+AUTO = {"ngt auto": Settings()}  # of a checkpoint; a shape has no dtype of its own
+_PEER, _BASE = "llama.cpp Q8_0", "ngt float32"  # that tokens/s, and passes, are divided by
 _PEERS = ("llama_cpp", "gguf")
 _SOURCE_ROWS = 256  # rows of random weights that are quantised and repeated down a tensor
+_MEMORY = {"VmHWM": "peak", "VmRSS": "resident", "RssAnon": "anonymous"}  # /proc/self/status
+Figures = dict[str, list[float]]  # of one contestant by what they are, of all turns
 
 
-@dataclass(slots=True)
-class Measured:
-    """Of one contestant the seconds of plain tokens, of passes by rows, and tokens a pass."""
-
-    token_s: list[float] = field(default_factory=list)
-    pass_s: dict[int, list[float]] = field(default_factory=dict)
-    tokens_a_pass: float = 1.0
-
-    def add(self, turn: "Measured") -> None:
-        """Add another turn, which may come from JSON."""
-        self.token_s, self.tokens_a_pass = self.token_s + turn.token_s, turn.tokens_a_pass
-        for rows, seconds in turn.pass_s.items():
-            self.pass_s.setdefault(int(rows), []).extend(seconds)
-
-
-def contestants() -> dict[str, Any]:
-    """What can be measured here: by name a function from the arguments to `Measured`."""
-    dtypes = ("float32", "bfloat16")
-    made: dict[str, Any] = {f"ngt {d}": partial(_ours, Settings(dtype=d)) for d in dtypes}
-    made["ngt int8"] = partial(_ours, Settings(quantize="int8"))
-    if all(map(find_spec, _PEERS)):
-        made |= {f"llama.cpp {kind}": partial(_llama, kind) for kind in ("Q8_0", "F16")}
-    made |= {f"transformers {dtype}": partial(_generate, dtype, {}) for dtype in dtypes}
-    lookup = {"prompt_lookup_num_tokens": 10}
-    return {**made, "transformers float32, prompt lookup": partial(_generate, "float32", lookup)}
+def contestants(args: argparse.Namespace) -> dict[str, Callable[[], Figures]]:
+    """What can be measured here, by name; `--only` keeps names with one of its words."""
+    made: dict[str, Callable[[], Figures]] = {}
+    for name, settings in (OURS | AUTO if args.load else OURS).items():
+        made[name] = partial(_loaded if args.load else _ours, settings, args)
+    if not args.load and all(map(find_spec, _PEERS)):
+        made |= {f"llama.cpp {kind}": partial(_llama, kind, args) for kind in ("Q8_0", "F16")}
+    if args.limit and not args.load:
+        dtypes = ("float32", "bfloat16")
+        made |= {f"transformers {dtype}": partial(_generate, dtype, args) for dtype in dtypes}
+    words = {word for word in args.only.split(",") if word}
+    return {name: work for name, work in made.items() if not words or words & {*name.split()}}
 
 
 def prompt(length: int) -> list[int]:
@@ -87,19 +89,19 @@ def _timed(work: Callable[[], object]) -> float:
 
 def _measured(
     args: argparse.Namespace, passed: Callable[[int], None], token: Callable[[], None]
-) -> Measured:
-    """What `passed` over so many rows takes, once it has made its buffers, and one `token`."""
-    made = Measured()
+) -> Figures:
+    """Seconds of `passed` over so many rows, once it has made its buffers, and of one `token`."""
+    made: Figures = {}
     for rows in args.rows:
         passed(rows)
-        made.pass_s[rows] = [_timed(partial(passed, rows)) for _ in range(REPEATS)]
-    made.token_s = [_timed(token) for _ in range(GENERATED)]
-    return made
+        made[f"{rows} rows"] = [_timed(partial(passed, rows)) for _ in range(REPEATS)]
+    return {**made, "token": [_timed(token) for _ in range(GENERATED)]}
 
 
-def _ours(settings: Settings, args: argparse.Namespace) -> Measured:
-    """Our passes, prepared and captured as a session has them."""
-    model = build(plan(find_shape(args.shape), settings), settings, lambda _: None, False).model
+def _ours(settings: Settings, args: argparse.Namespace) -> Figures:
+    """Our passes, prepared and captured as a session has them; `auto` over the recording."""
+    built = build(plan(find_shape(args.shape), settings), settings, lambda _: None, False)
+    model = built.model
     model.start(args.context + GENERATED + max(args.rows))
     model.prefill(prompt(args.context))
 
@@ -110,22 +112,48 @@ def _ours(settings: Settings, args: argparse.Namespace) -> Measured:
         passed(1)
         model.keep(())
 
-    return _measured(args, passed, token)
+    made = _measured(args, passed, token)
+    if args.limit:
+        options = _options(args, settings)
+        traces = chosen_traces(args.replay, options, settings)
+        rows = replay_with_passes(traces, built, options, settings).rows
+        auto = next(row for row in rows if row.method == "auto")  # the first: of all tasks
+        made["drafted"] = [1 / (auto.tokens_per_s or 1.0)]
+        made["tokens a pass"] = [auto.mean_acceptance_length or 1.0]
+    return made
 
 
-def _generate(dtype: str, more: dict[str, int], args: argparse.Namespace) -> Measured:
-    """`generate` on a model as `transformers` has it, from its second pass on."""
-    hf = make_hf(plan(find_shape(args.shape), Settings(dtype=dtype)))
-    ids, begun = torch.tensor([prompt(args.context)]), list[float]()
-    hf.register_forward_pre_hook(lambda *_: begun.append(time.perf_counter()))
-    limits = {"max_new_tokens": 1 + GENERATED, "min_new_tokens": 1 + GENERATED}
-    with torch.inference_mode():
-        hf.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, pad_token_id=0,
-            **limits, **more,
-        )  # fmt: skip
-    seconds, passes = time.perf_counter() - begun[1], len(begun) - 1
-    return Measured([seconds / GENERATED], {}, GENERATED / passes)
+def _options(args: argparse.Namespace, settings: Settings) -> BenchOptions:
+    tasks = tuple(name for name in args.tasks.split(",") if name)
+    budget = (settings.num_draft,)
+    return BenchOptions(methods=("auto",), num_drafts=budget, tasks=tasks, limit=args.limit)
+
+
+def _generate(dtype: str, args: argparse.Namespace) -> Figures:
+    """`generate` over the recording, on the model as `transformers` has it; its prompt lookup."""
+    settings = Settings(dtype=dtype, packed=False, capture=False)
+    built = build(plan(find_shape(args.shape), settings), settings, lambda _: None, True)
+    prompts, made = PromptCache(built.model), Figures(token=[], drafted=[])
+    passes, tokens = 0, 0
+    for trace in chosen_traces(args.replay, _options(args, settings), settings).traces:
+        plain, lookup = (_generated(built, prompts, name, trace) for name in AGAINST)
+        for key, one in (("token", plain), ("drafted", lookup)):
+            made[key].append((one.decode_s or 0.0) / len(one.ids))
+        passes, tokens = passes + lookup.steps, tokens + len(lookup.ids)
+    return {**made, "tokens a pass": [tokens / passes]}
+
+
+def _loaded(settings: Settings, args: argparse.Namespace) -> Figures:
+    """Loading a checkpoint and a pass: seconds, and what the process takes at most and then."""
+    sessions = list[LocalSession]()
+    own = replace(settings, model=args.load)
+    seconds = _timed(lambda: sessions.append(LocalSession(own, persist=False)))
+    model = sessions[0].model
+    model.start(64)
+    model.prefill(prompt(16))
+    status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    sizes = {kind: [int(status[key].split()[0]) * 1024 / 1e9] for key, kind in _MEMORY.items()}
+    return {"seconds": [seconds], **sizes}
 
 
 def write_gguf(planned: Plan, path: Path, kind: str) -> None:
@@ -168,7 +196,7 @@ def write_gguf(planned: Plan, path: Path, kind: str) -> None:
     writer.close()
 
 
-def _llama(kind: str, args: argparse.Namespace) -> Measured:
+def _llama(kind: str, args: argparse.Namespace) -> Figures:
     """llama.cpp through its C interface: what a program that drafts by itself would call."""
     import llama_cpp as llama
 
@@ -211,48 +239,127 @@ def _llama(kind: str, args: argparse.Namespace) -> Measured:
     return _measured(args, passed, token)
 
 
-def turn(name: str, arguments: Sequence[str]) -> Measured:
+def turn(name: str, arguments: Sequence[str]) -> Figures:
     """One contestant in a process of its own. Raises CalledProcessError."""
     command = [sys.executable, "-m", "tests.tools.cpu_peers", *arguments, "--worker", name]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-    return Measured(**json.loads(done.stdout.splitlines()[-1]))
+    found: Figures = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
-def table(found: dict[str, Measured], rows: Sequence[int]) -> Table:
-    """Medians: tokens/s, also by llama.cpp's; ms by rows, in brackets by those of one row."""
-    speeds = {name: 1 / median(m.token_s) for name, m in found.items()}
-    peer, cells = speeds.get(_PEER), []
-    for name, m in found.items():
-        ms = {r: 1e3 * median(seconds) for r, seconds in m.pass_s.items()}
-        ratio = f"{speeds[name] / peer:.2f}" if peer else "–"
-        shown = [f"{ms[r]:.1f} ({ms[r] / ms[rows[0]]:.2f})" if ms else "–" for r in rows]
-        cells.append([name, f"{speeds[name]:.2f}", ratio, f"{m.tokens_a_pass:.1f}", *shown])
-    titles = ["tokens/s", f"by {_PEER}", "tokens a pass", *(f"{r} rows" for r in rows)]
-    return Table("", [Column("engine", left=True), *map(Column, titles)], cells)
+def take_turns(names: Sequence[str], rounds: int, own: Sequence[str]) -> dict[str, Figures]:
+    """All turns' figures by name; a turn that fails is told, and the others go on."""
+    found: dict[str, Figures] = {name: {} for name in names}
+    for number, name in enumerate([*names] * rounds, 1):
+        print(f"Turn {number} of {len(names) * rounds}: {name}", file=sys.stderr)
+        try:
+            for key, figures in turn(name, own).items():
+                found[name].setdefault(key, []).extend(figures)
+        except subprocess.CalledProcessError as error:
+            print(f"{name}: failed with {error.returncode}", file=sys.stderr)
+    return found
+
+
+def _recorded(folder: Path, limit: int) -> str:
+    """A recording of the built-in model's summaries of example texts."""
+    command = f"-m ngtcli bench --record {folder} --tasks summarize --limit {limit}"
+    subprocess.run([sys.executable, *command.split()], check=True, stdout=subprocess.DEVNULL)
+    return str(folder)
+
+
+def table(title: str, headings: Sequence[str], rows: Mapping[str, Sequence[float]]) -> Table:
+    """A row for each engine; 0 is shown as what there is not."""
+    cells = [[name, *(f"{x:.2f}" if x else "–" for x in row)] for name, row in rows.items()]
+    return Table(title, [Column("engine", left=True), *map(Column, headings)], cells)
+
+
+def tables(found: Mapping[str, Figures], rows: Sequence[int]) -> list[Table]:
+    """Medians: tokens/s, with their ratios to plain llama.cpp; passes, to one row of float32."""
+
+    def middle(name: str, key: str) -> float:
+        return median(found.get(name, {}).get(key) or [0.0])
+
+    def ratio(over: float, by: float) -> float:
+        return over / by if by else 0.0
+
+    peer, one = middle(_PEER, "token"), middle(_BASE, "1 rows")
+    speeds, times = dict[str, list[float]](), dict[str, list[float]]()
+    for name in found:
+        plain, drafted = middle(name, "token"), middle(name, "drafted")
+        ratios = [(1, plain), (peer, plain), (1, drafted), (peer, drafted), (plain, drafted)]
+        speeds[name] = [*(ratio(*of) for of in ratios), middle(name, "tokens a pass")]
+        times[name] = [middle(name, f"{r} rows") for r in rows]
+    by_peer, of_rows = f"by {_PEER}", [f"{r} rows" for r in rows]
+    headings = ("plain", by_peer, "with drafts", by_peer, "by plain", "tokens a pass")
+    return [
+        table("Tokens/s", headings, speeds),
+        table("Passes, ms", of_rows, {n: [1e3 * s for s in t] for n, t in times.items()}),
+        table(
+            f"By one row of {_BASE}",
+            of_rows,
+            {n: [ratio(s, one) for s in t] for n, t in times.items()},
+        ),
+    ]
+
+
+def loads(found: Mapping[str, Figures]) -> list[Table]:
+    """Seconds and gigabytes of every start, the first of which found an empty cache."""
+    each = (
+        (f"{name}, start {i + 1}", start)
+        for name, of in found.items()
+        for i, start in enumerate(zip(*of.values(), strict=True))
+    )
+    return [table("Loading: s, GB", ("seconds", *_MEMORY.values()), dict(each))]
+
+
+def _arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure other engines on this CPU.")
+    add = parser.add_argument
+    add("--shape", default="qwen2.5-0.5b", help="a name or a file")
+    add("--only", default="", help="words of names, with commas: ngt,Q8_0")
+    add("--rows", type=lambda s: [int(r) for r in s.split(",")], default=ROWS)
+    add("--context", type=int, default=500, help="tokens before plain decoding and passes")
+    add("--rounds", type=int, default=2)
+    add("--threads", type=int, default=1)
+    add("--replay", type=Path, help="a recording, as of ngt bench --replay")
+    add("--tasks", default="summarize", help="of the recording")
+    add("--limit", type=int, default=2, help="most questions of a task; 0: nothing is drafted")
+    add("--load", default="", help="measure the loading of this checkpoint instead")
+    add("--json", type=Path, help="write all that was measured here")
+    add("--worker", default="", help=argparse.SUPPRESS)
+    return parser.parse_args(words)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure in turns; print tables in Markdown, or JSON."""
-    parser = argparse.ArgumentParser(description="Measure other engines on this CPU.")
-    for flag, text in (("--shape", "qwen2.5-0.5b"), ("--only", ""), ("--worker", "")):
-        parser.add_argument(flag, default=text)  # --only: parts of names, with commas
-    for flag, number in (("--context", 500), ("--rounds", 2), ("--threads", 1)):
-        parser.add_argument(flag, type=int, default=number)
-    parser.add_argument("--rows", type=lambda s: [int(r) for r in s.split(",")], default=ROWS)
+    """Measure in turns; print tables in Markdown, and write JSON."""
     own = list(sys.argv[1:] if arguments is None else arguments)
-    args, every = parser.parse_args(own), contestants()
+    args = _arguments(own)
+    every = contestants(args)
     if args.worker:
         use_threads(args.threads)
-        print(dump_json(every[args.worker](args), indent=None))
+        print(dump_json(every[args.worker](), indent=None))
         return
-    if not all(map(find_spec, _PEERS)):
+    if not args.load and not all(map(find_spec, _PEERS)):
         print(MISSING, file=sys.stderr)
-    names = [name for name in every if any(part in name for part in args.only.split(","))]
-    found = {name: Measured() for name in names}
-    for name in names * args.rounds:
-        found[name].add(turn(name, own))
-    print(to_markdown([table(found, args.rows)]))
-    print(f"\n{args.shape} behind {args.context} tokens, {args.threads} threads, {processor()}")
+    with tempfile.TemporaryDirectory() as folder:
+        if args.load:
+            os.environ["NGT_HOME"] = folder
+        elif args.limit and not args.replay:
+            own += ["--replay", _recorded(Path(folder) / "recording", args.limit)]
+        found = take_turns(list(every), args.rounds, own)
+    about = {
+        "of": args.load or args.shape,
+        "context": args.context,
+        "rounds": args.rounds,
+        "threads": args.threads,
+        "cpu": processor(),
+        "ONEDNN_MAX_CPU_ISA": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
+        "versions": versions(),
+    }
+    print(to_markdown(loads(found) if args.load else tables(found, args.rows)))
+    print(f"\n{json.dumps(about)}")
+    if args.json:
+        args.json.write_text(dump_json({**about, "measured": found}) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import argparse
 import json
 from pathlib import Path
+from subprocess import CalledProcessError
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from ngtcli.config import Settings
 from ngtcli.errors import UsageError
 from ngtcli.measure.options import Shape, find_shape
 from ngtcli.measure.shape_model import plan
+from ngtcli.measure.traces import TraceWriter
 from ngtcli.render.tables import to_plain
 from tests.tools import cpu_peers
-from tests.tools.cpu_peers import Measured, contestants, prompt, table, write_gguf
+from tests.tools.cpu_peers import Figures, contestants, loads, prompt, tables, write_gguf
 
 SHAPE = {
     "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 96,
@@ -22,40 +24,86 @@ SHAPE = {
 }  # fmt: skip
 
 
-def test_figures_are_medians_over_turns_and_ratios_to_llama_cpp() -> None:
-    found = {"ngt float32": Measured(), "llama.cpp Q8_0": Measured()}
-    for seconds in (0.1, 0.3, 0.2):
-        found["ngt float32"].add(Measured([seconds], {"1": [seconds], "8": [2 * seconds]}))
-        found["llama.cpp Q8_0"].add(Measured([0.1], {"1": [0.1], "8": [0.25]}))
-    found["transformers float32, prompt lookup"] = Measured([0.5], {}, 2.0)
-    assert to_plain([table(found, (1, 8))]).splitlines()[1:] == [
-        "ngt float32\t5.00\t0.50\t1.0\t200.0 (1.00)\t400.0 (2.00)",
-        "llama.cpp Q8_0\t10.00\t1.00\t1.0\t100.0 (1.00)\t250.0 (2.50)",
-        "transformers float32, prompt lookup\t2.00\t0.20\t2.0\t–\t–",
+def test_figures_are_medians_and_ratios_to_llama_cpp_and_float32() -> None:
+    found: dict[str, Figures] = {
+        "ngt float32": {"token": [0.1, 0.3, 0.2], "1 rows": [0.2, 0.2], "8 rows": [0.5, 0.3, 0.4]},
+        "llama.cpp Q8_0": {"token": [0.1], "1 rows": [0.1], "8 rows": [0.25]},
+        "transformers float32": {"token": [0.5], "drafted": [0.25], "tokens a pass": [2.0]},
+    }
+    speeds, times, ratios = tables(found, (1, 8))
+    assert to_plain([speeds]).splitlines()[2:] == [
+        "ngt float32\t5.00\t0.50\t–\t–\t–\t–",
+        "llama.cpp Q8_0\t10.00\t1.00\t–\t–\t–\t–",
+        "transformers float32\t2.00\t0.20\t4.00\t0.40\t2.00\t2.00",
     ]
-    assert table({"ngt float32": Measured([0.1], {1: [0.1]})}, (1,)).rows[0][2] == "–"
+    assert [row[1:] for row in times.rows] == [
+        ["200.00", "400.00"],
+        ["100.00", "250.00"],
+        ["–"] * 2,
+    ]
+    assert [row[1:] for row in ratios.rows] == [["1.00", "2.00"], ["0.50", "1.25"], ["–"] * 2]
+    assert tables({"ngt bfloat16": {"1 rows": [0.1]}}, (1,))[2].rows == [["ngt bfloat16", "–"]]
 
 
-def test_a_turn_measures_ours_and_transformers(tmp_path: Path) -> None:
+@pytest.fixture
+def args(tmp_path: Path) -> argparse.Namespace:
     (tmp_path / "tiny.json").write_text(json.dumps(SHAPE))
-    args = argparse.Namespace(shape=str(tmp_path / "tiny.json"), context=80, rows=[1, 4])
-    every = contestants()
-    for name in ("ngt bfloat16", "transformers float32, prompt lookup"):
-        made = every[name](args)
-        assert all(s > 0 for s in made.token_s) and made.tokens_a_pass >= 1
-        assert list(made.pass_s) == ([1, 4] if name.startswith("ngt") else [])
+    with TraceWriter(tmp_path / "recording", "", "some", 512) as writer:
+        writer.add("1", "summarize", range(64), [*range(20, 40)] * 2)
+    words = f"--shape {tmp_path / 'tiny.json'} --replay {tmp_path / 'recording'} --context 80"
+    return cpu_peers._arguments([*words.split(), "--rows", "1,4"])
+
+
+def test_a_turn_measures_passes_plain_tokens_and_drafts_over_a_recording(
+    args: argparse.Namespace,
+) -> None:
+    every = contestants(args)
+    ours, theirs = every["ngt bfloat16"](), every["transformers float32"]()
+    assert set(ours) == {"token", "1 rows", "4 rows", "drafted", "tokens a pass"}
+    assert set(theirs) == {"token", "drafted", "tokens a pass"}
+    for made in (ours, theirs):
+        assert all(s > 0 for of in made.values() for s in of) and made["tokens a pass"][0] > 2
+    args.limit = 0
+    assert set(contestants(args)["ngt int8"]()) == {"token", "1 rows", "4 rows"}
+    assert "transformers float32" not in contestants(args)
+    args.only = "int8,llama.cpp"
+    assert {name.split()[0] for name in contestants(args)} <= {"ngt", "llama.cpp"}
     assert len(prompt(200)) == 200 and prompt(0) == []
 
 
-def test_without_the_packages_a_line_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_loading_is_measured_start_by_start() -> None:
+    args = cpu_peers._arguments(["--load", "builtin", "--only", "ngt"])
+    every = contestants(args)
+    assert "ngt auto" in every and not any("llama" in name for name in every)
+    made = every["ngt float32"]()
+    assert made["peak"][0] >= made["resident"][0] >= made["anonymous"][0] > 0.05
+    found = {"ngt float32": {key: of * 2 for key, of in made.items()}, "ngt int8": {}}
+    names = [row[0] for row in loads(found)[0].rows]
+    assert names == ["ngt float32, start 1", "ngt float32, start 2"]
+
+
+def test_turns_alternate_and_what_is_missing_or_fails_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    taken = list[str]()
+
+    def turn(name: str, own: object) -> Figures:
+        taken.append(name)
+        if name == "ngt int8":
+            raise CalledProcessError(1, "python")
+        return {"token": [0.5], "1 rows": [0.5]}
+
     monkeypatch.setattr(cpu_peers, "find_spec", lambda name: None)
-    monkeypatch.setattr(cpu_peers, "turn", lambda name, own: Measured([0.5], {"1": [0.5]}))
-    cpu_peers.main(["--rows", "1", "--rounds", "2", "--only", "ngt"])
+    monkeypatch.setattr(cpu_peers, "turn", turn)
+    words = "--rows 1 --rounds 2 --only bfloat16,int8 --limit 0 --json"
+    cpu_peers.main([*words.split(), str(tmp_path / "a.json")])
     shown = capsys.readouterr()
-    assert "pip install llama-cpp-python gguf" in shown.err and shown.err.count("\n") == 1
+    assert taken == ["ngt bfloat16", "ngt int8"] * 2
+    assert "pip install llama-cpp-python gguf" in shown.err
+    assert "ngt int8: failed with 1" in shown.err
     assert "| ngt bfloat16 | 2.00 |" in shown.out and "llama.cpp F16" not in shown.out
+    stored = json.loads((tmp_path / "a.json").read_text())["measured"]
+    assert stored == {"ngt bfloat16": {"token": [0.5] * 2, "1 rows": [0.5] * 2}, "ngt int8": {}}
 
 
 @pytest.mark.parametrize("name", ["qwen2", "llama"])

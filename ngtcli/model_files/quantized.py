@@ -1,0 +1,55 @@
+"""The quantised weights that the cache keeps: one file for a checkpoint. Knows no torch."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ngtcli.model_files.checkpoint import WEIGHTS
+from ngtcli.system.array_stream import read_index
+from ngtcli.system.remembered import versions_and_cpu
+from ngtcli.system.storage import DamagedFileError, home, key_of
+
+_FOLDER = "quantized"  # of the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Quantised weights of the checkpoint in `folder`, and the bytes of their file."""
+
+    folder: str
+    bytes: int
+
+
+def kept_file(folder: str) -> Path:
+    """The file of a checkpoint; the order of its integers is that of this CPU and these versions.
+
+    Raises UsageError as `home`.
+    """
+    name = key_of(os.path.realpath(folder), *versions_and_cpu())
+    return home("cache") / _FOLDER / f"{name}.int8"
+
+
+def identity(folder: str) -> dict[str, Any]:
+    """What tells a checkpoint from a changed one: folder, names, sizes and times of its files.
+
+    It can be written as JSON. Raises OSError.
+    """
+    files = sorted({p for one in (*WEIGHTS, "config.json") for p in Path(folder).glob(one)})
+    found = [
+        (path.name, about.st_size, about.st_mtime_ns) for path in files if (about := path.stat())
+    ]
+    return {"folder": os.path.realpath(folder), "files": [list(file) for file in found]}
+
+
+def kept() -> Iterator[Kept]:
+    """What the cache holds, in the order of the folders' names."""
+    found = []
+    for path in (home("cache") / _FOLDER).glob("*.int8"):
+        try:
+            folder = read_index(path)[0]["about"]["folder"]
+            found.append(Kept(str(folder), path.stat().st_size))
+        except (OSError, DamagedFileError, KeyError, TypeError):
+            continue  # it is made again
+    yield from sorted(found, key=lambda one: one.folder)
