@@ -32,8 +32,20 @@ def quantize(hf: Any, dtype: torch.dtype = torch.float32) -> list[Int8Place]:
     for place in places:
         bias = None if place.experts else place.layer.bias
         layers = [layer_of(one, bias, WAY, packer) for one in place.matrices(place.weight)]
-        place.put(layers, packer.order(*place.size), dtype)
+        place.put(layers, packer.known[place.size].order, dtype)
     return places
+
+
+@torch.no_grad()
+def dequantized(hf: Any) -> Any:
+    """The model with the weights that its integers stand for, in float32; changed in place."""
+    for place in quantizable(hf):
+        own = place.weight if place.experts else place.weight[None]
+        for at, one in enumerate(place.matrices(place.weight.clone())):
+            whole, scale = quantized(one)
+            back = whole * scale[:, None]
+            own[at] = back.t() if place.turned else back
+    return hf
 
 
 def random(module: Any, seed: int = 0) -> Any:
@@ -110,14 +122,7 @@ def test_experts_give_what_the_weights_of_their_integers_give(family: str) -> No
     given = list(routed(20, 1))
     own = hf.experts(*given)
     names = [place.name for place in quantizable(hf)]
-    exact = experts(family)
-    for place in quantizable(exact):
-        with torch.no_grad():
-            for expert, one in enumerate(place.matrices(place.weight)):
-                whole, scale = quantized(one)
-                back = whole * scale[:, None]
-                place.weight[expert] = back.t() if place.turned else back
-    true = exact.experts(*given)
+    true = dequantized(experts(family)).experts(*given)
     assert len(quantize(hf)) == len(names) == 2
     found = hf.experts(*given)
     assert (found - true).norm() < 0.03 * true.norm()  # inputs are rounded as well

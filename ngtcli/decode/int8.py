@@ -29,7 +29,7 @@ from ngtcli.errors import ModelError
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
 
-VERSION = 1  # of the scheme: what is quantised how
+VERSION = 2  # of the scheme: what is quantised how; raised where a kept file would differ
 _LARGEST = 127  # magnitude of a quantised weight
 # Inputs below this are zeros: 127 divided by it is a float32. Derived; no layer has such inputs.
 _TINY = 1e-30

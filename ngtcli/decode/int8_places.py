@@ -51,6 +51,16 @@ class Int8Place(Place):
         for one in weight if self.experts else weight[None]:
             yield one.t() if self.turned else one
 
+    def empty(self) -> None:
+        """Let go of the weight's values."""
+        none = nn.Parameter(self.weight.detach().to("meta"), requires_grad=False)
+        if self.experts:
+            setattr(self.parent, self.name, none)
+            return
+        self.layer.weight = none
+        if self.tied is not None:
+            getattr(*self.tied).weight = none
+
     def put(self, layers: Sequence[Int8Linear], order: int | None, dtype: torch.dtype) -> None:
         """Put layers in the place of the weight; `order` and `dtype` as for `Int8Embedding`."""
         if self.experts:
@@ -73,8 +83,9 @@ def quantizable(hf: nn.Module, device: str = "cpu") -> list[Int8Place]:
     ]
     for module in hf.modules():
         for name in _expert_weights(module, device):
-            turned, experts = bool(module.is_transposed), int(module.num_experts)
-            found.append(Int8Place(module, name, None, turned, experts))
+            experts: Any = module
+            turned, count = bool(experts.is_transposed), int(experts.num_experts)
+            found.append(Int8Place(module, name, None, turned, count))
     return found
 
 
@@ -84,20 +95,24 @@ def _chooses_experts(place: Place) -> bool:
 
 
 def _is_linear(layer: Any) -> bool:
-    return isinstance(layer, Conv1D) or (isinstance(layer, nn.Linear) and _multiplies(type(layer)))
+    kind: Any = type(layer)
+    return isinstance(layer, Conv1D) or (isinstance(layer, nn.Linear) and _multiplies(kind))
 
 
 @cache
-def _multiplies(kind: type[nn.Linear]) -> bool:
+def _multiplies(kind: Any) -> bool:
     """Whether a subclass computes what nn.Linear does: tried on a small one of it."""
-    own, true = nn.Linear(3, 2), nn.Linear(3, 2)
-    true.load_state_dict(own.state_dict())
-    own.__class__ = kind
-    rows = torch.arange(12.0).view(1, 4, 3)
-    try:
-        return torch.allclose(own(rows), true(rows))
-    except Exception:  # it needs what nn.Linear has not, or gives something else
-        return False
+    if kind is nn.Linear:
+        return True
+    with torch.device("cpu"), torch.no_grad():  # models are made on another, without values
+        own, rows = nn.Linear(3, 2), torch.linspace(-1, 2, 12).view(1, 4, 3)
+        own.weight.copy_(torch.linspace(-2, 1, 6).view(2, 3))
+        own.bias.copy_(torch.tensor([3.0, -1.0]))
+        true, own.__class__ = own(rows), kind
+        try:
+            return torch.allclose(own(rows), true)
+        except Exception:  # it needs what nn.Linear has not, or gives something else
+            return False
 
 
 def _is_embedding(layer: Any) -> bool:
@@ -128,7 +143,7 @@ def experts_forward(
     sizes = chosen.bincount(minlength=self.num_experts).tolist()
     first = self.gate_up_proj if self.has_gate else self.up_proj
     parts = []
-    for expert, part in enumerate(hidden_states[order // several].split(sizes)):
+    for expert, part in enumerate(torch.split(hidden_states[order // several], sizes)):
         if expert >= self.num_experts:  # stands for none
             parts.append(torch.zeros_like(part))
         elif len(part):
