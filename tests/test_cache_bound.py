@@ -54,6 +54,28 @@ def test_the_longest_unused_go_until_the_rest_is_within_the_bound(
     assert removed.left == sum(size for _, size in wanted.values()) <= most
 
 
+def test_of_what_stands_apart_the_file_used_last_stays_whatever_its_size(tmp_path: Path) -> None:
+    folder = tmp_path / "quantized"
+    files = [put(folder / f"{days}.int8", size, days) for days, size in ((1, 90), (2, 40), (3, 30))]
+    stamps = [put(path.with_suffix(".checked.json"), 1, 0) for path in files]
+    assert bound(tmp_path, 50).files == 0  # it is not among the rest
+    removed = bound(folder, 50, apart=True)
+    assert (removed.files, removed.bytes) == (2, 70)
+    assert [path.exists() for path in (*files, *stamps)] == [True, False, False] * 2
+    assert bound(folder, 200, apart=True).files == 0
+
+
+def test_writing_what_stands_apart_holds_it_to_the_bound() -> None:
+    old = put(home("cache") / "quantized" / "a.int8", 3_000_000, 2)
+    other = put(home("cache") / "passages" / "b", 500_000, 2)
+    in_bounds.hold_to(1_000_000)
+    new = put(home("cache") / "quantized" / "c.int8", 2_000_000, 0)
+    in_bounds.wrote(new)
+    removed = in_bounds.finish()
+    assert (removed.files, removed.bytes) == (1, 3_000_000)
+    assert new.exists() and other.exists() and not old.exists()
+
+
 def test_what_is_being_written_measured_learned_or_made_by_the_user_stays(tmp_path: Path) -> None:
     kept = [
         put(tmp_path / name, 10, 9)

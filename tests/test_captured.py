@@ -275,8 +275,12 @@ def test_graphs_read_and_write_fixed_buffers(monkeypatch: pytest.MonkeyPatch) ->
     assert pools[0] is None and set(pools[1:]) == {"pool"}
 
 
-def test_a_capture_that_fails_leaves_eager_passes_and_their_rows() -> None:
-    model, eager = switched_on(make_target()), make_target()
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_capture_that_fails_leaves_eager_passes_and_their_rows(compiled: bool) -> None:
+    said: list[str] = []
+    model, eager = make_target(), make_target()
+    model.passes.switch_on(model.device, compiled, said.append)
+    model.passes.at_once = True
 
     def fail(run: Any, example: torch.Tensor) -> Any:
         run(example)  # other tokens' rows are in the cache now
@@ -284,7 +288,10 @@ def test_a_capture_that_fails_leaves_eager_passes_and_their_rows() -> None:
 
     model.passes._capture = fail
     assert all(map(torch.equal, passes(model), passes(eager)))
-    assert model.passes.reason == "no capture here" and model.passes.captured == 0
+    if compiled:  # then passes are recorded, each shape when it is due
+        assert said == ["the model's passes are captured, not compiled: no capture here"]
+    assert model.passes.reason == ("" if compiled else "no capture here")
+    assert (compiled or model.passes.captured == 0) and not model.passes.at_once
 
 
 @pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")

@@ -443,7 +443,7 @@ def test_auto_is_exact_where_rows_cost_nothing() -> None:
 
 def test_the_table_counts_what_drafts_change(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--tokens", "60", "--answer", "40", "--rows", "16", "--json", "--models", "llama"]
-    exactness.main([*words, "--dtypes", "bfloat16"])
+    exactness.main([*words, "--weights", "bfloat16"])
     told = capsys.readouterr().out
     if "left out" in told:
         pytest.skip("this machine's kernels give other bits in bfloat16")

@@ -16,7 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ngtcli.config import Settings
 from ngtcli.decode.int8 import Int8Embedding, Int8Linear
 from ngtcli.decode.load import int8_way
-from ngtcli.decode.quantize import load_quantized, quantized_bytes, quantized_share
+from ngtcli.decode.load_quantized import load_quantized, quantized_share
+from ngtcli.decode.quantize import quantized_bytes
 from ngtcli.errors import ModelError
 from ngtcli.measure.options import find_shape
 from ngtcli.measure.shape_model import _shared, plan

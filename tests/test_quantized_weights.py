@@ -11,9 +11,9 @@ import torch
 from test_quantize import WAY, saved, scores
 from tiny_models import make_hf
 
-from ngtcli.decode import quantize
+from ngtcli.decode import load_quantized as module
 from ngtcli.decode.int8_order import makes_opaque
-from ngtcli.decode.quantize import load_quantized
+from ngtcli.decode.load_quantized import load_quantized
 from ngtcli.model_files.quantized import kept, kept_file
 from ngtcli.system.storage import home
 
@@ -27,13 +27,13 @@ class Loads:
 
     def __init__(self, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.said, self.quantised = folder, list[str](), 0
-        real = quantize._read_checkpoint
+        real = module.read_checkpoint
 
         def counted(*given: Any) -> Any:
             self.quantised += 1
             return real(*given)
 
-        monkeypatch.setattr(quantize, "_read_checkpoint", counted)
+        monkeypatch.setattr(module, "read_checkpoint", counted)
 
     def __call__(self) -> torch.Tensor:
         assert WAY is not None

@@ -112,6 +112,9 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
         from ngtcli.engines.vllm_arguments import check
 
         check(settings)
+    if settings.quantize != "none":
+        idle = {"--no-packed": flags.get("packed") is False, "--compile": flags.get("compile")}
+        refuse_with(f"--quantize {settings.quantize}", idle, "Leave it out.")
     greedy = not settings.temperature and "temperature" not in flags
     for about in given:
         if greedy and about.sampled and flags[about.name] != about.default:

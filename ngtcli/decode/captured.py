@@ -124,7 +124,13 @@ class Passes:
             found = replay(packed)
         except Exception as error:  # whatever a model's own code or the device raises
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            self._give_up(lines[0], warn=self.kind == "compiled")
+            if self.kind == "compiled":  # packed layers, for one, have no operations it knows
+                self.switch_on(packed.device, False, self._warn)
+                self._warn(
+                    f"the model's passes are captured, not compiled: {lines[0].rstrip(': ')}"
+                )
+            else:
+                self._give_up(lines[0], warn=False)
             return None
         some = range(0, rows, -(-rows // _COMPARED))
         if not same_scores([found[i] for i in some], [true[i] for i in some], self._exact):

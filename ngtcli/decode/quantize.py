@@ -7,9 +7,7 @@ be kept, it stays in memory. Which weights are quantised stands in int8_places.p
 """
 
 import json
-import time
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,25 +15,21 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import ConversionOps
 from transformers.quantizers import HfQuantizer
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from ngtcli.decode.int8 import VERSION, Int8Linear, Way, quantized
-from ngtcli.decode.int8_order import Packer, SizeOrder, makes_opaque
+from ngtcli.decode.int8 import Int8Linear, Way, quantized
+from ngtcli.decode.int8_order import Packer, makes_opaque
 from ngtcli.decode.int8_places import Int8Place, quantizable
-from ngtcli.decode.quantized_weights import Notify, Tensors, Weights, tensors_of
-from ngtcli.errors import ModelError
-from ngtcli.model_files.quantized import identity, kept_file
-from ngtcli.system.array_stream import map_arrays
+from ngtcli.decode.quantized_weights import Tensors, Weights
 from ngtcli.system.storage import DamagedFileError
 
 _METHOD = "ngt_int8"
 _SCALE = ":scale"  # behind the name of a quantised weight, whose scale it is
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
-_MOST = 0.5  # of the weights; where fewer are quantised, one line says so
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -93,7 +87,7 @@ class Layers:
         place.empty()
         self.done |= {own, *other}
 
-    def fill(self, hf: Any, tensors: Tensors, dtype: torch.dtype) -> Any:
+    def fill(self, hf: Any, tensors: Tensors, dtype: torch.dtype) -> None:
         """Give the model these tensors, and `dtype` between the layers.
 
         Raises DamagedFileError where it has others.
@@ -108,16 +102,12 @@ class Layers:
         _tie(hf)
         if any(tensor.is_meta for tensor in (*hf.parameters(), *hf.buffers())):
             raise DamagedFileError("it lacks tensors")
-        return as_dtype(hf, dtype)
 
     def _place(self, place: Int8Place, data: Tensor, scale: Tensor, dtype: torch.dtype) -> None:
         """Put quantised layers in the place of a weight."""
         size, count = place.size, max(1, place.experts)
-        if (
-            scale.shape != (count * size[0],)
-            or scale.dtype != torch.float32
-            or size not in self.packer.known
-        ):
+        shape = (count * size[0],)
+        if scale.shape != shape or scale.dtype != torch.float32 or size not in self.packer.known:
             raise DamagedFileError("it holds layers of other sizes")
         bias = None if place.experts else place.layer.bias
         try:
@@ -225,92 +215,7 @@ register_quantization_config(_METHOD)(_Config)
 register_quantizer(_METHOD)(_Quantizer)
 
 
-def load_quantized(
-    path: str,
-    dtype: torch.dtype,
-    way: Way,
-    warn: Notify = lambda _: None,
-    progress: Notify = lambda _: None,
-) -> tuple[Any, dict[str, Any]]:
-    """The model in a folder, or of a hub id, and the loading report of `transformers`.
-
-    It is read from the cache, or else quantised, and kept there; `warn` gets what is wrong with
-    that, `progress` what is done. A model that its weights do not fill has no values. Raises
-    what `transformers` raises, and ModelError for weights that are quantised already.
-    """
-    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    if getattr(config, "quantization_config", None):
-        raise ModelError(f"{path}: its weights are quantised already", "Leave out --quantize.")
-    file, about = kept_file(path), {"scheme": VERSION, **identity(path)}
-    begin, done = time.perf_counter(), "Read"
-    try:
-        hf, report = _read_kept(file, about, config, dtype, way)
-    except (OSError, DamagedFileError) as error:
-        if isinstance(error, DamagedFileError):
-            warn(f"quantised weights are made again: {error}")
-        progress(f"Quantising {path} …")
-        done = "Quantised"
-        hf, report = _quantize(path, file, about, config, dtype, way, warn)
-    progress(words(hf, time.perf_counter() - begin, done))
-    if (share := quantized_share(hf)) < _MOST:
-        warn(
-            f"{path}: only {share:.0%} of its weights are in 8 bits; ngt leaves the other kinds as"
-            " they are"
-        )
-    with suppress(OSError):  # it has none
-        hf.generation_config = GenerationConfig.from_pretrained(path)
-    return hf, report
-
-
-def _read_kept(
-    file: Path, wanted: dict[str, Any], config: Any, dtype: torch.dtype, way: Way
-) -> tuple[Any, dict[str, Any]]:
-    """The model of a file of the cache. Raises OSError, DamagedFileError."""
-    arrays, about = map_arrays(file, wanted)
-    try:
-        known = {
-            (outputs, inputs): SizeOrder(order, bytes.fromhex(told))
-            for outputs, inputs, order, told in about["orders"]
-        }
-        unused = [str(name) for name in about["unused"]]
-    except (KeyError, TypeError, ValueError):
-        raise DamagedFileError("it is told otherwise") from None
-    hf, layers = _empty(config), Layers(way, packer=Packer(known))
-    layers.find(hf, arrays)
-    report = {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": unused}
-    return layers.fill(hf, tensors_of(arrays), dtype), report
-
-
-def _quantize(
-    path: str,
-    file: Path,
-    about: dict[str, Any],
-    config: Any,
-    dtype: torch.dtype,
-    way: Way,
-    tell: Notify,
-) -> tuple[Any, dict[str, Any]]:
-    """The model of a checkpoint, which is quantised while it is read, and kept."""
-    is_here = bool(about["files"])  # not in a download that is to come
-    weights = Weights(file.parent if makes_opaque() and is_here else None, tell)
-    try:
-        layers = Layers(way, weights)
-        hf, report = _read_checkpoint(path, config, layers)
-        if report["missing_keys"] or report["mismatched_keys"]:
-            return hf, report
-        for name, tensor in (*hf.named_parameters(), *hf.named_buffers()):
-            if not tensor.is_meta:
-                weights.add(name, tensor.detach())
-        orders = [[*size, one.order, one.about.hex()] for size, one in layers.packer.known.items()]
-        unused = sorted(report["unexpected_keys"])
-        told = {**about, "orders": orders, "unused": unused}
-        is_same = about.items() >= identity(path).items()  # nobody wrote to it meanwhile
-        return layers.fill(hf, weights.finish(file if is_same else None, told), dtype), report
-    finally:
-        weights.discard()
-
-
-def _read_checkpoint(path: str, config: Any, layers: Layers) -> tuple[Any, dict[str, Any]]:
+def read_checkpoint(path: str, config: Any, layers: Layers) -> tuple[Any, dict[str, Any]]:
     """What `transformers` makes of a checkpoint: what is not quantised has values in it."""
     tensors = _tensors(Path(path))
     told: dict[str, Any] = {
@@ -324,27 +229,12 @@ def _read_checkpoint(path: str, config: Any, layers: Layers) -> tuple[Any, dict[
             path, dtype="auto", trust_remote_code=False, **told
         )
         return found
-    kind, own = type(_empty(config)), _dtype(tensors.values())
+    kind, own = type(empty_model(config)), _dtype(tensors.values())
     found = kind.from_pretrained(None, config=config, state_dict=tensors, dtype=own, **told)
     return found
 
 
-def as_dtype(hf: Any, dtype: torch.dtype) -> Any:
-    """The model with its floating parameters in a dtype, changed one at a time.
-
-    Buffers stay, but for the scale of an embedding, which is rounded where the model was made.
-    """
-    for module in hf.modules():
-        if isinstance(module, nn.Embedding) and hasattr(module, "scalar_embed_scale"):
-            module.embed_scale = torch.tensor(module.scalar_embed_scale)
-    for parameter in hf.parameters():
-        if parameter.is_floating_point() and parameter.dtype != dtype:
-            parameter.data = parameter.data.to(dtype)
-    hf.config.dtype = hf.config.get_text_config().dtype = dtype
-    return hf.requires_grad_(False).eval()
-
-
-def _empty(config: Any) -> Any:
+def empty_model(config: Any) -> Any:
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config)
 
@@ -382,21 +272,3 @@ def quantized_bytes(empty: Any) -> int:
     layers = Layers(Way())
     layers.find(empty)
     return sum({id(p): p.weight.numel() for p in layers.places.values()}.values())
-
-
-def quantized_share(hf: Any) -> float:
-    """The share of a model's weights that are integers."""
-    whole = sum(m.packed.numel() for m in hf.modules() if isinstance(m, Int8Linear))
-    rest = sum(p.numel() for p in hf.parameters() if p.is_floating_point())
-    return float(whole / max(1, whole + rest))
-
-
-def words(hf: Any, seconds: float, done: str = "Quantised") -> str:
-    """What was quantised, or read from the cache, as a line."""
-    whole = sum(m.packed.numel() for m in hf.modules() if isinstance(m, Int8Linear))
-    rest = sum(p.nbytes for p in hf.parameters() if p.is_floating_point())
-    name = str(hf.dtype).removeprefix("torch.")
-    return (
-        f"{done} {whole / 1e6:,.0f} MB of weights in int8 in {seconds:.1f} s;"
-        f" {rest / 1e6:,.0f} MB stay in {name}."
-    )

@@ -1,8 +1,10 @@
 """The tensors of a quantised model, as they come: into a file of the cache, or into memory.
 
-The file is mapped at the end, and a model is filled from it at the first start as at later ones.
+What went to the file is mapped at the end. So a model is filled from the file at the first start as
+at later ones, and it is in memory once.
 """
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.errors import reason_of
-from ngtcli.system.array_stream import ArrayWriter, Stored, map_arrays
+from ngtcli.system.array_stream import ArrayWriter, Stored
 
 Tensors = dict[str, Tensor]
 Notify = Callable[[str], object]
@@ -20,15 +22,18 @@ Notify = Callable[[str], object]
 class Weights:
     """Takes the tensors of a model by their names.
 
-    With a `folder` they go to a file there. Where that fails, `tell` gets the reason, and they all
-    are in memory from then on.
+    With a `folder` they go to a file there, if `room` bytes are free. Where that fails, `tell` gets
+    the reason, and they all are in memory from then on.
     """
 
-    def __init__(self, folder: Path | None = None, tell: Notify = lambda _: None) -> None:
+    def __init__(
+        self, folder: Path | None = None, room: int = 0, tell: Notify = lambda _: None
+    ) -> None:
         self._tensors: Tensors = {}
-        self._tell, self._file = tell, None
+        self._tell = tell
+        self._file: ArrayWriter | None = None
         if folder is not None:
-            self._try(lambda: setattr(self, "_file", ArrayWriter(folder)))
+            self._try(lambda: self._open(folder, room))
 
     def add(self, name: str, tensor: Tensor) -> None:
         """Take a tensor; it is not changed, and not needed any more where it went to the file."""
@@ -38,36 +43,32 @@ class Weights:
         if self._file is None:
             self._tensors[name] = tensor
 
-    def finish(self, path: Path | None, about: dict[str, Any]) -> Tensors:
-        """All tensors. The file is `path` from now on; where that is None, it is not kept."""
-        if (file := self._file) is not None:
-            if path is None:
-                self._give_up()
-            else:
-                self._try(lambda: file.finish(path, about))
-        if self._file is None or path is None:
-            return self._tensors
-        return tensors_of(map_arrays(path, {})[0])
+    def finish(self, path: Path | None = None, about: dict[str, Any] | None = None) -> Tensors:
+        """All tensors; the file, if there is one, is `path` then, or is not kept."""
+        if (file := self._file) is not None and path is not None:
+            self._try(lambda: file.finish(path, about or {}))
+        return self._tensors if self._file is None else tensors_of(self._file.arrays())
 
     def discard(self) -> None:
         """Remove what was written, unless it is finished."""
         if self._file is not None:
             self._file.discard()
 
+    def _open(self, folder: Path, room: int) -> None:
+        self._file = ArrayWriter(folder)
+        if (free := shutil.disk_usage(folder).free) < room:
+            raise OSError(f"{free / 1e9:.1f} GB are free, and {room / 1e9:.1f} are wanted")
+
     def _try(self, work: Callable[[], object]) -> None:
-        """Do `work` with the file; without a file from then on where it fails."""
+        """Do `work` with the file; where that fails, have all in memory."""
         try:
             work()
         except OSError as error:
             self._tell(f"quantised weights are not kept: {reason_of(error)}")
-            self._give_up()
-
-    def _give_up(self) -> None:
-        """Have in memory what was written."""
-        if (file := self._file) is not None:
-            self._tensors = {name: one.clone() for name, one in tensors_of(file.take()).items()}
-            file.discard()
-            self._file = None
+            if (file := self._file) is not None:
+                self._tensors = {n: one.clone() for n, one in tensors_of(file.arrays()).items()}
+                file.discard()
+                self._file = None
 
 
 def _bytes(tensor: Tensor) -> Any:

@@ -22,11 +22,12 @@ from ngtcli.config import Settings
 from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.int8 import Way, choose_least
 from ngtcli.decode.load import int8_way, pick_dtype
+from ngtcli.decode.load_quantized import use_between, words
 from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
-from ngtcli.decode.quantize import Layers, quantized_bytes, words
+from ngtcli.decode.quantize import Layers, quantized_bytes
 from ngtcli.errors import InputError, ModelError
 from ngtcli.measure.options import Shape
 from ngtcli.system.machine import pick_device
@@ -161,9 +162,8 @@ def make_hf(plan: Plan) -> Any:
             if layers is not None and name in layers.places:
                 layers.put(name, parameter.detach())
     if layers is not None:
-        layers.fill(hf, layers.weights.finish(None, {}), plan.dtype)
-    hf.requires_grad_(False)
-    return hf.eval()
+        layers.fill(hf, layers.weights.finish(), plan.dtype)
+    return use_between(hf, plan.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,18 +116,27 @@ def _check_folder(name: str, folder: Path, needs: Collection[str] = NEEDS) -> No
             raise ModelError(f"{name}: the folder has no {what}", hint)
 
 
-@lru_cache(maxsize=8)
-def _from_hub(name: str) -> str:
-    """The folder of a hub id in the local cache, or else the id, if the hub has it."""
+def downloaded(name: str) -> str:
+    """The folder of a hub id in the local cache, "" if it is not there or not complete."""
     import huggingface_hub
     from huggingface_hub import errors
 
     try:
         folder = Path(huggingface_hub.snapshot_download(name, local_files_only=True))
         _check_folder(name, folder)
-        return str(folder)
     except (OSError, ValueError, ModelError, errors.HfHubHTTPError):
-        pass  # not in the cache, or not complete
+        return ""
+    return str(folder)
+
+
+@lru_cache(maxsize=8)
+def _from_hub(name: str) -> str:
+    """The folder of a hub id in the local cache, or else the id, if the hub has it."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    if folder := downloaded(name):
+        return folder
     close = difflib.get_close_matches(name.lower(), [BUILTIN], cutoff=0.7)
     hint = f"Did you mean {BUILTIN}?" if close else _near(Path(name)) or HINT
     here = " is not in the local cache, and"

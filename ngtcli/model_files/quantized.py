@@ -22,13 +22,17 @@ class Kept:
     bytes: int
 
 
+def kept_folder() -> Path:
+    """Where the files are. Raises UsageError as `home`."""
+    return home("cache") / _FOLDER
+
+
 def kept_file(folder: str) -> Path:
     """The file of a checkpoint; the order of its integers is that of this CPU and these versions.
 
     Raises UsageError as `home`.
     """
-    name = key_of(os.path.realpath(folder), *versions_and_cpu())
-    return home("cache") / _FOLDER / f"{name}.int8"
+    return kept_folder() / f"{key_of(os.path.realpath(folder), *versions_and_cpu())}.int8"
 
 
 def identity(folder: str) -> dict[str, Any]:
@@ -37,16 +41,15 @@ def identity(folder: str) -> dict[str, Any]:
     It can be written as JSON. Raises OSError.
     """
     files = sorted({p for one in (*WEIGHTS, "config.json") for p in Path(folder).glob(one)})
-    found = [
-        (path.name, about.st_size, about.st_mtime_ns) for path in files if (about := path.stat())
-    ]
-    return {"folder": os.path.realpath(folder), "files": [list(file) for file in found]}
+    stats = [(path.name, path.stat()) for path in files]
+    found = [[name, about.st_size, about.st_mtime_ns] for name, about in stats]
+    return {"folder": os.path.realpath(folder), "files": found}
 
 
 def kept() -> Iterator[Kept]:
     """What the cache holds, in the order of the folders' names."""
     found = []
-    for path in (home("cache") / _FOLDER).glob("*.int8"):
+    for path in kept_folder().glob("*.int8"):
         try:
             folder = read_index(path)[0]["about"]["folder"]
             found.append(Kept(str(folder), path.stat().st_size))

@@ -44,7 +44,7 @@ class Stored:
 
 
 class ArrayWriter:
-    """Writes a file for `folder`. Its methods raise OSError, and only `discard` follows that."""
+    """Writes a file for `folder`. Its methods raise OSError; `discard` is to be called at last."""
 
     def __init__(self, folder: Path) -> None:
         private_folder(folder)
@@ -52,7 +52,7 @@ class ArrayWriter:
             with suppress(OSError):  # another run removes it
                 left.unlink()
         handle, name = tempfile.mkstemp(dir=folder, suffix=PARTIAL)
-        self._file, self._path = os.fdopen(handle, "wb", buffering=0), Path(name)
+        self._file, self._path = os.fdopen(handle, "w+b", buffering=0), Path(name)
         self._digest, self._at = hashlib.sha256(), 0
         self._index: dict[str, tuple[str, list[int], int]] = {}
 
@@ -72,21 +72,19 @@ class ArrayWriter:
         index = json.dumps(told).encode()
         self._write(index)
         self._write(len(index).to_bytes(8, "little") + hashlib.sha256(index).digest())
-        self._file.close()
         self._path.replace(path)
         note_compared(path)
         in_bounds.wrote(path)
 
-    def take(self) -> dict[str, Stored]:
-        """The arrays that were written whole, mapped."""
-        if not self._index:
+    def arrays(self) -> dict[str, Stored]:
+        """The arrays that were written, mapped; they stay where another run removes the file."""
+        if not self._at:
             return {}
-        with self._path.open("rb") as file:
-            whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        whole = memoryview(mmap.mmap(self._file.fileno(), self._at, access=mmap.ACCESS_COPY))
         return {name: _stored(whole, *of) for name, of in self._index.items()}
 
     def discard(self) -> None:
-        """Remove what was written, unless the file is finished."""
+        """Close the file, and remove it unless it is finished."""
         self._file.close()
         self._path.unlink(missing_ok=True)
 

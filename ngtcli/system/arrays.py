@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ngtcli.errors import reason_of
-from ngtcli.system.cache import keep_last, largest
+from ngtcli.system.cache import STAMP, keep_last, largest
 from ngtcli.system.storage import (
     DamagedFileError,
     home,
@@ -284,7 +284,7 @@ def _stamp(path: Path) -> list[int]:
 
 def _stamp_path(path: Path) -> Path:
     """Where it is stored which state of the file was compared with its checksum."""
-    return path.with_suffix(".checked.json")
+    return path.with_suffix(STAMP)
 
 
 def _is_known(path: Path, stamp: list[int]) -> bool:

@@ -21,6 +21,7 @@ LEFT_S = 3600.0  # seconds after which such a file is left over from a killed ru
 POOL = ".pool.safetensors"
 DATASTORE = ".datastore.safetensors"
 BACKGROUND = ".background.safetensors"
+STAMP = ".checked.json"  # end of the name of what is known of a file of the same name
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class Store:
     """One kind of thing that the cache holds: what it is, what makes it, and where it lies.
 
     It is all files in `folder`, or those whose names have one of `ends`. It counts for the bound if
-    it is `bounded`. What is `lasting` was learned or was made by a command for it, so that ngt does
+    it is `bounded`; if it stands `apart`, it has a bound of its own, as large, that the file used
+    last may exceed. What is `lasting` was learned or was made by a command for it, so that ngt does
     not make it again by itself.
     """
 
@@ -38,6 +40,7 @@ class Store:
     folder: str = field(metadata=HIDDEN)
     ends: tuple[str, ...] = field(default=(), metadata=HIDDEN)
     bounded: bool = True
+    apart: bool = field(default=False, metadata=HIDDEN)
     lasting: bool = False
 
     def files(self, root: Path) -> list[Path]:
@@ -78,14 +81,15 @@ STORES = (
     Store("compiled", "compiled functions", "the first use of auto", "compiled", bounded=False),
     Store("costs", "times of models' passes", "auto", "costs", bounded=False),
     Store("packed", "if packed weights are faster", "loading a model", "packed", bounded=False),
-    Store("quantized", "models' 8-bit weights", "--quantize int8", "quantized", bounded=False),
+    Store("quantized", "models' 8-bit weights", "--quantize int8", "quantized", apart=True),
     Store("int8", "how 8-bit products are computed", "--quantize int8", "int8", bounded=False),
     Store("dtypes", "if half precision is faster", "loading a model", "dtypes", bounded=False),
     Store("exact", "if passes are exact", "--exact", "exact", bounded=False),
     Store("ways", "how models are run", "loading a model", "ways", bounded=False),
     Store("tune", "measurements of ngt tune", "ngt tune", "tune", bounded=False, lasting=True),
 )  # fmt: skip
-_SPARED_FOLDERS = {s.folder for s in STORES if not (s.bounded or s.ends)}
+_APART = {s.folder for s in STORES if s.apart}
+_SPARED_FOLDERS = _APART | {s.folder for s in STORES if not (s.bounded or s.ends)}
 _SPARED_ENDS = (PARTIAL, *(end for s in STORES if not s.bounded for end in s.ends))
 _SHARE = 20  # this part of the bound may be written before the cache is looked at again; guess
 _FILES, _BYTES = 64, 2**28  # of one kind for one folder's documents that are kept; guess
@@ -132,17 +136,21 @@ def renew(path: Path) -> None:
             os.utime(path)
 
 
-def bound(folder: Path, most: int, before: Removed = _NOTHING) -> Removed:
+def bound(folder: Path, most: int, before: Removed = _NOTHING, apart: bool = False) -> Removed:
     """Remove files of the cache in `folder`, the longest unused first, until `most` bytes are left.
+
+    It is the folder of a store if that stands `apart`: then the file used last stays.
 
     Files of more than `most` go before all others, which would not make room for them. A file that
     is being written, or that another process replaces meanwhile, stays. Returns what was removed,
     and `before`.
     """
-    files = list(_files(folder, _SPARED_FOLDERS))
+    files = sorted(_files(folder, _SPARED_FOLDERS), key=lambda f: f.used_ns)
     left = sum(file.size for file in files)
     count, size, largest = before.files, before.bytes, before.largest
-    for file in sorted(files, key=lambda f: (f.size <= most, f.used_ns)):
+    if apart:
+        files = [file for file in files if not file.path.endswith(STAMP)][:-1]
+    for file in sorted(files, key=lambda f: f.size <= most):
         if left <= most:
             break
         with suppress(OSError):  # another process has removed it
@@ -150,6 +158,8 @@ def bound(folder: Path, most: int, before: Removed = _NOTHING) -> Removed:
                 os.unlink(file.path)
                 count, size, left = count + 1, size + file.size, left - file.size
                 largest = max(largest, file.size)
+                if apart:
+                    Path(file.path).with_suffix(STAMP).unlink(missing_ok=True)
     return Removed(count, size, largest, left, most)
 
 
@@ -168,10 +178,17 @@ class CacheBound:
         """The bound in bytes; of several in one command the largest holds."""
         self._most = max(self._most, most)
 
+    @property
+    def most(self) -> int:
+        """The bound in bytes; 0 where there is none yet."""
+        return self._most
+
     def wrote(self, path: Path) -> None:
         """Note that a file was written."""
         with suppress(OSError):  # another process has removed it
-            if path.is_relative_to(self._folder()):
+            if self._most and path.parent in {self._folder() / name for name in _APART}:
+                self._removed = bound(path.parent, self._most, self._removed, apart=True)
+            elif path.is_relative_to(self._folder()):
                 self._written += max(1, path.stat().st_size)
         self._hold(self._most // _SHARE)
 

@@ -1,58 +1,76 @@
 """How often drafts change tokens: `python -m tests.tools.exactness`.
 
-Decodes with drafts and without, as usual and exactly, in half precision, and counts the answers and
-tokens that differ. Exact passes have as many rows as they need where a row's bits do not show how
-many, and one number of rows where that holds. The models are the built-in one, checkpoints that are
-named, and small random ones of several families, made here, whose scores are nearly tied
-everywhere. Drafts are those of `auto`, and trees that hold the text which follows among wrong
-siblings, so that most are accepted in side branches.
+Decodes with drafts and without, as usual and exactly, in half precision and with 8-bit weights, and
+counts the answers and tokens that differ. Exact passes have as many rows as they need where a row's
+bits do not show how many, and one number of rows where that holds. The models are the built-in one,
+checkpoints that are named, and small random ones of several families, saved here as checkpoints,
+whose scores are nearly tied everywhere. Drafts are those of `auto`, and trees that hold the text
+which follows among wrong siblings, so that most are accepted in side branches. With `--check` each
+model goes through `ngt check --exact` by the methods `auto` and `trie` instead.
 """
 
 import argparse
+import json
 import random
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
+import ngtcli
 from ngtcli.config import Settings
 from ngtcli.decode.exact_check import gives_equal_bits
 from ngtcli.decode.layout import LEAST, capacity_for
 from ngtcli.decode.load import load_model
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.probe import target_model
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, PassRows
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.measure.check import first_difference
 from ngtcli.measure.prompts import example_texts
-from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.render.tables import Column, Table, to_markdown
 from ngtcli.system.json_form import dump_json
 
-VOCABULARY, POSITIONS, PROMPT = 1024, 1024, 100  # of random models; tokens
+PROMPT = 100  # tokens
 DEPTH = 8  # of trees with forks, two nodes a level
 _COMMON = {
-    "vocab_size": VOCABULARY, "max_position_embeddings": POSITIONS, "hidden_size": 128,
-    "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8,
-    "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0, "bos_token_id": 1,
+    "vocab_size": 8192, "max_position_embeddings": 2048, "hidden_size": 128,
+    "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": None,
 }  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "qwen2": {},
+    "llama": {"tie_word_embeddings": True},
+    "qwen2": {"tie_word_embeddings": True},
     "qwen3": {},
     "gemma2": {"sliding_window": 64, "query_pre_attn_scalar": 16},
+    "gemma3_text": {"sliding_window": 64, "query_pre_attn_scalar": 16},
     "mistral": {"sliding_window": 64},
     "phi3": {"sliding_window": None},
     "olmo2": {},
     "mixtral": {"sliding_window": None, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "stablelm": {"num_key_value_heads": 4},
+    "granite": {},
+    "gpt_neox": {},
+    "gpt2": {},
 }
+WEIGHTS = {  # settings of each kind of weights
+    "bfloat16": Settings(dtype="bfloat16"),
+    "float16": Settings(dtype="float16"),
+    "int8": Settings(dtype="float32", quantize="int8"),
+    "int8-bfloat16": Settings(dtype="bfloat16", quantize="int8"),
+}
+TEXT = Path(ngtcli.__file__).parent / "examples" / "harbour.txt"  # summarised by `ngt check`
 
 
 class Forks(Drafter):
@@ -86,7 +104,7 @@ class Forks(Drafter):
 
 @dataclass(slots=True)
 class Row:
-    """One model in one dtype with one kind of drafts, as usual (`rows` 0) or exactly.
+    """One model of one kind of weights and of drafts, as usual (`rows` 0) or exactly.
 
     Exact passes have `rows` rows, or from `least` to as many.
 
@@ -95,7 +113,7 @@ class Row:
     """
 
     model: str
-    dtype: str
+    weights: str
     drafts: str
     rows: int
     least: int
@@ -113,31 +131,35 @@ class Row:
         return self.tokens / self.passes if self.passes else 0.0
 
 
-def random_model(family: str, device: str, dtype: str) -> TargetModel:
-    """A small model of a family with its usual random weights."""
+def save_random(family: str, folder: Path) -> str:
+    """A small model of a family with its usual random weights, as a checkpoint in bfloat16."""
     kind = transformers.models.auto.configuration_auto.CONFIG_MAPPING[family]
     torch.manual_seed(0)
     config = kind(**{**_COMMON, **FAMILIES[family]})
-    hf = transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
+    hf = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     hf.generation_config = transformers.GenerationConfig()
-    return target_model(hf.to(device), load_tokenizer("builtin"), f"random {family}")
+    hf.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((BUILTIN_PATH / name).read_bytes())
+    return str(folder)
 
 
-def open_model(name: str, device: str, dtype: str) -> TargetModel:
-    """A random model for the name of a family, else a checkpoint. It never ends an answer."""
-    model = (random_model if name in FAMILIES else load_model)(name, device, dtype)
+def open_model(path: str, device: str, weights: str) -> TargetModel:
+    """A checkpoint with one kind of weights. It never ends an answer."""
+    how = WEIGHTS[weights]
+    model = load_model(path, device, how.dtype, quantize=how.quantize)
     model.end_ids = frozenset()
     model.passes.switch_on(model.device, False, print)
     return model
 
 
-def prompts(model: TargetModel, seed: int = 0) -> Iterator[list[int]]:
-    """Without end: windows of the example texts, for a random model random ids with repeats."""
+def prompts(model: TargetModel, at_random: bool, seed: int = 0) -> Iterator[list[int]]:
+    """Without end: windows of the example texts, or random ids with repeats."""
     rng = random.Random(seed)
     texts = [model.tokenizer.encode(d.text) for d in example_texts().documents]
     while True:
         size = rng.randrange(2, PROMPT)
-        if model.name.startswith("random "):
+        if at_random:
             part = [rng.randrange(model.vocabulary) for _ in range(size // 2 + 1)]
             yield (part * 2)[:size]
         else:
@@ -154,20 +176,26 @@ def exact_shapes(model: TargetModel, most: int, places: int) -> list[PassRows]:
     return [rows for rows in (first, fixed) if rows]
 
 
-def measure(model: TargetModel, shapes: Sequence[PassRows], tokens: int, answer: int) -> list[Row]:
+def measure(
+    model: TargetModel,
+    name: str,
+    weights: str,
+    shapes: Sequence[PassRows],
+    tokens: int,
+    answer: int,
+) -> list[Row]:
     """At least `tokens` tokens for each kind of drafts, as usual and exactly in each of `shapes`.
 
     Answers have `answer` tokens.
     """
-    dtype = str(model.dtype).removeprefix("torch.")
     usual = PassRows.fixed(0)
     table = [
-        Row(model.name, dtype, drafts, shape.most, shape.least)
+        Row(name, weights, drafts, shape.most, shape.least)
         for drafts in ("forks", "auto")
         for shape in (usual, *shapes)
     ]
     none, auto = (parse_method(m, DraftSettings()).build() for m in ("none", "auto"))
-    source = prompts(model)
+    source = prompts(model, name in FAMILIES)
     while min(row.tokens for row in table) < tokens:
         prompt = next(source)
         for shape in (usual, *shapes):
@@ -205,7 +233,7 @@ def _count(row: Row, drafted: Run, plain: Run) -> None:
 _SUMMED = ("answers", "tokens", "different", "changed", "passes", "seconds", "plain_seconds")
 _COLUMNS: list[tuple[str, Callable[[Row], str]]] = [
     ("model", lambda r: r.model),
-    ("dtype", lambda r: r.dtype),
+    ("weights", lambda r: r.weights),
     ("drafts", lambda r: r.drafts),
     ("passes", lambda r: _shape(r.rows, r.least)),
     ("tokens", lambda r: f"{r.tokens:,}"),
@@ -236,6 +264,31 @@ def table_of(rows: Sequence[Row]) -> Table:
     return Table("Drafted against plain decoding", [Column(t) for t, _ in _COLUMNS], cells)
 
 
+def check(path: str, name: str, weights: str, threads: int, answer: int) -> list[list[str]]:
+    """`ngt check --exact` of a checkpoint by both methods: the cells of their rows."""
+    how, found = WEIGHTS[weights], []
+    for method in ("auto", "trie"):
+        flags = ["--method", method, "--dtype", how.dtype, "--quantize", how.quantize, "--exact"]
+        flags += ["--learn-output"] * (method == "trie")  # random models quote no document
+        flags += ["--drafts", "4,16,48", "--max-tokens", str(answer), "--threads", str(threads)]
+        done = subprocess.run(
+            [sys.executable, "-m", "ngtcli", "check", str(TEXT), "-m", path, *flags, "--json"],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        cells = [name, weights, method]
+        if done.stdout:
+            body = json.loads(done.stdout)
+            tokens = sum(one["new_tokens"] for one in body["results"])
+            length = sum(one["mean_acceptance_length"] for one in body["results"]) / body["runs"]
+            generate = [f"{one['identical']}/{one['prompts']}" for one in body["generate"]]
+            different = body["runs"] - body["identical"]
+            cells += [str(tokens), f"{different} of {body['runs']}", f"{length:.2f}", *generate[:1]]
+        else:
+            cells.append(" ".join(done.stderr.splitlines()[-2:]))
+        found.append(cells)
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure; print a table in Markdown, or JSON."""
     parser = argparse.ArgumentParser(description="Count the tokens that drafts change.")
@@ -243,7 +296,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--models", nargs="+", default=["builtin", *FAMILIES],
         help=f"folders of checkpoints, builtin, or families: {', '.join(FAMILIES)}",
     )  # fmt: skip
-    parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float16"])
+    parser.add_argument("--weights", nargs="+", default=list(WEIGHTS), choices=list(WEIGHTS))
+    parser.add_argument("--check", action="store_true", help="by `ngt check`, for each row")
     parser.add_argument("--tokens", type=int, default=1500, help="for each row of the table")
     parser.add_argument("--answer", type=int, default=200, help="tokens of an answer")
     parser.add_argument("--rows", type=int, default=32, help="rows of an exact pass")
@@ -252,19 +306,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(arguments)
     torch.set_num_threads(args.threads)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     found, clock = list[Row](), time.perf_counter()
-    for name in args.models:
-        for dtype in args.dtypes:
-            model = open_model(name, args.device, dtype)
-            places = capacity_for(PROMPT + args.answer + args.rows)
-            shapes = [] if model.plain_reason else exact_shapes(model, args.rows, places)
-            if not shapes:
-                print(f"{model.name}, {dtype}: {model.plain_reason or 'no equal bits'}; left out")
-                continue
-            found += measure(model, shapes, args.tokens, args.answer)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.models:
+            path = save_random(name, Path(folder) / name) if name in FAMILIES else name
+            for weights in args.weights:
+                if args.check:
+                    for cells in check(path, name, weights, args.threads, args.answer):
+                        print("|", " | ".join(cells), "|", flush=True)
+                    continue
+                model = open_model(path, args.device, weights)
+                places = capacity_for(PROMPT + args.answer + args.rows)
+                shapes = [] if model.plain_reason else exact_shapes(model, args.rows, places)
+                if not shapes:
+                    reason = model.plain_reason or "no equal bits"
+                    print(f"{name}, {weights}: {reason}; left out")
+                    continue
+                found += measure(model, name, weights, shapes, args.tokens, args.answer)
     if args.json:
         print(dump_json([asdict(row) for row in found]))
-    else:
+    elif not args.check:
         print(to_markdown([table_of(found)]))
         print(f"\n{time.perf_counter() - clock:.0f} s on {args.device}, {args.threads} threads")
 

@@ -1,0 +1,190 @@
+"""Loading a quantised model: from the cache, or else from its checkpoint, and then it is kept."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, GenerationConfig
+
+from ngtcli.decode.int8 import VERSION, Int8Linear, Way
+from ngtcli.decode.int8_order import Packer, SizeOrder, makes_opaque
+from ngtcli.decode.quantize import Layers, empty_model, read_checkpoint
+from ngtcli.decode.quantized_weights import Weights, tensors_of
+from ngtcli.errors import ModelError
+from ngtcli.model_files.checkpoint import downloaded
+from ngtcli.model_files.quantized import identity, kept_file, kept_folder
+from ngtcli.system.array_stream import map_arrays
+from ngtcli.system.storage import DamagedFileError, in_bounds
+
+Notify = Callable[[str], object]
+Report = dict[str, Any]
+_MOST = 0.5  # of the weights; where fewer are quantised, one line says so
+
+
+def load_quantized(
+    path: str,
+    dtype: torch.dtype,
+    way: Way,
+    warn: Notify = lambda _: None,
+    progress: Notify = lambda _: None,
+) -> tuple[Any, Report]:
+    """The model in a folder, or of a hub id, and the loading report of `transformers`.
+
+    `warn` gets what is wrong with what the cache holds, `progress` what is done. A model that its
+    weights do not fill has no values. Raises what `transformers` raises, and ModelError for weights
+    that are quantised already.
+    """
+    begin, done = time.perf_counter(), "Read"
+    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    if getattr(config, "quantization_config", None):
+        raise ModelError(f"{path}: its weights are quantised already", "Leave out --quantize.")
+    about = _about(path)
+    try:
+        hf, report = _from_cache(path, about, config, dtype, way)
+    except (OSError, DamagedFileError) as error:
+        if isinstance(error, DamagedFileError):
+            warn(f"quantised weights are made again: {error}")
+        progress(f"Quantising {path} …")
+        done = "Quantised"
+        hf, report = _from_checkpoint(path, about, config, dtype, way, warn)
+    with suppress(OSError):  # it has none
+        hf.generation_config = GenerationConfig.from_pretrained(path)
+    progress(words(hf, time.perf_counter() - begin, done))
+    if (share := quantized_share(hf)) < _MOST:
+        warn(
+            f"{path}: only {share:.0%} of its weights are in 8 bits; --quantize int8 leaves the"
+            " others as they are"
+        )
+    return use_between(hf, dtype), report
+
+
+def _about(path: str) -> dict[str, Any]:
+    """What a file of the cache is made of, as JSON; {} before a download."""
+    folder = path if Path(path).is_dir() else downloaded(path)
+    return {"scheme": VERSION, **identity(folder)} if folder else {}
+
+
+def _from_cache(
+    path: str, wanted: dict[str, Any], config: Any, dtype: torch.dtype, way: Way
+) -> tuple[Any, Report]:
+    """The model of a file of the cache. Raises OSError, DamagedFileError."""
+    if not wanted:
+        raise FileNotFoundError(path)
+    arrays, about = map_arrays(kept_file(wanted["folder"]), wanted)
+    try:
+        known = {
+            (outputs, inputs): SizeOrder(order, bytes.fromhex(told))
+            for outputs, inputs, order, told in about["orders"]
+        }
+        unused = [str(name) for name in about["unused"]]
+    except (KeyError, TypeError, ValueError):
+        raise DamagedFileError("it is told otherwise") from None
+    hf, layers = empty_model(config), Layers(way, packer=Packer(known))
+    layers.find(hf, arrays)
+    layers.fill(hf, tensors_of(arrays), dtype)
+    return hf, {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": unused}
+
+
+def _from_checkpoint(
+    path: str,
+    about: dict[str, Any],
+    config: Any,
+    dtype: torch.dtype,
+    way: Way,
+    warn: Notify,
+) -> tuple[Any, Report]:
+    """The model of a checkpoint, which is quantised while it is read, and kept."""
+    room = sum(size for _, size, _ in about.get("files", []))  # of integers it has no more
+    weights = Weights(kept_folder() if makes_opaque() else None, room, warn)
+    try:
+        layers = Layers(way, weights)
+        hf, report = read_checkpoint(path, config, layers)
+        if report["missing_keys"] or report["mismatched_keys"]:
+            return hf, report
+        for name, tensor in (*hf.named_parameters(), *hf.named_buffers()):
+            if not tensor.is_meta:
+                weights.add(name, tensor.detach())
+        orders = [[*size, one.order, one.about.hex()] for size, one in layers.packer.known.items()]
+        now = _about(path)
+        file = kept_file(now["folder"]) if now and about in ({}, now) else None
+        told = {**now, "orders": orders, "unused": sorted(report["unexpected_keys"])}
+        layers.fill(hf, weights.finish(file, told), dtype)
+        if file is not None:
+            _tell_if_large(file, warn)
+        return hf, report
+    finally:
+        weights.discard()
+
+
+def _tell_if_large(file: Path, warn: Notify) -> None:
+    """Say that a file is larger than its bound: it stays, but no other one does."""
+    with suppress(OSError):  # it could not be kept
+        if (size := file.stat().st_size) > in_bounds.most > 0:
+            warn(
+                f"the quantised weights take {size / 1e9:.1f} GB of the cache, more than --cache-mb"
+                f" {in_bounds.most / 1e6:g}: no other model's stay beside them"
+            )
+
+
+class WideEmbedding(nn.Module):
+    """An embedding whose rows are given in a wider dtype than that of its weight: the same values.
+
+    `weight` is no parameter: a model's dtype is that of its parameters.
+    """
+
+    def __init__(self, weight: Tensor, dtype: torch.dtype, padding: int | None) -> None:
+        super().__init__()
+        self.held, self.dtype, self.padding_idx = weight, dtype, padding
+        self.num_embeddings, self.embedding_dim = weight.shape
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(…) to (…, embedding_dim)."""
+        return nn.functional.embedding(ids, self.held).to(self.dtype)
+
+
+def use_between(hf: Any, dtype: torch.dtype) -> Any:
+    """The model with its floating parameters in a dtype, changed one at a time; buffers stay.
+
+    Embeddings in a narrower dtype keep it, for they may be the most of what is not quantised. Their
+    scale (Gemma's) is made again, for it was rounded to the dtype that the model was read in.
+    """
+    for module in hf.modules():
+        if isinstance(module, nn.Embedding) and hasattr(module, "scalar_embed_scale"):
+            module.embed_scale = torch.tensor(module.scalar_embed_scale)
+    users = Counter(id(p) for m in hf.modules() for p in m.parameters(recurse=False))
+    for parent in list(hf.modules()):
+        for name, layer in list(parent.named_children()):
+            if type(layer) is nn.Embedding and layer.max_norm is None:
+                weight = layer.weight.detach()
+                is_own = users[id(layer.weight)] == 1
+                if is_own and weight.is_floating_point() and weight.itemsize < dtype.itemsize:
+                    setattr(parent, name, WideEmbedding(weight, dtype, layer.padding_idx))
+    for parameter in hf.parameters():
+        if parameter.is_floating_point() and parameter.dtype != dtype:
+            parameter.data = parameter.data.to(dtype)
+    hf.config.dtype = hf.config.get_text_config().dtype = dtype
+    return hf.requires_grad_(False).eval()
+
+
+def quantized_share(hf: Any) -> float:
+    """The share of a model's weights that are integers."""
+    whole = sum(m.packed.numel() for m in hf.modules() if isinstance(m, Int8Linear))
+    wide = sum(m.held.numel() for m in hf.modules() if isinstance(m, WideEmbedding))
+    rest = sum(p.numel() for p in hf.parameters() if p.is_floating_point())
+    return float(whole / max(1, whole + wide + rest))
+
+
+def words(hf: Any, seconds: float, done: str = "Quantised") -> str:
+    """What was quantised, or read from the cache, as a line."""
+    whole = sum(m.packed.numel() for m in hf.modules() if isinstance(m, Int8Linear))
+    rest = sum(p.nbytes for p in hf.parameters() if p.is_floating_point())
+    name = str(hf.dtype).removeprefix("torch.")
+    return (
+        f"{done} {whole / 1e6:,.0f} MB of weights in int8 in {seconds:.1f} s;"
+        f" {rest / 1e6:,.0f} MB stay in {name}."
+    )
