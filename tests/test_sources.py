@@ -16,7 +16,6 @@ from ngtcli.documents.load import Document, load
 from ngtcli.grounding.find import spans
 from ngtcli.grounding.sources import Sources, Span, share_copied, sources_of
 from ngtcli.render.answer_view import (
-    Words,
     copied_fact,
     listed,
     svg,
@@ -24,6 +23,7 @@ from ngtcli.render.answer_view import (
     terminal_view,
     with_marks,
 )
+from ngtcli.render.sinks import Run
 from tests.document_files import paged_pdf
 from tests.spans_check import brute_force
 
@@ -43,26 +43,26 @@ def test_a_stretch_names_its_page_or_the_heading_above_it(section: Section, plac
     assert sources.found[0].place == place and sources.verbatim == 1.0
 
 
-def shown(tokens: list[Words], sources: Sources) -> str:
-    return "".join(words.text for words in with_marks(tokens, sources))
+def shown(runs: list[Run], sources: Sources) -> str:
+    return "".join(text for text, _ in with_marks(runs, sources))
 
 
 def test_the_same_place_has_one_mark() -> None:
     text = "one two three four"
     sources = sources_of(f"{text}; {text}", [Document("a.txt", text)])
-    assert shown([Words(f"{text}; {text}")], sources) == f"{text} [1]; {text} [1]"
+    assert shown([(f"{text}; {text}", "")], sources) == f"{text} [1]; {text} [1]"
     assert len(sources.places()) == 1
 
 
 @settings(deadline=None)  # the first call compiles
 @given(st.lists(st.sampled_from(["a", "b ", " c", " d e f g", ", ", "\n"]), max_size=12))
 def test_marks_change_neither_words_nor_which_are_drafted(parts: list[str]) -> None:
-    tokens = [Words(part, i % 2 == 0, "prompt") for i, part in enumerate(parts)]
+    runs = [(part, "" if i % 2 else "prompt") for i, part in enumerate(parts)]
     answer = "".join(parts)
-    found = with_marks(tokens, sources_of(answer, [Document("a", "a b c d e f g")]))
-    kept = [words for words in found if not re.fullmatch(r" \[\d+\]", words.text)]
-    drafted = [(c, t.drafted) for t in tokens for c in t.text][: len(answer.rstrip())]
-    assert [(c, words.drafted) for words in kept for c in words.text] == drafted
+    found = with_marks(runs, sources_of(answer, [Document("a", "a b c d e f g")]))
+    kept = [run for run in found if not re.fullmatch(r" \[\d+\]", run[0])]
+    drafted = [(c, style) for text, style in runs for c in text][: len(answer.rstrip())]
+    assert [(c, style) for text, style in kept for c in text] == drafted
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ HOSTILE = (
 
 @given(st.text(max_size=40))
 def test_a_picture_is_well_formed_and_has_the_text_alone(text: str) -> None:
-    styled = terminal_view([Words(HOSTILE, True, "prompt"), Words(text)], 60, True)
+    styled = terminal_view([(HOSTILE, "prompt"), (text, "")], 60, True)
     picture = svg(styled, HOSTILE + text, 60)
     tree = ET.fromstring(picture)
     tags = {element.tag.rpartition("}")[2] for element in tree.iter()}

@@ -29,6 +29,7 @@ from ngtcli.render.bench_tables import bench_page, facts, tables
 from ngtcli.render.page import Bar, bars
 from ngtcli.render.tables import (
     Column,
+    Heated,
     Table,
     cell,
     to_csv,
@@ -81,11 +82,16 @@ def test_without_a_title_no_form_has_a_heading() -> None:
 
 def test_heat_is_a_background_and_goes_with_its_column(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    heat = [[None, 0.0, None, 1.0], [None, 1.0, None, 0.5]]
-    table = replace(SMALL, heat=heat)
+    heats = [[None, 0.0, None, 1.0], [None, 1.0, None, 0.5]]
+    rows = [
+        [text if heat is None else Heated(text, heat) for text, heat in zip(*pair, strict=True)]
+        for pair in zip(SMALL.rows, heats, strict=True)
+    ]
+    table = replace(SMALL, rows=rows)
     painted = to_terminal([table], width=40)
     assert [painted.count(f"48;5;{colour}m") for colour in (255, 157, 83)] == [1, 1, 2]
-    assert fit(table, 24)[0].heat == [[None, 0.0], [None, 1.0]]
+    left = [[getattr(text, "heat", None) for text in row] for row in fit(table, 24)[0].rows]
+    assert left == [[None, 0.0], [None, 1.0]]
     assert "48;5;" not in to_terminal([SMALL], width=40)
     cells = re.findall(r'<td style="--heat:(\d+)">([^<]*)', to_html(table))
     assert cells == [("0", "1.00×"), ("100", "19.3"), ("100", "2.10×"), ("50", "7.0")]

@@ -36,11 +36,6 @@ class Screen(io.StringIO):
         return True
 
 
-class Token:
-    def __init__(self, text: str, drafted: bool = False, origin: str = "draft") -> None:
-        self.id, self.text, self.drafted, self.origin = 0, text, drafted, origin
-
-
 def stderr_as_screen(monkeypatch: pytest.MonkeyPatch, **environ: str) -> Screen:
     """stderr, a terminal of 80 columns without colours unless `environ` says otherwise."""
     screen = Screen()
@@ -193,7 +188,7 @@ def test_a_pipe_gets_unseen_characters_as_they_are_and_a_terminal_does_not(monke
         print_line(text)
         assert stream.getvalue() == shown + "\n"
     piped = io.StringIO()
-    PlainSink(piped).step([Token(text)])
+    PlainSink(piped).step([(text, "")])
     assert piped.getvalue() == visible(text) == text
 
 
@@ -287,7 +282,7 @@ def test_an_answer_on_a_terminal_is_painted_broken_and_ends_with_a_line_feed(mon
         screen = Screen()
         sink = TerminalSink(screen, lambda: 20, colour)
         for text in PROSE.split(" "):
-            sink.step([Token(text + " ", drafted=text == "labourers"), Token("\u200e")])
+            sink.step([(text + " ", "draft" * (text == "labourers")), ("\u200e", "")])
         sink.close()
         shown = screen.getvalue()
         assert ("\x1b[4;36mlabourers" in shown) is colour and "\u200e" not in shown
@@ -404,7 +399,7 @@ def test_a_pipe_gets_a_step_in_one_write_and_one_line_feed_at_the_end(
         stream = io.StringIO()
         monkeypatch.setattr(stream, "write", written.append)
         sink = PlainSink(stream, colour)
-        sink.step([Token(text, i % 2 == 1) for i, text in enumerate(texts)])
+        sink.step([(text, "draft" * (i % 2)) for i, text in enumerate(texts)])
         assert len(written) <= 1
         sink.close()
         assert "".join(written) == expected
@@ -427,7 +422,7 @@ def test_every_origin_has_a_colour_and_an_unknown_one_is_an_error(monkeypatch) -
 def test_no_control_character_of_a_text_reaches_the_stream(colour: bool) -> None:
     stream = io.StringIO()
     sink = PlainSink(stream, colour)
-    sink.step([Token(HOSTILE), Token("plain")])
+    sink.step([(HOSTILE, ""), ("plain", "")])
     sink.close()
     text = stream.getvalue()
     assert "␛[31mred␛]0;title␇" in text and "[bold]x[/]plain" in text

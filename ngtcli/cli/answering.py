@@ -34,7 +34,7 @@ from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
 from ngtcli.render import answer_view
 from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
-from ngtcli.render.sinks import PlainSink, TerminalSink
+from ngtcli.render.sinks import PlainSink, TerminalSink, runs_of
 from ngtcli.render.terminal import DIM, paint, reveal, visible, wants_color
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json
@@ -155,14 +155,14 @@ class _Showing:
                 self._notes.begin_answer()
             tokens += len(step.tokens)
             if sink is not None:
-                sink.step(step.tokens)
+                sink.step(runs_of(step.tokens))
             if self._request.explain:
                 self._notes.say(explanation(self._answer, step), dim=True)
 
     def _print_cited(self, answer: "FinishedAnswer", sources: Sources) -> None:
         """The answer with marks, and its sources below it; on a terminal they link to the files."""
         sink = self._sink()
-        sink.step(with_marks(answer.tokens, sources))
+        sink.step(with_marks(runs_of(answer.tokens), sources))
         sink.close()
         if sys.stdout.isatty():
             styled = wants_color(sys.stdout, self._request.settings.color)
@@ -204,7 +204,7 @@ class _Showing:
         """The command and the answer as a terminal shows them, as SVG; with marks if it cites."""
         width, tokens, cite = terminal_width(sys.stdout), answer.tokens, self._request.cite
         origins = sorted({token.origin for token in tokens if token.drafted})
-        shown = with_marks(tokens, sources) if cite else tokens
+        shown = with_marks(runs_of(tokens), sources) if cite else runs_of(tokens)
         parts = [
             f"$ {reveal(visible(command_line()))}\n",
             answer_view.legend(origins) + "\n" if origins else "",
@@ -223,7 +223,7 @@ def body_of(request: AnswerRequest, answer: "FinishedAnswer", sources: Sources) 
         return dump_json(answer_object(request, answer, sources, request.json_tokens))
     if not request.cite:
         return visible(answer.text.rstrip("\n"))
-    text = visible("".join(words.text for words in with_marks(answer.tokens, sources)))
+    text = visible("".join(shown for shown, _ in with_marks(runs_of(answer.tokens), sources)))
     return "\n".join([text, *([""] * bool(sources.found)), *map(listed, sources.places())])
 
 

@@ -39,13 +39,7 @@ from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import INTERRUPTED, InputError, UsageError, counted
 from ngtcli.measure.machine import versions
 from ngtcli.measure.prompts import Item, add_noise, choose, example_texts, items_from
-from ngtcli.measure.results import (
-    Invocation,
-    LiveResult,
-    Measured,
-    QualityResult,
-    RecordResult,
-)
+from ngtcli.measure.results import Invocation, LiveResult, Measured, QualityResult, RecordResult
 from ngtcli.prompt.preset import Preset
 from ngtcli.render.bench_tables import bench_forms
 from ngtcli.system import process
@@ -124,6 +118,8 @@ def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | Non
     outputs = given.output, given.html
     form = asked_form({"json": given.json, "markdown": given.markdown}, *outputs)
     options = _options(mode, given, flags or {}, settings)
+    if given.prompts and (given.files or given.docs):
+        raise UsageError("--prompts and files or --docs are given", "Give one of them.")
     notes = Notes(given.verbose)
     try:
         if given.replay:
@@ -220,7 +216,6 @@ def _live(
     """
     from ngtcli.measure.options import check_against, check_some_left, unreadable
 
-    _check_source(given)
     if options.against:
         check_against(settings)
     check_some_left(options.methods, unreadable(options.methods, settings))
@@ -243,11 +238,6 @@ def _live(
     return replace(result, noise=given.noise, skipped=tuple(dict.fromkeys(skipped)))
 
 
-def _check_source(given: BenchFlags) -> None:
-    if given.prompts and (given.files or given.docs):
-        raise UsageError("--prompts and files or --docs are given", "Give one of them.")
-
-
 def _quality(
     given: BenchFlags,
     options: "BenchOptions",
@@ -256,7 +246,6 @@ def _quality(
     notes: Notes,
 ) -> QualityResult:
     """What a dtype or int8 costs: on files, on reference answers, or on what is built in."""
-    _check_source(given)
     if settings.quantize == "none" and settings.dtype in ("auto", "float32"):
         what = "--quality compares with float32, and nothing else is asked for"
         raise UsageError(what, "Give --dtype bfloat16, --dtype float16 or --quantize int8.")
@@ -264,17 +253,11 @@ def _quality(
         raise UsageError("--tasks and --limit choose prompts", "Leave them out, or the files.")
     settings = replace(settings, method="none")
     check_session(settings)
-    items, skipped = list[Item](), list[Skipped]()
-    texts: Sequence[Document] = ()
+    chosen, skipped = _items(given, options, settings, notes)
+    items = [item for item in chosen if item.answers]
+    texts: Sequence[Document] = () if given.prompts else example_texts().documents
     if given.files:
-        read = read_documents(
-            given.files, piped_stdin(), settings, notes, (given.output, given.html)
-        )
-        texts, skipped = read.documents, list(read.skipped)
-    else:
-        items, _ = _items(given, options, settings, notes)
-        items = [item for item in items if item.answers]
-        texts = () if given.prompts else example_texts().documents
+        texts = [item.documents[0] for item in chosen]
     if given.prompts and not items:
         what = f"{given.prompts}: no prompt has a reference answer"
         raise InputError(
@@ -298,13 +281,8 @@ def _items(
         stdin = piped_stdin()
         texts = read_documents(given.files or [], stdin, settings, notes, outputs)
         asked = read_documents(given.docs or [], stdin, settings, notes, outputs)
-    items = items_from(
-        given.prompts,
-        texts.documents,
-        asked.documents,
-        settings,
-        lambda path: check_not_read(outputs, [path]),
-    )
+    read = texts.documents, asked.documents
+    items = items_from(given.prompts, *read, settings, lambda path: check_not_read(outputs, [path]))
     chosen = choose(items, options.tasks, options.limit)
     if given.noise:
         chosen = add_noise(chosen, given.noise, settings.seed, sources=items)

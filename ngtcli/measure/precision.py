@@ -23,7 +23,7 @@ from ngtcli.errors import ContextOverflowError, InputError, ModelError, counted
 from ngtcli.measure.live import build_prompts, judged, machine, ours
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.quality import Quality, Scores
-from ngtcli.measure.records import BASELINE, Notify
+from ngtcli.measure.records import BASELINE, Notify, by_prompt, run
 from ngtcli.measure.results import QualityResult
 from ngtcli.measure.summary import QUALITY, QualityRow, columns
 from ngtcli.prompt.build import Prompt, check_known
@@ -183,7 +183,7 @@ def compare(
     InputError where there is nothing to score, and as a session does.
     """
     judge, rows, notes = Quality(), list[Scored](), list[str]()
-    for own in (reference_of(settings), settings):
+    for own in (replace(settings, dtype="float32", quantize="none"), settings):
         session = LocalSession(replace(own, method=BASELINE), progress, warn, persist=False)
         on = machine(session.model)
         try:
@@ -212,11 +212,6 @@ def compare(
         notes=[note for note in dict.fromkeys(notes) if note],
         rows=[QualityRow(**{n: c.of(row) for n, c in columns(QUALITY).items()}) for row in rows],
     )
-
-
-def reference_of(settings: Settings) -> Settings:
-    """The settings of the model that others are set against."""
-    return replace(settings, dtype="float32", quantize="none")
 
 
 def _passages(
@@ -266,8 +261,7 @@ def _answered(
     progress: Notify,
 ) -> Scores | None:
     """The quality of plain answers to `items`."""
-    answer, answers = ours(session, BASELINE, 0).begin(), []
-    for number, prompt in enumerate(prompts):
-        progress(f"Answering: {number + 1} of {counted(len(prompts), 'prompt')}")
-        answers.append((number, answer(prompt)))
-    return judged(session, items, judge, answers)
+    turns = by_prompt([ours(session, BASELINE, 0)], len(prompts), 1)
+    of = counted(len(prompts), "prompt")
+    made = run(turns, prompts, tell=lambda turn: progress(f"Answering: {turn.prompt + 1} of {of}"))
+    return judged(session, items, judge, [(one.prompt, one.generation) for one in made])

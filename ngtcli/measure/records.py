@@ -110,9 +110,7 @@ def refusal(method: str, error: Exception) -> Refusal:
 
 
 def taking_part(
-    methods: Iterable[str],
-    make: Callable[[str], Iterable[Contestant[P]]],
-    refused: list[Refusal],
+    methods: Iterable[str], make: Callable[[str], Iterable[Contestant[P]]], refused: list[Refusal]
 ) -> list[Contestant[P]]:
     """The contestants that `make` gives for each method; methods that cannot begin are refused."""
     found: dict[str, Contestant[P]] = {}

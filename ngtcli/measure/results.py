@@ -114,10 +114,7 @@ class ReplayResult:
     refused: Sequence[Refusal]
     invocation: Invocation = _invocation()
 
-    @property
-    def interrupted(self) -> bool:
-        """Never: a replay that is interrupted has no result."""
-        return False
+    interrupted = False  # one that is has no result
 
     @property
     @json_property(after="refused")
@@ -199,10 +196,7 @@ class QualityResult:
     skipped: Sequence[Skipped] = ()
     invocation: Invocation = _invocation()
 
-    @property
-    def interrupted(self) -> bool:
-        """Never: one that is interrupted has no result."""
-        return False
+    interrupted = False  # one that is has no result
 
 
 Measured = LiveResult | ReplayResult | ShapeResult | QualityResult

@@ -241,20 +241,15 @@ def _folded(traces: TraceSet, vocabulary: int) -> tuple[TraceSet, list[str]]:
     def low(ids: Sequence[int]) -> tuple[int, ...]:
         return tuple(id % vocabulary for id in ids)
 
-    found = [
-        replace(
-            t,
-            prompt_ids=low(t.prompt_ids),
-            output_ids=low(t.output_ids),
-            references=tuple(map(low, t.references)),
-        )
-        for t in traces.traces
-    ]
+    def folded(t: Trace) -> Trace:
+        ids, references = low(t.prompt_ids), tuple(map(low, t.references))
+        return replace(t, prompt_ids=ids, output_ids=low(t.output_ids), references=references)
+
     note = (
         f"ids of the recording from {vocabulary} on are taken modulo {vocabulary}, which can change"
         " what is accepted"
     )
-    return replace(traces, traces=tuple(found)), [note]
+    return replace(traces, traces=tuple(map(folded, traces.traces))), [note]
 
 
 class RecordedText(Continuation):
@@ -284,12 +279,7 @@ class RecordedRun(Run):
     """
 
     def __init__(
-        self,
-        model: TargetModel,
-        drafter: Drafter,
-        context: Context,
-        trace: Trace,
-        num_draft: int,
+        self, model: TargetModel, drafter: Drafter, context: Context, trace: Trace, num_draft: int
     ) -> None:
         limits = Limits(trace.room, num_draft)
         drafter.learn = lambda feedback: None  # type: ignore[method-assign]  # of random scores

@@ -6,7 +6,6 @@ Links lead to files by their paths; no text of a document or an answer becomes a
 import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from html import escape, unescape
 from pathlib import Path
 
@@ -15,17 +14,9 @@ from rich.style import Style
 
 from ngtcli.errors import counted
 from ngtcli.grounding.sources import Source, Sources
-from ngtcli.render.sinks import ShownToken, TerminalSink
+from ngtcli.render.sinks import Run, TerminalSink
 from ngtcli.render.tables import cell
-from ngtcli.render.terminal import (
-    DIM,
-    cut,
-    drafted_style,
-    has_links,
-    paint,
-    reveal,
-    visible,
-)
+from ngtcli.render.terminal import DIM, cut, drafted_style, has_links, paint, reveal, visible
 
 # The format of Rich's export, without the fonts that its own one fetches from a server.
 _SVG = Path(__file__).parent / "answer_picture.svg"
@@ -35,49 +26,39 @@ _LEAST_QUOTE = 16  # columns: less of a quotation is left out; guess
 _NO_XML = {0xFFFE: 0xFFFD, 0xFFFF: 0xFFFD}  # what XML lacks, in addition to control characters
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """A piece of an answer for a sink: part of a token, or a mark."""
-
-    text: str
-    drafted: bool = False
-    origin: str = ""
-
-
-def with_marks(tokens: Sequence[ShownToken], sources: Sources) -> list[Words]:
-    """The tokens with a mark such as [1] behind each stretch, and no white space at the end.
+def with_marks(runs: Sequence[Run], sources: Sources) -> list[Run]:
+    """The runs with a mark such as [1] behind each stretch, and no white space at the end.
 
     >>> from ngtcli.grounding.sources import Span
     >>> source = Source(1, Span(0, 3, 0, 0, 3), "log.txt", "", "one")
-    >>> [words.text for words in with_marks([Words("one, two")], Sources(0.5, (source,)))]
-    ['one', ' [1]', ', two']
+    >>> with_marks([("one, two", "")], Sources(0.5, (source,)))
+    [('one', ''), (' [1]', ''), (', two', '')]
     """
-    found = list(_with_marks(tokens, sources))
-    while found and not found[-1].text.rstrip():
+    found = list(_with_marks(runs, sources))
+    while found and not found[-1][0].rstrip():
         found.pop()
-    return [*found[:-1], replace(found[-1], text=found[-1].text.rstrip())] if found else []
+    return [*found[:-1], (found[-1][0].rstrip(), found[-1][1])] if found else []
 
 
-def _with_marks(tokens: Sequence[ShownToken], sources: Sources) -> Iterator[Words]:
-    """A token within which a stretch ends is parted there."""
+def _with_marks(runs: Sequence[Run], sources: Sources) -> Iterator[Run]:
+    """A run within which a stretch ends is parted there."""
     marks = [(source.span.end, f" [{source.number}]") for source in sources.found]
     at = 0
-    for token in tokens:
-        text = token.text
+    for text, style in runs:
         while marks and marks[0][0] <= at + len(text):
             end, mark = marks.pop(0)
-            yield Words(text[: end - at], token.drafted, token.origin)
-            yield Words(mark)
+            yield text[: end - at], style
+            yield mark, ""
             text, at = text[end - at :], end
-        yield Words(text, token.drafted, token.origin)
+        yield text, style
         at += len(text)
 
 
-def terminal_view(tokens: Sequence[ShownToken], width: int, colour: bool) -> str:
+def terminal_view(runs: Sequence[Run], width: int, colour: bool) -> str:
     """The answer as a terminal of `width` columns gets it; it ends with a line feed."""
     out = io.StringIO()
     sink = TerminalSink(out, lambda: width, colour)
-    sink.step(tokens)
+    sink.step(runs)
     sink.close()
     return out.getvalue()
 

@@ -1,5 +1,6 @@
 """A result of `ngt bench` in its forms: tables, JSON, a page with charts. Measures nothing."""
 
+from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
@@ -15,7 +16,7 @@ from ngtcli.measure.results import (
 )
 from ngtcli.measure.summary import OVERALL, AnyRow, Row, shown_columns
 from ngtcli.measure.summary import Column as Figure
-from ngtcli.render.page import Bar, Stack, bars, histogram, page, stacks
+from ngtcli.render.page import Bar, bars, histogram, page, stacks
 from ngtcli.render.tables import Column, Forms, Table, to_html, to_markdown, to_plain
 from ngtcli.render.terminal import one_line
 from ngtcli.render.terminal_tables import to_terminal
@@ -24,17 +25,8 @@ from ngtcli.system.json_form import dump_json
 MISSING = "–"
 NamedRow = Row | SplitRow
 _PART_RANKS = {"tree": 1, "verify": 2, "prefill": 3, "cache": 4}  # the others are always shown
-# Accepted drafts a step, for tables: the fewest and the most; the page shows every number.
-_BUCKETS = {
-    "0": (0, 0),
-    "1": (1, 1),
-    "2": (2, 2),
-    "3": (3, 3),
-    "4": (4, 4),
-    "5–6": (5, 6),
-    "7–9": (7, 9),
-    "10+": (10, 10**9),
-}
+# Accepted drafts a step, for tables: from which number on; the page shows every number.
+_BUCKETS = {"0": 0, "1": 1, "2": 2, "3": 3, "4": 4, "5–6": 5, "7–9": 7, "10+": 10}
 _LIVE = (
     "Speed-up: plain decoding's time by own time, median over prompts, prefill included; quartiles"
     " over prompts. Accept. length: tokens a pass of the model. Spread: the interquartile range of"
@@ -63,11 +55,6 @@ _PRECISION = (
     "KL: mean divergence of the next token's distribution from float32's, nats a token. Equal"
     " tokens: places with the same likeliest token. EM, F1, ROUGE-L: of greedy answers."
 )
-
-
-def number(value: float | None) -> str:
-    """`value` with two digits; a dash for None."""
-    return MISSING if value is None else f"{value:.2f}"
 
 
 def figure(row: AnyRow, name: str, column: Figure) -> str:
@@ -215,12 +202,10 @@ def _histograms(rows: Sequence[Row]) -> Table:
     columns, name = names(drafting)
     cells = []
     for row in drafting:
-        counts = row.acceptance_histogram
-        shares = [
-            sum(v for k, v in counts.items() if low <= k <= high) / (sum(counts.values()) or 1)
-            for low, high in _BUCKETS.values()
-        ]
-        cells.append([*name(row), *(f"{share:.0%}" for share in shares)])
+        steps = [0] * len(_BUCKETS)
+        for accepted, count in row.acceptance_histogram.items():
+            steps[bisect(list(_BUCKETS.values()), accepted) - 1] += count
+        cells.append([*name(row), *(f"{count / sum(steps):.0%}" for count in steps)])
     columns += [Column(title, i) for i, title in enumerate(_BUCKETS)]
     return Table("Steps by accepted drafts", columns, cells)
 
@@ -315,54 +300,33 @@ def _bars(
     title: str, rows: Sequence[Row], name: str, form: str, whisker: str, note: str
 ) -> list[str]:
     """A bar for each row that has the figure `name`, with the pair `whisker` on it, if any."""
-    known = [r for r in rows if getattr(r, name) is not None]
-    drawn = [
-        Bar(
-            label(r, known),
-            getattr(r, name),
-            form.format(getattr(r, name)),
-            getattr(r, whisker) if whisker else None,
-        )
-        for r in known
-    ]
+    known, drawn = [r for r in rows if getattr(r, name) is not None], list[Bar]()
+    for r in known:
+        value, span = getattr(r, name), getattr(r, whisker) if whisker else None
+        drawn.append(Bar(label(r, known), value, form.format(value), span))
     return _section(title, bars(title, drawn, 1.0), note) if known else []
 
 
 def _accepted(rows: Sequence[Row]) -> list[str]:
     """Histograms with common axes, one per row that accepted a draft."""
-    found = [(r, _dense(r.acceptance_histogram)) for r in rows]
-    found = [(r, counts) for r, counts in found if len(counts) > 1]
+    found = [(r, r.acceptance_histogram) for r in rows if any(r.acceptance_histogram)]
     if not found:
         return []
-    longest = max(len(counts) for _, counts in found)
-    most = max(max(counts) / sum(counts) for _, counts in found)
-    drawn = "".join(
-        histogram(
-            label(r, rows),
-            [*counts, *[0] * (longest - len(counts))],
-            most,
-            f"length {number(r.mean_acceptance_length)}, {counted(sum(counts), 'step')}",
-        )
-        for r, counts in found
-    )
+    longest = max(max(counts) for _, counts in found)
+    most = max(max(counts.values()) / sum(counts.values()) for _, counts in found)
+    drawn = ""
+    for r, counts in found:
+        shown = [counts.get(accepted, 0) for accepted in range(longest + 1)]
+        of = f"length {r.mean_acceptance_length:.2f}, {counted(sum(shown), 'step')}"
+        drawn += histogram(label(r, rows), shown, most, of)
     note = "Share of steps by the number of drafts accepted; all on the same axes."
     return _section("Accepted drafts a step", f'<div class="grid">{drawn}</div>', note)
-
-
-def _dense(counts: Mapping[int, int]) -> list[int]:
-    """The counts as a list by index.
-
-    >>> _dense({0: 3, 2: 1})
-    [3, 0, 1]
-    """
-    longest = max((k for k, v in counts.items() if v), default=-1)
-    return [counts.get(i, 0) for i in range(longest + 1)]
 
 
 def _parts(rows: Sequence[SplitRow]) -> list[str]:
     if not rows:
         return []
-    drawn = [Stack(label(r, rows), list(r.share.values()), _step(r.step_us)) for r in rows]
+    drawn = [(label(r, rows), list(r.share.values()), _step(r.step_us)) for r in rows]
     title = "Where the time goes"
     note = "Shares of prefill and of the parts of decoding; at the right, the mean time of a step."
     return _section(title, stacks(title, list(rows[0].share), drawn), note)

@@ -78,23 +78,12 @@ class Bar:
     whisker: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """A bar of several parts; `text` is the value of the whole."""
-
-    label: str
-    parts: Sequence[float]
-    text: str
-
-
-def bars(title: str, rows: Sequence[Bar], mark: float | None = None) -> str:
+def bars(title: str, rows: Sequence[Bar], mark: float) -> str:
     """Horizontal bars from 0, as SVG; `mark` is the value of a dashed line, such as 1 for 1×."""
     ends = [max(r.value, *(r.whisker or (0,))) for r in rows]
-    room, most = _WIDTH - _LABEL - _VALUE, max([*ends, mark or 0]) or 1
-    body = []
-    if mark is not None:
-        x = _LABEL + mark / most * room
-        body.append(_line("mark", x, 0, x, len(rows) * _ROW))
+    room, most = _WIDTH - _LABEL - _VALUE, max(*ends, mark)
+    x = _LABEL + mark / most * room
+    body = [_line("mark", x, 0, x, len(rows) * _ROW)]
     for i, row in enumerate(rows):
         y = i * _ROW
         place = f'x="{_LABEL:.1f}" y="{y + 5}" width="{max(row.value / most * room, 0):.1f}"'
@@ -108,29 +97,30 @@ def bars(title: str, rows: Sequence[Bar], mark: float | None = None) -> str:
     return _svg(title, described, _WIDTH, len(rows) * _ROW + 4, body)
 
 
-def stacks(title: str, names: Sequence[str], rows: Sequence[Stack]) -> str:
-    """Bars of equal length, divided into the shares of the parts `names`; as SVG with a legend."""
+def stacks(
+    title: str, names: Sequence[str], rows: Sequence[tuple[str, Sequence[float], str]]
+) -> str:
+    """Bars of equal length, divided into the shares of the parts `names`; as SVG with a legend.
+
+    A row has a label, its parts and the value of the whole.
+    """
     room = _WIDTH - _LABEL - _VALUE
     body = [_pattern(i) for i in range(len(names))]
     for i, name in enumerate(names):
         x = i * _WIDTH / len(names)
         body += [_part(i, x, 4, 14), _text("label", x + 20, 16, name)]
-    for i, row in enumerate(rows):
+    described = []
+    for i, (label, parts, whole) in enumerate(rows):
         y = 30 + i * _ROW
-        total, x = sum(row.parts) or 1.0, float(_LABEL)
-        body.append(_label(row.label, y))
-        for j, value in enumerate(row.parts):
-            length = value / total * room
-            body.append(_part(j, x, y + 5, length, f"{row.label}, {names[j]}: {value / total:.1%}"))
-            x += length
-        body.append(_text("value", x + 6, y + 17, row.text))
-    described = "; ".join(f"{r.label}: {_shares(names, r.parts)}" for r in rows)
-    return _svg(title, described, _WIDTH, 34 + len(rows) * _ROW, body)
-
-
-def _shares(names: Sequence[str], parts: Sequence[float]) -> str:
-    total = sum(parts) or 1.0
-    return ", ".join(f"{n} {v / total:.0%}" for n, v in zip(names, parts, strict=True))
+        shares, x = [value / (sum(parts) or 1.0) for value in parts], float(_LABEL)
+        body.append(_label(label, y))
+        for j, share in enumerate(shares):
+            body.append(_part(j, x, y + 5, share * room, f"{label}, {names[j]}: {share:.1%}"))
+            x += share * room
+        body.append(_text("value", x + 6, y + 17, whole))
+        told = (f"{name} {share:.0%}" for name, share in zip(names, shares, strict=True))
+        described.append(f"{label}: {', '.join(told)}")
+    return _svg(title, "; ".join(described), _WIDTH, 34 + len(rows) * _ROW, body)
 
 
 def histogram(title: str, counts: Sequence[int], most: float, note: str) -> str:

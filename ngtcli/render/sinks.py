@@ -1,16 +1,19 @@
 """Sinks for an answer: a pipe as plain text, or a terminal in colour, wrapped between words.
 
-A sink gets the tokens of whole steps and writes once per step. It gets the answer only; all other
+A sink gets the runs of whole steps and writes once per step. It gets the answer only; all other
 messages go to stderr.
 """
 
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
 
 from ngtcli.render.terminal import drafted_style, paint, reveal, visible
+
+if TYPE_CHECKING:
+    from ngtcli.decode.steps import Token
 
 # Cells to the border from which a word is written before it is complete; guess.
 LONG = 24
@@ -20,15 +23,9 @@ _TAB = 8  # columns between the tab stops of terminals
 Run = tuple[str, str]  # text, and the origin of its style; "" for unstyled
 
 
-class ShownToken(Protocol):
-    """The part of a token that sinks read."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def drafted(self) -> bool: ...
-    @property
-    def origin(self) -> str: ...
+def runs_of(tokens: "Iterable[Token]") -> list[Run]:
+    """A run for each token; accepted drafts are styled by their origin."""
+    return [(token.text, token.origin if token.drafted else "") for token in tokens]
 
 
 class PlainSink:
@@ -40,8 +37,8 @@ class PlainSink:
     def __init__(self, stream: TextIO, colour: bool = False) -> None:
         self._stream, self._colour, self._last = stream, colour, "\n"
 
-    def step(self, tokens: Sequence[ShownToken]) -> None:
-        runs = [(visible(t.text), t.origin if t.drafted else "") for t in tokens]
+    def step(self, runs: Sequence[Run]) -> None:
+        runs = [(visible(text), style) for text, style in runs]
         self._last = "".join(text for text, _ in runs)[-1:] or self._last
         self._write(self._arranged(runs))
 

@@ -15,6 +15,7 @@ from ngtcli.render.page import page, text
 from ngtcli.render.tables import (
     Column,
     Forms,
+    Heated,
     Table,
     markdown_text,
     to_csv,
@@ -50,14 +51,14 @@ class Metric:
         value = self.value(row)
         return MISSING if value is None else self.form.format(value)
 
-    def heat(self, row: CellRow, rows: Sequence[CellRow]) -> float:
-        """0 for the worst of `rows`, 1 for the best; one half where all are alike."""
+    def marked(self, row: CellRow, rows: Sequence[CellRow]) -> str:
+        """The text with the cell's mark, heated by its place among `rows`; one half if all tie."""
         values = [v for r in rows if (v := self.value(r)) is not None]
-        own = self.value(row)
-        if own is None or max(values) == min(values):
-            return 0.5
-        share = (own - min(values)) / (max(values) - min(values))
-        return 1.0 - share if self.less else share
+        own, heat = self.value(row), 0.5
+        if own is not None and max(values) > min(values):
+            share = (own - min(values)) / (max(values) - min(values))
+            heat = 1.0 - share if self.less else share
+        return Heated(self.text(row) + MARKS[row.standing], heat)
 
 
 SPEED = Metric("tokens/s", "tokens_per_s", "{:.1f}")
@@ -76,25 +77,19 @@ def _grid(report: SweepReport, metric: Metric) -> Table:
     (down, rows), (across, columns) = report.sweep.items()
     known = {row.cell: row for row in report.cells}
     impossible = {label_of(cell.values) for cell in report.skipped_cells}
-    lines, heat = [], []
+    lines = []
     for value in rows:
-        line, warmth = [as_written(value)], list[float | None]([None])
+        line = [as_written(value)]
         for other in columns:
             place = label_of({down: value, across: other})
-            row = known.get(place)
             missing = MISSING if place in impossible else UNMEASURED
-            line.append(_marked(row, metric) if row else missing)
-            warmth.append(metric.heat(row, report.cells) if row else None)
+            row = known.get(place)
+            line.append(metric.marked(row, report.cells) if row else missing)
         lines.append(line)
-        heat.append(warmth)
     # No-break spaces: a heading is broken at the others.
     names = Column(f"{down}\u00a0\\\u00a0{across}", left=True)
     headings = [names, *(Column(as_written(value)) for value in columns)]
-    return Table(metric.title, headings, lines, heat=heat)
-
-
-def _marked(row: CellRow, metric: Metric) -> str:
-    return metric.text(row) + MARKS[row.standing]
+    return Table(metric.title, headings, lines)
 
 
 def cell_list(report: SweepReport) -> Table:
@@ -103,12 +98,11 @@ def cell_list(report: SweepReport) -> Table:
         Column("", left=True), Column("tokens/s"), Column("±", 4), Column("length", 1),
         Column("build ms", 2), Column("kB", 3),
     ]  # fmt: skip
-    rows = [
-        [row.cell, _marked(row, SPEED), spread(row), *(m.text(row) for m in (LENGTH, BUILD, BYTES))]
-        for row in report.cells
-    ]
-    heat = [[None, SPEED.heat(row, report.cells), *[None] * 4] for row in report.cells]
-    return Table("", columns, rows, heat=heat)
+    rows = []
+    for row in report.cells:
+        speed, others = SPEED.marked(row, report.cells), (LENGTH, BUILD, BYTES)
+        rows.append([row.cell, speed, spread(row), *(m.text(row) for m in others)])
+    return Table("", columns, rows)
 
 
 def spread(row: CellRow) -> str:

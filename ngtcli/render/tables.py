@@ -18,29 +18,30 @@ class Column:
     left: bool = False
 
 
+class Heated(str):
+    """A cell with a background: `heat` is 0.0 for the worst value of a table, 1.0 for the best."""
+
+    heat: float
+
+    def __new__(cls, text: str, heat: float) -> "Heated":
+        made = super().__new__(cls, text)
+        made.heat = heat
+        return made
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells under columns; `note` explains the columns.
-
-    `heat` has a number for each cell, from 0.0 for the worst value to 1.0 for the best, or None
-    for a cell without a background; it is empty for a table without colours.
-    """
+    """Rows of cells under columns; `note` explains the columns."""
 
     title: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
     note: str = ""
-    heat: Sequence[Sequence[float | None]] = ()
 
     @property
     def lines(self) -> list[Sequence[str]]:
         """The headings, then the rows."""
         return [[c.title for c in self.columns], *self.rows]
-
-    @property
-    def heats(self) -> Sequence[Sequence[float | None]]:
-        """The heat of each cell, row by row."""
-        return self.heat or [[None] * len(self.columns)] * len(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +105,16 @@ def markdown_text(text: str) -> str:
 def to_html(table: Table) -> str:
     """An HTML table with its title as caption, and with header cells for screen readers."""
     sides = [' class="left"' if column.left else "" for column in table.columns]
-    headings = [escape(cell(column.title)).replace(" ", "<br>") for column in table.columns]
-    head = "".join(
-        f'<th scope="col"{side}>{heading}</th>'
-        for side, heading in zip(sides, headings, strict=True)
-    )
-    body = []
-    for row, heats in zip(table.rows, table.heats, strict=True):
-        texts = [escape(cell(text)) for text in row]
-        cells = [f'<th scope="row"{sides[0]}>{texts[0]}</th>']
-        for side, text, heat in zip(sides[1:], texts[1:], heats[1:], strict=True):
-            warmth = "" if heat is None else f' style="--heat:{round(100 * heat)}"'
-            cells.append(f"<td{side}{warmth}>{text}</td>")
-        body.append(f"<tr>{''.join(cells)}</tr>")
+    head, body = "", []
+    for column, side in zip(table.columns, sides, strict=True):
+        heading = escape(cell(column.title)).replace(" ", "<br>")
+        head += f'<th scope="col"{side}>{heading}</th>'
+    for row in table.rows:
+        cells = f'<th scope="row"{sides[0]}>{escape(cell(row[0]))}</th>'
+        for side, text in zip(sides[1:], row[1:], strict=True):
+            warm = f' style="--heat:{round(100 * text.heat)}"' if isinstance(text, Heated) else ""
+            cells += f"<td{side}{warm}>{escape(cell(text))}</td>"
+        body.append(f"<tr>{cells}</tr>")
     caption = f"<caption>{escape(cell(table.title))}</caption>" if table.title else ""
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     rows = "\n".join(body)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from rich import box
 from rich.cells import cell_len
@@ -12,10 +11,9 @@ from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ngtcli.render.tables import Table, cell
+from ngtcli.render.tables import Heated, Table, cell
 from ngtcli.render.terminal import DIM, reveal
 
-T = TypeVar("T")
 _BETWEEN = 3  # columns of the terminal between two tables side by side; guessed
 # Colours of 256, pale to strong green, legible with black letters; guessed.
 _RAMP = (255, 194, 157, 120, 83)
@@ -77,11 +75,8 @@ def fit(table: Table, width: int) -> tuple[Table, list[str]]:
         kept.remove(last)
         left_out.append(table.columns[last].title)
 
-    def only(row: Sequence[T]) -> list[T]:
-        return [row[i] for i in kept]
-
-    rows, heat = [only(row) for row in table.rows], [only(row) for row in table.heat]
-    return replace(table, columns=only(table.columns), rows=rows, heat=heat), left_out
+    rows = [[row[i] for i in kept] for row in table.rows]
+    return replace(table, columns=[table.columns[i] for i in kept], rows=rows), left_out
 
 
 def _widths(table: Table, most: int = 1_000_000) -> list[int]:
@@ -129,13 +124,13 @@ def _rich(table: Table) -> RichTable:
             overflow="fold",
             no_wrap=not column.left,
         )
-    for row, heats in zip(table.rows, table.heats, strict=True):
-        rich.add_row(*(_cell(*pair) for pair in zip(row, heats, strict=True)))
+    for row in table.rows:
+        rich.add_row(*map(_cell, row))
     return rich
 
 
-def _cell(text: str, heat: float | None) -> Text:
-    if heat is None:
+def _cell(text: str) -> Text:
+    if not isinstance(text, Heated):
         return Text(shown(text))
-    level = min(int(heat * len(_RAMP)), len(_RAMP) - 1)
+    level = min(int(text.heat * len(_RAMP)), len(_RAMP) - 1)
     return Text(shown(text), Style(color="color(16)", bgcolor=f"color({_RAMP[level]})"))

@@ -117,8 +117,8 @@ def _ours(settings: Settings, args: argparse.Namespace) -> Figures:
         options = _options(args, settings)
         traces = chosen_traces(args.replay, options, settings)
         rows = replay_with_passes(traces, built, options, settings).rows
-        auto = next(row for row in rows if row.method == "auto")  # the first: of all tasks
-        made["drafted"] = [1 / (auto.tokens_per_s or 1.0)]
+        plain, auto = (next(r for r in rows if r.method == m) for m in ("none", "auto"))
+        made["plain"], made["drafted"] = ([1 / (r.tokens_per_s or 1.0)] for r in (plain, auto))
         made["tokens a pass"] = [auto.mean_acceptance_length or 1.0]
     return made
 
@@ -133,11 +133,11 @@ def _generate(dtype: str, args: argparse.Namespace) -> Figures:
     """`generate` over the recording, on the model as `transformers` has it; its prompt lookup."""
     settings = Settings(dtype=dtype, packed=False, capture=False)
     built = build(plan(find_shape(args.shape), settings), settings, lambda _: None, True)
-    prompts, made = PromptCache(built.model), Figures(token=[], drafted=[])
+    prompts, made = PromptCache(built.model), Figures(plain=[], drafted=[])
     passes, tokens = 0, 0
     for trace in chosen_traces(args.replay, _options(args, settings), settings).traces:
         plain, lookup = (_generated(built, prompts, name, trace) for name in AGAINST)
-        for key, one in (("token", plain), ("drafted", lookup)):
+        for key, one in (("plain", plain), ("drafted", lookup)):
             made[key].append((one.decode_s or 0.0) / len(one.ids))
         passes, tokens = passes + lookup.steps, tokens + len(lookup.ids)
     return {**made, "tokens a pass": [tokens / passes]}
@@ -285,8 +285,9 @@ def tables(found: Mapping[str, Figures], rows: Sequence[int]) -> list[Table]:
     peer, one = middle(_PEER, "token"), middle(_BASE, "1 rows")
     speeds, times = dict[str, list[float]](), dict[str, list[float]]()
     for name in found:
-        plain, drafted = middle(name, "token"), middle(name, "drafted")
-        ratios = [(1, plain), (peer, plain), (1, drafted), (peer, drafted), (plain, drafted)]
+        token, plain, drafted = (middle(name, key) for key in ("token", "plain", "drafted"))
+        token = token or plain
+        ratios = [(1, token), (peer, token), (1, drafted), (peer, drafted), (plain, drafted)]
         speeds[name] = [*(ratio(*of) for of in ratios), middle(name, "tokens a pass")]
         times[name] = [middle(name, f"{r} rows") for r in rows]
     by_peer, of_rows = f"by {_PEER}", [f"{r} rows" for r in rows]

@@ -28,7 +28,7 @@ def test_figures_are_medians_and_ratios_to_llama_cpp_and_float32() -> None:
     found: dict[str, Figures] = {
         "ngt float32": {"token": [0.1, 0.3, 0.2], "1 rows": [0.2, 0.2], "8 rows": [0.5, 0.3, 0.4]},
         "llama.cpp Q8_0": {"token": [0.1], "1 rows": [0.1], "8 rows": [0.25]},
-        "transformers float32": {"token": [0.5], "drafted": [0.25], "tokens a pass": [2.0]},
+        "transformers float32": {"plain": [0.5], "drafted": [0.25], "tokens a pass": [2.0]},
     }
     speeds, times, ratios = tables(found, (1, 8))
     assert to_plain([speeds]).splitlines()[2:] == [
@@ -59,8 +59,8 @@ def test_a_turn_measures_passes_plain_tokens_and_drafts_over_a_recording(
 ) -> None:
     every = contestants(args)
     ours, theirs = every["ngt bfloat16"](), every["transformers float32"]()
-    assert set(ours) == {"token", "1 rows", "4 rows", "drafted", "tokens a pass"}
-    assert set(theirs) == {"token", "drafted", "tokens a pass"}
+    assert set(ours) == {"token", "1 rows", "4 rows", "plain", "drafted", "tokens a pass"}
+    assert set(theirs) == {"plain", "drafted", "tokens a pass"}
     for made in (ours, theirs):
         assert all(s > 0 for of in made.values() for s in of) and made["tokens a pass"][0] > 2
     args.limit = 0
