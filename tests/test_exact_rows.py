@@ -15,6 +15,7 @@ from test_exact import SAMPLINGS, Guessing, rounded, run
 from torch import nn
 
 from ngtcli.config import Settings
+from ngtcli.decode import vector_tails
 from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.layout import exact_size
@@ -86,6 +87,31 @@ def test_functions_whose_numbers_get_two_formulas_are_found() -> None:
         assert seen.alike or width % 64
 
 
+@pytest.mark.parametrize(
+    ("numbers", "bytes_each", "threads", "whole"),
+    [
+        (32, 4, 1, True), (16, 4, 1, False), (96, 2, 1, False), (128, 2, 4, True),
+        (16_448, 2, 4, True), (32_832, 2, 1, True), (32_832, 2, 4, False), (65_664, 2, 2, True),
+    ],
+)  # fmt: skip
+def test_each_thread_gets_whole_vectors_or_the_ends_are_found(
+    numbers: int, bytes_each: int, threads: int, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two vectors are 128 bytes. One thread computes 32,768 numbers, two more than that."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert vector_tails._fills(numbers, bytes_each) == whole
+
+
+def test_functions_of_two_formulas_are_noted_and_squares_are_not() -> None:
+    with vector_tails._Sizes() as seen:
+        torch.ones(3, 5).pow(2) + torch.ones(3, 5).sqrt()
+        assert not seen.found
+        torch.ones(3, 5).pow(3)
+        torch.ones(7).bfloat16().exp_()
+        nn.functional.logsigmoid(torch.ones(9))
+    assert seen.found == {(15, 4), (7, 2), (9, 4)}
+
+
 class Rare(nn.Linear):
     """Gives a lone row another bit in one number of some thousands."""
 
@@ -98,9 +124,28 @@ class Rare(nn.Linear):
 def test_a_layer_that_seldom_shows_the_number_of_rows_is_found() -> None:
     layer = Rare(16, 24).double()
     assert not layers_are_alike(layer, [1, 2, 4, 36]) and layers_are_alike(layer, [4, 8, 36])
-    unknown = nn.Module()
-    unknown.experts = nn.Parameter(torch.zeros(2, 3, 4))
-    assert not layers_are_alike(unknown, [4, 8])
+    for shape in ((2, 3, 4), (3, 4)):  # of experts, and of a layer of another kind
+        unknown = nn.Module()
+        unknown.experts = nn.Parameter(torch.zeros(shape))
+        assert not layers_are_alike(unknown, [4, 8])
+
+
+class Odd(nn.Linear):
+    """Gives other numbers in passes of `odd` rows."""
+
+    odd = 0
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        return super().forward(given) * 0 + (given.shape[1] == self.odd)
+
+
+@pytest.mark.parametrize(("kind", "size"), [(nn.Linear, 24), (Odd, 23)])
+def test_each_kind_and_size_of_layer_is_given_passes_of_each_size(kind: Any, size: int) -> None:
+    last = Odd(16, 24)
+    layers = nn.Sequential(kind(16, size), last).double()
+    assert layers_are_alike(layers[1:], [4, 8, 36])
+    for last.odd in (4, 8, 36):
+        assert not layers_are_alike(layers, [4, 8, 36])
 
 
 def bfloat16(hf: Any) -> TargetModel:

@@ -21,7 +21,7 @@ from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.measure import tune as tuning
-from ngtcli.measure.grid import Axis, grid, is_axis, parse_axis, parse_sweep
+from ngtcli.measure.grid import grid, is_axis, parse_axis, parse_sweep
 from ngtcli.measure.live import running
 from ngtcli.measure.options import BenchOptions
 from ngtcli.measure.records import Answering, Contestant, Generation, by_contestant, run
@@ -61,8 +61,8 @@ from ngtcli.system.json_form import to_json
     ],
 )
 def test_an_axis_is_read(text: str, values: tuple[Any, ...]) -> None:
-    assert parse_axis(text) == Axis(text.partition("=")[0].replace("-", "_"), values)
-    assert [type(v) for v in parse_axis(text).values] == [type(v) for v in values]
+    assert parse_axis(text) == (text.partition("=")[0].replace("-", "_"), values)
+    assert [type(v) for v in parse_axis(text)[1]] == [type(v) for v in values]
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ _NEAR = st.builds(
 @given(st.text(max_size=40) | _NEAR)
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        axis = parse_axis(text)
+        name, values = parse_axis(text)
     except GrammarError as error:
         assert 0 <= error.place <= len(text)
     else:
-        kind = type(getattr(Settings(), axis.name))
-        assert axis.values and len(set(axis.values)) == len(axis.values)
-        assert all(type(v) is kind for v in axis.values)
+        kind = type(getattr(Settings(), name))
+        assert values and len(set(values)) == len(values)
+        assert all(type(v) is kind for v in values)
 
 
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(1, 40), st.sampled_from("+*"))
@@ -136,11 +136,11 @@ def test_ranges_are_those_of_a_naive_reading_and_do_not_drift(
     while x <= a + more:
         expected.append(x)
         x = x * by if sign == "*" else x + by
-    assert list(parse_axis(f"num_draft={a}..{a + more}{sign}{by}").values) == expected
+    assert list(parse_axis(f"num_draft={a}..{a + more}{sign}{by}")[1]) == expected
     if sign == "+":
         parts = [Decimal(number) / 100 for number in (a, a + more, by)]
         text = "temperature={}..{}+{}".format(*parts)
-        assert list(parse_axis(text).values) == [float(Decimal(x) / 100) for x in expected]
+        assert list(parse_axis(text)[1]) == [float(Decimal(x) / 100) for x in expected]
 
 
 def test_axes_are_told_from_files_come_once_and_make_a_bounded_number_of_cells() -> None:
@@ -293,7 +293,7 @@ def test_the_key_knows_data_model_settings_and_sweep_but_no_colour() -> None:
         return tuning.state_key(about, replace(grid, base=replace(GRID.base, **base)))
 
     assert key() == key(color="never", n=20)
-    others = key(replace(ABOUT, model="c")), key(num_draft=8), key(grid=replace(GRID, axes=()))
+    others = key(replace(ABOUT, model="c")), key(num_draft=8), key(grid=replace(GRID, axes={}))
     assert key() not in others and key(grid=grid(parse_sweep(["color=never"]), GRID.base))
 
 

@@ -5,6 +5,7 @@ The winner becomes a preset of the user's, with where it comes from written in i
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -130,29 +131,21 @@ def _measure(given: TuneFlags, plan: Plan, notes: Notes) -> SweepReport | None:
     try:
         source, skipped = _open(given, plan, notes)
         key = state_key(source.about, grid)
-        path = given.state or default_state(key)
-        kept = State(path, key, len(source.prompts), given.fresh)
+        kept = State(given.state or default_state(key), key, len(source.prompts), given.fresh)
     except KeyboardInterrupt:
         notes.clear()
         return None
     if held := len(kept.done):
         notes.say(f"{held} measurements are taken over from {kept.path}", dim=True)
     process.unwind_on_interrupt()
-    try:
-        # Without a terminal nothing is said of progress, not even with --verbose.
-        measure(
-            source, grid, given.rounds, kept, notes.status if notes.terminal else lambda _: None
-        )
-    except KeyboardInterrupt:
-        pass
+    # Without a terminal nothing is said of progress, not even with --verbose.
+    tell = notes.status if notes.terminal else lambda _: None
+    with suppress(KeyboardInterrupt):
+        measure(source, grid, given.rounds, kept, tell)
     notes.clear()
-    made = replace(
-        report(source.about, grid, given.rounds, kept),
-        preset=plan.preset.name,
-        method=grid.base.method,
-        command=command_line(),
-        skipped=skipped,
-    )
+    made = report(source.about, grid, given.rounds, kept)
+    name, method = plan.preset.name, grid.base.method
+    made = replace(made, preset=name, method=method, command=command_line(), skipped=skipped)
     return made if made.cells else None
 
 
@@ -165,11 +158,10 @@ def read_plan(given: TuneFlags, flags: dict[str, Any]) -> Plan:
         raise UsageError("nothing to sweep", "Say what, as in ngt tune --sweep n=8..16 lp=2..5")
     axes = parse_sweep(sweep)
     # A swept value stands in for a flag, so that no other layer can be at odds with it.
-    swept = [axis.name for axis in axes]
-    if clash := next((name for name in swept if name in flags), None):
+    if clash := next((name for name in axes if name in flags), None):
         raise UsageError(f"{clash} is both swept and given", f"Leave out --{clash}.")
     resolved, preset = resolve(flags, given.preset, "summarize")
-    base, remark = _base(resolved, swept)
+    base, remark = _base(resolved, list(axes))
     cells = grid(axes, base)
     if texts and (given.prompts or given.replay):
         what = "a recording" if given.replay else "--prompts"
@@ -213,15 +205,8 @@ def _open(given: TuneFlags, plan: Plan, notes: Notes) -> tuple["Source[Any]", Se
         costs = [given.costs.expanduser()] if given.costs else []
         check_not_read(outputs, [*recorded_files(given.replay), *costs])
         notes.status(f"Reading {given.replay} …")
-        recorded = recording(
-            given.replay,
-            tasks=given.task or [],
-            limit=given.limit,
-            ids=given.ids,
-            costs=given.costs or DEFAULT_COSTS,
-            max_mb=base.max_mb,
-        )
-        return recorded, ()
+        chosen, costs_of = (given.task or [], given.limit, given.ids), given.costs or DEFAULT_COSTS
+        return recording(given.replay, *chosen, costs=costs_of, max_mb=base.max_mb), ()
     for cell in {(c.settings.method, c.settings.background): c for c in cells}.values():
         check_session(cell.settings)
     texts = read_documents(plan.texts, piped_stdin(), base, notes, outputs)
@@ -300,8 +285,7 @@ def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> N
     row = to_json(next(row for row in report.cells if row.cell == report.chosen))
     facts = ("model", "device", "data", "data_sha256", "prompts")
     body = {k: v for k, v in read_mapping(base.path).items() if k != PROVENANCE}
-    swept = (axis.name for axis in grid.axes)
-    for name in dict.fromkeys((*settings_where(replayed=True), *swept)):
+    for name in dict.fromkeys((*settings_where(replayed=True), *grid.axes)):
         value = getattr(settings, name)
         body[name] = list(value) if isinstance(value, tuple) else value
     body[PROVENANCE] = {

@@ -176,7 +176,22 @@ def packed_copy(linear: nn.Linear) -> PackedLinear | None:
     return packed
 
 
-def packable(hf: nn.Module, device: str = "cpu") -> list[Place]:
+Test = Callable[[Any], bool]
+
+
+def is_linear(layer: Any) -> bool:
+    """Whether a module is `nn.Linear` itself."""
+    return type(layer) is nn.Linear
+
+
+def is_embedding(layer: Any) -> bool:
+    """Whether a module is `nn.Embedding` itself, which leaves its weight as it is."""
+    return type(layer) is nn.Embedding and layer.max_norm is None
+
+
+def packable(
+    hf: nn.Module, device: str = "cpu", linear: Test = is_linear, embedding: Test = is_embedding
+) -> list[Place]:
     """Where linear layers stand that can be packed, in the model's order; weights on a `device`.
 
     Left out: other classes, whose weights may be of another form; layers with hooks; weights that
@@ -189,28 +204,26 @@ def packable(hf: nn.Module, device: str = "cpu") -> list[Place]:
             users[id(parameter)].append((parent, name))
     found = []
     for parent, name, layer in layers:
-        if type(layer) is nn.Linear and _is_plain(layer, device):
+        if linear(layer) and is_plain(layer, device):
             others = [user for user in users[id(layer.weight)] if user != (parent, name)]
             if not others:
                 found.append(Place(parent, name, None))
-            elif len(others) == 1 and _is_usual_embedding(getattr(*others[0]), device):
-                found.append(Place(parent, name, others[0]))
+            elif len(others) == 1:
+                other = getattr(*others[0])
+                if embedding(other) and is_plain(other, device):
+                    found.append(Place(parent, name, others[0]))
     return found
 
 
-def _is_usual_embedding(layer: Any, device: str) -> bool:
-    return type(layer) is nn.Embedding and layer.max_norm is None and _is_plain(layer, device)
-
-
-def _is_plain(layer: Any, device: str) -> bool:
-    """Whether a layer has a dense weight on the device, of a dtype known here, and no hooks."""
-    weight = layer._parameters.get("weight")
-    return (
+def is_plain(layer: Any, device: str, *names: str) -> bool:
+    """Whether a layer's weights are dense, on the device, of a dtype known here; and no hooks."""
+    weights = [layer._parameters.get(name) for name in names or ("weight",)]
+    return not (layer._forward_hooks or layer._forward_pre_hooks) and all(
         type(weight) is nn.Parameter
         and weight.device.type == device
         and weight.dtype in DTYPES
         and weight.numel() > 0
-        and not (layer._forward_hooks or layer._forward_pre_hooks)
+        for weight in weights
     )
 
 

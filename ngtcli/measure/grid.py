@@ -22,6 +22,7 @@ from ngtcli.errors import GrammarError, UsageError, nearest
 from ngtcli.measure.results import SkippedCell
 
 Value = int | float | str | bool | tuple[str, ...]
+Axes = Mapping[str, tuple[Value, ...]]  # by name the values it is to take, in order, each once
 MOST = 1000  # values of one name, and cells in all: more are a typing error
 
 _NUMBER = r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
@@ -48,14 +49,6 @@ def label_of(values: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """One name and the values it is to take, in the order given, each once."""
-
-    name: str
-    values: tuple[Value, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Cell:
     """One combination of values, and all settings with them."""
 
@@ -71,7 +64,7 @@ class Cell:
 class Grid:
     """All combinations of the axes' values, those that no settings can have (lp >= n) `skipped`."""
 
-    axes: tuple[Axis, ...]
+    axes: Axes
     base: Settings  # below the cells
     cells: list[Cell]
     skipped: list[SkippedCell]
@@ -82,11 +75,11 @@ def is_axis(text: str) -> bool:
     return _NAME.match(text) is not None
 
 
-def parse_axis(text: str) -> Axis:
+def parse_axis(text: str) -> tuple[str, tuple[Value, ...]]:
     """Read one axis. Raises GrammarError.
 
-    >>> parse_axis("num_draft=8..64*2").values
-    (8, 16, 32, 64)
+    >>> parse_axis("num_draft=8..64*2")
+    ('num_draft', (8, 16, 32, 64))
     """
     head, _, body = text.partition("=")
     name = head.replace("-", "_")
@@ -107,7 +100,7 @@ def parse_axis(text: str) -> Axis:
             place = error.place if isinstance(error, GrammarError) else 0
             raise GrammarError(str(error), text, at + place, error.hint) from None
         at += len(part) + 1
-    return Axis(name, tuple(values))
+    return name, tuple(values)
 
 
 def _check_method(settings: Settings) -> None:
@@ -170,26 +163,25 @@ def _range(name: str, part: str, whole: bool) -> list[Decimal]:
     return values
 
 
-def parse_sweep(texts: Sequence[str]) -> tuple[Axis, ...]:
+def parse_sweep(texts: Sequence[str]) -> Axes:
     """All axes. Raises GrammarError, also where a name comes twice or the cells are too many."""
-    axes: dict[str, Axis] = {}
+    axes: dict[str, tuple[Value, ...]] = {}
     for text in texts:
-        axis = parse_axis(text)
-        if axis.name in axes:
-            hint = "Give its values in one list."
-            raise GrammarError(f"{axis.name} is swept twice", text, 0, hint)
-        axes[axis.name] = axis
-    count = prod(len(axis.values) for axis in axes.values())
+        name, values = parse_axis(text)
+        if name in axes:
+            raise GrammarError(f"{name} is swept twice", text, 0, "Give its values in one list.")
+        axes[name] = values
+    count = prod(map(len, axes.values()))
     if count > MOST:
         raise UsageError(f"these are {count} cells, over {MOST}", "Sweep fewer values.")
-    return tuple(axes.values())
+    return axes
 
 
-def grid(axes: tuple[Axis, ...], base: Settings) -> Grid:
+def grid(axes: Axes, base: Settings) -> Grid:
     """Every combination over `base`. Raises UsageError where no settings can have any."""
     made = Grid(axes, base, [], [])
-    for values in product(*(axis.values for axis in axes)):
-        named = dict(zip((axis.name for axis in axes), values, strict=True))
+    for values in product(*axes.values()):
+        named = dict(zip(axes, values, strict=True))
         try:
             settings = replace(base, **dict[str, Any](named))
             _check_method(settings)

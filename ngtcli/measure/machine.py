@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ngtcli import __version__
+from ngtcli.system.remembered import cpu
 
 if TYPE_CHECKING:
     import torch
@@ -17,13 +18,9 @@ _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 def processor() -> str:
     """The name of the CPU, as well as it can be found out."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    named = (line for line in cpu().splitlines() if line.startswith("model name"))
+    found = next(named, "").partition(":")[2].strip()
+    return found or platform.processor() or platform.machine()
 
 
 def versions() -> dict[str, str]:

@@ -71,10 +71,10 @@ def read_costs(path: Path) -> tuple[CostCurve, str]:
 def check_replayable(grid: Grid) -> None:
     """Raise UsageError for what a recording cannot tell."""
     known = settings_where(replayed=True)
-    for axis in grid.axes:
-        if axis.name not in known:
+    for name in grid.axes:
+        if name not in known:
             raise UsageError(
-                f"a recording cannot tell what {axis.name} does",
+                f"a recording cannot tell what {name} does",
                 f"Sweep {', '.join(known)}, or leave --replay out.",
             )
     for cell in grid.cells:
@@ -100,7 +100,6 @@ class Source(Generic[P]):
 
 def recording(
     folder: Path,
-    *,
     tasks: Sequence[str] = (),
     limit: int | None = None,
     ids: str = "all",
@@ -115,17 +114,13 @@ def recording(
     background = cache(lambda names: recorded_background(traces, names, lambda _: None))
 
     def begin(settings: Settings) -> Answering[Trace]:
-        curve = CostCurve(seconds)
-        uses_costs = parse_method(settings.method, DraftSettings()).entry.costs
-        shared = replace(
-            draft_settings(settings),
-            costs=Costs({SHORT: CostCurve(seconds)}),
-            pool=Pool(quotes=settings.pool_documents) if settings.pool else None,
-            background=background(settings.background) if uses_costs else None,
-        )
-        method = parse_method(settings.method, shared)
-        own = method.settings
-        answer = replayed(method, own.num_draft, traces, lambda: own.pool).begin()
+        curve, costs = CostCurve(seconds), Costs({SHORT: CostCurve(seconds)})
+        method = parse_method(settings.method, draft_settings(settings))
+        pool = Pool(quotes=settings.pool_documents) if settings.pool else None
+        counts = background(settings.background) if method.entry.costs else None
+        own = replace(method.settings, costs=costs, background=counts)
+        method = replace(method, settings=own)
+        answer = replayed(method, own.num_draft, traces, lambda: pool).begin()
 
         def timed(trace: Trace) -> Generation:
             made = answer(trace)
@@ -173,9 +168,10 @@ def digest(value: Any) -> str:
 def state_key(about: SweepData, grid: Grid) -> str:
     """What makes passes comparable: data, model, device, settings and the sweep."""
     settings = asdict(grid.base)
-    for name in ("color", *(axis.name for axis in grid.axes)):
+    for name in ("color", *grid.axes):
         settings.pop(name, None)
-    return digest([VERSION, to_json(about), settings, [asdict(axis) for axis in grid.axes]])
+    axes = [{"name": name, "values": values} for name, values in grid.axes.items()]
+    return digest([VERSION, to_json(about), settings, axes])
 
 
 def default_state(key: str) -> Path:
@@ -228,7 +224,7 @@ def report(about: SweepData, grid: Grid, rounds: int, state: State) -> SweepRepo
         standing[verdict.chosen.cell] = "chosen" if complete else "ahead"
     return SweepReport(
         about=about,
-        sweep={axis.name: axis.values for axis in grid.axes},
+        sweep=grid.axes,
         rounds=rounds,
         measured=measured,
         planned=planned,
