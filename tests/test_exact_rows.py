@@ -15,7 +15,6 @@ from test_exact import SAMPLINGS, Guessing, rounded, run
 from torch import nn
 
 from ngtcli.config import Settings
-from ngtcli.decode import vector_tails
 from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.layout import exact_size
@@ -85,31 +84,6 @@ def test_functions_whose_numbers_get_two_formulas_are_found() -> None:
             (given + given).abs().neg().mul_(2).to(torch.bfloat16).sum()
             WholeVectors(nn.SiLU(), formula)(given)
         assert seen.alike or width % 64
-
-
-@pytest.mark.parametrize(
-    ("numbers", "bytes_each", "threads", "whole"),
-    [
-        (32, 4, 1, True), (16, 4, 1, False), (96, 2, 1, False), (128, 2, 4, True),
-        (16_448, 2, 4, True), (32_832, 2, 1, True), (32_832, 2, 4, False), (65_664, 2, 2, True),
-    ],
-)  # fmt: skip
-def test_each_thread_gets_whole_vectors_or_the_ends_are_found(
-    numbers: int, bytes_each: int, threads: int, whole: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two vectors are 128 bytes. One thread computes 32,768 numbers, two more than that."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert vector_tails._fills(numbers, bytes_each) == whole
-
-
-def test_functions_of_two_formulas_are_noted_and_squares_are_not() -> None:
-    with vector_tails._Sizes() as seen:
-        torch.ones(3, 5).pow(2) + torch.ones(3, 5).sqrt()
-        assert not seen.found
-        torch.ones(3, 5).pow(3)
-        torch.ones(7).bfloat16().exp_()
-        nn.functional.logsigmoid(torch.ones(9))
-    assert seen.found == {(15, 4), (7, 2), (9, 4)}
 
 
 class Rare(nn.Linear):
