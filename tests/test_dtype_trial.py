@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from ngtcli.decode.load import load_model
 from ngtcli.decode.packed import packable, remembered_trial, try_packing
 from ngtcli.draft.drafter import PassRows
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.model_files.dtypes import DtypeTrial
+from ngtcli.model_files.dtypes import DtypeTrial, known
+from ngtcli.system.json_form import to_json
 from ngtcli.system.storage import DamagedFileError, home, read_json, write_json
 
 BF16 = torch.bfloat16
-QUICK = DtypeTrial("m", "bfloat16", (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True)
-SLOW = DtypeTrial("m", "bfloat16", (1.0, 4.0, 2.0), (2.0, 3.0, 8.0), True)
-ODD = DtypeTrial("m", "bfloat16", (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), False)
+QUICK = DtypeTrial("m", "bfloat16", 1, (), (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True)
+SLOW = DtypeTrial("m", "bfloat16", 1, (), (1.0, 4.0, 2.0), (2.0, 3.0, 8.0), True)
+ODD = DtypeTrial("m", "bfloat16", 1, (), (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), False)
 
 
 @pytest.mark.parametrize(("trial", "chosen"), [(QUICK, "bfloat16"), (SLOW, "float32"),
@@ -45,7 +47,7 @@ def test_a_trial_is_stored_and_one_that_is_wrong_is_refused() -> None:
     assert file.load() == QUICK and remembered_dtype("n", config, BF16).load() is None
     good = read_json(file.path, 10_000)["found"]
     for name, value in [("dtype", "float32"), ("seconds", [1.0]), ("single", [0.0, 1.0, 1.0]),
-                        ("alike", 1), ("more", 1)]:  # fmt: skip
+                        ("alike", 1), ("threads", "1"), ("more", 1)]:  # fmt: skip
         write_json(file.path, {"found": {**good, name: value}, "tries": 0})
         with pytest.raises(DamagedFileError):
             file.load()
@@ -59,17 +61,20 @@ class Model:
 
 
 @pytest.mark.parametrize(
-    ("trial", "exact", "reads"),
+    ("trial", "exact", "num_draft", "reads"),
     [
-        (QUICK, True, [[BF16], [BF16]]),
-        (QUICK, False, [[BF16, torch.float32], [torch.float32]]),
-        (SLOW, True, [[BF16, torch.float32], [torch.float32]]),
-        (ODD, True, [[BF16, torch.float32], [torch.float32]]),
+        (QUICK, True, 32, [[BF16], [BF16]]),
+        (QUICK, False, 32, [[BF16, torch.float32], [torch.float32]]),
+        (SLOW, True, 32, [[BF16, torch.float32], [torch.float32]]),
+        (ODD, True, 32, [[BF16, torch.float32], [torch.float32]]),
+        (ODD, False, None, [[BF16], [BF16]]),  # a draft model
+        (SLOW, False, None, [[BF16, torch.float32], [torch.float32]]),
     ],
 )
 def test_a_model_is_read_in_the_dtype_that_is_chosen_and_tried_once(
-    trial: DtypeTrial, exact: bool, reads: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    trial: DtypeTrial, exact: bool, num_draft: int | None, reads: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     tried: list[Any] = []
     monkeypatch.setattr(room, "try_dtype", lambda hf, name: tried.append(name) or trial)
     rows = PassRows(36, 1) if exact else None
@@ -84,7 +89,7 @@ def test_a_model_is_read_in_the_dtype_that_is_chosen_and_tried_once(
 
         prepare: Callable[[Any], Any] = lambda hf: hf  # noqa: E731
         config = make_hf("llama").config
-        model = load_in_best("m", config, BF16, load, prepare, lambda _: None, 32)
+        model = load_in_best("m", config, BF16, load, prepare, lambda _: None, num_draft)
         assert model.dtype == read[-1] and "times as quick" in model.dtype_reason
         found.append(read)
     assert found == reads and tried == ["m"]
@@ -143,6 +148,20 @@ def test_a_model_is_what_loading_in_that_dtype_gives(
             assert torch.equal(*same)
 
 
+def test_only_results_of_the_switches_that_are_set_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = home("cache") / "dtypes"
+    for threads, set_to in ((4, ()), (1, ()), (1, ("ONEDNN_MAX_CPU_ISA=AVX2",))):
+        trial = replace(QUICK, threads=threads, switches=set_to)
+        write_json(folder / f"{threads}{len(set_to)}.json", {"found": to_json(trial), "tries": 0})
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    assert [trial.threads for trial in known()] == [1, 4]
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert [trial.threads for trial in known()] == [1] and known()[0].switches
+
+
 @builtin
 def test_exactness_is_asked_of_the_weights_at_each_load_and_for_the_drafts_to_come(
     half_folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -183,4 +202,4 @@ def test_the_tokens_are_those_of_plain_decoding_and_v_and_env_tell_the_dtype(
     assert f"Computed in {chosen}: " in told
     assert (chosen == "bfloat16") == ("Exact: " in told)
     facts = json.loads(ngt("env", "--json").stdout)
-    assert facts["dtypes"] == f"{chosen} for {half_folder}"
+    assert facts["dtypes"].startswith(f"{chosen} for {half_folder} (")

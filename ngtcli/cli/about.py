@@ -32,9 +32,9 @@ from ngtcli.config import (
     settings_schemas,
     shown_settings,
 )
-from ngtcli.errors import UsageError
+from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.model_files.dtypes import known
+from ngtcli.model_files.dtypes import DtypeTrial, known
 from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets, preset_folders
 from ngtcli.render.terminal import visible
 from ngtcli.system import sandbox
@@ -215,7 +215,7 @@ def env(
         "processor": name,
         "threads": pick_threads(settings.threads),
         "passes": passes,
-        "dtypes": "; ".join(f"{t.chosen} for {visible(t.model)}" for t in known()) or "none tried",
+        "dtypes": "; ".join(map(_dtype, known())) or "none tried",
         "parsers": held or "no network and no programs for their Python code alone",
         **{package: _version(package) for package in PACKAGES},
         "config folder": str(home("config")),
@@ -224,6 +224,10 @@ def env(
         "executable": shutil.which("ngt") or sys.argv[0],
     }
     print_facts(facts, json)
+
+
+def _dtype(trial: DtypeTrial) -> str:
+    return f"{trial.chosen} for {visible(trial.model)} ({counted(trial.threads, 'thread')})"
 
 
 def env_schema() -> Schema:

@@ -9,6 +9,7 @@ model is loaded in float32.
 import gc
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import remembered_trial, try_packing, worth_packing
 from ngtcli.model_files.dtypes import FOLDER, DtypeTrial
 from ngtcli.system.json_form import from_json, to_json
-from ngtcli.system.remembered import Remembered
+from ngtcli.system.remembered import Remembered, switches
 
 _TOKENS = 900  # of a text for which exactness is tried: kept for all up to 1,024 places
 _HALVES = (torch.bfloat16, torch.float16)
@@ -52,7 +53,8 @@ def load_in_best(
 
     `read` gives the `transformers` model in a dtype, `prepare` what is computed with. At the first
     load both dtypes may be read, one after the other. With drafts of up to `num_draft` nodes, its
-    own dtype counts only if it is exact: what is stored of that is of these very weights.
+    own dtype counts only if it is exact: what is stored of that is of these very weights; with None
+    it is that of a draft model, which need not be.
     """
     made: list[Any] = []
 
@@ -63,7 +65,7 @@ def load_in_best(
 
     stored = remembered_dtype(name, config, half)
     trial = stored.find(make)
-    if trial.chosen != "float32":
+    if trial.is_quicker and (trial.alike or num_draft is None):
         model = prepare(made.pop() if made else read(half))
         if num_draft is None or _is_exact(model, num_draft, progress):
             model.dtype_reason = trial.reason
@@ -97,12 +99,13 @@ def try_dtype(hf: Any, name: str) -> DtypeTrial:
 
     What it finds of packing is stored for the model.
     """
-    places, dtype = worth_packing(hf), name_of(hf.dtype)
+    places, same = worth_packing(hf), (1.0, 1.0, 1.0)
+    about = partial(DtypeTrial, name, name_of(hf.dtype), torch.get_num_threads(), switches())
     if not places:  # nothing is known to be quicker
-        return DtypeTrial(name, dtype, (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), False)
+        return about(same, same, False)
     own, single = try_packing(places, hf.dtype, torch.float32)
     remembered_trial(hf).save(own)
     others = single.packed if single.agrees else single.unpacked
     one, few, many = map(min, single.unpacked, others)
     times = own.packed if own.pays(drafts=True) else own.unpacked
-    return DtypeTrial(name, dtype, times, (one, few, many), True)
+    return about(times, (one, few, many), True)

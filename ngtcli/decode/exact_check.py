@@ -151,19 +151,25 @@ class _Case:
 
     def agrees(self) -> bool:
         """Whether the path has the same bits in all its groupings, and numbers one formula."""
-        sizes = sizes_of(self.model, self.rows)
+        model, source, sizes = self.model, random.Random(self.text), sizes_of(self.model, self.rows)
+        model.start(self.places - self.rows.most, self.rows)
+        model.prefill([source.randrange(model.vocabulary) for _ in range(_PROMPT)][: self.length])
+        model.cache.repeat(self.length)
         if self.alike:
             sizes = sizes[-1:]
         elif self.rows.are_fixed:
             sizes *= _GROUPINGS
-        known = self._read(0, _PATH if self._is_random else _FEW)
-        with self.model.passes.capturing_at_once():  # eager passes are compared with captured ones
-            for seed, size in enumerate(sizes, self.text):
-                tokens = _PATH if self._is_random else max(size, _FEW)
-                found = self._read(size, tokens, random.Random(seed))
-                if not (self.watched.alike and found.agrees(known)):
-                    return False
-                known = max(known, found, key=lambda reading: len(reading.scores))
+        lengths = [_PATH if self._is_random else max(size, _FEW) for size in sizes]
+        path = [source.randrange(model.vocabulary) for _ in range(max(lengths))]
+        known = self._read(path[: min(lengths)])
+        for seed, (size, length) in enumerate(zip(sizes, lengths, strict=True), self.text):
+            # Eager passes are compared with captured ones, where that takes few more passes.
+            captured = model.passes.capturing_at_once() if size == sizes[-1] else nullcontext()
+            with captured:
+                found = self._read(path[:length], size, random.Random(seed))
+            if not (self.watched.alike and found.agrees(known)):
+                return False
+            known = max(known, found, key=lambda reading: len(reading.scores))
         return True
 
     @property
@@ -171,22 +177,15 @@ class _Case:
         """Whether passes take any number of the path's tokens, and not the most."""
         return self.rows.are_fixed or self.alike
 
-    def _read(self, size: int, tokens: int, rng: random.Random | None = None) -> "_Reading":
-        """Read the beginning of the path.
-
-        Without `rng` one token a pass; with it several, and other tokens, `size` at most.
-        """
-        source = random.Random(self.text)
-        ids = [source.randrange(self.model.vocabulary) for _ in range(_PROMPT + tokens)]
-        model, path, scores, at = self.model, ids[_PROMPT:], list[Tensor](), 0
-        model.start(self.places - self.rows.most, self.rows)
-        model.prefill(ids[:_PROMPT][: self.length])
-        model.cache.repeat(self.length)
+    def _read(self, path: list[int], size: int = 1, rng: random.Random | None = None) -> "_Reading":
+        """Read the path: a token a pass, or with `rng` several, and others, `size` at most."""
+        model, scores, at = self.model, list[Tensor](), 0
+        model.truncate(self.length)
         while at < len(path):
-            together, tree = 1, DraftTree()
+            count = rng.randint(1, size) if rng and self._is_random else size
+            together = min(count, len(path) - at, rows_alike(model.length, self.rows.most))
+            tree = DraftTree()
             if rng:
-                count = rng.randint(1, size) if self._is_random else size
-                together = min(count, len(path) - at, rows_alike(model.length, self.rows.most))
                 together = rng.randint(1, together) if self._is_random else together
                 tree = self._tree(path[at + 1 : at + together], count - 1, rng)
             with self.watched if self.rows.most > 1 else nullcontext():

@@ -1,9 +1,9 @@
 """The dtype that a trial has chosen for a checkpoint in half precision. Knows no torch."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ngtcli.system.json_form import from_json
+from ngtcli.system.remembered import switches
 from ngtcli.system.storage import DamagedFileError, home, read_json
 
 FOLDER = "dtypes"  # of the cache
@@ -17,12 +17,15 @@ _BYTES = 4096  # of a file at most
 class DtypeTrial:
     """What was found of `dtype`, a half precision, for `model` on this machine.
 
+    It holds for so many `threads`, and for these `switches` of instruction sets.
     `seconds` are those of its layers over ROWS, `single` of float32's, in the better way at each.
     `alike`: a row's bits do not depend on the rows beside it, in layers first, then in the model.
     """
 
     model: str
     dtype: str
+    threads: int
+    switches: tuple[str, ...]
     seconds: Times
     single: Times
     alike: bool
@@ -48,7 +51,7 @@ class DtypeTrial:
     def reason(self) -> str:
         """Why, in a few words.
 
-        >>> DtypeTrial("m", "bfloat16", (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True).reason
+        >>> DtypeTrial("m", "bfloat16", 1, (), (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True).reason
         'bfloat16 is 2.0, 3.0 and 4.0 times as quick as float32 over 1, 8 and 32 rows'
         """
         times = [other / own for own, other in zip(self.seconds, self.single, strict=True)]
@@ -63,12 +66,13 @@ class DtypeTrial:
         return f"{found}, but a row's bits depend on the rows beside it"
 
 
-def known() -> Iterator[DtypeTrial]:
-    """What the cache holds, in the order of the models' names."""
+def known() -> list[DtypeTrial]:
+    """What the cache holds for the switches as they are, by model and number of threads."""
     found = []
     for path in (home("cache") / FOLDER).glob("*.json"):
         try:
             found.append(from_json(DtypeTrial, read_json(path, _BYTES)["found"]))
         except (FileNotFoundError, DamagedFileError, KeyError, ValueError):
             continue  # it is made again
-    yield from sorted(found, key=lambda trial: trial.model)
+    here = (trial for trial in found if trial.switches == switches())
+    return sorted(here, key=lambda trial: (trial.model, trial.threads))

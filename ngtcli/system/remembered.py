@@ -122,6 +122,11 @@ def versions_and_cpu() -> tuple[str, ...]:
     return *versions, cpu(), *switches
 
 
+def switches() -> tuple[str, ...]:
+    """What is set of the switches of instruction sets, as NAME=VALUE."""
+    return tuple(f"{name}={os.environ[name]}" for name in _SWITCHES if name in os.environ)
+
+
 @lru_cache(maxsize=1)
 def cpu() -> str:
     """Model and flags of the CPU, of all kinds of its cores; what the system tells elsewhere."""
