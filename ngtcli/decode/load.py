@@ -85,7 +85,7 @@ def load_model(
         with loading(name), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
             if way is not None:
-                hf, report = load_quantized(path, into, way, warn, progress)
+                hf, report = load_quantized(path, into, way, warned, progress)
             else:
                 hf, report = auto.from_pretrained(
                     path,
@@ -107,11 +107,11 @@ def load_model(
         ready(model)
         return model
 
-    if way is not None:
-        model = prepare(read(pick_dtype(dtype, where)))
-    elif (dtype, where) == ("auto", "cpu") and packed and (half := _half(path, name)):
+    tried = (dtype, where) == ("auto", "cpu") and (packed or way is not None)
+    if tried and (half := _half(path, name)):
         of_best = partial(prepare, slow=lambda _: None)  # it is quicker than float32
-        model = load_in_best(name, *half, read, of_best, progress, num_draft)
+        quantized = "" if way is None else str(way)
+        model = load_in_best(name, *half, read, of_best, progress, num_draft, quantized)
     else:
         model = prepare(read(pick_dtype(dtype, where)))
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0
