@@ -253,8 +253,8 @@ class Settings:
     )
     quantize: str = _loaded(
         "none",
-        "none, or int8: linear layers with weights and inputs of 8 bits, on a CPU. A quarter of"
-        " float32's memory, quicker passes, and not quite the same text.",
+        "none, or int8: linear layers and experts with weights and inputs of 8 bits, on a CPU. A"
+        " quarter of float32's memory, quicker passes, and not quite the same text.",
         choices=("none", "int8"),
         engine="ngt",
     )

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 from test_int8 import WAY
+from test_int8_places import dequantized
 from tiny_models import FAMILIES, make_hf
 from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from ngtcli.config import Settings
-from ngtcli.decode.int8 import Int8Embedding, Int8Linear, quantized
+from ngtcli.decode.int8 import Int8Embedding, Int8Linear
 from ngtcli.decode.load import int8_way
-from ngtcli.decode.load_quantized import load_quantized
+from ngtcli.decode.load_quantized import load_quantized, quantized_share
 from ngtcli.decode.quantize import quantized_bytes
 from ngtcli.errors import ModelError
 from ngtcli.measure.options import find_shape
@@ -22,7 +24,6 @@ from ngtcli.measure.shape_model import _shared, plan
 from ngtcli.measure.shape_model import make_hf as make_shape
 
 pytestmark = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
-SCALED = ("gemma",)  # their embeddings are not plain ones, so a head tied to one stays
 
 
 def saved(folder: Path, hf: Any, **how: Any) -> str:
@@ -33,16 +34,6 @@ def saved(folder: Path, hf: Any, **how: Any) -> str:
 def loaded(folder: str, dtype: torch.dtype = torch.float32) -> tuple[Any, dict[str, Any]]:
     assert WAY is not None
     return load_quantized(folder, dtype, WAY)
-
-
-def dequantized(hf: Any) -> Any:
-    """The model with the weights that the integers stand for, in float32; changed in place."""
-    with torch.no_grad():
-        for module in hf.modules():
-            if type(module) is nn.Linear:
-                whole, scale = quantized(module.weight)
-                module.weight.copy_(whole * scale[:, None])
-    return hf
 
 
 @torch.inference_mode()
@@ -64,13 +55,58 @@ def test_a_family_gives_what_its_dequantised_weights_give(
     assert {n: b.dtype for n, b in again.named_buffers()} == {
         n: b.dtype for n, b in found.named_buffers()
     }
-    keeps_head = tied and family.startswith(SCALED)
-    assert [n for n, m in found.named_modules() if isinstance(m, nn.Linear)] == (
-        ["lm_head"] if keeps_head else []
-    )
-    assert isinstance(found.get_input_embeddings(), Int8Embedding) == (tied and not keeps_head)
-    true = scores(hf if keeps_head else dequantized(hf))
+    assert not any(isinstance(module, nn.Linear) for module in found.modules())
+    assert isinstance(found.get_input_embeddings(), Int8Embedding) == tied
+    true = scores(dequantized(hf))
     assert ((scores(found) - true).norm() / true.norm()) < 0.06  # inputs are rounded as well
+
+
+MORE = {
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "falcon": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+    "mixtral": {"num_local_experts": 4},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+                  "decoder_sparse_step": 1},
+    "gpt_oss": {"num_local_experts": 4, "head_dim": 8},
+}  # fmt: skip
+SMALL = {"vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", MORE)
+def test_other_layers_and_experts_are_read_and_kept_as_integers(
+    family: str, tmp_path: Path
+) -> None:
+    common = {} if family == "gpt2" else SMALL
+    config = AutoConfig.for_model(family, **{**common, "vocab_size": 60, **MORE[family]})
+    torch.manual_seed(0)
+    hf = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(6.0)
+    folder = saved(tmp_path, hf)
+    (first, report), (again, _) = loaded(folder), loaded(folder)
+    assert not any(report.values())
+    assert torch.equal(scores(first), scores(again))
+    hf.set_experts_implementation("eager") if "experts" in str(hf) else None
+    true = scores(dequantized(hf))
+    assert (scores(first) - true).norm() < 0.08 * true.norm()  # inputs are rounded as well
+    assert quantized_share(first) > 0.8
+    assert not any(parameter.ndim == 3 for parameter in first.parameters())
+
+
+@pytest.mark.parametrize(("positions", "told"), [(64, []), (4096, ["only 17% of its weights"])])
+def test_one_line_says_where_most_weights_stay(
+    positions: int, told: list[str], tmp_path: Path
+) -> None:
+    changes = {**MORE["gpt2"], "n_positions": positions, "vocab_size": 60}
+    config = AutoConfig.for_model("gpt2", **changes, bos_token_id=0, eos_token_id=0)
+    folder = saved(tmp_path, AutoModelForCausalLM.from_config(config))
+    found: list[str] = []
+    assert WAY is not None
+    load_quantized(folder, torch.float32, WAY, found.append)
+    assert len(found) == len(told) and all(a in b for a, b in zip(told, found, strict=True))
 
 
 def test_shards_give_what_one_file_gives(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from ngtcli.errors import ModelError
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
 
-VERSION = 1  # of the scheme: what is quantised how
+VERSION = 2  # of the scheme: what is quantised how; raised where a kept file would differ
 _LARGEST = 127  # magnitude of a quantised weight
 # Inputs below this are zeros: 127 divided by it is a float32. Derived; no layer has such inputs.
 _TINY = 1e-30
@@ -113,18 +113,22 @@ class Int8Linear(nn.Module):
 class Int8Embedding(nn.Module):
     """An embedding that reads its rows from the integers of the layer it is tied to."""
 
-    def __init__(self, head: Int8Linear, order: int, dtype: torch.dtype) -> None:
-        """`order` as in int8_order.py; `dtype` is that of the rows."""
+    def __init__(
+        self, head: Int8Linear, order: int, dtype: torch.dtype, factor: float | None = None
+    ) -> None:
+        """`order` as in int8_order.py; `dtype` is that of the rows, multiplied by `factor`."""
         super().__init__()
         self.num_embeddings, self.embedding_dim = head.out_features, head.in_features
         self.packed, self.held, self.order = head.packed, head.held, order  # `_elements` is theirs
         self.dtype, self._scale, self._elements = dtype, head.scale, elements(head.packed)
         self._layout = layout(order, head.out_features, head.in_features)
+        self._factor = None if factor is None else torch.tensor(factor, dtype=dtype)
 
     def forward(self, ids: Tensor) -> Tensor:
         """(…) to (…, embedding_dim)."""
         rows = self._layout.rows(self._elements, ids).float()
-        return rows.mul_(self._scale[ids][..., None]).to(self.dtype)
+        rows = rows.mul_(self._scale[ids][..., None]).to(self.dtype)
+        return rows if self._factor is None else rows * self._factor
 
 
 @torch.no_grad()

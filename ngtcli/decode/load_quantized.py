@@ -23,6 +23,7 @@ from ngtcli.system.storage import DamagedFileError, in_bounds
 
 Notify = Callable[[str], object]
 Report = dict[str, Any]
+_MOST = 0.5  # of the weights; where fewer are quantised, one line says so
 
 
 def load_quantized(
@@ -54,6 +55,11 @@ def load_quantized(
     with suppress(OSError):  # it has none
         hf.generation_config = GenerationConfig.from_pretrained(path)
     progress(words(hf, time.perf_counter() - begin, done))
+    if (share := quantized_share(hf)) < _MOST:
+        warn(
+            f"{path}: only {share:.0%} of its weights are in 8 bits; --quantize int8 leaves the"
+            " others as they are"
+        )
     return use_between(hf, dtype), report
 
 
@@ -144,8 +150,12 @@ class WideEmbedding(nn.Module):
 def use_between(hf: Any, dtype: torch.dtype) -> Any:
     """The model with its floating parameters in a dtype, changed one at a time; buffers stay.
 
-    Embeddings in a narrower dtype keep it, for they may be the most of what is not quantised.
+    Embeddings in a narrower dtype keep it, for they may be the most of what is not quantised. Their
+    scale (Gemma's) is made again, for it was rounded to the dtype that the model was read in.
     """
+    for module in hf.modules():
+        if isinstance(module, nn.Embedding) and hasattr(module, "scalar_embed_scale"):
+            module.embed_scale = torch.tensor(module.scalar_embed_scale)
     users = Counter(id(p) for m in hf.modules() for p in m.parameters(recurse=False))
     for parent in list(hf.modules()):
         for name, layer in list(parent.named_children()):
@@ -159,6 +169,14 @@ def use_between(hf: Any, dtype: torch.dtype) -> Any:
             parameter.data = parameter.data.to(dtype)
     hf.config.dtype = hf.config.get_text_config().dtype = dtype
     return hf.requires_grad_(False).eval()
+
+
+def quantized_share(hf: Any) -> float:
+    """The share of a model's weights that are integers."""
+    whole = sum(m.packed.numel() for m in hf.modules() if isinstance(m, Int8Linear))
+    wide = sum(m.held.numel() for m in hf.modules() if isinstance(m, WideEmbedding))
+    rest = sum(p.numel() for p in hf.parameters() if p.is_floating_point())
+    return float(whole / max(1, whole + wide + rest))
 
 
 def words(hf: Any, seconds: float, done: str = "Quantised") -> str:

@@ -176,7 +176,22 @@ def packed_copy(linear: nn.Linear) -> PackedLinear | None:
     return packed
 
 
-def packable(hf: nn.Module, device: str = "cpu") -> list[Place]:
+Test = Callable[[Any], bool]
+
+
+def is_linear(layer: Any) -> bool:
+    """Whether a module is `nn.Linear` itself."""
+    return type(layer) is nn.Linear
+
+
+def is_embedding(layer: Any) -> bool:
+    """Whether a module is `nn.Embedding` itself, which leaves its weight as it is."""
+    return type(layer) is nn.Embedding and layer.max_norm is None
+
+
+def packable(
+    hf: nn.Module, device: str = "cpu", linear: Test = is_linear, embedding: Test = is_embedding
+) -> list[Place]:
     """Where linear layers stand that can be packed, in the model's order; weights on a `device`.
 
     Left out: other classes, whose weights may be of another form; layers with hooks; weights that
@@ -189,28 +204,26 @@ def packable(hf: nn.Module, device: str = "cpu") -> list[Place]:
             users[id(parameter)].append((parent, name))
     found = []
     for parent, name, layer in layers:
-        if type(layer) is nn.Linear and _is_plain(layer, device):
+        if linear(layer) and is_plain(layer, device):
             others = [user for user in users[id(layer.weight)] if user != (parent, name)]
             if not others:
                 found.append(Place(parent, name, None))
-            elif len(others) == 1 and _is_usual_embedding(getattr(*others[0]), device):
-                found.append(Place(parent, name, others[0]))
+            elif len(others) == 1:
+                other = getattr(*others[0])
+                if embedding(other) and is_plain(other, device):
+                    found.append(Place(parent, name, others[0]))
     return found
 
 
-def _is_usual_embedding(layer: Any, device: str) -> bool:
-    return type(layer) is nn.Embedding and layer.max_norm is None and _is_plain(layer, device)
-
-
-def _is_plain(layer: Any, device: str) -> bool:
-    """Whether a layer has a dense weight on the device, of a dtype known here, and no hooks."""
-    weight = layer._parameters.get("weight")
-    return (
+def is_plain(layer: Any, device: str, *names: str) -> bool:
+    """Whether a layer's weights are dense, on the device, of a dtype known here; and no hooks."""
+    weights = [layer._parameters.get(name) for name in names or ("weight",)]
+    return not (layer._forward_hooks or layer._forward_pre_hooks) and all(
         type(weight) is nn.Parameter
         and weight.device.type == device
         and weight.dtype in DTYPES
         and weight.numel() > 0
-        and not (layer._forward_hooks or layer._forward_pre_hooks)
+        for weight in weights
     )
 
 
@@ -309,7 +322,7 @@ def pack_if_it_pays(
 
     def make() -> Trial:
         progress("Trying whether packed weights are quicker …")
-        return try_packing(places)
+        return try_packing(places, hf.dtype)[0]
 
     trial = remembered_trial(hf).find(make, timed=True)
     packs = wanted and trial.pays(drafts or half)  # it decides bits: with drafts and without
@@ -345,28 +358,34 @@ def worth_packing(hf: Any) -> list[Place]:
 
 
 @torch.inference_mode()
-def try_packing(places: Sequence[Place], dtype: torch.dtype | None = None) -> Trial:
-    """Time and compare layers of the most common shapes, a few of each in turn.
+def try_packing(places: Sequence[Place], *dtypes: torch.dtype) -> list[Trial]:
+    """Time and compare layers of the most common shapes, a few of each, in each of the dtypes.
 
-    With a `dtype` they are copied to it first.
+    All ways take turns, in which the machine is equally busy.
     """
-    seconds = np.zeros((2, len(ROWS)))  # unpacked and packed
-    agrees = True
+    seconds = np.zeros((len(dtypes), 2, len(ROWS)))  # unpacked and packed
+    agrees = [True] * len(dtypes)
     for layers, count in samples(places):
-        if dtype is not None:
-            layers = [deepcopy(layer).to(dtype) for layer in layers]
-        copies = [copy for layer in layers if (copy := packed_copy(layer)) is not None]
-        agrees = agrees and len(copies) == len(layers)
-        shape, own = (layers[0].in_features,), layers[0].weight.dtype
+        width, own = layers[0].in_features, layers[0].weight.dtype
+        ways: list[list[Any]] = []
+        for i, dtype in enumerate(dtypes):
+            ways.append(layers if dtype == own else [deepcopy(one).to(dtype) for one in layers])
+            copies = [copy for one in ways[-1] if (copy := packed_copy(one)) is not None]
+            agrees[i] = agrees[i] and len(copies) == len(layers)
+            ways.append(copies or ways[-1])
         for at, rows in enumerate(ROWS):
             source = torch.Generator().manual_seed(0)
-            inputs = torch.randn((1, rows, *shape), generator=source).to(own)
-            if agrees:
-                true, found = (way[0](inputs).double() for way in (layers, copies))
+            inputs = torch.randn((1, rows, width), generator=source)
+            given = [inputs.to(dtype) for dtype in dtypes for _ in range(2)]
+            for i, dtype in enumerate(dtypes):
+                true, found = (ways[j][0](given[j]).double() for j in (2 * i, 2 * i + 1))
                 error, scale = (of.square().mean().sqrt() for of in (found - true, true))
-                agrees = bool(error <= _TOLERANCE[own] * scale)
-            seconds[:, at] += np.multiply(quickest((layers, copies or layers), inputs), count)
-    return Trial(agrees, *((one, few, many) for one, few, many in seconds.tolist()))
+                agrees[i] = agrees[i] and bool(error <= _TOLERANCE[dtype] * scale)
+            seconds[:, :, at] += np.reshape(quickest(ways, *given), (-1, 2)) * count
+    return [
+        Trial(same, *((one, few, many) for one, few, many in times))
+        for same, times in zip(agrees, seconds.tolist(), strict=True)
+    ]
 
 
 def samples(places: Sequence[Place]) -> list[tuple[list[Any], int]]:
@@ -383,17 +402,21 @@ def samples(places: Sequence[Place]) -> list[tuple[list[Any], int]]:
     ]
 
 
-def quickest(ways: Sequence[Sequence[Any]], inputs: Tensor) -> list[float]:
-    """The quickest product of each way's layers; the ways take turns, as do their layers."""
+def quickest(ways: Sequence[Sequence[Any]], *inputs: Tensor) -> list[float]:
+    """The quickest product of each way's layers; the ways take turns, as do their layers.
+
+    `inputs` is one for all ways, or one for each.
+    """
     best = [float("inf")] * len(ways)
     end = time.perf_counter() + _LIMIT_S * len(ways)
     for repeat in range(_REPEATS):
         if repeat > 1 and time.perf_counter() > end:
             break
         for way, layers in enumerate(ways):
+            given = inputs[way % len(inputs)]
             for layer in layers:
                 begin = time.perf_counter()
-                layer(inputs)
+                layer(given)
                 best[way] = min(best[way], time.perf_counter() - begin)
     return best
 

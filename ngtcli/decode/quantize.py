@@ -3,15 +3,12 @@
 `transformers` reads a checkpoint and calls for each weight that is to be quantised; it is given
 tensors that are read when they are asked for. What comes of it goes to a file of the cache
 (`Weights`), which the model is then filled from, at this start as at later ones; where nothing can
-be kept, it stays in memory. Quantised are the layers that could be packed (packed.py), the head
-among them. An embedding tied to the head reads its rows from the head's integers. What stays as it
-is: norms, biases, embeddings of their own, layers that route to experts, and weights that are not
-those of nn.Linear, such as the experts of most mixtures and the projections of GPT-2.
+be kept, it stays in memory. Which weights are quantised stands in int8_places.py.
 """
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +21,15 @@ from transformers.quantizers import HfQuantizer
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from ngtcli.decode.int8 import Int8Embedding, Int8Linear, Way, quantized
-from ngtcli.decode.int8_order import Packer
-from ngtcli.decode.packed import Place, packable
+from ngtcli.decode.int8 import Int8Linear, Way, quantized
+from ngtcli.decode.int8_order import Packer, makes_opaque
+from ngtcli.decode.int8_places import Int8Place, quantizable
 from ngtcli.decode.quantized_weights import Tensors, Weights
 from ngtcli.system.storage import DamagedFileError
 
 _METHOD = "ngt_int8"
 _SCALE = ":scale"  # behind the name of a quantised weight, whose scale it is
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
-_ROUTERS = ("gate", "router", "shared_expert_gate")  # choose experts: a small error is another one
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -44,7 +40,7 @@ class Layers:
     way: Way
     weights: Weights = field(default_factory=Weights)
     packer: Packer = field(default_factory=Packer)
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, Int8Place] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
 
     def find(self, hf: Any, stored: Iterable[str] = ()) -> None:
@@ -55,8 +51,10 @@ class Layers:
         _tie(hf)  # it is not yet while a model loads
         names = {id(module): name for name, module in hf.named_modules()}
         both = set(stored)
-        for place in packable(hf, hf.device.type):
-            if place.name in _ROUTERS:
+        for place in quantizable(hf, hf.device.type):
+            if place.experts:
+                if makes_opaque():  # they share one tensor of the file
+                    self.places[f"{names[id(place.parent)]}.{place.name}"] = place
                 continue
             own = f"{names[id(place.layer)]}.weight"
             if place.tied is None:
@@ -64,7 +62,7 @@ class Layers:
                 continue
             other = f"{names[id(getattr(*place.tied))]}.weight"
             if {own, other} <= both:
-                place, other = Place(place.parent, place.name, None), own
+                place, other = replace(place, tied=None), own
             self.places |= {own: place, other: place}
             for tied in (own, other):
                 hf.all_tied_weights_keys.pop(tied, None)
@@ -77,15 +75,16 @@ class Layers:
         """Quantise a weight, which the model does not hold from then on."""
         place = self.places[name]
         own, *other = (each for each, one in self.places.items() if one is place)
-        whole, scale = quantized(weight)
-        self.weights.add(own, self.packer.pack(whole))
-        self.weights.add(own + _SCALE, scale)
-        if other and self.packer.known[whole.shape[0], whole.shape[1]].order is None:
+        data, scales = [], []
+        for matrix in place.matrices(weight):
+            whole, scale = quantized(matrix)
+            data.append(self.packer.pack(whole))
+            scales.append(scale)
+        self.weights.add(own, torch.cat(data) if len(data) > 1 else data[0])
+        self.weights.add(own + _SCALE, torch.cat(scales))
+        if other and self.packer.known[place.size].order is None:
             self.weights.add(other[0], weight)
-        empty = nn.Parameter(weight.to("meta"), requires_grad=False)
-        place.layer.weight = empty
-        if place.tied is not None:
-            getattr(*place.tied).weight = empty
+        place.empty()
         self.done |= {own, *other}
 
     def fill(self, hf: Any, tensors: Tensors, dtype: torch.dtype) -> None:
@@ -104,20 +103,23 @@ class Layers:
         if any(tensor.is_meta for tensor in (*hf.parameters(), *hf.buffers())):
             raise DamagedFileError("it lacks tensors")
 
-    def _place(self, place: Place, data: Tensor, scale: Tensor, dtype: torch.dtype) -> None:
-        """Put a quantised layer in its place."""
-        size = place.layer.weight.shape
-        if scale.shape != size[:1] or scale.dtype != torch.float32 or size not in self.packer.known:
+    def _place(self, place: Int8Place, data: Tensor, scale: Tensor, dtype: torch.dtype) -> None:
+        """Put quantised layers in the place of a weight."""
+        size, count = place.size, max(1, place.experts)
+        shape = (count * size[0],)
+        if scale.shape != shape or scale.dtype != torch.float32 or size not in self.packer.known:
             raise DamagedFileError("it holds layers of other sizes")
+        bias = None if place.experts else place.layer.bias
         try:
-            packed = self.packer.opaque(data, *size)
-        except RuntimeError:
+            layers = [
+                Int8Linear(self.packer.opaque(part, *size), own, bias, self.way, part)
+                for part, own in zip(
+                    data.chunk(count) if count > 1 else [data], scale.chunk(count), strict=True
+                )
+            ]
+        except (RuntimeError, ValueError):
             raise DamagedFileError("it holds layers of other sizes") from None
-        layer = Int8Linear(packed, scale, place.layer.bias, self.way, data)
-        setattr(place.parent, place.name, layer)
-        order = self.packer.known[size].order
-        if place.tied is not None and order is not None:
-            setattr(*place.tied, Int8Embedding(layer, order, dtype))
+        place.put(layers, self.packer.known[size].order, dtype)
 
 
 def _set(hf: Any, name: str, tensor: Tensor) -> None:
@@ -198,7 +200,7 @@ class _Quantize(ConversionOps):  # type: ignore[misc]
                 if missing_keys is not None:
                     missing_keys.discard(name)
                 continue  # a pickle has a tied weight under both names
-            if name not in places or weight.shape != places[name].layer.weight.shape:
+            if name not in places or weight.shape != places[name].weight.shape:
                 places.pop(name, None)  # a wrong shape is reported as any other's
                 rest[name] = weight
                 continue
@@ -269,4 +271,4 @@ def quantized_bytes(empty: Any) -> int:
     """The bytes that the integers of a model take, which has no memory for its weights."""
     layers = Layers(Way())
     layers.find(empty)
-    return sum({id(p): p.layer.weight.numel() for p in layers.places.values()}.values())
+    return sum({id(p): p.weight.numel() for p in layers.places.values()}.values())

@@ -1,0 +1,198 @@
+"""What of a model is quantised: each kind of module against float64 of its integers, and itself."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_int8 import WAY, true_product
+from torch import Tensor, nn
+from transformers.models.falcon.modeling_falcon import FalconLinear
+from transformers.models.gemma.modeling_gemma import GemmaTextScaledWordEmbedding
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+from transformers.models.mixtral.modeling_mixtral import MixtralExperts
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
+from transformers.pytorch_utils import Conv1D
+
+from ngtcli.decode.int8 import Int8Embedding, Int8Linear, layer_of, quantized
+from ngtcli.decode.int8_order import Packer
+from ngtcli.decode.int8_places import Int8Place, quantizable
+
+pytestmark = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+
+
+def quantize(hf: Any, dtype: torch.dtype = torch.float32) -> list[Int8Place]:
+    """Quantise a model in place; where its weights stood."""
+    assert WAY is not None
+    packer, places = Packer(), quantizable(hf)
+    for place in places:
+        bias = None if place.experts else place.layer.bias
+        layers = [layer_of(one, bias, WAY, packer) for one in place.matrices(place.weight)]
+        place.put(layers, packer.known[place.size].order, dtype)
+    return places
+
+
+@torch.no_grad()
+def dequantized(hf: Any) -> Any:
+    """The model with the weights that its integers stand for, in float32; changed in place."""
+    for place in quantizable(hf):
+        own = place.weight if place.experts else place.weight[None]
+        for at, one in enumerate(place.matrices(place.weight.clone())):
+            whole, scale = quantized(one)
+            back = whole * scale[:, None]
+            own[at] = back.t() if place.turned else back
+    return hf
+
+
+def random(module: Any, seed: int = 0) -> Any:
+    source = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=source) * 0.3)
+    return module.requires_grad_(False)
+
+
+@pytest.mark.parametrize("kind", [lambda: Conv1D(30, 40), lambda: FalconLinear(40, 30)])
+def test_a_layer_of_another_class_gives_the_product_of_its_integers(kind: Any) -> None:
+    hf = nn.Sequential(random(kind()))
+    own, rows = hf[0], torch.randn(7, 40)
+    true = own(rows)
+    weight = own.weight.t() if isinstance(own, Conv1D) else own.weight
+    (place,) = quantize(hf)
+    assert place.turned == isinstance(own, Conv1D) and isinstance(hf[0], Int8Linear)
+    found = hf[0](rows)
+    assert torch.allclose(found.double(), true_product(hf[0], weight, rows), rtol=1e-5, atol=1e-5)
+    assert within_rounding(found, true, weight, rows)
+
+
+def within_rounding(found: Tensor, true: Tensor, weight: Tensor, rows: Tensor) -> bool:
+    """Whether a product differs by no more than rounding both sides to 8 bits can."""
+    steps = (  # half a step of each side, times the other's magnitudes
+        rows.abs().sum(1, keepdim=True) * weight.abs().amax(1) / 254
+        + rows.abs().amax(1, keepdim=True) * weight.abs().sum(1) / 126  # 7 bits on some CPUs
+        + rows.shape[1] * rows.abs().amax(1, keepdim=True) * weight.abs().amax(1) / 254 / 126
+    )
+    return bool(((found - true).abs() <= 1.01 * steps + 1e-5).all())
+
+
+class Doubled(nn.Linear):
+    def forward(self, rows: Tensor) -> Tensor:
+        return 2 * super().forward(rows)
+
+
+class Same(nn.Linear):
+    pass
+
+
+def test_only_subclasses_that_compute_the_same_are_taken() -> None:
+    hf = nn.Sequential(Doubled(4, 4), Same(4, 4), nn.Bilinear(4, 4, 4), nn.Conv1d(4, 4, 1))
+    assert [place.name for place in quantizable(hf)] == ["1"]
+
+
+EXPERTS = {
+    "mixtral": (MixtralExperts, {"num_local_experts": 5, "intermediate_size": 24}),
+    "gpt_oss": (GptOssExperts, {"num_local_experts": 5, "intermediate_size": 24}),
+    "nemotron_h": (NemotronHExperts, {"n_routed_experts": 5, "moe_intermediate_size": 24,
+                                      "num_experts_per_tok": 2}),
+}  # fmt: skip
+
+
+def experts(family: str) -> nn.Module:
+    kind, changes = EXPERTS[family]
+    config = transformers.AutoConfig.for_model(family, hidden_size=32, **changes)
+    config._experts_implementation = "eager"
+    return nn.ModuleDict({"experts": random(kind(config))})
+
+
+def routed(rows: int, seed: int, several: int = 2) -> Iterator[Tensor]:
+    """Inputs of experts: rows, the experts of each, and their weights."""
+    source = torch.Generator().manual_seed(seed)
+    yield torch.randn(rows, 32, generator=source)
+    yield torch.rand(rows, 5, generator=source).topk(several).indices
+    yield torch.rand(rows, several, generator=source).softmax(1)
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_experts_give_what_the_weights_of_their_integers_give(family: str) -> None:
+    hf: Any = experts(family)
+    given = list(routed(20, 1))
+    own = hf.experts(*given)
+    names = [place.name for place in quantizable(hf)]
+    true = dequantized(experts(family)).experts(*given)
+    assert len(quantize(hf)) == len(names) == 2
+    found = hf.experts(*given)
+    assert (found - true).norm() < 0.03 * true.norm()  # inputs are rounded as well
+    assert (found - own).norm() < 0.05 * own.norm()
+    assert not any(parameter.ndim == 3 for parameter in hf.parameters())
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_a_row_of_experts_has_the_same_bits_whatever_stands_beside_it(family: str) -> None:
+    hf: Any = experts(family)
+    quantize(hf)
+    rows, chosen, weights = routed(24, 2)
+    alone = torch.cat([hf.experts(*(t[i : i + 1] for t in (rows, chosen, weights)))
+                       for i in range(24)])  # fmt: skip
+    for size in (2, 5, 16, 24):
+        parts = zip(*(t.split(size) for t in (rows, chosen, weights)), strict=True)
+        assert torch.equal(torch.cat([hf.experts(*part) for part in parts]), alone)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 99))
+def test_each_expert_computes_the_rows_that_chose_it(rows: int, several: int, seed: int) -> None:
+    hf: Any = experts("mixtral")
+    quantize(hf)
+    given, chosen, weights = routed(rows, seed, several)
+    own = hf.experts
+    true = torch.zeros(rows, 32)
+    for row in range(rows):
+        for at in range(several):
+            expert = int(chosen[row, at])
+            gate, up = own.gate_up_proj[expert](given[row : row + 1]).chunk(2, -1)
+            out = own.down_proj[expert](own.act_fn(gate) * up)[0]
+            true[row] += out * weights[row, at]
+    assert torch.allclose(own(given, chosen, weights), true, rtol=1e-4, atol=1e-5)
+
+
+def test_an_expert_that_stands_for_none_adds_nothing() -> None:
+    hf: Any = experts("mixtral")
+    quantize(hf)
+    given, chosen, weights = routed(3, 3)
+    found = hf.experts(given, torch.full_like(chosen, 5), weights)
+    assert torch.equal(found, torch.zeros(3, 32))
+
+
+def test_what_chooses_experts_stays() -> None:
+    hf = transformers.AutoModelForCausalLM.from_config(
+        transformers.JetMoeConfig(
+            vocab_size=50, hidden_size=32, num_hidden_layers=1, num_key_value_heads=2,
+            kv_channels=8, intermediate_size=24, num_local_experts=4,
+        )
+    )  # fmt: skip
+    names = {id(module): name for name, module in hf.named_modules()}
+    routers = [name for name in names.values() if name.endswith("router.layer")]
+    assert routers
+    assert not {names[id(place.layer)] for place in quantizable(hf)} & set(routers)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_scaled_embedding_keeps_its_scale(dtype: torch.dtype) -> None:
+    hf = SimpleNamespace(
+        embed=random(GemmaTextScaledWordEmbedding(70, 64, 0, embed_scale=64**0.5 + 0.01)),
+        head=nn.Linear(64, 70, bias=False),
+    )
+    model = nn.ModuleDict({"embed": hf.embed, "head": hf.head})
+    hf.head.weight = hf.embed.weight
+    whole, scale = quantized(hf.embed.weight)
+    plain = GemmaTextScaledWordEmbedding(70, 64, 0, embed_scale=64**0.5 + 0.01)
+    plain.weight = nn.Parameter((whole * scale[:, None]).to(dtype))
+    quantize(model, dtype)
+    if not isinstance(model.embed, Int8Embedding):
+        pytest.skip("packed in an order that is not known here")
+    ids = torch.arange(70)[None]
+    assert torch.equal(model.embed(ids), plain(ids)) and model.embed(ids).dtype == dtype
