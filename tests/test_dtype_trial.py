@@ -110,7 +110,7 @@ def test_layers_are_tried_in_both_dtypes_and_the_trial_of_packing_is_shared() ->
     assert found.dtype == "bfloat16" and (home("cache") / "packed").exists()
     own = remembered_trial(hf).load()
     assert own is not None and found.seconds in (own.packed, own.unpacked)
-    single = try_packing(packable(hf), torch.float32)
+    (single,) = try_packing(packable(hf), torch.float32)
     assert single.agrees and hf.dtype == BF16
     tiny = make_hf("llama", hidden_size=8, intermediate_size=8, vocab_size=20).to(BF16)
     assert try_dtype(tiny, "m").chosen == "float32"

@@ -1,14 +1,16 @@
 """Memory that ends while a prompt is read or a draft is scored; the failures are injected."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import GREEDY, Scripted, decode, make_drafter, make_target, plain, prompts
+from helpers import GREEDY, Scripted, decode, make_drafter, make_hf, make_target, plain, prompts
 
+from ngtcli.decode import memory_limits
 from ngtcli.decode.loop import Run
-from ngtcli.decode.memory_limits import SHORTEST, is_out_of_memory, read_prompt
+from ngtcli.decode.memory_limits import SHORTEST, is_out_of_memory, memory_words, read_prompt
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context
@@ -132,3 +134,27 @@ def test_what_torch_raises_on_a_cpu_is_known() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**57, dtype=torch.float32)
     assert is_out_of_memory(caught.value)
+
+
+def test_a_checkpoint_that_does_not_fit_gets_a_line_with_what_would(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hf = make_hf("qwen2", tie_word_embeddings=False).to(torch.bfloat16)
+    hf.save_pretrained(tmp_path)
+    count = sum(p.numel() for p in hf.parameters())
+    whole = sum(m.weight.numel() for m in hf.modules() if isinstance(m, torch.nn.Linear))
+    mixed = whole + 2 * (count - whole)
+
+    def words(free: int, dtype: Any, quantised: bool = False, device: str = "cpu") -> str:
+        monkeypatch.setattr(memory_limits, "free_memory", lambda _: free)
+        return memory_words(str(tmp_path), hf.config, device, dtype, quantised)
+
+    assert words(4 * count, torch.float32) == ""
+    both = words(4 * count - 1, torch.float32)
+    assert "in float32" in both and "--quantize int8 takes" in both and "--dtype bfloat16" in both
+    assert "bfloat16" not in words(2 * count - 1, torch.float32)
+    assert words(2 * count, "auto") == "" != words(2 * count - 1, "auto")
+    assert "--quantize" not in words(2 * count - 1, "auto", device="cuda")
+    assert ";" not in words(mixed - 1, torch.float32)  # nothing fits
+    assert words(mixed, torch.float32, True) == "" != words(mixed - 1, torch.float32, True)
+    assert memory_words("nobody/nothing", hf.config, "cpu", torch.float32, False) == ""

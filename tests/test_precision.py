@@ -17,8 +17,6 @@ from tiny_models import make_target
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ngtcli.config import Settings
-from ngtcli.decode.int8 import Int8Embedding, Int8Linear, find_way
-from ngtcli.decode.load import load_model
 from ngtcli.documents.load import Document, load
 from ngtcli.errors import InputError, ModelError
 from ngtcli.measure import precision
@@ -236,52 +234,3 @@ def test_errors_are_two_lines(tmp_path: Path, arguments: list[str], code: int, w
     done = ngt("bench", "--quality", *given_here)
     assert done.returncode == code and done.stdout == b"", done.stderr
     assert words in done.stderr.decode() and done.stderr.count(b"\n") == 2
-
-
-class Rounded(torch.nn.Module):
-    """A linear layer of 8 bits in float64: weights by output, inputs by row (`most` each way)."""
-
-    def __init__(self, layer: torch.nn.Linear, most: int) -> None:
-        super().__init__()
-        self.weight, self.bias, self.most = _rounded(layer.weight.double(), 127), layer.bias, most
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        out = _rounded(rows.double(), self.most) @ self.weight.T
-        return out.float() if self.bias is None else out.float() + self.bias
-
-
-def _rounded(values: torch.Tensor, most: int) -> torch.Tensor:
-    scale = values.abs().amax(-1, keepdim=True) / most
-    return (values / scale).round() * scale
-
-
-@needs_stories
-def test_int8_costs_what_the_formula_in_float64_costs() -> None:
-    int8 = compared(Settings(model=str(STORIES), quantize="int8")).rows[1]
-    hf = AutoModelForCausalLM.from_pretrained(STORIES).eval()
-    for name, module in load_model(str(STORIES), quantize="int8").hf.named_modules():
-        if isinstance(module, Int8Linear):  # small layers stay as they are
-            hf.set_submodule(name, Rounded(hf.get_submodule(name), find_way().most))
-        elif isinstance(module, Int8Embedding):
-            own = hf.get_submodule(name)
-            own.weight = torch.nn.Parameter(_rounded(own.weight.double(), 127).float())
-    kl, same, tokens = 0.0, 0, 0
-    whole = AutoModelForCausalLM.from_pretrained(STORIES).eval()
-    for passage in passages_of(STORIES):
-        with torch.no_grad():
-            p, q = (
-                m(input_ids=torch.tensor([passage.ids])).logits[0, passage.first - 1 : -1].double()
-                for m in (whole, hf)
-            )
-        of = torch.distributions.Categorical
-        kl += float(torch.distributions.kl_divergence(of(logits=p), of(logits=q)).sum())
-        same, tokens = same + int((p.argmax(-1) == q.argmax(-1)).sum()), tokens + len(p)
-    assert int8.tokens == tokens and int8.weights.startswith("int8 in ")
-    assert int8.kl_divergence == pytest.approx(kl / tokens, rel=0.15)
-    assert int8.equal_tokens == pytest.approx(same / tokens, abs=0.02)
-    assert abs(int8.perplexity_change or 1) < 0.01
-
-
-def passages_of(folder: Path) -> list[Passage]:
-    ids = AutoTokenizer.from_pretrained(folder)(TEXT.text.strip())["input_ids"]
-    return list(windows(ids[1:], ids[:1]))

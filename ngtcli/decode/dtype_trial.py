@@ -2,10 +2,9 @@
 
 A model of `--dtype auto` is loaded in its own dtype once, and some of its layers are timed there
 and in float32, packed and not. The dtype is taken if it is quicker over one, eight and 32 rows than
-float32 in its better way, and if decoding is exact in passes of any number of rows; by layers
-first, for that is quick, then by the whole model. Otherwise the model is loaded in float32.
-
-Of a model whose layers are quantised, whole passes are timed in both: what stands between layers.
+float32 in its better way, and if decoding is exact in passes of any number of rows. Otherwise the
+model is loaded in float32. Of a quantised model whole passes are timed, in both dtypes between its
+layers.
 """
 
 import gc
@@ -18,21 +17,13 @@ import torch
 
 from ngtcli.decode.calibration import seconds_of_a_pass
 from ngtcli.decode.exact_rows import ExactRows
-from ngtcli.decode.layer_bits import is_alike
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.packed import (
-    packed_copy,
-    remembered_trial,
-    samples,
-    try_packing,
-    worth_packing,
-)
+from ngtcli.decode.packed import remembered_trial, try_packing, worth_packing
 from ngtcli.model_files.dtypes import FOLDER, ROWS, DtypeTrial
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
 
 _TOKENS = 900  # of a text for which exactness is tried: kept for all up to 1,024 places
-_SIZES = 4, 8, 32  # rows; fewer may have another product: passes are padded to four then
 _SHORT, _REPEATS = 64, 4  # tokens before the passes of a quantised model, and passes; guess
 _HALVES = (torch.bfloat16, torch.float16)
 
@@ -119,22 +110,20 @@ def remembered_dtype(
     )
 
 
-@torch.inference_mode()
 def try_dtype(hf: Any, name: str) -> DtypeTrial:
-    """Time the layers of a model in its own dtype, as it will be packed, and in float32."""
+    """Time the layers of a model in its own dtype, as it will be packed, and in float32.
+
+    What it finds of packing is stored for the model.
+    """
     places, dtype = worth_packing(hf), name_of(hf.dtype)
     if not places:  # nothing is known to be quicker
         return DtypeTrial(name, dtype, (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), False)
-    own = remembered_trial(hf).find(lambda: try_packing(places), timed=True)
-    packs = own.pays(drafts=True)
-    layers = [some[0] for some, _ in samples(places)]
-    if packs:
-        layers = [packed for layer in layers if (packed := packed_copy(layer)) is not None]
-    alike = all(is_alike(layer, hf.dtype, _SIZES) for layer in layers)
-    single = try_packing(places, torch.float32)
+    own, single = try_packing(places, hf.dtype, torch.float32)
+    remembered_trial(hf).save(own)
     others = single.packed if single.agrees else single.unpacked
     one, few, many = map(min, single.unpacked, others)
-    return DtypeTrial(name, dtype, own.packed if packs else own.unpacked, (one, few, many), alike)
+    times = own.packed if own.pays(drafts=True) else own.unpacked
+    return DtypeTrial(name, dtype, times, (one, few, many), True)
 
 
 def try_passes(own: TargetModel, single: TargetModel, name: str) -> DtypeTrial:

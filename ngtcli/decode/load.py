@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.dtype_trial import half_of, load_in_best
 from ngtcli.decode.int8 import Way, choose_least, find_way
 from ngtcli.decode.load_quantized import load_quantized
+from ngtcli.decode.memory_limits import memory_words
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
@@ -47,6 +49,58 @@ def use_threads(wanted: int) -> None:
     torch.set_num_threads(pick_threads(wanted))
 
 
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    """Reads the model `name` from its folder, or as a hub id, into a device's memory.
+
+    With a `way` its layers are quantised, by which 8-bit products are computed.
+    """
+
+    name: str
+    path: str
+    device: str
+    way: Way | None
+    warn: Notify
+    progress: Notify
+
+    def config(self) -> Any:
+        """Its configuration. Raises ModelError."""
+        with loading(self.name):
+            auto = transformers_quiet().AutoConfig
+            return auto.from_pretrained(self.path, trust_remote_code=False)
+
+    def read(self, dtype: Any) -> Any:
+        """The `transformers` model; the dtype "auto" is the checkpoint's own. Raises ModelError."""
+        if line := memory_words(self.path, self.config(), self.device, dtype, self.way is not None):
+            self.warn(f"{self.name}: {line}")
+        with loading(self.name), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
+            if self.way is not None:
+                hf, report = load_quantized(self.path, dtype, self.way, self.warn, self.progress)
+            else:
+                hf, report = transformers_quiet().AutoModelForCausalLM.from_pretrained(
+                    self.path,
+                    dtype=dtype,
+                    # Left unset, it would ask on stdout and read the answer from a piped document.
+                    trust_remote_code=False,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,
+                )
+            check_weights(self.name, report, self.warn)
+            return hf.to(self.device).eval() if self.way is None else hf
+
+    def half(self) -> tuple[Any, torch.dtype] | None:
+        """Its configuration and half precision; None for a checkpoint in another dtype.
+
+        The built-in model is left out: what is said of its answers was measured in float32.
+        """
+        if self.name == BUILTIN:
+            return None
+        config = self.config()
+        found = half_of(config)
+        return None if found is None else (config, found)
+
+
 def load_model(
     name: str,
     device: str = "auto",
@@ -61,59 +115,35 @@ def load_model(
 ) -> TargetModel:
     """Load a model by folder, hub id or "builtin". Raises ModelError.
 
-    `warn` is called for weights that the model does not use and tokens that it does not know,
-    `progress` for what takes long.
+    `warn` is called for weights that the model does not use, tokens that it does not know and
+    memory that does not suffice, `progress` for what takes long.
     With `packed` weights are packed on a CPU where that pays; `drafts`: drafts will be verified.
     `quantize` is "none" or "int8", as the setting. With `num_draft` the "auto" dtype is exact with
     drafts of so many nodes. `ready` is called with the model before that is found out.
     """
-    path = find(name)
-    where = pick_device(device)
-    way = int8_way(where) if quantize == "int8" else None
+    path, device, warn = find(name), pick_device(device), cache(warn)  # each line once
+    way = int8_way(device) if quantize == "int8" else None
     tokenizer = load_tokenizer(name)
-    auto = transformers_quiet().AutoModelForCausalLM
-
-    told = set[str]()
-
-    def warned(line: str) -> None:  # once, where two dtypes are read
-        if line not in told:
-            told.add(line)
-            warn(line)
-
-    def read(into: Any) -> Any:
-        # Left unset, transformers would ask on stdout and read the answer from a piped document.
-        with loading(name), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
-            if way is not None:
-                hf, report = load_quantized(path, into, way, warned, progress)
-            else:
-                hf, report = auto.from_pretrained(
-                    path,
-                    dtype=into,
-                    trust_remote_code=False,
-                    output_loading_info=True,
-                    ignore_mismatched_sizes=True,
-                )
-            check_weights(name, report, warned)
-            return hf.to(where).eval() if way is None else hf
+    checkpoint = _Checkpoint(name, path, device, way, warn, progress)
 
     def prepare(hf: Any, slow: Notify = warn) -> TargetModel:
         if way is not None:
             choose_least(hf)
-        elif where == "cpu":
+        elif device == "cpu":
             pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=slow, progress=progress)
         use_grouped(hf)
         model = target_model(hf, tokenizer, name, progress)
         ready(model)
         return model
 
-    tried = (dtype, where) == ("auto", "cpu") and (packed or way is not None)
-    if tried and (half := _half(path, name)):
+    tries = (dtype, device) == ("auto", "cpu") and (packed or way is not None)
+    if tries and (half := checkpoint.half()) is not None:
         of_best = partial(prepare, slow=lambda _: None)  # it is quicker than float32
         quantized = "" if way is None else str(way)
+        read = checkpoint.read
         model = load_in_best(name, *half, read, of_best, progress, num_draft, quantized)
     else:
-        model = prepare(read(pick_dtype(dtype, where)))
+        model = prepare(checkpoint.read(pick_dtype(dtype, device)))
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0
     if known > model.vocabulary:
         warn(
@@ -121,16 +151,3 @@ def load_model(
             " needs the others cannot be read"
         )
     return model
-
-
-def _half(path: str, name: str) -> tuple[Any, torch.dtype] | None:
-    """The configuration of a checkpoint in half precision, and which; None for any other.
-
-    The built-in model is left out: what is said of its answers was measured in float32.
-    """
-    if name == BUILTIN:
-        return None
-    with loading(name):
-        config = transformers_quiet().AutoConfig.from_pretrained(path, trust_remote_code=False)
-    found = half_of(config)
-    return None if found is None else (config, found)

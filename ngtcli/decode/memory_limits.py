@@ -7,13 +7,17 @@ too much, an error says what would fit: ContextOverflowError if the model runs w
 import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ngtcli.decode.model import PREFILL_CHUNK, TargetModel
+from ngtcli.decode.quantize import empty_model, quantized_bytes
 from ngtcli.draft.drafter import PassRows
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
+from ngtcli.model_files.quantized import identity
 
+_WIDENED = 4  # times as large as in its files a model is at most: float32 of 8 bits
 SHORTEST = 64  # tokens of a chunk; guess: below it a chunk takes little less memory
 _HINT = "Give shorter texts or fewer --max-tokens, or try --dtype bfloat16 or a smaller model."
 _SIGNS = ("out of memory", "can't allocate memory")  # of CUDA and MPS; of torch on a CPU
@@ -78,6 +82,35 @@ def free_memory(device: str) -> int | None:
         return None
     found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
     return int(found[0]) * 1024 if found else None
+
+
+def memory_words(path: str, config: Any, device: str, dtype: Any, quantised: bool) -> str:
+    """That the weights of a checkpoint do not fit in free memory, and what would fit; or "".
+
+    "auto" is the checkpoint's own dtype.
+    """
+    free = free_memory(device)
+    if free is None or not (files := identity(path)["files"]):
+        return ""
+    if _WIDENED * sum(size for _, size, _ in files) <= free:  # most models: no closer look
+        return ""
+    empty = empty_model(config)
+    count, whole = sum(p.numel() for p in empty.parameters()), quantized_bytes(empty)
+    rest = (count - whole) * empty.dtype.itemsize
+
+    def needed(dtype: torch.dtype) -> int:
+        return int(whole + rest if quantised else count * dtype.itemsize)
+
+    own = empty.dtype if dtype == "auto" else dtype
+    if needed(own) <= free:
+        return ""
+    others = [("--quantize int8", whole + rest)] if device == "cpu" and not quantised else []
+    if own == torch.float32 and not quantised:
+        others.append(("--dtype bfloat16", 2 * count))
+    fits = [f"{flag} takes {size / 1e9:.1f} GB" for flag, size in others if size <= free]
+    how = "8-bit integers" if quantised else str(own).removeprefix("torch.")
+    line = f"its weights take {needed(own) / 1e9:.1f} GB in {how}, and {free / 1e9:.1f} GB are free"
+    return "; ".join([line, *fits])
 
 
 def too_long(tokens: int) -> NgtError:
