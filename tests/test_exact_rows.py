@@ -188,6 +188,11 @@ def test_half_precision_that_a_trial_chose_is_exact_at_the_price_of_rows() -> No
         with patch.object(rows, "_reason", return_value=""):
             model.dtype_reason = "it is quicker"
             assert rows.choose("auto", 31, 100) == PassRows.fixed(32)
+            with patch.object(TargetModel, "plain_reason", "no trees"):
+                assert rows.choose("on", 31, 100) is None
+    single = target_model(make_hf("llama"), Tokenizer(FakeBackend()), "float32")
+    single.dtype_reason = "it is quicker"
+    assert ExactRows(single, lambda: steep, print).choose("auto", 31, 100) is None
 
 
 @settings(max_examples=40, deadline=None)

@@ -24,11 +24,11 @@ class DtypeTrial:
 
     model: str
     dtype: str
-    threads: int
-    switches: tuple[str, ...]
     seconds: Times
     single: Times
     alike: bool
+    threads: int = 1
+    switches: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.dtype not in ("bfloat16", "float16"):
@@ -51,7 +51,7 @@ class DtypeTrial:
     def reason(self) -> str:
         """Why, in a few words.
 
-        >>> DtypeTrial("m", "bfloat16", 1, (), (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True).reason
+        >>> DtypeTrial("m", "bfloat16", (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True).reason
         'bfloat16 is 2.0, 3.0 and 4.0 times as quick as float32 over 1, 8 and 32 rows'
         """
         times = [other / own for own, other in zip(self.seconds, self.single, strict=True)]
