@@ -76,7 +76,7 @@ def load_in_best(
             made[half], made[torch.float32] = prepare(hf), load(torch.float32)
             return try_passes(made[half], made[torch.float32], name)
         trial = try_dtype(hf, name)
-        if trial.chosen != "float32":
+        if trial.is_quicker:
             made[half] = prepare(hf)
         return trial
 
