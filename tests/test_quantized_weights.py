@@ -245,6 +245,6 @@ def test_models_list_shows_what_is_kept(loads: Loads) -> None:
     assert rows["builtin"]["quantized_bytes"] == 0
     row = rows[os.path.realpath(loads.folder)]
     assert row["quantized_bytes"] == size and row["bytes"] > 0
-    assert b"int8" in ngt("models", "list").stdout
+    assert os.path.realpath(loads.folder).encode() in ngt("models", "list").stdout
     loads.file.write_bytes(b"damaged")
     assert len(json.loads(ngt("models", "list", "--json").stdout)) == len(rows) - 1
