@@ -168,8 +168,7 @@ class Packer:
     def pack(self, whole: Tensor) -> Tensor:
         """int8 (out, in) as its kernel reads it: bytes, int8 of one dimension.
 
-        Or the opaque tensor itself: for the first weight of a size, for one whose order is not
-        known, and for all where torch makes no such tensor of bytes.
+        It is an opaque tensor where torch makes none of bytes.
         """
         size = whole.shape[0], whole.shape[1]
         if (known := self.known.get(size)) and known.order is not None and makes_opaque():
@@ -177,7 +176,7 @@ class Packer:
         packed = packed_weight(whole)
         if known is None:
             self.known[size] = SizeOrder(find_order(packed, whole), description(packed))
-        return packed
+        return elements(packed).clone() if makes_opaque() else packed
 
     def opaque(self, data: Tensor, outputs: int, inputs: int) -> Tensor:
         """The opaque tensor of what `pack` gave for a weight of that size; `data` is to be held."""

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngtcli.decode.packed import elements
 from ngtcli.errors import reason_of
 from ngtcli.system.array_stream import ArrayWriter, Stored
 
@@ -39,10 +38,8 @@ class Weights:
     def add(self, name: str, tensor: Tensor) -> None:
         """Take a tensor; it is not changed, and not needed any more where it went to the file."""
         if (file := self._file) is not None:
-            kind, plain = str(tensor.dtype).removeprefix("torch."), tensor
-            if tensor.is_mkldnn:
-                plain = elements(tensor)
-            self._try(lambda: file.add(name, kind, plain.shape, [_bytes(plain)]))
+            kind, data = str(tensor.dtype).removeprefix("torch."), _bytes(tensor)
+            self._try(lambda: file.add(name, kind, tensor.shape, [data]))
         if self._file is None:
             self._tensors[name] = tensor
 
