@@ -73,7 +73,7 @@ def test_the_first_pass_of_a_size_is_not_its_cost(monkeypatch: pytest.MonkeyPatc
         seen.add(rows)
         return 100.0 if slow else float(rows)
 
-    monkeypatch.setattr(calibration, "_seconds_of_a_pass", passed)
+    monkeypatch.setattr(calibration, "seconds_of_a_pass", passed)
     curve = calibration.calibrate(make_target(), limit_s=0.0)
     assert curve.by_rows() == {1: 1.0, 4: 4.0, 16: 16.0, 64: 64.0}
 

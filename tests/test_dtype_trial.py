@@ -3,23 +3,29 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from helpers import HARBOUR, make_hf, ngt
+from helpers import HARBOUR, FakeBackend, make_hf, ngt
+from test_int8 import WAY
 
 from ngtcli.decode import dtype_trial as room
 from ngtcli.decode.dtype_trial import half_of, load_in_best, remembered_dtype, try_dtype
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.load import load_model
+from ngtcli.decode.load_quantized import load_quantized
+from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import packable, remembered_trial, try_packing
+from ngtcli.decode.probe import target_model
 from ngtcli.draft.drafter import PassRows
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.dtypes import DtypeTrial
 from ngtcli.system.storage import DamagedFileError, home, read_json, write_json
+from ngtcli.tokens.tokenizer import Tokenizer
 
 BF16 = torch.bfloat16
 QUICK = DtypeTrial("m", "bfloat16", (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True)
@@ -104,12 +110,48 @@ def test_layers_are_tried_in_both_dtypes_and_the_trial_of_packing_is_shared() ->
     assert found.dtype == "bfloat16" and (home("cache") / "packed").exists()
     own = remembered_trial(hf).load()
     assert own is not None and found.seconds in (own.packed, own.unpacked)
-    single = try_packing(packable(hf), torch.float32)
+    (single,) = try_packing(packable(hf), torch.float32)
     assert single.agrees and hf.dtype == BF16
     tiny = make_hf("llama", hidden_size=8, intermediate_size=8, vocab_size=20).to(BF16)
     assert try_dtype(tiny, "m").chosen == "float32"
 
 
+@pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+@pytest.mark.parametrize("trial", [QUICK, SLOW])
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_quantised_model_is_in_the_dtype_whose_passes_are_quicker_and_exact(
+    trial: DtypeTrial, exact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf = make_hf("llama").to(BF16)
+    hf.save_pretrained(tmp_path)
+    assert WAY is not None
+    read = partial(load_quantized, str(tmp_path), way=WAY)
+    tried: list[DtypeTrial] = []
+
+    def passes(own: TargetModel, single: TargetModel, name: str) -> DtypeTrial:
+        tried.append(room_try_passes(own, single, name))
+        assert (own.dtype, single.dtype) == (BF16, torch.float32)
+        assert tried[0].dtype == "bfloat16" and tried[0].alike
+        return trial
+
+    monkeypatch.setattr(room, "try_passes", passes)
+    rows = PassRows(36, 1) if exact else None
+    monkeypatch.setattr(room.ExactRows, "of_any_number", lambda *_: rows)
+    wanted = BF16 if exact and trial is QUICK else torch.float32
+    true = read(dtype=wanted)[0]
+    for _ in range(2):  # the second time it is stored
+        prepare = lambda hf: target_model(hf, Tokenizer(FakeBackend()), "m")  # noqa: E731
+        model = load_in_best("m", hf.config, BF16, lambda d: read(dtype=d)[0], prepare,
+                             lambda _: None, 32, str(WAY))  # fmt: skip
+        assert model.dtype == model.hf.dtype == wanted and model.dtype_reason
+        ids = torch.arange(3, 30)[None]
+        with torch.inference_mode():
+            assert torch.equal(model.hf(ids).logits, true(ids).logits)
+    assert len(tried) == 1
+    assert remembered_dtype("m", hf.config, BF16).load() is None  # of one that is not quantised
+
+
+room_try_passes = room.try_passes
 builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 

@@ -325,7 +325,7 @@ def test_passes_give_equal_bits_unless_grouping_shows(
 ) -> None:
     model = rounded(make_hf(family))
     # Rounding so coarsely hides the ends of vectors, too.
-    monkeypatch.setattr("ngtcli.decode.exact_check.rows_fill_vectors", lambda *_: True)
+    monkeypatch.setattr("ngtcli.decode.row_bits.Formula.is_one", lambda *_: True)
     for rows in (PassRows.fixed(16), PassRows.fixed(1), PassRows(16, 1), PassRows(36, 4)):
         assert gives_equal_bits(model, rows, 128)
     Grouping(model, {"sdpa", "eager"})
@@ -429,7 +429,8 @@ def test_what_the_check_found_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ExactRows(hopeless, lambda: flat, said.append).choose("auto", 32, 100) is None
 
 
-def test_auto_is_exact_where_rows_cost_nothing() -> None:
+def test_auto_is_exact_where_rows_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ngtcli.decode.row_bits.Formula.is_one", lambda *_: True)
     flat, steep = (Costs({1024: CostCurve({1: 1.0, 64: c})}) for c in (1.01, 1.5))
     exact, single = rounded(make_hf("llama")), small("llama", torch.float32)
 
@@ -438,7 +439,7 @@ def test_auto_is_exact_where_rows_cost_nothing() -> None:
 
     assert chosen(exact, flat) == PassRows.fixed(32)
     assert chosen(exact, steep) is chosen(exact, None) is chosen(single, flat) is None
-    assert chosen(exact, flat, "off") is None and chosen(exact, steep, "on") == PassRows(36, 4)
+    assert chosen(exact, flat, "off") is None and chosen(exact, steep, "on") == PassRows(36, 1)
 
 
 def test_the_table_counts_what_drafts_change(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Exact passes with as many rows as they need: plain tokens and bits, or they are not used."""
 
 import random
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 from unittest.mock import patch
@@ -14,16 +15,14 @@ from test_exact import SAMPLINGS, Guessing, rounded, run
 from torch import nn
 
 from ngtcli.config import Settings
-from ngtcli.decode import vector_tails
 from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.exact_rows import ExactRows
-from ngtcli.decode.layer_bits import layers_are_alike
 from ngtcli.decode.layout import exact_size
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import pack_layers, packable
 from ngtcli.decode.probe import target_model
+from ngtcli.decode.row_bits import Formula, Watched, WholeVectors, layers_are_alike
 from ngtcli.decode.steps import Limits
-from ngtcli.decode.vector_tails import rows_fill_vectors
 from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import chain
@@ -36,39 +35,55 @@ WHOLE = {"head_dim": 32, "intermediate_size": 128}
 @pytest.fixture
 def tails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that round so coarsely that the ends of vectors do not show may have such ends."""
-    monkeypatch.setattr("ngtcli.decode.exact_check.rows_fill_vectors", lambda *_: True)
+    monkeypatch.setattr("ngtcli.decode.row_bits.Formula.is_one", lambda *_: True)
 
 
-def test_rows_that_do_not_fill_vectors_are_found() -> None:
-    for changes, fill in ((WHOLE, True), ({**WHOLE, "head_dim": 24}, False),
-                          ({**WHOLE, "intermediate_size": 136}, False)):  # fmt: skip
-        model = bfloat16(make_hf("llama", **changes))
-        assert rows_fill_vectors(model, [1, 2, 4, 8, 36]) == fill
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """The number of threads is as before when a test ends."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(
-    ("numbers", "bytes_each", "threads", "whole"),
-    [
-        (32, 4, 1, True), (16, 4, 1, False), (96, 2, 1, False), (128, 2, 4, True),
-        (16_448, 2, 4, True), (32_832, 2, 1, True), (32_832, 2, 4, False), (65_664, 2, 2, True),
-    ],
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+ACTIVATIONS = (nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.Mish(), nn.Softplus())
+
+
+@pytest.mark.usefixtures("threads")
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(ACTIVATIONS), st.sampled_from(FLOATS), st.integers(1, 9),
+    st.integers(1, 70), st.sampled_from([64, 1152, 4864, 6912]), st.integers(0, 2**32),
 )  # fmt: skip
-def test_each_thread_gets_whole_vectors_or_the_ends_are_found(
-    numbers: int, bytes_each: int, threads: int, whole: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_row_of_an_activation_function_has_the_same_bits_alone_and_among_others(
+    function: nn.Module, dtype: torch.dtype, count: int, rows: int, width: int, seed: int
 ) -> None:
-    """Two vectors are 128 bytes. One thread computes 32,768 numbers, two more than that."""
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert vector_tails._fills(numbers, bytes_each) == whole
+    torch.set_num_threads(count)
+    formula = Formula(function, [dtype])
+    source = torch.Generator().manual_seed(seed)
+    numbers = 4 * torch.randn((1, rows, width), generator=source)
+    if formula.shown is not None:  # half of them tell formulas apart
+        tell = torch.rand(numbers.shape, generator=source) < 0.5
+        numbers = numbers.where(tell, formula.shown[0].float())
+    given = numbers.to(dtype)
+    true = torch.cat([function(given[:, at : at + 1]) for at in range(rows)], 1)
+    assert torch.equal(WholeVectors(function, formula)(given), true)
 
 
-def test_functions_of_two_formulas_are_noted_and_squares_are_not() -> None:
-    with vector_tails._Sizes() as seen:
-        torch.ones(3, 5).pow(2) + torch.ones(3, 5).sqrt()
-        assert not seen.found
-        torch.ones(3, 5).pow(3)
-        torch.ones(7).bfloat16().exp_()
-        nn.functional.logsigmoid(torch.ones(9))
-    assert seen.found == {(15, 4), (7, 2), (9, 4)}
+@pytest.mark.usefixtures("threads")
+def test_functions_whose_numbers_get_two_formulas_are_found() -> None:
+    for count, width, alike in ((1, 64, True), (1, 65, False), (3, 65_536 + 64, False)):
+        torch.set_num_threads(count)
+        formula = Formula(nn.functional.silu, [torch.float32])
+        given = torch.zeros(width)
+        with Watched() as seen:
+            nn.functional.silu(given)
+        assert seen.alike == (alike or formula.shown is None)
+        with Watched() as seen:
+            (given + given).abs().neg().mul_(2).to(torch.bfloat16).sum()
+            WholeVectors(nn.SiLU(), formula)(given)
+        assert seen.alike or width % 64
 
 
 class Rare(nn.Linear):
@@ -173,6 +188,11 @@ def test_half_precision_that_a_trial_chose_is_exact_at_the_price_of_rows() -> No
         with patch.object(rows, "_reason", return_value=""):
             model.dtype_reason = "it is quicker"
             assert rows.choose("auto", 31, 100) == PassRows.fixed(32)
+            with patch.object(TargetModel, "plain_reason", "no trees"):
+                assert rows.choose("on", 31, 100) is None
+    single = target_model(make_hf("llama"), Tokenizer(FakeBackend()), "float32")
+    single.dtype_reason = "it is quicker"
+    assert ExactRows(single, lambda: steep, print).choose("auto", 31, 100) is None
 
 
 @settings(max_examples=40, deadline=None)

@@ -264,7 +264,7 @@ def test_a_model_is_tried_once_and_packed_as_the_trial_says(
     good = Trial(True, (1.0, 1.0, 1.0), (1.2, 0.5, 0.5))
     tried: list[int] = []
     monkeypatch.setattr(
-        "ngtcli.decode.packed.try_packing", lambda places: tried.append(len(places)) or good
+        "ngtcli.decode.packed.try_packing", lambda places, _: tried.append(len(places)) or [good]
     )
     for drafts in (False, True, True):
         warned, told = list[str](), list[str]()
@@ -285,7 +285,7 @@ def test_only_what_is_packed_is_counted_and_nothing_is_said_of_a_choice_without_
     monkeypatch: pytest.MonkeyPatch, other_layout: Any
 ) -> None:
     free = Trial(True, (1.0, 1.0, 1.0), (1.0, 0.5, 0.5))
-    monkeypatch.setattr("ngtcli.decode.packed.try_packing", lambda _: free)
+    monkeypatch.setattr("ngtcli.decode.packed.try_packing", lambda *_: [free])
     other_layout(swizzled)
     monkeypatch.setattr(room, "packed_copy", PackedLinear)
     hf, told = make_hf("llama", tie_word_embeddings=True, vocab_size=50_000), list[str]()
@@ -330,7 +330,7 @@ def test_a_trial_compares_in_any_dtype_that_a_cpu_has_products_for(
             return copy
 
         monkeypatch.setattr("ngtcli.decode.packed.packed_copy", other)
-        assert try_packing(places).agrees == agrees
+        assert [one.agrees for one in try_packing(places, dtype)] == [agrees]
 
 
 def test_small_layers_are_left_alone() -> None:
@@ -352,7 +352,7 @@ def test_half_precision_that_is_slow_with_several_rows_is_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = Trial(True, (1.0, 9.0, 30.0), (1.0, 7.0, 20.0))
-    monkeypatch.setattr("ngtcli.decode.packed.try_packing", lambda _: slow)
+    monkeypatch.setattr("ngtcli.decode.packed.try_packing", lambda *_: [slow])
     for dtype, wanted, times in ((torch.bfloat16, True, "7"), (torch.bfloat16, False, "9")):
         said: list[str] = []
         pack_if_it_pays(make_hf("llama").to(dtype), wanted=wanted, warn=said.append)

@@ -62,7 +62,7 @@ def calibrate(model: TargetModel, limit_s: float = 2.0, longest_s: float = LONGE
     sizes = _sizes(model)
     timed = _coarse_first([r for r in sizes if r <= MOST_ROWS and r < model.context])
     for rows in timed if model.passes.at_once else ():
-        _seconds_of_a_pass(model, token, rows)  # capturing it is not part of its cost
+        seconds_of_a_pass(model, token, rows)  # capturing it is not part of its cost
     seconds: dict[int, float] = {}
     clock = time.perf_counter()
     for rows in timed * (TIMES + 1):
@@ -71,8 +71,8 @@ def calibrate(model: TargetModel, limit_s: float = 2.0, longest_s: float = LONGE
         if spent_s + 2 * seconds.get(rows, 0.0) > limit_s and len(seconds) >= enough:
             break
         if rows not in seconds:
-            _seconds_of_a_pass(model, token, rows)  # the first of a size allocates and prepares
-        taken = _seconds_of_a_pass(model, token, rows)
+            seconds_of_a_pass(model, token, rows)  # the first of a size allocates and prepares
+        taken = seconds_of_a_pass(model, token, rows)
         seconds[rows] = min(taken, seconds.get(rows, taken))
     return CostCurve(seconds, sizes=sizes)
 
@@ -86,7 +86,8 @@ def _coarse_first(sizes: Sequence[int]) -> list[int]:
     return sorted(sizes, key=lambda size: (size & (size - 1) > 0, size.bit_length() % 2 == 0, size))
 
 
-def _seconds_of_a_pass(model: TargetModel, token: int, rows: int) -> float:
+def seconds_of_a_pass(model: TargetModel, token: int, rows: int) -> float:
+    """Of one pass over `rows` rows, as a run makes them."""
     begin = time.perf_counter()
     scores = model.forward(token, chain([token] * (rows - 1)))
     scores.argmax(-1).tolist()  # waits for the device, as verification does

@@ -2,8 +2,9 @@
 
 A model of `--dtype auto` is loaded in its own dtype once, and some of its layers are timed there
 and in float32, packed and not. The dtype is taken if it is quicker over one, eight and 32 rows than
-float32 in its better way, and if decoding is exact in passes of any number of rows; by layers
-first, for that is quick, then by the whole model. Otherwise the model is loaded in float32.
+float32 in its better way, and if decoding is exact in passes of any number of rows. Otherwise the
+model is loaded in float32. Of a quantised model whole passes are timed, in both dtypes between its
+layers.
 """
 
 import gc
@@ -11,24 +12,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
+from ngtcli.decode.calibration import seconds_of_a_pass
 from ngtcli.decode.exact_rows import ExactRows
-from ngtcli.decode.layer_bits import is_alike
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.packed import (
-    packed_copy,
-    remembered_trial,
-    samples,
-    try_packing,
-    worth_packing,
-)
-from ngtcli.model_files.dtypes import FOLDER, DtypeTrial
+from ngtcli.decode.packed import remembered_trial, try_packing, worth_packing
+from ngtcli.model_files.dtypes import FOLDER, ROWS, DtypeTrial
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
 
 _TOKENS = 900  # of a text for which exactness is tried: kept for all up to 1,024 places
-_SIZES = 4, 8, 32  # rows; fewer may have another product: passes are padded to four then
+_SHORT, _REPEATS = 64, 4  # tokens before the passes of a quantised model, and passes; guess
 _HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -55,33 +51,44 @@ def load_in_best(
     prepare: Callable[[Any], TargetModel],
     progress: Callable[[str], None],
     num_draft: int | None,
+    quantized: str = "",
 ) -> TargetModel:
     """The model in the dtype that its trial chooses; `dtype_reason` says why.
 
     `read` gives the `transformers` model in a dtype, `prepare` what is computed with. At the first
     load both dtypes may be read, one after the other. With drafts of up to `num_draft` nodes, its
     own dtype counts only if it is exact: what is stored of that is of these very weights.
+    `quantized` says how layers are, if they are: it is a part of the trial's key.
     """
-    made: list[Any] = []
+    made: dict[torch.dtype, TargetModel] = {}
+
+    def load(dtype: torch.dtype) -> TargetModel:
+        return made.pop(dtype, None) or prepare(read(dtype))
 
     def make() -> DtypeTrial:
-        made.append(read(half))
+        hf = read(half)
         progress(f"Trying whether {name_of(half)} is quicker than float32 …")
-        return try_dtype(made[0], name)
+        if quantized:
+            made[half], made[torch.float32] = prepare(hf), load(torch.float32)
+            return try_passes(made[half], made[torch.float32], name)
+        trial = try_dtype(hf, name)
+        if trial.chosen != "float32":
+            made[half] = prepare(hf)
+        return trial
 
-    stored = remembered_dtype(name, config, half)
+    stored = remembered_dtype(name, config, half, quantized)
     trial = stored.find(make)
     if trial.chosen != "float32":
-        model = prepare(made.pop() if made else read(half))
+        model = load(half)
         if num_draft is None or _is_exact(model, num_draft, progress):
             model.dtype_reason = trial.reason
             return model
         trial = replace(trial, alike=False)
         stored.save(trial)  # or each start would read both
         del model
-    made.clear()
+    made.pop(half, None)
     gc.collect()  # its memory is free before the other is read; a model and its passes are a circle
-    model = prepare(read(torch.float32))
+    model = load(torch.float32)
     model.dtype_reason = trial.reason
     return model
 
@@ -92,27 +99,45 @@ def _is_exact(model: TargetModel, num_draft: int, progress: Callable[[str], None
     return rows is not None or bool(model.plain_reason)
 
 
-def remembered_dtype(name: str, config: Any, half: torch.dtype) -> Remembered[DtypeTrial]:
+def remembered_dtype(
+    name: str, config: Any, half: torch.dtype, quantized: str = ""
+) -> Remembered[DtypeTrial]:
     """Where the trial of a checkpoint is kept."""
-    parts = (name, name_of(half), type(config).__name__, config.to_json_string(use_diff=False))
+    about = type(config).__name__, config.to_json_string(use_diff=False)
+    parts = (name, name_of(half), *about, quantized)
     return Remembered(
         FOLDER, torch.device("cpu"), parts, lambda s: from_json(DtypeTrial, s), to_json
     )
 
 
-@torch.inference_mode()
 def try_dtype(hf: Any, name: str) -> DtypeTrial:
-    """Time the layers of a model in its own dtype, as it will be packed, and in float32."""
+    """Time the layers of a model in its own dtype, as it will be packed, and in float32.
+
+    What it finds of packing is stored for the model.
+    """
     places, dtype = worth_packing(hf), name_of(hf.dtype)
     if not places:  # nothing is known to be quicker
         return DtypeTrial(name, dtype, (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), False)
-    own = remembered_trial(hf).find(lambda: try_packing(places), timed=True)
-    packs = own.pays(drafts=True)
-    layers = [some[0] for some, _ in samples(places)]
-    if packs:
-        layers = [packed for layer in layers if (packed := packed_copy(layer)) is not None]
-    alike = all(is_alike(layer, hf.dtype, _SIZES) for layer in layers)
-    single = try_packing(places, torch.float32)
+    own, single = try_packing(places, hf.dtype, torch.float32)
+    remembered_trial(hf).save(own)
     others = single.packed if single.agrees else single.unpacked
     one, few, many = map(min, single.unpacked, others)
-    return DtypeTrial(name, dtype, own.packed if packs else own.unpacked, (one, few, many), alike)
+    times = own.packed if own.pays(drafts=True) else own.unpacked
+    return DtypeTrial(name, dtype, times, (one, few, many), True)
+
+
+def try_passes(own: TargetModel, single: TargetModel, name: str) -> DtypeTrial:
+    """Time passes of a quantised model, in its own dtype and in float32 between layers, in turn."""
+    seconds = np.full((2, len(ROWS)), np.inf)
+    tokens = max(1, min(_SHORT, own.context - ROWS[-1] - 1))
+    for model in (own, single):
+        model.start(tokens + ROWS[-1])
+        model.prefill([0] * tokens)
+    for _ in range(_REPEATS):
+        for at, rows in enumerate(ROWS):
+            rows = 1 if own.plain_reason else rows
+            for which, model in enumerate((own, single)):
+                taken = seconds_of_a_pass(model, 0, rows)
+                seconds[which, at] = min(seconds[which, at], taken)
+    times = [(one, few, many) for one, few, many in seconds.tolist()]
+    return DtypeTrial(f"{name} in int8", name_of(own.dtype), times[0], times[1], True)

@@ -15,24 +15,25 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ngtcli.decode.layer_bits import layers_are_alike
-from ngtcli.decode.layout import LEAST, exact_size, rows_alike
+from ngtcli.decode.layout import exact_size, rows_alike
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.packed import elements
 from ngtcli.decode.probe import use_attention
+from ngtcli.decode.row_bits import Watched, layers_are_alike
 from ngtcli.decode.trials import remembered
-from ngtcli.decode.vector_tails import rows_fill_vectors
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import ROOT, DraftTree
 
-_PATH = 16  # tokens compared; guess: enough for passes of 1 to 16 of them
-_FEW, _MANY = 8, 64  # of passes of any size: tokens read one by one, and at most; guesses
+# Tokens compared; guess: enough for passes of 1 to 16 of them. In passes of any number of rows so
+# few are read one by one, and each size is compared with those before it.
+_PATH, _FEW = 16, 8
 _PROMPT = 24  # tokens before them; guess
 _GROUPINGS = 3  # of the path into passes, each with other tokens in its passes; guess
 _TEXTS = 16  # more texts where there are experts, in one grouping each
@@ -102,10 +103,7 @@ def _weights(hf: Any) -> str:
 def gives_equal_bits(model: TargetModel, rows: PassRows, places: int) -> bool:
     """Whether paths have the same bits in several groupings. False where the model raises."""
     try:
-        sizes = sizes_of(model, rows)
-        if not rows.are_fixed and not (
-            layers_are_alike(model.hf, sizes) and rows_fill_vectors(model, sizes)
-        ):
+        if not rows.are_fixed and not layers_are_alike(model.hf, sizes_of(model, rows)):
             return False
         return all(case.agrees() for case in _cases(model, rows, places))
     except (MemoryError, torch.OutOfMemoryError):
@@ -127,13 +125,13 @@ def has_experts(hf: Any) -> bool:
 
 
 def _cases(model: TargetModel, rows: PassRows, places: int) -> "Iterator[_Case]":
-    path = _PATH if rows.are_fixed else max(_PATH, min(rows.most, _MANY))
-    last = min(places - rows.most, model.context) - path
-    lengths = sorted({max(1, min(_PROMPT, last)), max(1, last)})
+    last = min(places - rows.most, model.context) - max(_PATH, rows.most)
+    lengths, watched = sorted({max(1, min(_PROMPT, last)), max(1, last)}), Watched()
     for length in lengths:
-        yield _Case(model, 0, length, rows, places)
+        yield _Case(model, 0, length, rows, places, watched)
     for text in range(1, _TEXTS + 1) if has_experts(model.hf) else ():
-        yield _Case(model, text, lengths[text % len(lengths)], rows, places, alike=True)
+        length = lengths[text % len(lengths)]
+        yield _Case(model, text, length, rows, places, watched, alike=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,36 +146,35 @@ class _Case:
     length: int
     rows: PassRows
     places: int
+    watched: Watched = field(default_factory=Watched)
     alike: bool = False
 
     def agrees(self) -> bool:
-        """Whether the path has the same bits in all its groupings."""
-        if self.rows.are_fixed or self.alike:
-            known = self._read(_PATH)
-            seeds = (self.text,) if self.alike else range(_GROUPINGS)
-            groupings = [(_PATH, random.Random(seed), 0) for seed in seeds]
-        else:
-            known, sizes = self._read(_FEW), sizes_of(self.model, self.rows)
-            groupings = [(self._tokens(size), random.Random(size), size) for size in sizes]
+        """Whether the path has the same bits in all its groupings, and numbers one formula."""
+        sizes = sizes_of(self.model, self.rows)
+        if self.alike:
+            sizes = sizes[-1:]
+        elif self.rows.are_fixed:
+            sizes *= _GROUPINGS
+        known = self._read(0, _PATH if self._is_random else _FEW)
         with self.model.passes.capturing_at_once():  # eager passes are compared with captured ones
-            for grouping in groupings:
-                found = self._read(*grouping)
-                if not found.agrees(known):
+            for seed, size in enumerate(sizes, self.text):
+                tokens = _PATH if self._is_random else max(size, _FEW)
+                found = self._read(size, tokens, random.Random(seed))
+                if not (self.watched.alike and found.agrees(known)):
                     return False
                 known = max(known, found, key=lambda reading: len(reading.scores))
         return True
 
-    def _tokens(self, size: int) -> int:
-        """How many tokens are read in passes of a size: in large ones all rows are compared."""
-        if size < LEAST:
-            return _FEW
-        return _PATH if size < _PATH else max(_PATH, min(self.rows.most, _MANY))
+    @property
+    def _is_random(self) -> bool:
+        """Whether passes take any number of the path's tokens, and not the most."""
+        return self.rows.are_fixed or self.alike
 
-    def _read(self, tokens: int, rng: random.Random | None = None, size: int = 0) -> "_Reading":
+    def _read(self, size: int, tokens: int, rng: random.Random | None = None) -> "_Reading":
         """Read the beginning of the path.
 
-        Without `rng` one token a pass; with it several, and other tokens in the same passes. These
-        have `size` rows; for 0 any number.
+        Without `rng` one token a pass; with it several, and other tokens, `size` at most.
         """
         source = random.Random(self.text)
         ids = [source.randrange(self.model.vocabulary) for _ in range(_PROMPT + tokens)]
@@ -186,28 +183,29 @@ class _Case:
         model.prefill(ids[:_PROMPT][: self.length])
         model.cache.repeat(self.length)
         while at < len(path):
-            alike = rows_alike(model.length, self.rows.most)
-            together = min(size or self.rows.most, len(path) - at, alike) if rng else 1
-            if rng and not size:
-                together = rng.randint(1, together)
-            tree = self._tree(path[at + 1 : at + together], rng, size) if rng else DraftTree()
-            scores += model.forward(path[at], tree)[:together].clone()
+            together, tree = 1, DraftTree()
+            if rng:
+                count = rng.randint(1, size) if self._is_random else size
+                together = min(count, len(path) - at, rows_alike(model.length, self.rows.most))
+                together = rng.randint(1, together) if self._is_random else together
+                tree = self._tree(path[at + 1 : at + together], count - 1, rng)
+            with self.watched if self.rows.most > 1 else nullcontext():
+                scores += model.forward(path[at], tree)[:together].clone()
             model.keep(range(together - 1))
             at += together
         return _Reading(scores, [rows[:, :, self.length :].clone() for rows in model.cache.rows()])
 
-    def _tree(self, chain: list[int], rng: random.Random, size: int) -> DraftTree:
+    def _tree(self, chain: list[int], most: int, rng: random.Random) -> DraftTree:
         """A chain below the root, and other nodes: arbitrary ones, or, alike, twins of its own."""
         tokens, parents = list(chain), [*range(ROOT, len(chain) - 1)]
-        room = self.rows.most - 1 - len(chain)
-        for _ in range(size - 1 - len(chain) if size else rng.randint(0, room)):
+        while len(tokens) < most:
             if self.alike and chain and rng.random() < 0.7:
                 twin = rng.randrange(len(chain))
                 tokens.append(chain[twin])
                 parents.append(twin - 1)
             else:
+                parents.append(rng.randrange(ROOT, len(tokens)))
                 tokens.append(rng.randrange(self.model.vocabulary))
-                parents.append(rng.randrange(ROOT, len(tokens) - 1))
         return DraftTree(tuple(tokens), tuple(parents))
 
 

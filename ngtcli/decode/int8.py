@@ -60,6 +60,7 @@ class Way:
 
     def quantized(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Rows (count, n) as integers, and the largest magnitude of each, float32 (count, 1)."""
+        # Passes that take this for nothing gain 2 to 6% (0.5B and 1B, 1, 8 and 32 rows): not fused.
         most = rows.abs().amax(-1, keepdim=True).float().clamp_min_(_TINY)
         whole = torch.mul(rows.float(), self.most / most).round_().to(torch.int8)
         if self.signed:

@@ -136,10 +136,12 @@ def load_model(
         ready(model)
         return model
 
-    tries = (dtype, device) == ("auto", "cpu") and packed and way is None
+    tries = (dtype, device) == ("auto", "cpu") and (packed or way is not None)
     if tries and (half := checkpoint.half()) is not None:
         of_best = partial(prepare, slow=lambda _: None)  # it is quicker than float32
-        model = load_in_best(name, *half, checkpoint.read, of_best, progress, num_draft)
+        quantized = "" if way is None else str(way)
+        read = checkpoint.read
+        model = load_in_best(name, *half, read, of_best, progress, num_draft, quantized)
     else:
         model = prepare(checkpoint.read(pick_dtype(dtype, device)))
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0

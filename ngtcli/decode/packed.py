@@ -322,7 +322,7 @@ def pack_if_it_pays(
 
     def make() -> Trial:
         progress("Trying whether packed weights are quicker …")
-        return try_packing(places)
+        return try_packing(places, hf.dtype)[0]
 
     trial = remembered_trial(hf).find(make, timed=True)
     packs = wanted and trial.pays(drafts or half)  # it decides bits: with drafts and without
@@ -358,28 +358,34 @@ def worth_packing(hf: Any) -> list[Place]:
 
 
 @torch.inference_mode()
-def try_packing(places: Sequence[Place], dtype: torch.dtype | None = None) -> Trial:
-    """Time and compare layers of the most common shapes, a few of each in turn.
+def try_packing(places: Sequence[Place], *dtypes: torch.dtype) -> list[Trial]:
+    """Time and compare layers of the most common shapes, a few of each, in each of the dtypes.
 
-    With a `dtype` they are copied to it first.
+    All ways take turns, in which the machine is equally busy.
     """
-    seconds = np.zeros((2, len(ROWS)))  # unpacked and packed
-    agrees = True
+    seconds = np.zeros((len(dtypes), 2, len(ROWS)))  # unpacked and packed
+    agrees = [True] * len(dtypes)
     for layers, count in samples(places):
-        if dtype is not None:
-            layers = [deepcopy(layer).to(dtype) for layer in layers]
-        copies = [copy for layer in layers if (copy := packed_copy(layer)) is not None]
-        agrees = agrees and len(copies) == len(layers)
-        shape, own = (layers[0].in_features,), layers[0].weight.dtype
+        width, own = layers[0].in_features, layers[0].weight.dtype
+        ways: list[list[Any]] = []
+        for i, dtype in enumerate(dtypes):
+            ways.append(layers if dtype == own else [deepcopy(one).to(dtype) for one in layers])
+            copies = [copy for one in ways[-1] if (copy := packed_copy(one)) is not None]
+            agrees[i] = agrees[i] and len(copies) == len(layers)
+            ways.append(copies or ways[-1])
         for at, rows in enumerate(ROWS):
             source = torch.Generator().manual_seed(0)
-            inputs = torch.randn((1, rows, *shape), generator=source).to(own)
-            if agrees:
-                true, found = (way[0](inputs).double() for way in (layers, copies))
+            inputs = torch.randn((1, rows, width), generator=source)
+            given = [inputs.to(dtype) for dtype in dtypes for _ in range(2)]
+            for i, dtype in enumerate(dtypes):
+                true, found = (ways[j][0](given[j]).double() for j in (2 * i, 2 * i + 1))
                 error, scale = (of.square().mean().sqrt() for of in (found - true, true))
-                agrees = bool(error <= _TOLERANCE[own] * scale)
-            seconds[:, at] += np.multiply(quickest((layers, copies or layers), inputs), count)
-    return Trial(agrees, *((one, few, many) for one, few, many in seconds.tolist()))
+                agrees[i] = agrees[i] and bool(error <= _TOLERANCE[dtype] * scale)
+            seconds[:, :, at] += np.reshape(quickest(ways, *given), (-1, 2)) * count
+    return [
+        Trial(same, *((one, few, many) for one, few, many in times))
+        for same, times in zip(agrees, seconds.tolist(), strict=True)
+    ]
 
 
 def samples(places: Sequence[Place]) -> list[tuple[list[Any], int]]:
@@ -396,17 +402,21 @@ def samples(places: Sequence[Place]) -> list[tuple[list[Any], int]]:
     ]
 
 
-def quickest(ways: Sequence[Sequence[Any]], inputs: Tensor) -> list[float]:
-    """The quickest product of each way's layers; the ways take turns, as do their layers."""
+def quickest(ways: Sequence[Sequence[Any]], *inputs: Tensor) -> list[float]:
+    """The quickest product of each way's layers; the ways take turns, as do their layers.
+
+    `inputs` is one for all ways, or one for each.
+    """
     best = [float("inf")] * len(ways)
     end = time.perf_counter() + _LIMIT_S * len(ways)
     for repeat in range(_REPEATS):
         if repeat > 1 and time.perf_counter() > end:
             break
         for way, layers in enumerate(ways):
+            given = inputs[way % len(inputs)]
             for layer in layers:
                 begin = time.perf_counter()
-                layer(inputs)
+                layer(given)
                 best[way] = min(best[way], time.perf_counter() - begin)
     return best
 

@@ -20,6 +20,7 @@ from transformers import GenerationConfig
 
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import REREAD, STEPS, TREES, Way
+from ngtcli.decode.row_bits import use_whole_vectors
 from ngtcli.decode.scores import runs_exactly, same_scores, scores_are_not_numbers
 from ngtcli.decode.trials import remembered
 from ngtcli.draft.tree import ROOT, DraftTree
@@ -80,6 +81,7 @@ def target_model(
 
     Raises ModelError for a model that cannot be run.
     """
+    use_whole_vectors(hf)
     model = TargetModel(hf, tokenizer, name)
     _use_way_found(model, progress)
     return model

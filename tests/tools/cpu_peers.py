@@ -35,7 +35,7 @@ from ngtcli.measure.live import AGAINST
 from ngtcli.measure.machine import processor, versions
 from ngtcli.measure.options import BenchOptions, find_shape
 from ngtcli.measure.replay import chosen_traces
-from ngtcli.measure.shape_model import Plan, build, plan
+from ngtcli.measure.shape_model import Built, Plan, build, check_memory, copies, plan
 from ngtcli.measure.shape_replay import PromptCache, _generated, replay_with_passes
 from ngtcli.render.tables import Column, Table, to_markdown
 from ngtcli.session.local import LocalSession
@@ -98,9 +98,16 @@ def _measured(
     return {**made, "token": [_timed(token) for _ in range(GENERATED)]}
 
 
+def _built(settings: Settings, args: argparse.Namespace, stock: bool) -> Built:
+    """A model of the shape. Raises ModelError where there is no room for it."""
+    planned = plan(find_shape(args.shape), settings)
+    check_memory(planned, 2 * args.context, copies(planned.device, settings, stock))
+    return build(planned, settings, lambda _: None, stock)
+
+
 def _ours(settings: Settings, args: argparse.Namespace) -> Figures:
     """Our passes, prepared and captured as a session has them; `auto` over the recording."""
-    built = build(plan(find_shape(args.shape), settings), settings, lambda _: None, False)
+    built = _built(settings, args, False)
     model = built.model
     model.start(args.context + GENERATED + max(args.rows))
     model.prefill(prompt(args.context))
@@ -132,7 +139,7 @@ def _options(args: argparse.Namespace, settings: Settings) -> BenchOptions:
 def _generate(dtype: str, args: argparse.Namespace) -> Figures:
     """`generate` over the recording, on the model as `transformers` has it; its prompt lookup."""
     settings = Settings(dtype=dtype, packed=False, capture=False)
-    built = build(plan(find_shape(args.shape), settings), settings, lambda _: None, True)
+    built = _built(settings, args, True)
     prompts, made = PromptCache(built.model), Figures(plain=[], drafted=[])
     passes, tokens = 0, 0
     for trace in chosen_traces(args.replay, _options(args, settings), settings).traces:

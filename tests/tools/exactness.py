@@ -309,6 +309,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     found, clock = list[Row](), time.perf_counter()
+    if args.check:
+        print("| model | weights | method | tokens | runs that differ | acceptance | as generate |")
+        print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for name in args.models:
             path = save_random(name, Path(folder) / name) if name in FAMILIES else name
