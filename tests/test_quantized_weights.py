@@ -1,20 +1,28 @@
 """Quantised weights that the cache keeps: read instead of the checkpoint, never a wrong file."""
 
+import errno
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from helpers import ngt
 from test_quantize import WAY, saved, scores
 from tiny_models import make_hf
 
 from ngtcli.decode import load_quantized as module
 from ngtcli.decode.int8_order import makes_opaque
-from ngtcli.decode.load_quantized import load_quantized
+from ngtcli.decode.load_quantized import WideEmbedding, load_quantized
+from ngtcli.decode.trials import what_matters
 from ngtcli.model_files.quantized import kept, kept_file
+from ngtcli.system.array_stream import ArrayWriter
 from ngtcli.system.storage import home
 
 pytestmark = pytest.mark.skipif(
@@ -100,3 +108,143 @@ def test_what_cannot_be_kept_is_computed_all_the_same(loads: Loads) -> None:
         assert loads.quantised == number and "not kept" in loads.said.pop()
     (home("cache") / "quantized").unlink()
     assert torch.equal(loads(), first) and not loads.said
+
+
+def test_a_full_disk_costs_a_line_and_leaves_nothing(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, done = ArrayWriter._write, [0]
+
+    def fills(self: ArrayWriter, data: Any) -> None:
+        done[0] += 1
+        if done[0] > 30:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(self, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ArrayWriter, "_write", fills)
+        first = loads()
+    assert loads.said == ["quantised weights are not kept: no space left on device"] or (
+        "not kept" in loads.said[0] and len(loads.said) == 1
+    )
+    assert not list(loads.file.parent.iterdir())
+    loads.said.clear()
+    with monkeypatch.context() as patch:  # it is known before
+        patch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10))
+        assert torch.equal(loads(), first)
+    assert "not kept" in loads.said.pop() and not list(loads.file.parent.iterdir())
+    assert torch.equal(loads(), first) and torch.equal(loads(), first)
+    assert loads.quantised == 3 and not loads.said
+
+
+def test_a_file_that_grows_without_end_is_not_there_before_it_is_finished(loads: Loads) -> None:
+    writer = ArrayWriter(loads.file.parent)
+    writer.add("a", "int8", [3], [b"abc"])
+    if hasattr(os, "O_TMPFILE"):
+        assert not list(loads.file.parent.iterdir())
+    loads()
+    writer.finish(loads.file, {})  # another process is done later, with other content
+    writer.discard()
+    assert writer._path is not None and loads.file.exists()
+    loads()
+    assert loads.quantised == 2 and "another content" in loads.said[0]
+
+
+def test_where_files_have_names_those_of_killed_runs_are_removed(
+    loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    first = ArrayWriter(loads.file.parent)
+    (left,) = loads.file.parent.iterdir()
+    second = ArrayWriter(loads.file.parent)
+    assert left.exists()  # another run may be writing it
+    os.utime(left, (0, 0))
+    ArrayWriter(loads.file.parent).discard()
+    assert not left.exists()
+    with pytest.raises(OSError):
+        first.finish(loads.file, {})
+    second.finish(loads.file, {})
+    first.discard()
+    second.discard()
+    assert [p.name for p in loads.file.parent.glob("*.int8")] == [loads.file.name]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_run_leaves_nothing_that_is_read(loads: Loads, number: int) -> None:
+    """It is killed in the middle of writing, again and again; then a whole run, and another."""
+    script = Path(loads.folder).parent / "run.py"
+    script.write_text(
+        "import os, sys, torch\n"
+        "from ngtcli.decode.int8 import Way\n"
+        "from ngtcli.decode.load_quantized import WideEmbedding, load_quantized\n"
+        "from ngtcli.system import process\n"
+        "from ngtcli.system.array_stream import ArrayWriter\n"
+        "process.guard()\n"
+        "real, left = ArrayWriter._write, [int(sys.argv[2])]\n"
+        "def write(self, data):\n"
+        "    left[0] -= 1\n"
+        "    if not left[0]: os.kill(os.getpid(), int(sys.argv[3]))\n"
+        "    real(self, data)\n"
+        "ArrayWriter._write = write\n"
+        "load_quantized(sys.argv[1], torch.float32, Way(most=63))\n"
+    )
+    for writes in (30,):
+        run = [sys.executable, "-W", "ignore", script, loads.folder, str(writes), str(int(number))]
+        assert subprocess.run(run, capture_output=True, check=False).returncode != 0
+        folder = loads.file.parent
+        if hasattr(os, "O_TMPFILE"):
+            assert not list(folder.iterdir())
+    assert torch.equal(loads(), loads()) and loads.quantised == 1 and not loads.said
+
+
+def test_two_starts_at_once_give_one_whole_file(loads: Loads) -> None:
+    """The second begins to write, and finishes, while the first writes."""
+    other = Loads.__call__
+    real, said = ArrayWriter.add, list[torch.Tensor]()
+
+    def add(self: ArrayWriter, *given: Any) -> None:
+        real(self, *given)
+        if not said:
+            said.append(torch.zeros(0))
+            said.append(other(loads))
+
+    ArrayWriter.add = add  # type: ignore[method-assign]
+    try:
+        first = loads()
+    finally:
+        ArrayWriter.add = real  # type: ignore[method-assign]
+    assert loads.quantised == 2 and torch.equal(said[1], first)
+    assert torch.equal(loads(), first) and loads.quantised == 2 and not loads.said
+    assert len(list(loads.file.parent.glob("*.int8"))) == 1
+
+
+def test_trials_of_the_first_start_count_at_the_second(loads: Loads) -> None:
+    assert WAY is not None
+    first, second = (load_quantized(loads.folder, torch.float32, WAY)[0] for _ in range(2))
+    assert what_matters(first) == what_matters(second)
+    assert loads.folder in str(what_matters(first))
+
+
+def test_an_embedding_of_its_own_keeps_the_narrower_dtype(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved(tmp_path, make_hf("llama", tie_word_embeddings=False).to(torch.bfloat16))
+    assert WAY is not None
+    hf, _ = load_quantized(folder, torch.float32, WAY)
+    assert hf.dtype == torch.float32
+    kept = hf.get_input_embeddings()
+    assert isinstance(kept, WideEmbedding) and kept.held.dtype == torch.bfloat16
+    true = kept.held.float()
+    assert torch.equal(kept(torch.arange(9)[None]), true[None, :9])
+
+
+def test_models_list_shows_what_is_kept(loads: Loads) -> None:
+    loads()
+    size = loads.file.stat().st_size
+    rows = {row["name"]: row for row in json.loads(ngt("models", "list", "--json").stdout)}
+    assert rows["builtin"]["quantized_bytes"] == 0
+    row = rows[os.path.realpath(loads.folder)]
+    assert row["quantized_bytes"] == size and row["bytes"] > 0
+    assert os.path.realpath(loads.folder).encode() in ngt("models", "list").stdout
+    loads.file.write_bytes(b"damaged")
+    assert len(json.loads(ngt("models", "list", "--json").stdout)) == len(rows) - 1

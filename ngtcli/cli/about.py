@@ -1,10 +1,11 @@
 """Commands that show what is set and installed: config, presets, models, env."""
 
+import os
 import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +36,7 @@ from ngtcli.config import (
 from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.dtypes import DtypeTrial, known
+from ngtcli.model_files.quantized import kept as kept_models
 from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets, preset_folders
 from ngtcli.render.terminal import visible
 from ngtcli.system import sandbox
@@ -147,11 +149,15 @@ models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that can be used without a download."""
+    """A model that can be used without a download.
+
+    `quantized_bytes`: so much the cache keeps of it in 8-bit weights, 0 for nothing.
+    """
 
     name: str
     bytes: int
     path: str
+    quantized_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +177,33 @@ def models_path(json: JsonOption = False) -> None:
 
 @models_app.command("list")
 def models_list(json: JsonOption = False) -> None:
-    """List models that can be used without a download."""
-    size = sum(f.stat().st_size for f in BUILTIN_PATH.glob("*") if f.is_file())
-    found = [Model("builtin", size, str(BUILTIN_PATH))]
+    """List models that can be used without a download, and those kept with 8-bit weights."""
+    found = [Model("builtin", _size(BUILTIN_PATH), str(BUILTIN_PATH))]
     if _hub_folder().is_dir():
         from huggingface_hub import scan_cache_dir
 
         for repo in sorted(scan_cache_dir(_hub_folder()).repos, key=lambda r: r.repo_id):
             if repo.repo_type == "model":
                 found.append(Model(repo.repo_id, repo.size_on_disk, str(repo.repo_path)))
-    columns = ["name", "size", "path"]
-    print_rows(found, json, columns, lambda m: [m.name, f"{m.bytes / 1e6:.0f} MB", m.path])
+    for kept in kept_models():
+        for at, model in enumerate(found):
+            if Path(kept.folder).is_relative_to(os.path.realpath(model.path)):
+                more = model.quantized_bytes + kept.bytes
+                found[at] = replace(model, quantized_bytes=more)
+                break
+        else:
+            folder = Path(kept.folder)
+            found.append(Model(kept.folder, _size(folder), kept.folder, kept.bytes))
+    print_rows(found, json, ["name", "size", "int8", "path"], _model_cells)
+
+
+def _model_cells(model: Model) -> list[str]:
+    whole = f"{model.quantized_bytes / 1e6:.0f} MB" if model.quantized_bytes else ""
+    return [model.name, f"{model.bytes / 1e6:.0f} MB", whole, model.path]
+
+
+def _size(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.glob("*") if f.is_file())
 
 
 def _hub_folder() -> Path:

@@ -39,7 +39,9 @@ def ordered(whole: Tensor, order: int) -> Tensor:
         return whole.t().contiguous().flatten()
     outputs, inputs = whole.shape
     wide, deep = -(-outputs // order), -(-inputs // _DEEP)
-    whole = pad(whole, (0, deep * _DEEP - inputs, 0, wide * order - outputs)).view(torch.int32)
+    if (missing := (deep * _DEEP - inputs, wide * order - outputs)) != (0, 0):
+        whole = pad(whole, (0, missing[0], 0, missing[1]))
+    whole = whole.view(torch.int32)
     blocks = whole.view(wide, order, deep, _DEEP // 4).permute(0, 2, 3, 1)
     out = torch.empty(whole.numel() * 4 + wide * order * 4, dtype=torch.int8)
     out[: whole.numel() * 4].view(torch.int32).view(blocks.shape).copy_(blocks)
@@ -67,13 +69,30 @@ def layout(order: int, outputs: int, inputs: int) -> WeightLayout:
 def find_order(packed: Tensor, whole: Tensor) -> int | None:
     """The order that oneDNN gave to a weight (out, in); None for one that is not known here."""
     found = elements(packed)
+    outputs, inputs = whole.shape
     for order in ORDERS:
-        outputs, inputs = whole.shape
         blocks = -(-outputs // order) * -(-inputs // _DEEP) if order else 0
         size = blocks * order * _DEEP + -(-outputs // order) * order * 4 if order else whole.numel()
-        if size == len(found) and torch.equal(ordered(whole, order), found):
+        if size == len(found) and _is_ordered(found, whole, order):
             return order
     return None
+
+
+def _is_ordered(found: Tensor, whole: Tensor, order: int) -> bool:
+    """Whether a weight lies in an order, by some of its outputs at a time: it may be large."""
+    outputs, inputs = whole.shape
+    if not order:
+        return torch.equal(found.view(inputs, outputs).t(), whole)
+    deep, wide = -(-inputs // _DEEP) * _DEEP, -(-outputs // order) * order
+    step = max(1, _AT_ONCE // order) * order
+    for at in range(0, outputs, step):
+        part = ordered(whole[at : at + step], order)
+        rows = len(part) // (deep + 4)
+        sums = wide * deep + at * 4
+        there = found[at * deep : (at + rows) * deep], found[sums : sums + rows * 4]
+        if not torch.equal(torch.cat(there), part):
+            return False
+    return True
 
 
 def description(packed: Tensor) -> bytes:

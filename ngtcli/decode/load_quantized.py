@@ -54,6 +54,7 @@ def load_quantized(
         hf, report = _from_checkpoint(path, about, config, dtype, way, warn)
     with suppress(OSError):  # it has none
         hf.generation_config = GenerationConfig.from_pretrained(path)
+    hf.config._name_or_path = path  # a part of what trials are stored under
     progress(words(hf, time.perf_counter() - begin, done))
     if (share := quantized_share(hf)) < _MOST:
         warn(

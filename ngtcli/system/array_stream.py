@@ -10,6 +10,7 @@ import hashlib
 import json
 import mmap
 import os
+import secrets
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ngtcli.system import process
 from ngtcli.system.arrays import compared, note_compared
 from ngtcli.system.cache import PARTIAL, leftovers
 from ngtcli.system.storage import (
@@ -44,15 +46,24 @@ class Stored:
 
 
 class ArrayWriter:
-    """Writes a file for `folder`. Its methods raise OSError; `discard` is to be called at last."""
+    """Writes a file for `folder`. Its methods raise OSError; `discard` is to be called at last.
+
+    Until it is finished it has no name, where the system has such files: a kill leaves nothing.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self._path: Path | None
         private_folder(folder)
         for left in leftovers(folder, older_s=_LEFT_S):
             with suppress(OSError):  # another run removes it
                 left.unlink()
-        handle, name = tempfile.mkstemp(dir=folder, suffix=PARTIAL)
-        self._file, self._path = os.fdopen(handle, "w+b", buffering=0), Path(name)
+        self._folder, self._path = folder, None
+        try:
+            handle = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+        except (AttributeError, OSError):  # the system, or the file system, has none without name
+            handle, name = tempfile.mkstemp(dir=folder, suffix=PARTIAL)
+            self._path = Path(name)
+        self._file = os.fdopen(handle, "w+b", buffering=0)
         self._digest, self._at = hashlib.sha256(), 0
         self._index: dict[str, tuple[str, list[int], int]] = {}
 
@@ -72,7 +83,14 @@ class ArrayWriter:
         index = json.dumps(told).encode()
         self._write(index)
         self._write(len(index).to_bytes(8, "little") + hashlib.sha256(index).digest())
-        self._path.replace(path)
+        with process.unbroken():
+            if self._path is None:
+                new = self._folder / f"{secrets.token_hex(8)}{PARTIAL}"
+                # With a descriptor it is linkat, which follows the link; it is ignored otherwise.
+                handle = self._file.fileno()
+                os.link(f"/proc/self/fd/{handle}", new, src_dir_fd=handle, follow_symlinks=True)
+                self._path = new
+            self._path.replace(path)
         note_compared(path)
         in_bounds.wrote(path)
 
@@ -86,7 +104,8 @@ class ArrayWriter:
     def discard(self) -> None:
         """Close the file, and remove it unless it is finished."""
         self._file.close()
-        self._path.unlink(missing_ok=True)
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
     def _write(self, data: Any) -> None:
         rest = memoryview(data)
