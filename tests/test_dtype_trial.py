@@ -18,9 +18,7 @@ from ngtcli.decode import dtype_trial as room
 from ngtcli.decode.dtype_trial import half_of, load_in_best, remembered_dtype, try_dtype
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.load import load_model
-from ngtcli.decode.load_quantized import load_quantized
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.packed import packable, remembered_trial, try_packing
 from ngtcli.decode.probe import target_model
 from ngtcli.draft.drafter import PassRows
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
@@ -28,6 +26,8 @@ from ngtcli.model_files.dtypes import DtypeTrial, known
 from ngtcli.system.json_form import to_json
 from ngtcli.system.storage import DamagedFileError, home, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.weights.load_quantized import load_quantized
+from ngtcli.weights.packed import packable, remembered_trial, try_packing
 
 BF16 = torch.bfloat16
 QUICK = DtypeTrial("m", "bfloat16", (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True)

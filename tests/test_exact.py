@@ -27,7 +27,6 @@ from ngtcli.decode.exact_check import (
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.packed import pack_layers, packable
 from ngtcli.decode.probe import target_model
 from ngtcli.decode.steps import Limits
 from ngtcli.draft.costs import CostCurve, Costs
@@ -38,6 +37,7 @@ from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.weights.packed import pack_layers, packable
 from tests.tools import exactness
 
 ROWS = 8

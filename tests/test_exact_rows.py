@@ -19,7 +19,6 @@ from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.layout import exact_size
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.packed import pack_layers, packable
 from ngtcli.decode.probe import target_model
 from ngtcli.decode.row_bits import Formula, Watched, WholeVectors, layers_are_alike
 from ngtcli.decode.steps import Limits
@@ -27,6 +26,7 @@ from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import chain
 from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.weights.packed import pack_layers, packable
 
 # Rows of whole vectors: others are found at once, which the first tests leave out.
 WHOLE = {"head_dim": 32, "intermediate_size": 128}

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tiny_models import make_hf
 from torch import Tensor, nn
 
-from ngtcli.decode import int8, int8_order
-from ngtcli.decode.int8 import Int8Embedding, Int8Linear, Way, layer_of, quantized
-from ngtcli.decode.int8_order import ORDERS, Packer, find_order, layout, ordered, packed_weight
-from ngtcli.decode.packed import elements
 from ngtcli.decode.recording import record
 from ngtcli.errors import ModelError
+from ngtcli.weights import int8, int8_order
+from ngtcli.weights.int8 import Int8Embedding, Int8Linear, Way, layer_of, quantized
+from ngtcli.weights.int8_order import ORDERS, Packer, find_order, layout, ordered, packed_weight
+from ngtcli.weights.packed import elements
 
 WAYS = [way for way in (Way(most=127), Way(most=63), Way(signed=True)) if int8._is_right(way)]
 WAY = WAYS[0] if WAYS else None

@@ -18,9 +18,9 @@ from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 from transformers.pytorch_utils import Conv1D
 
-from ngtcli.decode.int8 import Int8Embedding, Int8Linear, layer_of, quantized
-from ngtcli.decode.int8_order import Packer
-from ngtcli.decode.int8_places import Int8Place, quantizable
+from ngtcli.weights.int8 import Int8Embedding, Int8Linear, layer_of, quantized
+from ngtcli.weights.int8_order import Packer
+from ngtcli.weights.int8_places import Int8Place, quantizable
 
 pytestmark = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
 

@@ -11,11 +11,11 @@ PACKAGE = Path(__file__).parents[1] / "ngtcli"
 # A file imports only from its own room and from rooms that stand before it here.
 ROOMS = [
     "__init__", "errors", "system", "config", "documents", "tokens", "model_files", "retrieve",
-    "prompt", "grounding", "trie", "background", "draft", "decode", "session", "engines", "batch",
-    "measure", "render", "builtin", "cli", "__main__",
+    "prompt", "grounding", "trie", "background", "draft", "weights", "decode", "session", "engines",
+    "batch", "measure", "render", "builtin", "cli", "__main__",
 ]  # fmt: skip
-# torch lives in decode; measuring needs it as well.
-TORCH_ROOMS = {"decode", "measure"}
+# torch lives in weights and decode; measuring needs it as well.
+TORCH_ROOMS = {"weights", "decode", "measure"}
 
 
 def room(module: str) -> str:

@@ -18,9 +18,12 @@ from helpers import (
 )
 from torch import Tensor, nn
 
-from ngtcli.decode import packed as room
 from ngtcli.decode.load import load_model
-from ngtcli.decode.packed import (
+from ngtcli.decode.probe import target_model
+from ngtcli.system.storage import DamagedFileError, home, read_json, write_json
+from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.weights import packed as room
+from ngtcli.weights.packed import (
     PackedEmbedding,
     PackedLinear,
     Trial,
@@ -33,9 +36,6 @@ from ngtcli.decode.packed import (
     remembered_trial,
     try_packing,
 )
-from ngtcli.decode.probe import target_model
-from ngtcli.system.storage import DamagedFileError, home, read_json, write_json
-from ngtcli.tokens.tokenizer import Tokenizer
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -63,7 +63,7 @@ def weight_bytes(hf: Any) -> int:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The layers of the tests' models are not too small."""
-    monkeypatch.setattr("ngtcli.decode.packed._SMALLEST", 1)
+    monkeypatch.setattr("ngtcli.weights.packed._SMALLEST", 1)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -264,7 +264,7 @@ def test_a_model_is_tried_once_and_packed_as_the_trial_says(
     good = Trial(True, (1.0, 1.0, 1.0), (1.2, 0.5, 0.5))
     tried: list[int] = []
     monkeypatch.setattr(
-        "ngtcli.decode.packed.try_packing", lambda places, _: tried.append(len(places)) or [good]
+        "ngtcli.weights.packed.try_packing", lambda places, _: tried.append(len(places)) or [good]
     )
     for drafts in (False, True, True):
         warned, told = list[str](), list[str]()
@@ -285,7 +285,7 @@ def test_only_what_is_packed_is_counted_and_nothing_is_said_of_a_choice_without_
     monkeypatch: pytest.MonkeyPatch, other_layout: Any
 ) -> None:
     free = Trial(True, (1.0, 1.0, 1.0), (1.0, 0.5, 0.5))
-    monkeypatch.setattr("ngtcli.decode.packed.try_packing", lambda *_: [free])
+    monkeypatch.setattr("ngtcli.weights.packed.try_packing", lambda *_: [free])
     other_layout(swizzled)
     monkeypatch.setattr(room, "packed_copy", PackedLinear)
     hf, told = make_hf("llama", tie_word_embeddings=True, vocab_size=50_000), list[str]()
@@ -329,7 +329,7 @@ def test_a_trial_compares_in_any_dtype_that_a_cpu_has_products_for(
             copy.weight = nn.Parameter(layer.weight.detach() * scale, requires_grad=False)
             return copy
 
-        monkeypatch.setattr("ngtcli.decode.packed.packed_copy", other)
+        monkeypatch.setattr("ngtcli.weights.packed.packed_copy", other)
         assert [one.agrees for one in try_packing(places, dtype)] == [agrees]
 
 
@@ -352,7 +352,7 @@ def test_half_precision_that_is_slow_with_several_rows_is_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = Trial(True, (1.0, 9.0, 30.0), (1.0, 7.0, 20.0))
-    monkeypatch.setattr("ngtcli.decode.packed.try_packing", lambda *_: [slow])
+    monkeypatch.setattr("ngtcli.weights.packed.try_packing", lambda *_: [slow])
     for dtype, wanted, times in ((torch.bfloat16, True, "7"), (torch.bfloat16, False, "9")):
         said: list[str] = []
         pack_if_it_pays(make_hf("llama").to(dtype), wanted=wanted, warn=said.append)

@@ -14,14 +14,14 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ngtcli.config import Settings
-from ngtcli.decode.int8 import Int8Embedding, Int8Linear
 from ngtcli.decode.load import int8_way
-from ngtcli.decode.load_quantized import load_quantized, quantized_share
-from ngtcli.decode.quantize import quantized_bytes
 from ngtcli.errors import ModelError
 from ngtcli.measure.options import find_shape
 from ngtcli.measure.shape_model import _shared, plan
 from ngtcli.measure.shape_model import make_hf as make_shape
+from ngtcli.weights.int8 import Int8Embedding, Int8Linear
+from ngtcli.weights.load_quantized import load_quantized, quantized_share
+from ngtcli.weights.quantize import quantized_bytes
 
 pytestmark = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
 

@@ -17,13 +17,13 @@ from helpers import ngt
 from test_quantize import WAY, saved, scores
 from tiny_models import make_hf
 
-from ngtcli.decode import load_quantized as module
-from ngtcli.decode.int8_order import makes_opaque
-from ngtcli.decode.load_quantized import WideEmbedding, load_quantized
-from ngtcli.decode.trials import what_matters
 from ngtcli.model_files.quantized import kept, kept_file
 from ngtcli.system.array_stream import ArrayWriter
 from ngtcli.system.storage import home
+from ngtcli.weights import load_quantized as module
+from ngtcli.weights.int8_order import makes_opaque
+from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
+from ngtcli.weights.trials import what_matters
 
 pytestmark = pytest.mark.skipif(
     WAY is None or not makes_opaque(), reason="no product of 8-bit integers, or not in a file"
@@ -175,8 +175,8 @@ def test_a_killed_run_leaves_nothing_that_is_read(loads: Loads, number: int) -> 
     script = Path(loads.folder).parent / "run.py"
     script.write_text(
         "import os, sys, torch\n"
-        "from ngtcli.decode.int8 import Way\n"
-        "from ngtcli.decode.load_quantized import WideEmbedding, load_quantized\n"
+        "from ngtcli.weights.int8 import Way\n"
+        "from ngtcli.weights.load_quantized import WideEmbedding, load_quantized\n"
         "from ngtcli.system import process\n"
         "from ngtcli.system.array_stream import ArrayWriter\n"
         "process.guard()\n"

@@ -1,8 +1,3 @@
-"""Decoding with the target model. Its libraries are imported here, once, in one go."""
+"""Decoding with the target model."""
 
-from ngtcli.system.process import without_collection
-
-with without_collection():
-    import torch  # noqa: F401
-    import transformers.modeling_layers
-    import transformers.modeling_utils  # noqa: F401
+import ngtcli.weights  # noqa: F401  its libraries, in one go

@@ -26,8 +26,8 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from ngtcli.decode.int8 import rounds
 from ngtcli.decode.layout import BLOCK, LEAST
+from ngtcli.decode.scores import rounds
 
 NAME = "ngt_grouped"
 FOLDED = "ngt_folded"  # the same, for models without groups too, with LEAST rows in a block

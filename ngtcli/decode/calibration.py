@@ -7,11 +7,11 @@ from typing import Any
 from ngtcli.config import SETTINGS
 from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.packed import is_packed
-from ngtcli.decode.trials import what_matters
 from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_costs
 from ngtcli.draft.tree import chain
 from ngtcli.system.remembered import Remembered
+from ngtcli.weights.packed import is_packed
+from ngtcli.weights.trials import what_matters
 
 MOST_ROWS = 64  # of a pass that calibration times; a guess
 TIMES = 7

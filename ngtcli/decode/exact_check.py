@@ -24,12 +24,12 @@ from torch import Tensor
 
 from ngtcli.decode.layout import exact_size, rows_alike
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.packed import elements
 from ngtcli.decode.probe import use_attention
 from ngtcli.decode.row_bits import Watched, layers_are_alike
-from ngtcli.decode.trials import remembered
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.weights.packed import elements
+from ngtcli.weights.trials import remembered
 
 # Tokens compared; guess: enough for passes of 1 to 16 of them. In passes of any number of rows so
 # few are read one by one, and each size is compared with those before it.

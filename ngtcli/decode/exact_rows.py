@@ -6,9 +6,9 @@ from copy import copy
 import torch
 
 from ngtcli.decode.exact_check import find_exactness
-from ngtcli.decode.int8 import rounds
 from ngtcli.decode.layout import BLOCK, LEAST, capacity_for, most_rows
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.scores import rounds
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.drafter import PassRows
 from ngtcli.errors import ModelError

@@ -10,16 +10,16 @@ import torch
 
 from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.dtype_trial import half_of, load_in_best
-from ngtcli.decode.int8 import Way, choose_least, find_way
-from ngtcli.decode.load_quantized import load_quantized
 from ngtcli.decode.memory_limits import memory_words
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN, find
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.system.machine import pick_device, pick_threads
+from ngtcli.weights.int8 import Way, choose_least, find_way
+from ngtcli.weights.load_quantized import load_quantized
+from ngtcli.weights.packed import pack_if_it_pays
 
 Notify = Callable[[str], None]
 

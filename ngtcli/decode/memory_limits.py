@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from ngtcli.decode.model import PREFILL_CHUNK, TargetModel
-from ngtcli.decode.quantize import empty_model, quantized_bytes
 from ngtcli.draft.drafter import PassRows
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
 from ngtcli.model_files.quantized import identity
+from ngtcli.weights.quantize import empty_model, quantized_bytes
 
 _WIDENED = 4  # times as large as in its files a model is at most: float32 of 8 bits
 SHORTEST = 64  # tokens of a chunk; guess: below it a chunk takes little less memory

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from transformers.activations import ACT2CLS
 
-from ngtcli.decode.int8 import rounds
+from ngtcli.decode.scores import rounds
 
 _NUMBERS = 1 << 17  # compared of each layer and size; guess: ten times what shows a difference
 _SINGLE = 8  # rows computed in passes of the smallest size, of each draw; guess

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.errors import ModelError
+from ngtcli.weights.int8 import is_quantized
 
 _BLOCK = 64  # scores; swept over 16 to 256 at 151,936 scores and k of 8, 40 and 256
 _HIDDEN = -1e6  # scores below it are masked: compared is only whether both are
@@ -91,6 +92,11 @@ def same_scores(rows: Sequence[Tensor], truth: Sequence[Tensor] | Tensor, exact:
 def runs_exactly(hf: Any) -> bool:
     """Whether a model runs in float32; some give float32 scores after passes in less."""
     return hf.dtype in (torch.float32, torch.float64)
+
+
+def rounds(hf: Any) -> bool:
+    """Whether a model computes in less than float32, in its layers or between them."""
+    return not runs_exactly(hf) or is_quantized(hf)
 
 
 def _difference(row: Tensor, true: Tensor) -> float:

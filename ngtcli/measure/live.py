@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from ngtcli.config import Settings, settings_where
-from ngtcli.decode.int8 import is_quantized
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
 from ngtcli.decode.steps import PARTS
@@ -49,6 +48,7 @@ from ngtcli.prompt.preset import Preset, can_ask, load_preset
 from ngtcli.session.local import LocalSession
 from ngtcli.session.session import AnswerOptions, AnswerRun
 from ngtcli.trie.store import TrieReport
+from ngtcli.weights.int8 import is_quantized
 
 AGAINST: dict[str, dict[str, int]] = {
     "hf": {},

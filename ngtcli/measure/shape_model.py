@@ -20,18 +20,18 @@ from transformers.utils import logging
 
 from ngtcli.config import Settings
 from ngtcli.decode.attention import use_grouped
-from ngtcli.decode.int8 import Way, choose_least
 from ngtcli.decode.load import int8_way, pick_dtype
-from ngtcli.decode.load_quantized import use_between, words
 from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.packed import pack_if_it_pays
 from ngtcli.decode.probe import target_model
-from ngtcli.decode.quantize import Layers, quantized_bytes
 from ngtcli.errors import InputError, ModelError
 from ngtcli.measure.options import Shape
 from ngtcli.system.machine import pick_device
 from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.weights.int8 import Way, choose_least
+from ngtcli.weights.load_quantized import use_between, words
+from ngtcli.weights.packed import pack_if_it_pays
+from ngtcli.weights.quantize import Layers, quantized_bytes
 
 SEED = 0
 _HALF_WIDTH = 0.02 * 3**0.5  # of the uniform distribution: a standard deviation of 0.02

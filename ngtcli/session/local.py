@@ -13,7 +13,6 @@ from ngtcli.decode.batch import Batch
 from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.exact_rows import ExactRows
-from ngtcli.decode.int8 import rounds
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
@@ -39,6 +38,7 @@ from ngtcli.session.session import (
 from ngtcli.system import compiled
 from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.store import TrieReport, document_trie
+from ngtcli.weights.int8 import rounds
 
 _MAY_DIFFER = (
     "in half precision or int8 an answer given with others may differ from its own run where"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ngtcli.decode.packed import WeightLayout, elements
+from ngtcli.weights.packed import WeightLayout, elements
 
 _DEEP = 64  # inputs in a block, four of each output beside each other: oneDNN's BA16a64b4a
 # Outputs in a block, of its orders BA16a64b4a to BA16a16b4a; 0: without blocks, inputs by outputs.

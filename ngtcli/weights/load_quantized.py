@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, GenerationConfig
 
-from ngtcli.decode.int8 import VERSION, Int8Linear, Way
-from ngtcli.decode.int8_order import Packer, SizeOrder, makes_opaque
-from ngtcli.decode.quantize import Layers, empty_model, read_checkpoint
-from ngtcli.decode.quantized_weights import Weights, tensors_of
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import downloaded
 from ngtcli.model_files.quantized import identity, kept_file, kept_folder
 from ngtcli.system.array_stream import map_arrays
 from ngtcli.system.storage import DamagedFileError, in_bounds
+from ngtcli.weights.int8 import VERSION, Int8Linear, Way
+from ngtcli.weights.int8_order import Packer, SizeOrder, makes_opaque
+from ngtcli.weights.quantize import Layers, empty_model, read_checkpoint
+from ngtcli.weights.quantized_weights import Weights, tensors_of
 
 Notify = Callable[[str], object]
 Report = dict[str, Any]

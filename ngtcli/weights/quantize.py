@@ -21,11 +21,11 @@ from transformers.quantizers import HfQuantizer
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from ngtcli.decode.int8 import Int8Linear, Way, quantized
-from ngtcli.decode.int8_order import Packer, makes_opaque
-from ngtcli.decode.int8_places import Int8Place, quantizable
-from ngtcli.decode.quantized_weights import Tensors, Weights
 from ngtcli.system.storage import DamagedFileError
+from ngtcli.weights.int8 import Int8Linear, Way, quantized
+from ngtcli.weights.int8_order import Packer, makes_opaque
+from ngtcli.weights.int8_places import Int8Place, quantizable
+from ngtcli.weights.quantized_weights import Tensors, Weights
 
 _METHOD = "ngt_int8"
 _SCALE = ":scale"  # behind the name of a quantised weight, whose scale it is

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ngtcli.decode.trials import remembered
 from ngtcli.model_files.dtypes import ROWS, Times
 from ngtcli.system.remembered import Remembered
+from ngtcli.weights.trials import remembered
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float16 on few CPUs: tried
 # Rows of the least product. Measured (one thread, 2,048 × 8,192, float32, over one row unpacked):

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from ngtcli.decode.int8 import Int8Embedding, Int8Linear
-from ngtcli.decode.packed import Place, is_embedding, is_plain, packable
+from ngtcli.weights.int8 import Int8Embedding, Int8Linear
+from ngtcli.weights.packed import Place, is_embedding, is_plain, packable
 
 _ROUTERS = ("gate", "router", "shared_expert_gate")  # choose experts: a small error is another one
 

@@ -21,13 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ngtcli.decode.int8_order import Packer, layout, packed_weight
-from ngtcli.decode.packed import COLD, elements, quickest
-from ngtcli.decode.scores import runs_exactly
-from ngtcli.decode.trials import remembered
 from ngtcli.errors import ModelError
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
+from ngtcli.weights.int8_order import Packer, layout, packed_weight
+from ngtcli.weights.packed import COLD, elements, quickest
+from ngtcli.weights.trials import remembered
 
 VERSION = 2  # of the scheme: what is quantised how; raised where a kept file would differ
 _LARGEST = 127  # magnitude of a quantised weight
@@ -265,11 +264,6 @@ def _padded(layers: dict[tuple[int, int], list[Int8Linear]]) -> tuple[tuple[int,
 def is_quantized(hf: nn.Module) -> bool:
     """Whether some layers of a model are quantised."""
     return any(isinstance(module, Int8Linear) for module in hf.modules())
-
-
-def rounds(hf: Any) -> bool:
-    """Whether a model computes in less than float32, in its layers or between them."""
-    return not runs_exactly(hf) or is_quantized(hf)
 
 
 def layer_of(weight: Tensor, bias: Any, way: Way, packer: Packer) -> Int8Linear:
