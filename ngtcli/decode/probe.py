@@ -21,13 +21,12 @@ from transformers import GenerationConfig
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import REREAD, STEPS, TREES, Way
 from ngtcli.decode.row_bits import use_whole_vectors
-from ngtcli.decode.scores import same_scores, scores_are_not_numbers
+from ngtcli.decode.scores import rounds, same_scores, scores_are_not_numbers
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.model_files.pretrained import window_numbers
 from ngtcli.system.remembered import Remembered
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.int8 import rounds
 from ngtcli.weights.trials import remembered
 
 NEW_TOKENS = 4  # enough for a path three deep, and a step whose cache holds two steps' rows

@@ -23,13 +23,13 @@ _NUMBERS = 1 << 17  # compared of each layer and size; guess: ten times what sho
 _SINGLE = 8  # rows computed in passes of the smallest size, of each draw; guess
 
 
-def layers_are_alike(hf: nn.Module, sizes: Sequence[int]) -> bool:
+def layers_are_alike(hf: Any, sizes: Sequence[int]) -> bool:
     """Whether all do in passes of these sizes, rising; of layers of one kind and size one.
 
     A layer is what has no weight of several dimensions but `weight`, (out, in): those that choose
     experts, too. False where there are others, as those of experts; a bias is only added.
     """
-    kinds: dict[tuple[Any, ...], tuple[nn.Module, tuple[int, int]]] = {}
+    kinds: dict[tuple[Any, ...], tuple[Any, tuple[int, int]]] = {}
     for module in hf.modules():
         if hasattr(module, "in_features") and hasattr(module, "out_features"):
             size = module.out_features, module.in_features

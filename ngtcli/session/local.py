@@ -16,6 +16,7 @@ from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.scores import rounds
 from ngtcli.decode.steps import Limits
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, Drafter, Drafters, draft_settings
@@ -38,7 +39,6 @@ from ngtcli.session.session import (
 from ngtcli.system import compiled
 from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.store import TrieReport, document_trie
-from ngtcli.weights.int8 import rounds
 
 _MAY_DIFFER = (
     "in half precision or int8 an answer given with others may differ from its own run where"
