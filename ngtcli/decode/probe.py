@@ -65,7 +65,7 @@ _PLAIN_KINDS = {
 class Reference:
     """A prompt, the tokens that followed it, and `scores` (NEW_TOKENS, vocabulary) before each.
 
-    `exact`: the model computes in float32 alone, so that scores differ by its rounding only.
+    `exact`: the model runs in float32 alone, so that scores differ by its rounding only.
     """
 
     prompt: list[int]

@@ -41,7 +41,7 @@ from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.store import TrieReport, document_trie
 
 _MAY_DIFFER = (
-    "in half precision or int8 an answer given with others may differ from its own run where"
+    "in half precision and int8 an answer given with others may differ from its own run where"
     " scores nearly tie; --batch-size 1 gives that one"
 )
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read
@@ -212,9 +212,9 @@ class LocalSession(Session):
     ) -> Iterator[FinishedAnswer]:
         """As `Session.answers`.
 
-        In float32 each answer has the ids of its run alone. Else (`rounds`) near ties may turn
-        out otherwise, as whenever passes have other shapes. A text's seconds are its share of the
-        passes (Batch). Raises UsageError where answers are to be exact and `size` is not 1.
+        In float32 each answer has the ids of its run alone. In half precision and int8 near ties
+        may turn out otherwise, as whenever passes have other shapes. A text's seconds are its share
+        of the passes (Batch). Raises UsageError where answers are to be exact and `size` is not 1.
         """
         model, settings, of = self.model, self.settings, session_of or (lambda key: self)
         if size != 1 and settings.exact == "on" and not model.plain_reason:
