@@ -147,7 +147,7 @@ def test_a_file_that_grows_without_end_is_not_there_before_it_is_finished(loads:
     writer.discard()
     assert writer._path is not None and loads.file.exists()
     loads()
-    assert loads.quantised == 2 and "another content" in loads.said[0]
+    assert loads.quantised == 2 and "other files" in loads.said[0]
 
 
 def test_where_files_have_names_those_of_killed_runs_are_removed(
@@ -246,5 +246,7 @@ def test_models_list_shows_what_is_kept(loads: Loads) -> None:
     row = rows[os.path.realpath(loads.folder)]
     assert row["quantized_bytes"] == size and row["bytes"] > 0
     assert os.path.realpath(loads.folder).encode() in ngt("models", "list").stdout
+    Path(loads.folder).rename(f"{loads.folder}-moved")
+    assert b"\tgone\t" in ngt("models", "list").stdout
     loads.file.write_bytes(b"damaged")
     assert len(json.loads(ngt("models", "list", "--json").stdout)) == len(rows) - 1

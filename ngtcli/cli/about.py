@@ -199,7 +199,8 @@ def models_list(json: JsonOption = False) -> None:
 
 def _model_cells(model: Model) -> list[str]:
     whole = f"{model.quantized_bytes / 1e6:.0f} MB" if model.quantized_bytes else ""
-    return [model.name, f"{model.bytes / 1e6:.0f} MB", whole, model.path]
+    size = f"{model.bytes / 1e6:.0f} MB" if Path(model.path).exists() else "gone"
+    return [model.name, size, whole, model.path]
 
 
 def _size(folder: Path) -> int:

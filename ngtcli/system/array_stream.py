@@ -145,7 +145,7 @@ def map_arrays(path: Path, wanted: dict[str, Any]) -> tuple[dict[str, Stored], d
     index, end = read_index(path)
     about, arrays = index["about"], index["arrays"]
     if not isinstance(about, dict) or any(about.get(n) != v for n, v in wanted.items()):
-        raise DamagedFileError("made of another content")
+        raise DamagedFileError("they were made of other files")
     with path.open("rb") as file:
         whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     if hasattr(mmap, "MADV_WILLNEED"):

@@ -48,7 +48,7 @@ def load_quantized(
         hf, report = _from_cache(path, about, config, dtype, way)
     except (OSError, DamagedFileError) as error:
         if isinstance(error, DamagedFileError):
-            warn(f"quantised weights are made again: {error}")
+            warn(f"{path}: its quantised weights are made again: {error}")
         progress(f"Quantising {path} …")
         done = "Quantised"
         hf, report = _from_checkpoint(path, about, config, dtype, way, warn)
