@@ -176,7 +176,7 @@ def test_what_is_otherwise_for_texts_given_together_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(local, "runs_exactly", lambda model: False)  # as in half precision
+    monkeypatch.setattr(local, "rounds", lambda model: True)  # as in half precision
     for size, exact, method in (
         (1, "auto", "none"), (2, "off", "none"), (2, "auto", "none"), (2, "auto", "draft-model"),
     ):  # fmt: skip

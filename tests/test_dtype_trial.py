@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from ngtcli.draft.drafter import PassRows
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.dtypes import DtypeTrial, known
 from ngtcli.system.json_form import to_json
+from ngtcli.system.remembered import here
 from ngtcli.system.storage import DamagedFileError, home, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.load_quantized import load_quantized
@@ -132,10 +134,12 @@ def test_a_quantised_model_is_in_the_dtype_whose_passes_are_quicker_and_exact(
     assert WAY is not None
     read = partial(load_quantized, str(tmp_path), way=WAY)
     tried: list[DtypeTrial] = []
+    made: list[Any] = []
 
     def passes(own: TargetModel, single: TargetModel, name: str) -> DtypeTrial:
         tried.append(room_try_passes(own, single, name))
         assert (own.dtype, single.dtype) == (BF16, torch.float32)
+        made.extend(map(weakref.ref, (own, single)))
         assert tried[0].dtype == "bfloat16" and tried[0].alike
         return trial
 
@@ -152,6 +156,8 @@ def test_a_quantised_model_is_in_the_dtype_whose_passes_are_quicker_and_exact(
         ids = torch.arange(3, 30)[None]
         with torch.inference_mode():
             assert torch.equal(model.hf(ids).logits, true(ids).logits)
+        del model
+        assert sum(one() is not None for one in made) <= 1  # the one that was chosen, till now
     assert len(tried) == 1
     assert remembered_dtype("m", hf.config, BF16).load() is None  # of one that is not quantised
 
@@ -190,18 +196,19 @@ def test_a_model_is_what_loading_in_that_dtype_gives(
             assert torch.equal(*same)
 
 
-def test_only_results_of_the_switches_that_are_set_are_known(
+def test_only_results_of_these_versions_and_switches_are_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = home("cache") / "dtypes"
-    for threads, set_to in ((4, ()), (1, ()), (1, ("ONEDNN_MAX_CPU_ISA=AVX2",))):
-        trial = replace(QUICK, threads=threads, switches=set_to)
-        write_json(folder / f"{threads}{len(set_to)}.json", {"found": to_json(trial), "tries": 0})
-    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    for threads in (4, 1):
+        trial = replace(QUICK, threads=threads, where=here())
+        write_json(folder / f"{threads}.json", {"found": to_json(trial), "tries": 0})
     assert [trial.threads for trial in known()] == [1, 4]
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert [trial.threads for trial in known()] == [1] and known()[0].switches
+    with monkeypatch.context() as patch:
+        patch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
+        assert not known()
+    monkeypatch.setattr("ngtcli.system.remembered.__version__", "0")
+    assert not known()
 
 
 @builtin

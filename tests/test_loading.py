@@ -29,6 +29,7 @@ from test_families import WINDOW, LongBackend, build, target
 
 from ngtcli.config import Settings
 from ngtcli.decode import probe
+from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.load import load_model
 from ngtcli.decode.probe import target_model
 from ngtcli.decode.sampling import Sampler
@@ -337,3 +338,18 @@ def test_a_probe_in_bfloat16_finds_what_one_in_float32_finds(kind: str) -> None:
     model = target(build(family).to(torch.bfloat16), kind)
     assert model.plain_reason == family.reason
     assert model.way.kind == ("steps" if family.reason else "trees")
+
+
+@pytest.mark.parametrize("quantized", [True, False])
+def test_only_what_rounds_to_8_bits_may_differ_by_that_in_float32(
+    quantized: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf = build(next(f for f in MANY if f.name == "phi3"))
+    hf.lm_head.register_forward_hook(lambda _, given, out: out * (1 + out.shape[1] % 3 / 100))
+    monkeypatch.setattr("ngtcli.decode.scores.is_quantized", lambda hf: quantized)
+    if quantized:
+        model = target(hf, "phi3")
+        assert not model.plain_reason and not why_not(model)
+    else:
+        with pytest.raises(ModelError, match="no decoder"):
+            target(hf, "phi3")

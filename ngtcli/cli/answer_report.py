@@ -113,7 +113,7 @@ def summary_facts(settings: Settings, answer: "Answer") -> list[str]:
     return facts
 
 
-def remarks(answer: "Answer") -> Iterator[str]:
+def remarks(answer: "Answer", quantize: str = "none") -> Iterator[str]:
     """What -v says below an answer: why so much was drafted, from what, whether it is exact."""
     if answer.policy is not None:
         yield _policy_words(answer, answer.policy)
@@ -125,8 +125,9 @@ def remarks(answer: "Answer") -> Iterator[str]:
         if run.rows.are_fixed:
             shape = f"all passes had {run.rows.most} rows"
         yield f"Exact: {shape}; plain decoding with --exact has the same tokens."
-    elif dtype != "float32" and not model.plain_reason:
-        yield f"Not exact: in {dtype} drafts may change tokens at near ties; see --exact."
+    elif (kind := quantize if quantize != "none" else dtype) != "float32":
+        if not model.plain_reason:
+            yield f"Not exact: in {kind} drafts may change tokens at near ties; see --exact."
     if model.dtype_reason:
         yield f"Computed in {dtype}: {model.dtype_reason}."
     if model.unused:

@@ -178,7 +178,7 @@ class _Showing:
         if notes.terminal or notes.verbose:
             notes.facts(facts)
         if notes.verbose:
-            for words in remarks(answer):
+            for words in remarks(answer, self._request.settings.quantize):
                 notes.remark(words)
         if answer.finish_reason == "context":
             notes.warn("the answer is cut off: the context is full")

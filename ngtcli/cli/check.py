@@ -135,7 +135,7 @@ def _check_identical(report: CheckReport) -> None:
     different = [c for c in report.results if not c.identical]
     if not different:
         return
-    hint = "Near-ties flip in half precision; with --exact or --dtype float32 nothing may differ."
+    hint = "Near-ties flip in half precision and int8; with --exact nothing may differ."
     if any(c.exact for c in different):
         hint = "With --exact nothing may differ; report this with the device and the versions."
     runs = counted(report.runs, "run")

@@ -12,7 +12,7 @@ from ngtcli.decode.layout import capacity_for
 from ngtcli.decode.loop import Root
 from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.scores import same_scores
+from ngtcli.decode.scores import rounds, same_scores
 from ngtcli.decode.steps import Stopwatch
 from ngtcli.draft.tree import ROOT, DraftTree
 
@@ -195,6 +195,6 @@ def _agrees(model: TargetModel) -> bool:
         model.prefill(ids[:-1])
         target.take(places)
         truth.append(model.forward(token, tree).clone())
-    exact = model.dtype == torch.float32
+    exact = not rounds(model.hf)
     found = target.score(roots, Stopwatch())
     return all(same_scores(a, b, exact) for a, b in zip(map(list, found), truth, strict=True))

@@ -20,7 +20,7 @@ from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.model import TargetModel
 from ngtcli.model_files.dtypes import FOLDER, ROWS, DtypeTrial
 from ngtcli.system.json_form import from_json, to_json
-from ngtcli.system.remembered import Remembered, switches
+from ngtcli.system.remembered import Remembered, here
 from ngtcli.weights.packed import remembered_trial, try_packing, worth_packing
 
 _TOKENS = 900  # of a text for which exactness is tried: kept for all up to 1,024 places
@@ -67,7 +67,7 @@ def load_in_best(
         return made.pop(dtype, None) or prepare(read(dtype))
 
     def make() -> DtypeTrial:
-        return replace(tried(), threads=torch.get_num_threads(), switches=switches())
+        return replace(tried(), threads=torch.get_num_threads(), where=here())
 
     def tried() -> DtypeTrial:
         hf = read(half)
@@ -86,12 +86,14 @@ def load_in_best(
         model = load(half)
         if num_draft is None or _is_exact(model, num_draft, progress):
             model.dtype_reason = trial.reason
+            if made.pop(torch.float32, None) is not None:
+                gc.collect()  # a model and its passes are a circle
             return model
         trial = replace(trial, alike=False)
         stored.save(trial)  # or each start would read both
         del model
     made.pop(half, None)
-    gc.collect()  # its memory is free before the other is read; a model and its passes are a circle
+    gc.collect()  # its memory is free before the other is read
     model = load(torch.float32)
     model.dtype_reason = trial.reason
     return model

@@ -16,7 +16,7 @@ from ngtcli.decode.captured import Passes
 from ngtcli.decode.kv_cache import RollbackCache
 from ngtcli.decode.layout import Layout, Masks, capacity_for, exact_size, pack, row_size, unpack
 from ngtcli.decode.plain import TREES, PlainRows, Way, accepted
-from ngtcli.decode.scores import runs_exactly
+from ngtcli.decode.scores import rounds
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import DraftTree
 from ngtcli.model_files.pretrained import (
@@ -53,7 +53,7 @@ class TargetModel:
         self.dtype_reason = ""  # why it is in this dtype, where a trial has chosen
         self._accepts = accepted(hf)
         self.layers = int(self.config.num_hidden_layers)
-        self.passes = Passes(self._tree_pass, self.layers, self.vocabulary, runs_exactly(hf))
+        self.passes = Passes(self._tree_pass, self.layers, self.vocabulary, not rounds(hf))
         self.keeps_chunks = False  # whether the start of a prompt may stay for the next one
         # Why several sequences cannot be decoded together; "" if they can, None if not tried yet.
         self.joint_reason: str | None = None

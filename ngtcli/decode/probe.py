@@ -21,7 +21,7 @@ from transformers import GenerationConfig
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import REREAD, STEPS, TREES, Way
 from ngtcli.decode.row_bits import use_whole_vectors
-from ngtcli.decode.scores import runs_exactly, same_scores, scores_are_not_numbers
+from ngtcli.decode.scores import rounds, same_scores, scores_are_not_numbers
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.model_files.pretrained import window_numbers
@@ -65,7 +65,7 @@ _PLAIN_KINDS = {
 class Reference:
     """A prompt, the tokens that followed it, and `scores` (NEW_TOKENS, vocabulary) before each.
 
-    `exact`: the model runs in float32, so that scores differ by rounding in float32 only.
+    `exact`: the model runs in float32 alone, so that scores differ by its rounding only.
     """
 
     prompt: list[int]
@@ -282,7 +282,7 @@ def _references(model: TargetModel, length: int) -> Iterator[Reference]:
         if not torch.isfinite(scores.amax(-1)).all():
             raise scores_are_not_numbers(name)
         had = True
-        yield Reference(prompt, tokens, scores, runs_exactly(hf))
+        yield Reference(prompt, tokens, scores, not rounds(hf))
     if not had:
         lines = str(failed).strip().splitlines() or [type(failed).__name__]
         raise ModelError(
@@ -299,7 +299,7 @@ def _check_causal(model: TargetModel, prompt: Sequence[int]) -> None:
         long, short = _whole_pass(model.hf, prompt[:16]), _whole_pass(model.hf, prompt[:8])
     except Exception:
         return
-    if not same_scores([long[7]], [short[7]], runs_exactly(model.hf)):
+    if not same_scores([long[7]], [short[7]], not rounds(model.hf)):
         raise ModelError(
             f"{model.name}: no decoder: its scores depend on the tokens that follow",
             "Give a causal language model; an encoder such as BERT does not generate text.",

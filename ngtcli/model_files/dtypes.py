@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ngtcli.system.json_form import from_json
-from ngtcli.system.remembered import switches
+from ngtcli.system.remembered import here
 from ngtcli.system.storage import DamagedFileError, home, read_json
 
 FOLDER = "dtypes"  # of the cache
@@ -17,7 +17,7 @@ _BYTES = 4096  # of a file at most
 class DtypeTrial:
     """What was found of `dtype`, a half precision, for `model` on this machine.
 
-    It holds for so many `threads`, and for these `switches` of instruction sets.
+    It holds for so many `threads`, and `where` the versions, CPU and switches are the same.
     `seconds` are those of its layers over ROWS, `single` of float32's, in the better way at each.
     `alike`: a row's bits do not depend on the rows beside it, in layers first, then in the model.
     """
@@ -28,7 +28,7 @@ class DtypeTrial:
     single: Times
     alike: bool
     threads: int = 1
-    switches: tuple[str, ...] = ()
+    where: str = ""
 
     def __post_init__(self) -> None:
         if self.dtype not in ("bfloat16", "float16"):
@@ -67,12 +67,12 @@ class DtypeTrial:
 
 
 def known() -> list[DtypeTrial]:
-    """What the cache holds for the switches as they are, by model and number of threads."""
+    """What the cache holds of this machine as it is, by model and number of threads."""
     found = []
     for path in (home("cache") / FOLDER).glob("*.json"):
         try:
             found.append(from_json(DtypeTrial, read_json(path, _BYTES)["found"]))
         except (FileNotFoundError, DamagedFileError, KeyError, ValueError):
             continue  # it is made again
-    here = (trial for trial in found if trial.switches == switches())
-    return sorted(here, key=lambda trial: (trial.model, trial.threads))
+    found = [trial for trial in found if trial.where == here()]
+    return sorted(found, key=lambda trial: (trial.model, trial.threads))

@@ -16,7 +16,7 @@ from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.scores import runs_exactly
+from ngtcli.decode.scores import rounds
 from ngtcli.decode.steps import Limits
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, Drafter, Drafters, draft_settings
@@ -41,8 +41,8 @@ from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.store import TrieReport, document_trie
 
 _MAY_DIFFER = (
-    "in half precision an answer given with others may differ from its own run where scores"
-    " nearly tie; --batch-size 1 gives that one"
+    "in half precision and int8 an answer given with others may differ from its own run where"
+    " scores nearly tie; --batch-size 1 gives that one"
 )
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read
 
@@ -212,9 +212,9 @@ class LocalSession(Session):
     ) -> Iterator[FinishedAnswer]:
         """As `Session.answers`.
 
-        In float32 each answer has the ids of its run alone. In half precision near ties may turn
-        out otherwise, as whenever passes have other shapes. A text's seconds are its share of the
-        passes (Batch). Raises UsageError where answers are to be exact and `size` is not 1.
+        In float32 each answer has the ids of its run alone. In half precision and int8 near ties
+        may turn out otherwise, as whenever passes have other shapes. A text's seconds are its share
+        of the passes (Batch). Raises UsageError where answers are to be exact and `size` is not 1.
         """
         model, settings, of = self.model, self.settings, session_of or (lambda key: self)
         if size != 1 and settings.exact == "on" and not model.plain_reason:
@@ -228,7 +228,7 @@ class LocalSession(Session):
             self.warn(f"prompts are answered one after another: {reason}")
         if reason or size == 1:
             return (_alone(of, *one) for one in prompts)
-        if settings.exact == "auto" and not runs_exactly(model.hf):
+        if settings.exact == "auto" and rounds(model.hf):
             self.warn(_MAY_DIFFER)
         return self._together(prompts, size, of)
 

@@ -122,9 +122,9 @@ def versions_and_cpu() -> tuple[str, ...]:
     return *versions, cpu(), *switches
 
 
-def switches() -> tuple[str, ...]:
-    """What is set of the switches of instruction sets, as NAME=VALUE."""
-    return tuple(f"{name}={os.environ[name]}" for name in _SWITCHES if name in os.environ)
+def here() -> str:
+    """A name for the versions, the CPU and the switches as they are."""
+    return key_of(*versions_and_cpu())
 
 
 @lru_cache(maxsize=1)
