@@ -20,7 +20,7 @@ from ngtcli.system.arrays import TYPES, Shapes, compared, note_compared, read_he
 from ngtcli.system.cache import PARTIAL, leftovers
 from ngtcli.system.storage import DamagedFileError, in_bounds, parse_json, private_folder
 
-BEGIN = 1 << 20  # bytes of the header and its spaces; guess: 5,000 arrays
+BEGIN = 1 << 22  # bytes of the header and its spaces: 30,000 arrays of usual names
 PADDING = ":pad"  # end of a padding's name
 _ALIGNED = 64  # bytes: a line of the CPU's cache, and what oneDNN aligns its own memory to
 _LEFT_S = 120.0  # a file that did not grow for so long is a killed run's; guess
