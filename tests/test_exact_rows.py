@@ -104,6 +104,26 @@ def test_a_layer_that_seldom_shows_the_number_of_rows_is_found() -> None:
         assert not layers_are_alike(unknown, [4, 8])
 
 
+class Router(nn.Module):
+    """Chooses of two experts one by a weight of its own, the softmax over the last dimension."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self._layer = layer.weight, (layer,)
+        self.down_proj_bias = nn.Parameter(torch.zeros(3, 4, dtype=torch.double))  # only added
+
+    def forward(self, given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scores = self._layer[0](given[None])[0].softmax(1)
+        return scores, *scores.topk(1)
+
+
+def test_what_chooses_experts_is_tried_as_a_layer() -> None:
+    router = Router(Rare(16, 24).double())
+    assert not layers_are_alike(router, [1, 2, 4, 36]) and layers_are_alike(router, [4, 8, 36])
+    router.other = nn.Parameter(torch.zeros(3, 4))
+    assert not layers_are_alike(router, [4, 8, 36])
+
+
 class Odd(nn.Linear):
     """Gives other numbers in passes of `odd` rows."""
 

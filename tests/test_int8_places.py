@@ -159,6 +159,14 @@ def test_each_expert_computes_the_rows_that_chose_it(rows: int, several: int, se
     assert torch.allclose(own(given, chosen, weights), true, rtol=1e-4, atol=1e-5)
 
 
+def test_weights_of_experts_may_be_wider_than_the_rows() -> None:
+    hf: Any = experts("mixtral")
+    quantize(hf)
+    rows, chosen, weights = routed(6, 4)
+    found, true = hf.experts(rows.bfloat16(), chosen, weights), hf.experts(rows, chosen, weights)
+    assert found.dtype == torch.bfloat16 and (found - true).norm() < 0.03 * true.norm()
+
+
 def test_an_expert_that_stands_for_none_adds_nothing() -> None:
     hf: Any = experts("mixtral")
     quantize(hf)

@@ -2,23 +2,31 @@
 
 import gc
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers import FakeBackend
 from test_int8 import WAY
 from test_int8_places import dequantized
 from tiny_models import FAMILIES, make_hf
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, T5Config
 
 from ngtcli.config import Settings
-from ngtcli.decode.load import int8_way
+from ngtcli.decode import memory_limits, probe
+from ngtcli.decode.load import int8_way, load_model
+from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
 from ngtcli.measure.options import find_shape
 from ngtcli.measure.shape_model import _shared, plan
 from ngtcli.measure.shape_model import make_hf as make_shape
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.weights import int8_order, quantize
+from ngtcli.weights import load_quantized as load_module
 from ngtcli.weights.int8 import Int8Embedding, Int8Linear
 from ngtcli.weights.load_quantized import load_quantized, quantized_share
 from ngtcli.weights.quantize import quantized_bytes
@@ -94,6 +102,46 @@ def test_other_layers_and_experts_are_read_and_kept_as_integers(
     assert (scores(first) - true).norm() < 0.08 * true.norm()  # inputs are rounded as well
     assert quantized_share(first) > 0.8
     assert not any(parameter.ndim == 3 for parameter in first.parameters())
+
+
+def test_where_no_opaque_tensors_are_made_experts_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (int8_order, quantize, load_module):
+        monkeypatch.setattr(module, "makes_opaque", lambda: False)
+    config = AutoConfig.for_model("mixtral", **{**SMALL, **MORE["mixtral"]})
+    hf = AutoModelForCausalLM.from_config(config).eval()
+    found, report = loaded(saved(tmp_path, hf))
+    assert not any(report.values()) and 0 < quantized_share(found) < 0.5
+    assert sum(parameter.ndim == 3 for parameter in found.parameters()) == 4
+    assert (scores(found) - scores(hf)).norm() < 0.08 * scores(hf).norm()
+
+
+def test_scores_of_a_quantised_model_are_compared_as_of_one_that_rounds(tmp_path: Path) -> None:
+    hf, _ = loaded(saved(tmp_path, make_hf("llama")))
+    found = list(probe._references(target_model(hf, Tokenizer(FakeBackend()), "int8"), 8))
+    assert len(found) == 2 and not any(one.exact for one in found)
+
+
+@pytest.mark.parametrize("name", ["none", "int8"])
+def test_integers_of_which_nothing_is_said_are_refused(name: str, tmp_path: Path) -> None:
+    hf = make_hf("llama")
+    state = {n: w.to(torch.int8) if "proj" in n else w for n, w in hf.state_dict().items()}
+    shutil.copy(BUILTIN_PATH / "tokenizer.json", saved(tmp_path, hf, state_dict=state))
+    with pytest.raises(ModelError, match="its weights are integers"):
+        load_model(str(tmp_path), "cpu", quantize=name)
+
+
+def test_what_is_no_decoder_is_an_error_where_it_does_not_fit_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, make_hf("llama"))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(BUILTIN_PATH / name, tmp_path)
+    T5Config(d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2).save_pretrained(tmp_path)
+    monkeypatch.setattr(memory_limits, "free_memory", lambda _: 10)
+    with pytest.raises(ModelError, match="not a decoder"):
+        load_model(str(tmp_path), "cpu", "float32")
 
 
 @pytest.mark.parametrize(("positions", "told"), [(64, []), (4096, ["only 17% of its weights"])])

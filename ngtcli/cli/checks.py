@@ -112,15 +112,20 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
         from ngtcli.engines.vllm_arguments import check
 
         check(settings)
-    if settings.quantize != "none":
-        idle = {"--no-packed": flags.get("packed") is False, "--compile": flags.get("compile")}
-        refuse_with(f"--quantize {settings.quantize}", idle, "Leave it out.")
+    refuse_unquantized(flags, settings)
     greedy = not settings.temperature and "temperature" not in flags
     for about in given:
         if greedy and about.sampled and flags[about.name] != about.default:
             what = "does nothing at temperature 0, where the likeliest token is taken"
             raise UsageError(f"{about.flag} {what}", "Give --temperature as well.")
     _refuse_drafting([about for about in given if about.method and flags[about.name]], settings)
+
+
+def refuse_unquantized(flags: Mapping[str, Any], settings: Settings) -> None:
+    """Raise UsageError for a flag that has no effect on a quantised model."""
+    if settings.quantize != "none":
+        idle = {"--no-packed": flags.get("packed") is False, "--compile": flags.get("compile")}
+        refuse_with(f"--quantize {settings.quantize}", idle, "Leave it out.")
 
 
 def _refuse_drafting(given: Sequence[Setting], settings: Settings) -> None:

@@ -16,7 +16,14 @@ import typer
 import yaml
 
 from ngtcli import __version__
-from ngtcli.cli.checks import LIVE, REPLAY, TUNE, check_combination, check_session
+from ngtcli.cli.checks import (
+    LIVE,
+    REPLAY,
+    TUNE,
+    check_combination,
+    check_session,
+    refuse_unquantized,
+)
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import (
     OF_OWN_ENGINE,
@@ -161,6 +168,7 @@ def read_plan(given: TuneFlags, flags: dict[str, Any]) -> Plan:
     if clash := next((name for name in axes if name in flags), None):
         raise UsageError(f"{clash} is both swept and given", f"Leave out --{clash}.")
     resolved, preset = resolve(flags, given.preset, "summarize")
+    refuse_unquantized(flags, resolved.settings)
     base, remark = _base(resolved, list(axes))
     cells = grid(axes, base)
     if texts and (given.prompts or given.replay):

@@ -20,6 +20,7 @@ from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.weights.int8 import Way, choose_least, find_way
 from ngtcli.weights.load_quantized import load_quantized
 from ngtcli.weights.packed import pack_if_it_pays
+from ngtcli.weights.quantize import stores_integers
 
 Notify = Callable[[str], None]
 
@@ -71,10 +72,16 @@ class _Checkpoint:
 
     def read(self, dtype: Any) -> Any:
         """The `transformers` model; the dtype "auto" is the checkpoint's own. Raises ModelError."""
-        if line := memory_words(self.path, self.config(), self.device, dtype, self.way is not None):
-            self.warn(f"{self.name}: {line}")
+        config, whole = self.config(), self.way is not None
         with loading(self.name), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
+            if line := memory_words(self.path, config, self.device, dtype, whole):
+                self.warn(f"{self.name}: {line}")
+            if stores_integers(self.path) and not getattr(config, "quantization_config", None):
+                raise ModelError(
+                    f"{self.name}: its weights are integers, of which config.json says nothing",
+                    "Name the checkpoint that they were made of.",
+                )
             if self.way is not None:
                 hf, report = load_quantized(self.path, dtype, self.way, self.warn, self.progress)
             else:

@@ -23,37 +23,50 @@ _NUMBERS = 1 << 17  # compared of each layer and size; guess: ten times what sho
 _SINGLE = 8  # rows computed in passes of the smallest size, of each draw; guess
 
 
-def layers_are_alike(hf: nn.Module, sizes: Sequence[int]) -> bool:
+def layers_are_alike(hf: Any, sizes: Sequence[int]) -> bool:
     """Whether all do in passes of these sizes, rising; of layers of one kind and size one.
 
-    False where weights belong to no linear layer or embedding, as those of experts.
+    A layer is what has no weight of several dimensions but `weight`, (out, in): those that choose
+    experts, too. False where there are others, as those of experts; a bias is only added.
     """
-    kinds: dict[tuple[Any, ...], nn.Module] = {}
+    kinds: dict[tuple[Any, ...], tuple[Any, tuple[int, int]]] = {}
     for module in hf.modules():
         if hasattr(module, "in_features") and hasattr(module, "out_features"):
-            kinds.setdefault((type(module), module.in_features, module.out_features), module)
-        elif not hasattr(module, "num_embeddings"):
-            if any(parameter.ndim > 1 for parameter in module.parameters(recurse=False)):
+            size = module.out_features, module.in_features
+        elif hasattr(module, "num_embeddings"):
+            continue
+        else:
+            own = {n: p.shape for n, p in module.named_parameters(recurse=False) if p.ndim > 1}
+            shapes = [shape for name, shape in own.items() if not name.endswith("bias")]
+            if not shapes:
+                continue
+            if shapes != [own.get("weight")] or len(shapes[0]) != 2:
                 return False
+            size = shapes[0]
+        kinds.setdefault((type(module), *size), (module, size))
     dtype = getattr(hf, "dtype", None) or next(hf.parameters()).dtype
-    return all(is_alike(layer, dtype, sizes) for layer in kinds.values())
+    return all(is_alike(layer, size, dtype, sizes) for layer, size in kinds.values())
 
 
 @torch.inference_mode()
-def is_alike(layer: Any, dtype: torch.dtype, sizes: Sequence[int]) -> bool:
-    """Whether a layer does, for rows of this dtype."""
-    source = torch.Generator().manual_seed(0)
-    most = max(_SINGLE, sizes[-1])
-    for _ in range(-(-_NUMBERS // (_SINGLE * layer.out_features))):
-        rows = torch.randn((1, most, layer.in_features), generator=source).to(dtype)
-        least = min(sizes[0], _SINGLE)
-        true = torch.cat(
-            [layer(rows[:, at : at + least]) for at in range(0, _SINGLE - least + 1, least)], 1
-        )
-        for size in sizes:
-            found = layer(rows[:, :size])[:, : true.shape[1]]
-            if not torch.equal(found, true[:, : found.shape[1]]):
-                return False
+def is_alike(layer: Any, size: tuple[int, int], dtype: torch.dtype, sizes: Sequence[int]) -> bool:
+    """Whether a layer of a size, (out, in), does for rows of this dtype, in all that it gives."""
+
+    def given(rows: Tensor) -> list[Tensor]:
+        found = layer(rows if hasattr(layer, "in_features") else rows[0])  # as models give them
+        found = found if isinstance(found, tuple) else (found,)
+        return [one.reshape(rows.shape[1], -1) for one in found]
+
+    source, (outputs, inputs) = torch.Generator().manual_seed(0), size
+    most, least = max(_SINGLE, sizes[-1]), min(sizes[0], _SINGLE)
+    for _ in range(-(-_NUMBERS // (_SINGLE * outputs))):
+        rows = torch.randn((1, most, inputs), generator=source).to(dtype)
+        parts = [given(rows[:, at : at + least]) for at in range(0, _SINGLE - least + 1, least)]
+        true = [torch.cat(part) for part in zip(*parts, strict=True)]
+        for count in sizes:
+            for found, own in zip(given(rows[:, :count]), true, strict=True):
+                if not torch.equal(found[: len(own)], own[:count]):
+                    return False
     return True
 
 

@@ -112,5 +112,5 @@ def scores_are_not_numbers(name: str) -> ModelError:
     """The error for a model whose scores at some place are NaN or all infinite."""
     return ModelError(
         f"{name}: the model's scores are not numbers",
-        "Try --dtype float32; if that is what it runs in, its weights are damaged.",
+        "Try --dtype float32 without --quantize; if it runs so, its weights are damaged.",
     )

@@ -151,7 +151,8 @@ def experts_forward(
     out = torch.cat(parts)
     if self.has_post_expert_norm:
         out = self.post_expert_norm(out)
-    out = torch.empty_like(out).index_copy_(0, order, out * top_k_weights.flatten()[order, None])
+    out = out * top_k_weights.flatten()[order, None]  # may be float32 between layers of less
+    out = torch.empty_like(out).index_copy_(0, order, out)
     return out.view(rows, several, -1).sum(1).to(hidden_states.dtype)
 
 

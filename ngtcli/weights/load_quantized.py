@@ -55,13 +55,14 @@ def load_quantized(
     with suppress(OSError):  # it has none
         hf.generation_config = GenerationConfig.from_pretrained(path)
     hf.config._name_or_path = path  # a part of what trials are stored under
+    hf = use_between(hf, dtype)
     progress(words(hf, time.perf_counter() - begin, done))
     if (share := quantized_share(hf)) < _MOST:
         warn(
             f"{path}: only {share:.0%} of its weights are in 8 bits; --quantize int8 leaves the"
             " others as they are"
         )
-    return use_between(hf, dtype), report
+    return hf, report
 
 
 def _about(path: str) -> dict[str, Any]:
@@ -184,8 +185,8 @@ def words(hf: Any, seconds: float, done: str = "Quantised") -> str:
     """What was quantised, or read from the cache, as a line."""
     whole = sum(m.packed.numel() for m in hf.modules() if isinstance(m, Int8Linear))
     rest = sum(p.nbytes for p in hf.parameters() if p.is_floating_point())
-    name = str(hf.dtype).removeprefix("torch.")
+    rest += sum(m.held.nbytes for m in hf.modules() if isinstance(m, WideEmbedding))
     return (
         f"{done} {whole / 1e6:,.0f} MB of weights in int8 in {seconds:.1f} s;"
-        f" {rest / 1e6:,.0f} MB stay in {name}."
+        f" {rest / 1e6:,.0f} MB of others."
     )

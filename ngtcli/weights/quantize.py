@@ -260,6 +260,12 @@ def _tensors(folder: Path) -> dict[str, Any] | None:
     return found
 
 
+def stores_integers(path: str) -> bool:
+    """Whether weights in safetensors of a folder are integers of 8 bits; masks may be."""
+    tensors = (_tensors(Path(path)) or {}).items()
+    return any(name.endswith("weight") and one.get_dtype() in ("I8", "U8") for name, one in tensors)
+
+
 def _dtype(slices: Iterable[Any]) -> torch.dtype:
     """The dtype of most tensors, so that none is converted before it is quantised."""
     found = [_DTYPES.get(one.get_dtype()) for one in slices]

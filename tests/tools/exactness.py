@@ -59,6 +59,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "phi3": {"sliding_window": None},
     "olmo2": {},
     "mixtral": {"sliding_window": None, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
+    "gpt_oss": {"sliding_window": 64, "num_local_experts": 4, "num_experts_per_tok": 2},
     "stablelm": {"num_key_value_heads": 4},
     "granite": {},
     "gpt_neox": {},
