@@ -14,15 +14,18 @@ from typing import Any
 import pytest
 import torch
 from helpers import ngt
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from test_quantize import WAY, saved, scores
 from tiny_models import make_hf
 
 from ngtcli.model_files.quantized import kept, kept_file
-from ngtcli.system.array_stream import ArrayWriter
+from ngtcli.system.array_stream import BEGIN, PADDING, ArrayWriter, map_arrays
 from ngtcli.system.storage import home
 from ngtcli.weights import load_quantized as module
 from ngtcli.weights.int8_order import makes_opaque
 from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
+from ngtcli.weights.quantized_weights import Weights, tensors_of
 from ngtcli.weights.trials import what_matters
 
 pytestmark = pytest.mark.skipif(
@@ -76,7 +79,17 @@ def test_damage_costs_quantising_again(loads: Loads) -> None:
     first, rng = loads(), random.Random(0)
     whole = loads.file.read_bytes()
     cases = [whole[:keep] for keep in (0, 7, 40, 4096, -1)] + [os.urandom(5000), whole + b"\0"]
-    for place in (100, len(whole) // 2, len(whole) - 100, len(whole) - 41, len(whole) - 1):
+    for place in (
+        2,
+        20,
+        100,
+        900,
+        BEGIN - 1,
+        len(whole) // 2,
+        len(whole) - 100,
+        len(whole) - 41,
+        len(whole) - 1,
+    ):
         broken = bytearray(whole)
         broken[place] ^= 1 << rng.randrange(8)
         cases.append(bytes(broken))
@@ -85,6 +98,45 @@ def test_damage_costs_quantising_again(loads: Loads) -> None:
         assert torch.equal(loads(), first)
         assert loads.quantised == done
         assert len(loads.said) == 1 and "made again" in loads.said.pop()
+
+
+def test_a_kept_file_is_one_of_safetensors(tmp_path: Path) -> None:
+    """Others read it, whatever the types and sizes; so far as it is not finished, nobody does."""
+    source = torch.Generator().manual_seed(0)
+    wide = torch.randn(3, 7, generator=source)
+    dtypes = torch.int8, torch.int64, torch.bool, torch.bfloat16, torch.float16, torch.float64
+    given = {str(dtype): (wide * 9).to(dtype) for dtype in dtypes}
+    given |= {"whole": torch.ones(16, 64), "none": torch.ones(0, 5), "one": torch.tensor(7)}
+    weights, path = Weights(tmp_path), tmp_path / "weights.safetensors"
+    for name, tensor in given.items():
+        weights.add(name, tensor)
+    assert weights._file is not None
+    with pytest.raises(SafetensorError):
+        load_file(f"/dev/fd/{weights._file._file.fileno()}")
+    mapped = weights.finish(path, {"unused": ["é\udc80"]})
+    again = tensors_of(*map_arrays(path, {"unused": ["é\udc80"]})[:2])
+    theirs = {name: one for name, one in load_file(path).items() if not name.endswith(PADDING)}
+    for found in (mapped, again, theirs):
+        assert found.keys() == given.keys()
+        for name, tensor in given.items():
+            assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
+    weights.discard()
+    assert all(one.data_ptr() % 64 == 0 for one in again.values() if one.numel())
+
+
+def test_what_a_file_cannot_hold_is_in_memory(tmp_path: Path) -> None:
+    said = list[str]()
+    weights = Weights(tmp_path, tell=said.append)
+    given = {"a": torch.ones(3), "b": torch.ones(2, dtype=torch.complex128), "c": torch.ones(1)}
+    for name, tensor in given.items():
+        weights.add(name, tensor)
+    found = weights.finish(tmp_path / "a.safetensors")
+    assert found.keys() == given.keys() and said.pop().endswith("numbers of the type complex128")
+    weights = Weights(tmp_path, tell=said.append)
+    weights.add("a" * BEGIN, given["a"])
+    (kept,) = weights.finish(tmp_path / "a.safetensors").values()
+    assert torch.equal(kept, given["a"]) and "too many" in said.pop()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_changed_checkpoint_is_quantised_again(loads: Loads) -> None:
@@ -139,7 +191,7 @@ def test_a_full_disk_costs_a_line_and_leaves_nothing(
 
 def test_a_file_that_grows_without_end_is_not_there_before_it_is_finished(loads: Loads) -> None:
     writer = ArrayWriter(loads.file.parent)
-    writer.add("a", "int8", [3], [b"abc"])
+    writer.add("a", "int8", [3], b"abc")
     if hasattr(os, "O_TMPFILE"):
         assert not list(loads.file.parent.iterdir())
     loads()
@@ -166,7 +218,7 @@ def test_where_files_have_names_those_of_killed_runs_are_removed(
     second.finish(loads.file, {})
     first.discard()
     second.discard()
-    assert [p.name for p in loads.file.parent.glob("*.int8")] == [loads.file.name]
+    assert [p.name for p in loads.file.parent.glob("*.safetensors")] == [loads.file.name]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -215,7 +267,7 @@ def test_two_starts_at_once_give_one_whole_file(loads: Loads) -> None:
         ArrayWriter.add = real  # type: ignore[method-assign]
     assert loads.quantised == 2 and torch.equal(said[1], first)
     assert torch.equal(loads(), first) and loads.quantised == 2 and not loads.said
-    assert len(list(loads.file.parent.glob("*.int8"))) == 1
+    assert len(list(loads.file.parent.glob("*.safetensors"))) == 1
 
 
 def test_trials_of_the_first_start_count_at_the_second(loads: Loads) -> None:

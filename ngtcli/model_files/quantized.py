@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.model_files.checkpoint import WEIGHTS
-from ngtcli.system.array_stream import read_index
+from ngtcli.system.arrays import read_header
 from ngtcli.system.remembered import versions_and_cpu
-from ngtcli.system.storage import DamagedFileError, home, key_of
+from ngtcli.system.storage import DamagedFileError, home, key_of, parse_json
 
 _FOLDER = "quantized"  # of the cache
 
@@ -32,7 +32,7 @@ def kept_file(folder: str) -> Path:
 
     Raises UsageError as `home`.
     """
-    return kept_folder() / f"{key_of(os.path.realpath(folder), *versions_and_cpu())}.int8"
+    return kept_folder() / f"{key_of(os.path.realpath(folder), *versions_and_cpu())}.safetensors"
 
 
 def identity(folder: str) -> dict[str, Any]:
@@ -49,10 +49,10 @@ def identity(folder: str) -> dict[str, Any]:
 def kept() -> Iterator[Kept]:
     """What the cache holds, in the order of the folders' names."""
     found = []
-    for path in kept_folder().glob("*.int8"):
+    for path in kept_folder().glob("*.safetensors"):
         try:
-            folder = read_index(path)[0]["about"]["folder"]
+            folder = parse_json(read_header(path)[0]["about"], dict)["folder"]
             found.append(Kept(str(folder), path.stat().st_size))
-        except (OSError, DamagedFileError, KeyError, TypeError):
+        except (OSError, DamagedFileError, KeyError):
             continue  # it is made again
     yield from sorted(found, key=lambda one: one.folder)

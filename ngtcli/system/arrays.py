@@ -36,9 +36,13 @@ if TYPE_CHECKING:  # numpy comes with safetensors, and light commands want neith
 
 Arrays = dict[str, Any]  # numpy arrays by their names
 Metadata = dict[str, str]
+Shapes = dict[str, tuple[str, list[int]]]  # dtypes, by their names in safetensors, and shapes
 
 ANY = -1  # as many columns as there are, one at least
-_TYPES = {"I32": "int32", "F32": "float32", "U64": "uint64", "U8": "uint8"}
+TYPES = {
+    "BOOL": "bool", "U8": "uint8", "U64": "uint64", "I8": "int8", "I32": "int32", "I64": "int64",
+    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+}  # fmt: skip
 _SMALL = 1000  # most bytes of what is stored of a check
 _RACE_NS = 2_000_000_000  # a file this young may change without a new time; guess
 
@@ -172,7 +176,7 @@ class ArrayFile:
     ) -> tuple[Arrays, Metadata]:
         import numpy as np
 
-        metadata, found = _header(path, self.most)
+        metadata, found = read_header(path, self.most)
         if any(metadata.get(n) != v for n, v in {**wanted, "format": self.format}.items()):
             raise DamagedFileError("another version or another file's content")
         if found.keys() != self.arrays.keys():
@@ -183,8 +187,8 @@ class ArrayFile:
             whole = np.memmap(path, np.uint8, mode).view(np.ndarray)
             at = 8 + int.from_bytes(whole[:8].tobytes(), "little")
             for name, (kind, shape) in found.items():
-                end = at + math.prod(shape) * np.dtype(_TYPES[kind]).itemsize
-                arrays[name] = whole[at:end].view(_TYPES[kind]).reshape(shape)
+                end = at + math.prod(shape) * np.dtype(TYPES[kind]).itemsize
+                arrays[name] = whole[at:end].view(TYPES[kind]).reshape(shape)
                 at = end
         except (OSError, ValueError, MemoryError) as error:
             raise DamagedFileError(f"unreadable ({error})") from None
@@ -192,14 +196,14 @@ class ArrayFile:
             raise DamagedFileError("it was replaced while it was opened, or arrays at odd places")
         return {name: arrays[name] for name in self.arrays}, metadata
 
-    def _check_shapes(self, found: Mapping[str, tuple[str, list[int]]]) -> None:
+    def _check_shapes(self, found: Shapes) -> None:
         """Raise DamagedFileError unless these arrays are as they are declared."""
         lengths: dict[str, set[int]] = {}
         for name, declared in self.arrays.items():
             kind, shape = found[name]
             columns = shape[1] if len(shape) == 2 else 0
             fits = columns == declared.columns or (declared.columns == ANY and columns > 0)
-            if _TYPES.get(kind) != declared.dtype or not fits or not 1 <= len(shape) <= 2:
+            if TYPES.get(kind) != declared.dtype or not fits or not 1 <= len(shape) <= 2:
                 raise DamagedFileError("arrays of another type")
             lengths.setdefault(declared.rows or name, set()).add(shape[0])
         if any(len(of_one) > 1 for of_one in lengths.values()):
@@ -210,13 +214,7 @@ class ArrayFile:
         return largest(home("cache") / self.folder, f"{family}.*{self.suffix}")
 
 
-def read_header(path: Path) -> tuple[Metadata, dict[str, int]]:
-    """An array file's metadata and the rows of each array. Raises OSError, DamagedFileError."""
-    metadata, arrays = _header(path, None)
-    return metadata, {name: shape[0] if shape else 0 for name, (_, shape) in arrays.items()}
-
-
-def _header(path: Path, most: int | None) -> tuple[Metadata, dict[str, tuple[str, list[int]]]]:
+def read_header(path: Path, most: int | None = None) -> tuple[Metadata, Shapes]:
     """The metadata, and dtype and shape of each array in the order of their places.
 
     Raises FileNotFoundError, and DamagedFileError for what is not a regular file, has more than

@@ -133,7 +133,7 @@ def trie_folder() -> Path:
 def describe(path: Path) -> CacheFile | None:
     """The description of a trie, datastore or background; None for any other file."""
     try:
-        meta, rows = read_header(path)
+        meta, arrays = read_header(path)
         common: dict[str, Any] = {
             "path": path,
             "key": meta["key"],
@@ -142,15 +142,15 @@ def describe(path: Path) -> CacheFile | None:
             "documents": tuple(map(str, parse_json(meta["documents"], list))),
             "created": float(meta["created"]),
         }
-        if rows.keys() == TRIES.arrays.keys():
+        if arrays.keys() == TRIES.arrays.keys():
             n, lp = int(meta["n"]), int(meta["lp"])
-            return TrieFile(n=n, lp=lp, nodes=rows["token"], **common)
-        if rows.keys() == DATASTORES.arrays.keys():
+            return TrieFile(n=n, lp=lp, nodes=arrays["token"][1][0], **common)
+        if arrays.keys() == DATASTORES.arrays.keys():
             return DatastoreFile(name=meta["name"], **common)
-        if rows.keys() == BACKGROUNDS.arrays.keys():
+        if arrays.keys() == BACKGROUNDS.arrays.keys():
             words: dict[str, Any] = {name: meta[name] for name in ("name", TOKENIZER, "model")}
             return BackgroundFile(nodes=int(meta["nodes"]), **words, **common)
-    except (DamagedFileError, OSError, KeyError, ValueError):
+    except (DamagedFileError, OSError, LookupError, ValueError):
         pass
     return None
 

@@ -77,7 +77,7 @@ def _from_cache(
     """The model of a file of the cache. Raises OSError, DamagedFileError."""
     if not wanted:
         raise FileNotFoundError(path)
-    arrays, about = map_arrays(kept_file(wanted["folder"]), wanted)
+    whole, shapes, about = map_arrays(kept_file(wanted["folder"]), wanted)
     try:
         known = {
             (outputs, inputs): SizeOrder(order, bytes.fromhex(told))
@@ -87,8 +87,8 @@ def _from_cache(
     except (KeyError, TypeError, ValueError):
         raise DamagedFileError("it is told otherwise") from None
     hf, layers = empty_model(config), Layers(way, packer=Packer(known))
-    layers.find(hf, arrays)
-    layers.fill(hf, tensors_of(arrays), dtype)
+    layers.find(hf, shapes)
+    layers.fill(hf, tensors_of(whole, shapes), dtype)
     return hf, {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": unused}
 
 

@@ -4,6 +4,7 @@ What went to the file is mapped at the end. So a model is filled from the file a
 at later ones, and it is in memory once.
 """
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ngtcli.errors import reason_of
-from ngtcli.system.array_stream import ArrayWriter, Stored
+from ngtcli.system.array_stream import BEGIN, PADDING, ArrayWriter
+from ngtcli.system.arrays import TYPES, Shapes
 
 Tensors = dict[str, Tensor]
 Notify = Callable[[str], object]
@@ -38,8 +40,9 @@ class Weights:
     def add(self, name: str, tensor: Tensor) -> None:
         """Take a tensor; it is not changed, and not needed any more where it went to the file."""
         if (file := self._file) is not None:
-            kind, data = str(tensor.dtype).removeprefix("torch."), _bytes(tensor)
-            self._try(lambda: file.add(name, kind, tensor.shape, [data]))
+            kind = str(tensor.dtype).removeprefix("torch.")
+            data = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
+            self._try(lambda: file.add(name, kind, tensor.shape, data))
         if self._file is None:
             self._tensors[name] = tensor
 
@@ -47,7 +50,7 @@ class Weights:
         """All tensors; the file, if there is one, is `path` then, or is not kept."""
         if (file := self._file) is not None and path is not None:
             self._try(lambda: file.finish(path, about or {}))
-        return self._tensors if self._file is None else tensors_of(self._file.arrays())
+        return self._tensors if self._file is None else tensors_of(*self._file.mapped())
 
     def discard(self) -> None:
         """Remove what was written, unless it is finished."""
@@ -66,22 +69,20 @@ class Weights:
         except OSError as error:
             self._tell(f"quantised weights are not kept: {reason_of(error)}")
             if (file := self._file) is not None:
-                self._tensors = {n: one.clone() for n, one in tensors_of(file.arrays()).items()}
+                self._tensors = {n: one.clone() for n, one in tensors_of(*file.mapped()).items()}
                 file.discard()
                 self._file = None
 
 
-def _bytes(tensor: Tensor) -> Any:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
-
-
-def tensors_of(arrays: dict[str, Stored]) -> Tensors:
-    """The arrays of a file as tensors in its memory."""
-    return {name: _tensor(one) for name, one in arrays.items()}
-
-
-def _tensor(stored: Stored) -> Tensor:
-    dtype = getattr(torch, stored.kind)
-    if not len(stored.data):
-        return torch.empty(stored.shape, dtype=dtype)
-    return torch.frombuffer(stored.data, dtype=dtype).view(stored.shape)
+def tensors_of(whole: Any, shapes: Shapes) -> Tensors:
+    """The arrays of a mapped file as tensors in its memory."""
+    tensors, at = Tensors(), BEGIN
+    for name, (kind, shape) in shapes.items():
+        dtype, count = getattr(torch, TYPES[kind]), math.prod(shape)
+        if not count:
+            tensors[name] = torch.empty(shape, dtype=dtype)
+        elif not name.endswith(PADDING):
+            flat = torch.frombuffer(whole, dtype=dtype, count=count, offset=at)
+            tensors[name] = flat.view(shape)
+        at += count * dtype.itemsize
+    return tensors
