@@ -264,7 +264,7 @@ _SMALLEST = 1 << 20
 # hundred times as slow (2,048 × 2,048, bfloat16, Zen 4: 30 ms, packed 0.2). Guess.
 _SMALLEST_HALF = 1 << 10
 _SHAPES = 3  # of layers, those with the most bytes: nearly all of a model; guessed
-COLD = 64e6  # bytes of layers of one shape that take turns, more than most caches hold; guessed
+_COLD = 64e6  # bytes of layers of one shape that take turns, more than most caches hold; guessed
 _LARGEST = 256e6  # bytes of a layer that is timed: packing an output layer of 1 GB takes seconds
 # Root mean square of the difference over that of the result. Derived: sums in another order differ
 # by 1e-7 to 1e-6 in float32, and results rounded to bfloat16 by 2e-3; float16 has 3 bits more.
@@ -397,7 +397,7 @@ def samples(places: Sequence[Place]) -> list[tuple[list[Any], int]]:
     timed = [shape for shape in shapes if each[shape] <= _LARGEST] or list(shapes)
     largest = sorted(timed, key=lambda shape: each[shape] * len(shapes[shape]), reverse=True)
     return [
-        (shapes[shape][: max(1, int(COLD / each[shape]))], len(shapes[shape]))
+        (shapes[shape][: max(1, int(_COLD / each[shape]))], len(shapes[shape]))
         for shape in largest[:_SHAPES]
     ]
 
