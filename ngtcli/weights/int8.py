@@ -256,7 +256,7 @@ def _padded(layers: Sequence[Int8Linear]) -> tuple[tuple[int, int], ...]:
                 layer.way = replace(layer.way, least=least)
                 begin = time.perf_counter()
                 layer(inputs[at])
-                best[padded, at] = min(time.perf_counter() - begin, best[padded, at])
+                best[padded, at] = min(time.perf_counter() - begin, best[padded, at].item())
                 layer.way = replace(layer.way, least=1)
     totals: dict[tuple[int, int], Tensor] = {}
     for layer, seconds in zip(layers, best.T, strict=True):
