@@ -10,6 +10,7 @@ layers.
 import gc
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -111,9 +112,8 @@ def remembered_dtype(
     """Where the trial of a checkpoint is kept."""
     about = type(config).__name__, config.to_json_string(use_diff=False)
     parts = (name, name_of(half), *about, quantized)
-    return Remembered(
-        FOLDER, torch.device("cpu"), parts, lambda s: from_json(DtypeTrial, s), to_json
-    )
+    read, cpu = partial(from_json, DtypeTrial), torch.device("cpu")
+    return Remembered(FOLDER, cpu, parts, read, to_json, of_more=True)
 
 
 def try_dtype(hf: Any, name: str) -> DtypeTrial:
@@ -123,7 +123,7 @@ def try_dtype(hf: Any, name: str) -> DtypeTrial:
     """
     places, dtype = worth_packing(hf), name_of(hf.dtype)
     if not places:  # nothing is known to be quicker
-        return DtypeTrial(name, dtype, (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), False)
+        return DtypeTrial(name, dtype, (), (), False)
     own, single = try_packing(places, hf.dtype, torch.float32)
     remembered_trial(hf).save(own)
     others = single.packed if single.agrees else single.unpacked

@@ -169,7 +169,7 @@ def find_way() -> Way:
     Raises ModelError where there is none.
     """
     cpu, read = torch.device("cpu"), partial(from_json, _Found)
-    stored: Remembered[_Found] = Remembered("int8", cpu, (), read, to_json)
+    stored: Remembered[_Found] = Remembered("int8", cpu, (), read, to_json, of_more=True)
     found = stored.find(_try, timed=True)
     if found.way is None:
         raise ModelError(
@@ -235,7 +235,8 @@ class _Padded:
 def choose_least(hf: Any) -> None:
     """Set the least number of rows for each size of layer: as stored, or tried now."""
     layers = [module for module in hf.modules() if isinstance(module, Int8Linear)]
-    found = remembered("int8", hf, _Padded).find(lambda: _Padded(_padded(layers)), timed=True)
+    stored = remembered("int8", hf, _Padded, of_more=True)
+    found = stored.find(lambda: _Padded(_padded(layers)), timed=True)
     for layer in layers:
         if (layer.out_features, layer.in_features) in found.sizes:
             layer.way = replace(layer.way, least=_LEAST)
