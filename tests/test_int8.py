@@ -14,13 +14,20 @@ from torch import Tensor, nn
 from ngtcli.decode.recording import record
 from ngtcli.errors import ModelError
 from ngtcli.weights import int8, int8_order
-from ngtcli.weights.int8 import Int8Embedding, Int8Linear, Way, layer_of, quantized
+from ngtcli.weights.int8 import Int8Embedding, Int8Linear, Way, quantized
 from ngtcli.weights.int8_order import ORDERS, Packer, find_order, layout, ordered, packed_weight
 from ngtcli.weights.packed import elements
 
 WAYS = [way for way in (Way(most=127), Way(most=63), Way(signed=True)) if int8._is_right(way)]
 WAY = WAYS[0] if WAYS else None
 pytestmark = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+
+
+def layer_of(weight: Tensor, bias: Any, way: Way, packer: Packer) -> Int8Linear:
+    """The layer of a weight (out, in) of any floating dtype."""
+    whole, scale = quantized(weight)
+    data = packer.pack(whole)
+    return Int8Linear(packer.opaque(data, *whole.shape), scale, bias, way, data)
 
 
 def made(

@@ -19,7 +19,7 @@ import torch
 from ngtcli.decode.calibration import seconds_of_a_pass
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.model import TargetModel
-from ngtcli.model_files.dtypes import FOLDER, ROWS, DtypeTrial
+from ngtcli.model_files.dtypes import FOLDER, ROWS, DtypeTrial, name_of
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered, here
 from ngtcli.weights.packed import remembered_trial, try_packing, worth_packing
@@ -27,11 +27,6 @@ from ngtcli.weights.packed import remembered_trial, try_packing, worth_packing
 _TOKENS = 900  # of a text for which exactness is tried: kept for all up to 1,024 places
 _SHORT, _REPEATS = 64, 4  # tokens before the passes of a quantised model, and passes; guess
 _HALVES = (torch.bfloat16, torch.float16)
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """As settings name it."""
-    return str(dtype).removeprefix("torch.")
 
 
 def half_of(config: Any) -> torch.dtype | None:

@@ -13,6 +13,11 @@ LEAST_GAIN = 1.1  # float32's seconds over the dtype's own; guess, as for packin
 _BYTES = 4096  # of a file at most
 
 
+def name_of(dtype: object) -> str:
+    """A torch.dtype as settings name it."""
+    return str(dtype).removeprefix("torch.")
+
+
 @dataclass(frozen=True, slots=True)
 class DtypeTrial:
     """What was found of `dtype`, a half precision, for `model` on this machine.

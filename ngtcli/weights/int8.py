@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from ngtcli.errors import ModelError
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
-from ngtcli.weights.int8_order import Packer, layout, packed_weight
+from ngtcli.weights.int8_order import layout, packed_weight
 from ngtcli.weights.packed import elements, quickest
 from ngtcli.weights.trials import remembered
 
@@ -269,10 +269,3 @@ def _padded(layers: Sequence[Int8Linear]) -> tuple[tuple[int, int], ...]:
 def is_quantized(hf: nn.Module) -> bool:
     """Whether some layers of a model are quantised."""
     return any(isinstance(module, Int8Linear) for module in hf.modules())
-
-
-def layer_of(weight: Tensor, bias: Any, way: Way, packer: Packer) -> Int8Linear:
-    """The layer of a weight (out, in) of any floating dtype."""
-    whole, scale = quantized(weight)
-    data = packer.pack(whole)
-    return Int8Linear(packer.opaque(data, *whole.shape), scale, bias, way, data)

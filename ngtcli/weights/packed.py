@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ngtcli.model_files.dtypes import ROWS, Times
+from ngtcli.model_files.dtypes import ROWS, Times, name_of
 from ngtcli.system.remembered import Remembered
 from ngtcli.weights.trials import remembered
 
@@ -328,7 +328,7 @@ def pack_if_it_pays(
     packs = wanted and trial.pays(drafts or half)  # it decides bits: with drafts and without
     one, few, _ = trial.packed if packs else trial.unpacked
     if half and (times := few / one) > _SLOW:
-        name = str(hf.dtype).removeprefix("torch.")
+        name = name_of(hf.dtype)
         warn(
             f"{name} is slow on this CPU: checking a draft of {ROWS[1] - 1} tokens takes"
             f" {times:.0f} times as long as one token, so drafts hardly pay; --dtype float32 does"
