@@ -19,7 +19,6 @@ from ngtcli.decode.calibration import seconds_of_a_pass
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.model import TargetModel
 from ngtcli.model_files.dtypes import FOLDER, ROWS, DtypeTrial, name_of
-from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered, here
 from ngtcli.weights.packed import remembered_trial, try_packing, worth_packing
 
@@ -106,9 +105,7 @@ def remembered_dtype(
     """Where the trial of a checkpoint is kept."""
     about = type(config).__name__, config.to_json_string(use_diff=False)
     parts = (name, name_of(half), *about, quantized)
-    return Remembered(
-        FOLDER, torch.device("cpu"), parts, lambda s: from_json(DtypeTrial, s), to_json
-    )
+    return Remembered(FOLDER, torch.device("cpu"), parts, DtypeTrial)
 
 
 def try_dtype(hf: Any, name: str) -> DtypeTrial:

@@ -10,12 +10,14 @@ import os
 import platform
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from dataclasses import is_dataclass
+from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ngtcli import __version__
+from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.machine import busy
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
@@ -39,7 +41,8 @@ _SWITCHES = (
 class Remembered(Generic[Found]):
     """One result of a `kind`, for a device (a torch.device).
 
-    `read` makes it of what `write` gave, JSON-ready, and raises ValueError for anything else. Where
+    `found` is a dataclass, whose making raises ValueError for what cannot be; or else a function
+    that makes the result of what `write` gave, JSON-ready, and raises it for anything else. Where
     the number of threads does not matter to it, `threads` is False.
     """
 
@@ -48,8 +51,8 @@ class Remembered(Generic[Found]):
         kind: str,
         device: Any,
         parts: tuple[object, ...],
-        read: Callable[[Any], Found],
-        write: Callable[[Found], Any],
+        found: type[Found] | Callable[[Any], Found],
+        write: Callable[[Found], Any] = to_json,
         *,
         threads: bool = True,
         most: int = _MOST_BYTES,
@@ -62,7 +65,10 @@ class Remembered(Generic[Found]):
         about = (device.type, gpu, self._threads if threads else "any number")
         key = key_of(_FORMAT, *about, *versions_and_cpu(), *parts)
         self.path = home("cache") / kind / f"{key}.json"
-        self._read, self._write, self._most = read, write, most
+        self._read: Callable[[Any], Found] = found
+        if is_dataclass(found):
+            self._read = partial(from_json, found)
+        self._write, self._most = write, most
         self._tries = 0  # on a busy machine; 0 where the result is for good
 
     def load(self) -> Found | None:

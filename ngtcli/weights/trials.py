@@ -6,10 +6,8 @@ and which 8-bit products are padded (int8.py). One is of the machine alone: how 
 computed (int8.py).
 """
 
-from functools import partial
 from typing import Any, TypeVar
 
-from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
 
 Found = TypeVar("Found")
@@ -22,9 +20,7 @@ def remembered(
 
     It is not read where making it raises ValueError. `parts` and `threads` as in `Remembered`.
     """
-    read = partial(from_json, found)
-    own = (*what_matters(hf), *parts)
-    return Remembered(kind, hf.device, own, read, to_json, threads=threads)
+    return Remembered(kind, hf.device, (*what_matters(hf), *parts), found, threads=threads)
 
 
 def what_matters(hf: Any) -> tuple[object, ...]:
