@@ -105,7 +105,7 @@ def remembered_dtype(
     """Where the trial of a checkpoint is kept."""
     about = type(config).__name__, config.to_json_string(use_diff=False)
     parts = (name, name_of(half), *about, quantized)
-    return Remembered(FOLDER, torch.device("cpu"), parts, DtypeTrial)
+    return Remembered(FOLDER, torch.device("cpu"), parts, DtypeTrial, of_more=True)
 
 
 def try_dtype(hf: Any, name: str) -> DtypeTrial:
@@ -115,7 +115,7 @@ def try_dtype(hf: Any, name: str) -> DtypeTrial:
     """
     places, dtype = worth_packing(hf), name_of(hf.dtype)
     if not places:  # nothing is known to be quicker
-        return DtypeTrial(name, dtype, (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), False)
+        return DtypeTrial(name, dtype, (), (), False)
     own, single = try_packing(places, hf.dtype, torch.float32)
     remembered_trial(hf).save(own)
     others = single.packed if single.agrees else single.unpacked

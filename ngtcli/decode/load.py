@@ -1,5 +1,6 @@
 """Loading a target model: device, dtype and weights."""
 
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -165,7 +166,8 @@ def load_model(
         of_best = partial(prepare, slow=lambda _: None)  # it is quicker than float32
         quantized = "" if way is None else str(way)
         read = checkpoint.read
-        model = load_in_best(name, *half, read, of_best, progress, num_draft, quantized)
+        own = path if os.path.isdir(os.path.expanduser(name)) else name
+        model = load_in_best(own, *half, read, of_best, progress, num_draft, quantized)
     else:
         model = prepare(checkpoint.read(pick_dtype(dtype, device)))
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0

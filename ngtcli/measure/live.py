@@ -15,7 +15,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
 from ngtcli.decode.steps import PARTS
 from ngtcli.errors import ContextOverflowError, NgtError, counted
-from ngtcli.measure.machine import PeakMemory, processor
+from ngtcli.measure.machine import PeakMemory
 from ngtcli.measure.options import BenchOptions, check_some_left
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.quality import Quality, Scores
@@ -48,6 +48,7 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, can_ask, load_preset
 from ngtcli.session.local import LocalSession
 from ngtcli.session.session import AnswerOptions, AnswerRun
+from ngtcli.system.remembered import processor
 from ngtcli.trie.store import TrieReport
 from ngtcli.weights.int8 import is_quantized
 

@@ -166,7 +166,8 @@ def find_way() -> Way:
 
     Raises ModelError where there is none.
     """
-    found = Remembered("int8", torch.device("cpu"), (), _Found).find(_try, timed=True)
+    cpu = torch.device("cpu")
+    found = Remembered("int8", cpu, (), _Found, of_more=True).find(_try, timed=True)
     if found.way is None:
         raise ModelError(
             "this CPU, or this version of torch, has no right product of 8-bit integers",
@@ -231,7 +232,8 @@ class _Padded:
 def choose_least(hf: Any) -> None:
     """Set the least number of rows for each size of layer: as stored, or tried now."""
     layers = [module for module in hf.modules() if isinstance(module, Int8Linear)]
-    found = remembered("int8", hf, _Padded).find(lambda: _Padded(_padded(layers)), timed=True)
+    stored = remembered("int8", hf, _Padded, of_more=True)
+    found = stored.find(lambda: _Padded(_padded(layers)), timed=True)
     for layer in layers:
         if (layer.out_features, layer.in_features) in found.sizes:
             layer.way = replace(layer.way, least=_LEAST)

@@ -423,4 +423,4 @@ def quickest(ways: Sequence[Sequence[Any]], *inputs: Tensor) -> list[float]:
 
 def remembered_trial(hf: Any) -> Remembered[Trial]:
     """Where the trial of a model is kept."""
-    return remembered("packed", hf, Trial)
+    return remembered("packed", hf, Trial, of_more=True)

@@ -14,13 +14,13 @@ Found = TypeVar("Found")
 
 
 def remembered(
-    kind: str, hf: Any, found: type[Found], *parts: object, threads: bool = True
+    kind: str, hf: Any, found: type[Found], *parts: object, **threads: Any
 ) -> Remembered[Found]:
     """Where the result of a kind of trial, a dataclass, is kept for a model.
 
     It is not read where making it raises ValueError. `parts` and `threads` as in `Remembered`.
     """
-    return Remembered(kind, hf.device, (*what_matters(hf), *parts), found, threads=threads)
+    return Remembered(kind, hf.device, (*what_matters(hf), *parts), found, **threads)
 
 
 def what_matters(hf: Any) -> tuple[object, ...]:

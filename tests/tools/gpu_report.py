@@ -25,7 +25,7 @@ from ngtcli.config import Settings
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.model import TargetModel
 from ngtcli.measure.live import build_prompts, record
-from ngtcli.measure.machine import processor, versions
+from ngtcli.measure.machine import versions
 from ngtcli.measure.options import BenchOptions, find_shape
 from ngtcli.measure.prompts import builtin_items, choose
 from ngtcli.measure.replay import select
@@ -37,6 +37,7 @@ from ngtcli.render.tables import Column, Table, to_plain
 from ngtcli.session.local import LocalSession
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.machine import pick_device
+from ngtcli.system.remembered import processor
 from tests.tools import gpu_parts as measured
 
 _SHAPES = {"cuda": "qwen2.5-0.5b,llama-3.1-8b,qwen3-30b-a3b"}
