@@ -6,6 +6,7 @@ import math
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,6 +169,51 @@ def test_what_does_not_fit_in_memory_is_left_out_and_said(
     made = compared(texts=(TEXT, TEXT))
     assert made.rows[0].tokens < 600 and len(made.notes) == 1
     assert made.notes[0].startswith(f"the first {made.rows[0].tokens} of")
+
+
+def test_as_many_passages_are_scored_as_fit_and_one_at_least(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passages = [Passage(tuple(range(10)), 5)] * 4
+    for most, taken in ((2 * 100 * 10, 2), (2 * 100 * 14, 2), (2 * 100 * 15, 3), (1, 1)):
+        monkeypatch.setattr(precision, "MOST_BYTES", most)
+        found, note = precision._within(passages, 100)
+        assert len(found) == taken and note.startswith(f"the first {5 * taken} of 20 tokens")
+    monkeypatch.setattr(precision, "MOST_BYTES", 2 * 100 * 20)
+    assert precision._within(passages, 100) == (passages, "")
+
+
+class Letters:
+    """A tokenizer of letters, with a mark before each text."""
+
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        return [1] * special + [ord(letter) for letter in text]
+
+
+def test_windows_are_of_the_models_context_and_begin_with_the_tokenizers_mark() -> None:
+    model: Any = SimpleNamespace(tokenizer=Letters(), context=100, vocabulary=128)
+    text = Document("a", "abcdefghij" * 30)
+    found = list(precision._passages(model, [text], [], []))
+    assert {passage.ids[0] for passage in found} == {1}
+    assert [(len(p.ids), p.scored) for p in found[:2]] == [(100, 99), (100, 50)]
+    assert sum(passage.scored for passage in found) == 300
+
+
+def test_of_a_reference_answer_is_scored_what_the_context_has_room_for() -> None:
+    model: Any = SimpleNamespace(tokenizer=Letters(), context=10, vocabulary=128)
+    item, prompt = Item("q", "ask", (), "?", (" an answer ",)), SimpleNamespace(ids=[3] * 6)
+    (found,) = precision._passages(model, [], [item], [prompt])  # type: ignore[list-item]
+    assert found == Passage((*prompt.ids, *map(ord, "an a")), 6)
+
+
+def test_a_model_that_gives_all_scores_is_read_as_one_that_gives_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, passage = make_target("llama"), Passage(tuple(range(1, 20)), 12)
+    last = [logs for logs, _ in distributions(model, passage)]
+    monkeypatch.setattr(precision, "accepted", lambda _: set())
+    for one, other in zip(last, distributions(model, passage), strict=True):
+        assert torch.allclose(one, other[0], atol=1e-5)
 
 
 @needs_stories
