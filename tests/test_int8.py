@@ -120,6 +120,22 @@ def test_a_recorded_layer_gives_the_same_bits() -> None:
     assert torch.equal(replay(other), layer(other))
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_order_is_found_part_by_part_and_no_byte_may_differ(
+    order: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(int8_order, "_AT_ONCE", 64)
+    monkeypatch.setattr(int8_order, "elements", lambda packed: packed)
+    source = torch.Generator().manual_seed(0)
+    whole = torch.randint(-127, 128, (300, 70), generator=source).to(torch.int8)
+    data = ordered(whole, order)
+    assert find_order(data, whole) == order
+    for at in (0, len(data) // 2, len(data) - 1):
+        other = data.clone()
+        other[at] += 1
+        assert find_order(other, whole) is None
+
+
 @pytest.mark.parametrize("shape", [(100, 64), (130, 200), (512, 96), (64, 1)])
 def test_an_embedding_reads_its_rows_from_the_layer(shape: tuple[int, int]) -> None:
     layer, weight = made(*shape)
