@@ -104,7 +104,7 @@ class Setting:
         """Raise SettingError if `value`, of the right type, is out of range or no choice."""
         what = f"{self.name} is {shown(value)}"
         if self.choices and value not in self.choices:
-            raise SettingError(self.name, what, f"Choose from {', '.join(self.choices)}.")
+            raise SettingError(self.name, what, self._hint)
         if self.kind in (int, float) and not self.within[0] <= value <= self.within[1]:
             bounds = " to ".join(map(plain_number, self.within))
             raise SettingError(self.name, what, f"Give a value from {bounds}.")
@@ -128,7 +128,13 @@ class Setting:
                 return math.inf if value > 0 else -math.inf  # `check` raises: out of every range
         elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
-        raise UsageError(f"{where}: {self.name} is {shown(value)}", f"It must be {KINDS[kind]}.")
+        raise UsageError(f"{where}: {self.name} is {shown(value)}", self._hint)
+
+    @property
+    def _hint(self) -> str:
+        if self.choices:
+            return f"Choose from {', '.join(self.choices)}."
+        return f"It must be {KINDS[self.kind]}."
 
 
 def setting(panel: str, default: Any, help: str, **declared: Any) -> Any:

@@ -24,7 +24,7 @@ from ngtcli.decode.probe import target_model
 from ngtcli.draft.drafter import PassRows
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.dtypes import DtypeTrial, known
-from ngtcli.system.json_form import to_json
+from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import here
 from ngtcli.system.storage import DamagedFileError, home, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -45,6 +45,18 @@ def test_a_trial_chooses_what_is_quicker_everywhere_and_exact(
     assert trial.chosen == chosen
     assert trial.reason.startswith("bfloat16 is 2.0, ")
     assert ("rows beside it" in trial.reason) == (trial is ODD)
+
+
+def test_a_model_without_a_layer_to_time_is_not_said_to_be_as_quick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room, "worth_packing", lambda hf: [])
+    nothing = try_dtype(make_hf("llama").to(BF16), "m")
+    assert nothing.seconds == nothing.single == () and nothing.chosen == "float32"
+    assert nothing.reason.startswith("no layer could be timed in bfloat16")
+    assert from_json(DtypeTrial, to_json(nothing)) == nothing
+    with pytest.raises(ValueError):
+        replace(QUICK, seconds=())
 
 
 def test_a_trial_is_stored_and_one_that_is_wrong_is_refused() -> None:
@@ -196,6 +208,22 @@ def test_a_model_is_what_loading_in_that_dtype_gives(
             assert torch.equal(*same)
 
 
+@builtin
+def test_a_folder_is_tried_once_by_whatever_path_it_is_named(
+    half_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+    monkeypatch.setattr(room, "try_dtype", lambda hf, name: tried.append(name) or SLOW)
+    (tmp_path / "link").symlink_to(half_folder)
+    monkeypatch.chdir(half_folder.parent)
+    files = set()
+    for name in (str(half_folder), f"./{half_folder.name}/", half_folder.name, "../" * 20 +
+                 str(half_folder)[1:], str(tmp_path / "link")):  # fmt: skip
+        load_model(name, device="cpu")
+        files.add(len([*home("cache").rglob("*.json")]))
+    assert tried == [str(half_folder.resolve())] and len(files) == 1
+
+
 def test_only_results_of_these_versions_and_switches_are_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -251,4 +279,4 @@ def test_the_tokens_are_those_of_plain_decoding_and_v_and_env_tell_the_dtype(
     assert f"Computed in {chosen}: " in told
     assert (chosen == "bfloat16") == ("Exact: " in told)
     facts = json.loads(ngt("env", "--json").stdout)
-    assert facts["dtypes"].startswith(f"{chosen} for {half_folder} (")
+    assert facts["dtypes"][0].startswith(f"{chosen} for {half_folder} (")

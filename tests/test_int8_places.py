@@ -9,7 +9,7 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_int8 import WAY, true_product
+from test_int8 import WAY, layer_of, true_product
 from torch import Tensor, nn
 from transformers.models.falcon.modeling_falcon import FalconLinear
 from transformers.models.gemma.modeling_gemma import GemmaTextScaledWordEmbedding
@@ -18,7 +18,7 @@ from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 from transformers.pytorch_utils import Conv1D
 
-from ngtcli.weights.int8 import Int8Embedding, Int8Linear, layer_of, quantized
+from ngtcli.weights.int8 import Int8Embedding, Int8Linear, quantized
 from ngtcli.weights.int8_order import Packer
 from ngtcli.weights.int8_places import Int8Place, quantizable
 

@@ -73,6 +73,35 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def test_what_is_known_for_more_threads_serves_where_asked_and_not_the_other_way_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second start on a busier machine, on one with four cores."""
+    monkeypatch.setattr("ngtcli.system.machine.usable_cores", lambda: 4)
+    now = [1]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: now[0])
+
+    def known(threads: int) -> Result | None:
+        now[0] = threads
+        return kept(of_more=True).load()
+
+    def save(threads: int) -> None:
+        now[0] = threads
+        kept(of_more=True).save(Result(f"of {threads}"))
+
+    save(1)
+    assert known(4) is None
+    save(4)
+    assert [known(n) for n in (1, 2, 3, 4)] == [Result(f"of {n}") for n in (1, 4, 4, 4)]
+    now[0] = 2
+    assert kept().load() is None
+    assert kept(of_more=True).find(lambda: pytest.fail("made again")) == Result("of 4")
+    save(2)  # stands beside that of four
+    assert [known(n) for n in (2, 4)] == [Result("of 2"), Result("of 4")]
+    kept(of_more=True).path.write_text("{")
+    assert known(3) is None
+
+
 INTEL = """processor : 0
 vendor_id : GenuineIntel
 model name : Xeon

@@ -87,6 +87,7 @@ ODD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a wrong type": (text("n: 2.5\n"), "n is 2.5"),
     "a word for a number": (text("n: many"), "It must be a whole number."),
     "a switch for a number": (text("n: true"), "n is true"),
+    "a number for a choice": (text("quantize: 8"), "Choose from none, int8."),
     "a number for a list": (text("stop: 3"), "It must be a list of strings."),
     "out of range": (text("n: 99"), "n is 99"),
     "an unknown word": (text("color: pink"), "color is 'pink'"),

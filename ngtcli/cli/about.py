@@ -42,6 +42,7 @@ from ngtcli.render.terminal import visible
 from ngtcli.system import sandbox
 from ngtcli.system.json_form import Schema, schema_of, shape, to_json
 from ngtcli.system.machine import pick_device, pick_threads
+from ngtcli.system.remembered import processor
 from ngtcli.system.storage import home
 from ngtcli.system.yaml_file import read_text
 
@@ -238,7 +239,7 @@ def env(
         "processor": name,
         "threads": pick_threads(settings.threads),
         "passes": passes,
-        "dtypes": "; ".join(map(_dtype, known())) or "none tried",
+        "dtypes": list(map(_dtype, known())) or ["none tried"],
         "parsers": held or "no network and no programs for their Python code alone",
         **{package: _version(package) for package in PACKAGES},
         "config folder": str(home("config")),
@@ -258,7 +259,8 @@ def env_schema() -> Schema:
     machine = ("platform", "device", "processor", "threads", "passes", "dtypes", "parsers")
     folders = ("config folder", "cache folder", "model folder", "executable")
     names = ("ngt", "python", *machine, *PACKAGES, *folders)
-    return shape({name: schema_of(int if name == "threads" else str) for name in names})
+    kinds: dict[str, Any] = {"threads": int, "dtypes": list[str]}
+    return shape({name: schema_of(kinds.get(name, str)) for name in names})
 
 
 def _version(package: str) -> str:
@@ -273,8 +275,8 @@ def _likely_device() -> tuple[str, str]:
     if "+cpu" not in _version("torch") and (name := _nvidia()):
         return "cuda", name
     if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
-        return "mps", platform.processor()
-    return "cpu", platform.processor() or "unknown"
+        return "mps", processor()
+    return "cpu", processor()
 
 
 def _nvidia() -> str:
@@ -292,7 +294,7 @@ def _nvidia() -> str:
 def _device_of_torch() -> tuple[str, str]:
     device = pick_device("auto")
     if device != "cuda":
-        return device, platform.processor() or "unknown"
+        return device, processor()
     import torch
 
     return device, torch.cuda.get_device_name()

@@ -14,6 +14,7 @@ from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import counted
 from ngtcli.grounding.sources import Sources, sources_of
+from ngtcli.model_files.dtypes import name_of
 from ngtcli.prompt.build import Chosen, Cut, Selection
 from ngtcli.system.json_form import json_key
 
@@ -119,7 +120,7 @@ def remarks(answer: "Answer", quantize: str = "none") -> Iterator[str]:
         yield _policy_words(answer, answer.policy)
     yield answer.background_words()
     run, model = answer.run, answer.run.model
-    dtype = str(model.dtype).removeprefix("torch.")
+    dtype = name_of(model.dtype)
     if run.rows is not None and not model.plain_reason:
         shape = "a token's scores do not depend on the rows beside it"
         if run.rows.are_fixed:

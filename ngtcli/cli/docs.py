@@ -22,7 +22,7 @@ from ngtcli.cli.reading import (
     tell_warnings,
 )
 from ngtcli.config import SETTINGS, settings_where
-from ngtcli.documents.content import Section
+from ngtcli.documents.content import About
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Row, TokenCounter, survey
 from ngtcli.documents.passages import Cutting, place
@@ -30,7 +30,7 @@ from ngtcli.documents.passages import passages as passages_of
 from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.checkpoint import find
 from ngtcli.render.terminal import visible
-from ngtcli.system.json_form import json_key
+from ngtcli.system.json_form import json_key, to_json
 from ngtcli.system.reading import read_bounded
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -101,14 +101,9 @@ class ShownDocument:
 
     name: str
     path: str
-    format: str
-    pages: int
-    dropped: int
-    warnings: Sequence[str]
-    secret: bool
+    about: About = field(metadata=json_key(flat=True))
     characters: int
     tokens: int
-    sections: Sequence[Section]
     text: str
     passages: Sequence[ShownPassage] | None = field(metadata=json_key(omit=True))
 
@@ -196,8 +191,7 @@ def docs_show(
 
 def _shown(document: Document, counter: _Counter, cut: Cutting | None) -> ShownDocument:
     """A document as it is shown; with its passages, where it is to be cut."""
-    about, text = document.about, document.text
-    found = None
+    text, found = document.text, None
     if cut is not None:
         found = []
         for p in passages_of(document, cut):
@@ -206,14 +200,9 @@ def _shown(document: Document, counter: _Counter, cut: Cutting | None) -> ShownD
     return ShownDocument(
         name=document.name,
         path=document.path,
-        format=about.format,
-        pages=about.pages,
-        dropped=about.dropped,
-        warnings=about.warnings,
-        secret=about.secret,
+        about=document.about,
         characters=len(text),
         tokens=counter(text),
-        sections=about.sections,
         text=text,
         passages=found,
     )
@@ -221,8 +210,9 @@ def _shown(document: Document, counter: _Counter, cut: Cutting | None) -> ShownD
 
 def _print_document(shown: ShownDocument) -> None:
     names = ("name", "path", "format", "pages", "dropped", "characters", "tokens")
-    facts = [[name, getattr(shown, name)] for name in names if getattr(shown, name)]
-    warnings = [[f"warning {i}", words] for i, words in enumerate(shown.warnings, 1)]
+    values, about = to_json(shown), shown.about
+    facts = [[name, values[name]] for name in names if values[name]]
+    warnings = [[f"warning {i}", words] for i, words in enumerate(about.warnings, 1)]
     print_table(["what", "value"], [*facts, *warnings])
     if shown.passages is not None:
         rows = []
@@ -230,8 +220,8 @@ def _print_document(shown: ShownDocument) -> None:
             begins = shown.text[p.start : min(p.end, p.start + _BEGINNING)]
             rows.append([p.start, p.end, p.tokens, p.page or "", p.heading, begins])
         print_table(["from character", "to", "tokens", "page", "heading", "begins"], rows)
-    elif shown.sections:
-        places = [[s.start, s.page or "", s.heading] for s in shown.sections]
+    elif about.sections:
+        places = [[s.start, s.page or "", s.heading] for s in about.sections]
         print_table(["from character", "page", "heading"], places)
 
 

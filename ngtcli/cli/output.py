@@ -141,11 +141,13 @@ def print_rows(
 
 
 def print_facts(value: object, json: bool) -> None:
-    """A dataclass as JSON, or as a table of its keys and their values."""
+    """A dataclass as JSON, or as a table of its keys and their values, a list's in rows."""
     if json:
         print_json(value)
     else:
-        print_table(["what", "value"], list(to_json(value).items()))
+        facts = to_json(value).items()
+        rows = [[k, one] for k, v in facts for one in (v if isinstance(v, list) else [v])]
+        print_table(["what", "value"], rows)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -10,6 +10,7 @@ layers.
 import gc
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from ngtcli.decode.calibration import seconds_of_a_pass
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.model import TargetModel
-from ngtcli.model_files.dtypes import FOLDER, ROWS, DtypeTrial
+from ngtcli.model_files.dtypes import FOLDER, ROWS, DtypeTrial, name_of
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered, here
 from ngtcli.weights.packed import remembered_trial, try_packing, worth_packing
@@ -26,11 +27,6 @@ from ngtcli.weights.packed import remembered_trial, try_packing, worth_packing
 _TOKENS = 900  # of a text for which exactness is tried: kept for all up to 1,024 places
 _SHORT, _REPEATS = 64, 4  # tokens before the passes of a quantised model, and passes; guess
 _HALVES = (torch.bfloat16, torch.float16)
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """As settings name it."""
-    return str(dtype).removeprefix("torch.")
 
 
 def half_of(config: Any) -> torch.dtype | None:
@@ -111,9 +107,8 @@ def remembered_dtype(
     """Where the trial of a checkpoint is kept."""
     about = type(config).__name__, config.to_json_string(use_diff=False)
     parts = (name, name_of(half), *about, quantized)
-    return Remembered(
-        FOLDER, torch.device("cpu"), parts, lambda s: from_json(DtypeTrial, s), to_json
-    )
+    read, cpu = partial(from_json, DtypeTrial), torch.device("cpu")
+    return Remembered(FOLDER, cpu, parts, read, to_json, of_more=True)
 
 
 def try_dtype(hf: Any, name: str) -> DtypeTrial:
@@ -123,7 +118,7 @@ def try_dtype(hf: Any, name: str) -> DtypeTrial:
     """
     places, dtype = worth_packing(hf), name_of(hf.dtype)
     if not places:  # nothing is known to be quicker
-        return DtypeTrial(name, dtype, (1.0, 1.0, 1.0), (1.0, 1.0, 1.0), False)
+        return DtypeTrial(name, dtype, (), (), False)
     own, single = try_packing(places, hf.dtype, torch.float32)
     remembered_trial(hf).save(own)
     others = single.packed if single.agrees else single.unpacked

@@ -1,5 +1,6 @@
 """Loading a target model: device, dtype and weights."""
 
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN, find
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.system.machine import pick_device, pick_threads
-from ngtcli.weights.int8 import Way, choose_least, find_way
+from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.weights.int8 import Way, choose_least, find_way, is_quantized
 from ngtcli.weights.load_quantized import load_quantized
 from ngtcli.weights.packed import pack_if_it_pays
 from ngtcli.weights.quantize import stores_integers
@@ -108,6 +110,27 @@ class _Checkpoint:
         return None if found is None else (config, found)
 
 
+def prepared(
+    hf: Any,
+    tokenizer: Tokenizer,
+    name: str,
+    packed: bool,
+    drafts: bool = True,
+    warn: Notify = lambda _: None,
+    progress: Notify = lambda _: None,
+) -> TargetModel:
+    """The target model on a `transformers` model, whose layers and attention it prepares.
+
+    The parameters are those of `load_model`. Raises ModelError for a model that cannot be run.
+    """
+    if is_quantized(hf):
+        choose_least(hf)
+    elif hf.device.type == "cpu":
+        pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
+    use_grouped(hf)
+    return target_model(hf, tokenizer, name, progress)
+
+
 def load_model(
     name: str,
     device: str = "auto",
@@ -134,12 +157,7 @@ def load_model(
     checkpoint = _Checkpoint(name, path, device, way, warn, progress)
 
     def prepare(hf: Any, slow: Notify = warn) -> TargetModel:
-        if way is not None:
-            choose_least(hf)
-        elif device == "cpu":
-            pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=slow, progress=progress)
-        use_grouped(hf)
-        model = target_model(hf, tokenizer, name, progress)
+        model = prepared(hf, tokenizer, name, packed, drafts, slow, progress)
         ready(model)
         return model
 
@@ -148,7 +166,8 @@ def load_model(
         of_best = partial(prepare, slow=lambda _: None)  # it is quicker than float32
         quantized = "" if way is None else str(way)
         read = checkpoint.read
-        model = load_in_best(name, *half, read, of_best, progress, num_draft, quantized)
+        own = path if os.path.isdir(os.path.expanduser(name)) else name
+        model = load_in_best(own, *half, read, of_best, progress, num_draft, quantized)
     else:
         model = prepare(checkpoint.read(pick_dtype(dtype, device)))
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0

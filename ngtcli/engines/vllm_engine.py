@@ -19,6 +19,7 @@ from ngtcli.config import Settings
 from ngtcli.engines import keeper
 from ngtcli.engines.vllm_arguments import check, drafts, engine_arguments, environment
 from ngtcli.errors import NgtError, UsageError
+from ngtcli.model_files.dtypes import name_of
 from ngtcli.system.process import without_collection
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ class VllmEngine:
                 raise failure from error
         config = self._vllm.vllm_config
         self.context = int(config.model_config.max_model_len)
-        self.dtype = str(config.model_config.dtype).removeprefix("torch.")
+        self.dtype = name_of(config.model_config.dtype)
         self.vocabulary = int(config.model_config.get_vocab_size())
         self.sequences = int(config.scheduler_config.max_num_seqs)
 

@@ -15,7 +15,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
 from ngtcli.decode.steps import PARTS
 from ngtcli.errors import ContextOverflowError, NgtError, counted
-from ngtcli.measure.machine import PeakMemory, processor
+from ngtcli.measure.machine import PeakMemory
 from ngtcli.measure.options import BenchOptions, check_some_left
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.quality import Quality, Scores
@@ -43,10 +43,12 @@ from ngtcli.measure.results import (
 from ngtcli.measure.summary import LIVE, quartiles, summarized
 from ngtcli.measure.traces import TraceWriter
 from ngtcli.measure.tune import Source, digest, timed_trie
+from ngtcli.model_files.dtypes import name_of
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, can_ask, load_preset
 from ngtcli.session.local import LocalSession
 from ngtcli.session.session import AnswerOptions, AnswerRun
+from ngtcli.system.remembered import processor
 from ngtcli.trie.store import TrieReport
 from ngtcli.weights.int8 import is_quantized
 
@@ -280,7 +282,7 @@ def judged(
 
 def machine(model: TargetModel) -> Machine:
     """What a model runs on, and in: a dtype, or int8 between layers of one."""
-    device, dtype = model.device, str(model.dtype).removeprefix("torch.")
+    device, dtype = model.device, name_of(model.dtype)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return Machine(
         device=device.type,

@@ -8,19 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ngtcli import __version__
-from ngtcli.system.remembered import cpu
 
 if TYPE_CHECKING:
     import torch
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-
-
-def processor() -> str:
-    """The name of the CPU, as well as it can be found out."""
-    named = (line for line in cpu().splitlines() if line.startswith("model name"))
-    found = next(named, "").partition(":")[2].strip()
-    return found or platform.processor() or platform.machine()
 
 
 def versions() -> dict[str, str]:

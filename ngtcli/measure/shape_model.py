@@ -19,18 +19,16 @@ from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 from ngtcli.config import Settings
-from ngtcli.decode.attention import use_grouped
-from ngtcli.decode.load import int8_way, pick_dtype
+from ngtcli.decode.load import int8_way, pick_dtype, prepared
 from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.probe import target_model
 from ngtcli.errors import InputError, ModelError
 from ngtcli.measure.options import Shape
+from ngtcli.model_files.dtypes import name_of
 from ngtcli.system.machine import pick_device
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.int8 import Way, choose_least
+from ngtcli.weights.int8 import Way
 from ngtcli.weights.load_quantized import use_between, words
-from ngtcli.weights.packed import pack_if_it_pays
 from ngtcli.weights.quantize import Layers, quantized_bytes
 
 SEED = 0
@@ -132,15 +130,10 @@ def check_memory(plan: Plan, tokens: int, copies: int = 1) -> None:
             smaller += ", or --quantize int8"
         raise ModelError(
             f"{plan.shape.name}: {plan.parameters / _GB:.1f} billion parameters in"
-            f" {dtype_name(plan.dtype)} take {needed / _GB:.1f} GB, and {free / _GB:.1f} GB are"
+            f" {name_of(plan.dtype)} take {needed / _GB:.1f} GB, and {free / _GB:.1f} GB are"
             f" free on this {plan.device}",
             f"Choose a smaller shape{smaller}.",
         )
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """As settings name it."""
-    return str(dtype).removeprefix("torch.")
 
 
 def make_hf(plan: Plan) -> Any:
@@ -187,11 +180,8 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None], st
     other = _shared(hf) if stock else None
     if planned.way is not None:
         progress(words(hf, time.perf_counter() - begin))
-        choose_least(hf)
-    elif planned.device == "cpu":
-        pack_if_it_pays(hf, wanted=settings.packed, warn=progress, progress=progress)
-    use_grouped(hf)
-    model = target_model(hf, Tokenizer(_NoText()), planned.shape.name, progress)
+    name, packed = planned.shape.name, settings.packed
+    model = prepared(hf, Tokenizer(_NoText()), name, packed, warn=progress, progress=progress)
     model.end_ids = frozenset()
     if settings.capture or settings.compile:
         model.passes.switch_on(model.device, settings.compile, progress)

@@ -47,7 +47,7 @@ def find(name: str, needs: Collection[str] = NEEDS) -> str:
         raise ModelError(f"{name}: GGUF files are not read", hint)
     if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
         _check_folder(name, path, needs)
-        return str(path)
+        return os.path.realpath(path)  # what is found out of a model is stored by it
     if os.path.exists(path):
         raise ModelError(f"{name}: a file, not a folder with a model", _near(path) or HINT)
     if name.lower() == BUILTIN:

@@ -13,19 +13,25 @@ LEAST_GAIN = 1.1  # float32's seconds over the dtype's own; guess, as for packin
 _BYTES = 4096  # of a file at most
 
 
+def name_of(dtype: object) -> str:
+    """A torch.dtype as settings name it."""
+    return str(dtype).removeprefix("torch.")
+
+
 @dataclass(frozen=True, slots=True)
 class DtypeTrial:
     """What was found of `dtype`, a half precision, for `model` on this machine.
 
     It holds for so many `threads`, and `where` the versions, CPU and switches are the same.
-    `seconds` are those of its layers over ROWS, `single` of float32's, in the better way at each.
+    `seconds` are those of its layers over ROWS, `single` of float32's, in the better way at each;
+    () where no layer could be timed.
     `alike`: a row's bits do not depend on the rows beside it, in layers first, then in the model.
     """
 
     model: str
     dtype: str
-    seconds: Times
-    single: Times
+    seconds: tuple[float, ...]
+    single: tuple[float, ...]
     alike: bool
     threads: int = 1
     where: str = ""
@@ -33,14 +39,21 @@ class DtypeTrial:
     def __post_init__(self) -> None:
         if self.dtype not in ("bfloat16", "float16"):
             raise ValueError("another dtype")
+        if not len(self.seconds) == len(self.single) in (0, len(ROWS)):
+            raise ValueError("seconds of other rows")
         if not all(0 < seconds < 1e9 for seconds in self.seconds + self.single):
             raise ValueError("seconds that are not above zero")
 
     @property
+    def _times(self) -> list[float]:
+        """How many times as quick as float32 the dtype is over ROWS."""
+        pairs = zip(self.seconds, self.single, strict=True)
+        return [other / own for own, other in pairs]
+
+    @property
     def is_quicker(self) -> bool:
         """Whether the dtype is quicker at each number of rows, by more than two timings differ."""
-        pairs = zip(self.seconds, self.single, strict=True)
-        return all(LEAST_GAIN * own <= other for own, other in pairs)
+        return bool(self._times) and all(times >= LEAST_GAIN for times in self._times)
 
     @property
     def chosen(self) -> str:
@@ -54,8 +67,9 @@ class DtypeTrial:
         >>> DtypeTrial("m", "bfloat16", (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True).reason
         'bfloat16 is 2.0, 3.0 and 4.0 times as quick as float32 over 1, 8 and 32 rows'
         """
-        times = [other / own for own, other in zip(self.seconds, self.single, strict=True)]
-        *first, last = (f"{one:.1f}" for one in times)
+        if not self._times:
+            return f"no layer could be timed in {self.dtype}: all are small, or of other kinds"
+        *first, last = (f"{times:.1f}" for times in self._times)
         *rows, most = map(str, ROWS)
         found = (
             f"{self.dtype} is {', '.join(first)} and {last} times as quick as float32 over"

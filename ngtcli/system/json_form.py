@@ -38,17 +38,16 @@ class Key:
     """How a field or property stands in JSON.
 
     `name` takes the place of the field's. Floats in it are rounded to `digits`. `hidden`: not at
-    all. `flat`: its own keys stand in its place, each after `prefix`. `omit`: left out where it is
-    None. `null`: null where it is empty or 0. `about` describes it; `choices` are its values, or
-    `schema` makes its schema, where the type does not say all. `form` makes the JSON of its value.
-    A property stands behind the field `after`.
+    all. `flat`: its own keys stand in its place. `omit`: left out where it is None. `null`: null
+    where it is empty or 0. `about` describes it; `choices` are its values, or `schema` makes its
+    schema, where the type does not say all. `form` makes the JSON of its value. A property stands
+    behind the field `after`.
     """
 
     name: str | None = None
     digits: int | None = None
     hidden: bool = False
     flat: bool = False
-    prefix: str = ""
     omit: bool = False
     null: bool = False
     about: str = ""
@@ -163,7 +162,7 @@ def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
         if how.form is not None:
             part = how.form(part)
         if how.flat:
-            yield from ((f"{how.prefix}{key}", inner) for key, inner in to_json(part).items())
+            yield from to_json(part).items()
         else:
             part = None if how.null and not part else to_json(part, how.digits)
             yield how.name if how.name is not None else name, part
@@ -228,8 +227,8 @@ def _object(kind: Any) -> Schema:
         own = {how.name if how.name is not None else name: {**wanted, **about}}
         if how.flat:
             inner = schema_of(hint)
-            own = {f"{how.prefix}{key}": part for key, part in inner["properties"].items()}
-            optional += [k for k in own if k.removeprefix(how.prefix) not in inner["required"]]
+            own = inner["properties"]
+            optional += [key for key in own if key not in inner["required"]]
         properties |= own
         optional += own if leaves_out else ()
     return shape(properties, optional)

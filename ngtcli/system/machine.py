@@ -29,6 +29,12 @@ def pick_threads(given: int = 0) -> int:
     return min(MOST, cores if idle > cores - 0.5 else fewer)
 
 
+def numbers_of_threads() -> list[int]:
+    """What `pick_threads` may choose, the most last: powers of two, and the number of cores."""
+    cores = min(MOST, usable_cores())
+    return [*(1 << i for i in range(cores.bit_length()) if 1 << i < cores), cores]
+
+
 def busy(threads: int) -> bool:
     """Whether fewer cores are idle than `threads` need, so that what they time takes longer."""
     cores = usable_cores()

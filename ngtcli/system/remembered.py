@@ -4,6 +4,9 @@ The name of a result's file is a hash of the versions of ngt, torch and transfor
 and the CPU with its flags, of the switches of instruction sets, of the number of threads, and of
 what the caller adds. Times that were measured on a busy machine are not final: the next
 uses measure again, until one finds the machine idle or `_MOST_TRIES` have been made.
+
+The number of threads is that of idle cores, where no one gives it. What is only chosen by times and
+takes long is not tried again for fewer threads, as on a busier machine, if it is known for more.
 """
 
 import os
@@ -16,7 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ngtcli import __version__
-from ngtcli.system.machine import busy
+from ngtcli.system.machine import busy, numbers_of_threads
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
 Found = TypeVar("Found")
@@ -40,7 +43,8 @@ class Remembered(Generic[Found]):
     """One result of a `kind`, for a device (a torch.device).
 
     `read` makes it of what `write` gave, JSON-ready, and raises ValueError for anything else. Where
-    the number of threads does not matter to it, `threads` is False.
+    the number of threads does not matter to it, `threads` is False; with `of_more` one for more
+    threads than now, up to the number of cores, serves where there is none for as many.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Remembered(Generic[Found]):
         write: Callable[[Found], Any],
         *,
         threads: bool = True,
+        of_more: bool = False,
         most: int = _MOST_BYTES,
     ) -> None:
         import torch  # here: light commands do without
@@ -59,9 +64,14 @@ class Remembered(Generic[Found]):
         on_cuda = device.type == "cuda"
         self._threads = 1 if on_cuda else torch.get_num_threads()
         gpu = torch.cuda.get_device_name(device) if on_cuda else ""
-        about = (device.type, gpu, self._threads if threads else "any number")
-        key = key_of(_FORMAT, *about, *versions_and_cpu(), *parts)
-        self.path = home("cache") / kind / f"{key}.json"
+
+        def path(number: object) -> Path:
+            key = key_of(_FORMAT, device.type, gpu, number, *versions_and_cpu(), *parts)
+            return home("cache") / kind / f"{key}.json"
+
+        self.path = path(self._threads if threads else "any number")
+        more = [] if on_cuda or not of_more else numbers_of_threads()
+        self._of_more = [path(number) for number in more if number > self._threads]
         self._read, self._write, self._most = read, write, most
         self._tries = 0  # on a busy machine; 0 where the result is for good
 
@@ -70,18 +80,27 @@ class Remembered(Generic[Found]):
 
         Raises DamagedFileError.
         """
+        found = self._load(self.path)
+        for path in self._of_more if found is None else ():
+            with suppress(DamagedFileError):  # it is made again when there are as many threads
+                found = found or self._load(path)
+        if found is None:
+            return None
+        self._tries = found[1]
+        return found[0]
+
+    def _load(self, path: Path) -> tuple[Found, int] | None:
+        """A stored result, and how often a busy machine was measured."""
         try:
-            stored = read_json(self.path, self._most)
+            stored = read_json(path, self._most)
             tries = stored.get("tries")
             if stored.keys() != {"found", "tries"} or type(tries) is not int:
                 raise ValueError("another form")
-            found = self._read(stored["found"])
+            return self._read(stored["found"]), min(max(tries, 0), _MOST_TRIES)
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DamagedFileError(str(error)) from None
-        self._tries = min(max(tries, 0), _MOST_TRIES)
-        return found
 
     def find(
         self,
@@ -136,3 +155,10 @@ def cpu() -> str:
         lines = []
     known = {line for line in lines if line.partition(":")[0].strip() in _CPU_LINES}
     return "\n".join([platform.machine(), platform.processor(), *sorted(known)])
+
+
+def processor() -> str:
+    """The name of the CPU, as well as it can be found out."""
+    named = (line for line in cpu().splitlines() if line.startswith("model name"))
+    found = next(named, "").partition(":")[2].strip()
+    return found or platform.processor() or platform.machine()

@@ -62,53 +62,48 @@ TOKENIZER = "tokenizer"  # metadata: the fingerprint of the tokenizer whose ids 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrieFile:
-    """A cached trie as `ngt trie list` shows it; `created` is in seconds since 1970."""
+class KeptFile:
+    """A file as `ngt trie list` shows it; `created` is in seconds since 1970."""
+
+    kind: str
+    key: str
+    tokens: int
+    bytes: int
+    documents: tuple[str, ...]
+    path: Path
+    created: float = field(metadata=HIDDEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrieFile(KeptFile):
+    """A cached trie."""
 
     kind: Literal["trie"] = "trie"
-    key: str
     n: int
     lp: int
-    tokens: int
     nodes: int
-    bytes: int
-    documents: tuple[str, ...]
-    path: Path
-    created: float = field(metadata=HIDDEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DatastoreFile:
-    """A datastore; as `TrieFile`, with its `name`."""
+class DatastoreFile(KeptFile):
+    """A datastore, by its `name`."""
 
     kind: Literal["datastore"] = "datastore"
-    key: str
     name: str
-    tokens: int
-    bytes: int
-    documents: tuple[str, ...]
-    path: Path
-    created: float = field(metadata=HIDDEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackgroundFile:
-    """A background; as `TrieFile`, with its `name`.
+class BackgroundFile(KeptFile):
+    """A background, by its `name`.
 
     `tokenizer` is the fingerprint of the one that it is for, `model` a model that has it.
     """
 
     kind: Literal["background"] = "background"
-    key: str
     name: str
-    tokens: int
     nodes: int
-    bytes: int
-    documents: tuple[str, ...]
     tokenizer: str
     model: str
-    path: Path
-    created: float = field(metadata=HIDDEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

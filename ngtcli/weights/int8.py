@@ -12,7 +12,7 @@ results are not the integers' own. For one to three rows a kernel may be slower 
 depends on the size of a layer, and is tried for each model (`choose_least`).
 """
 
-from collections import defaultdict
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from ngtcli.errors import ModelError
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
-from ngtcli.weights.int8_order import Packer, layout, packed_weight
-from ngtcli.weights.packed import COLD, elements, quickest
+from ngtcli.weights.int8_order import layout, packed_weight
+from ngtcli.weights.packed import elements, quickest
 from ngtcli.weights.trials import remembered
 
 VERSION = 2  # of the scheme: what is quantised how; raised where a kept file would differ
@@ -155,6 +155,7 @@ _SMALL = (256, 256)  # of a layer that the reference kernel computes in 10 to 50
 _ROWS = (1, 4, 8, 32)  # timed
 _SLOW = 10.0  # times as long as unsigned inputs: then signed ones take the reference kernel
 _GAIN = 0.95  # of the seconds, at most, for another way than the usual; guess
+_PASSES = 4  # of all layers, that are timed with and without padding; guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ def find_way() -> Way:
     Raises ModelError where there is none.
     """
     cpu, read = torch.device("cpu"), partial(from_json, _Found)
-    stored: Remembered[_Found] = Remembered("int8", cpu, (), read, to_json)
+    stored: Remembered[_Found] = Remembered("int8", cpu, (), read, to_json, of_more=True)
     found = stored.find(_try, timed=True)
     if found.way is None:
         raise ModelError(
@@ -232,42 +233,39 @@ class _Padded:
 
 
 def choose_least(hf: Any) -> None:
-    """Set the least number of rows for each size of layer: as stored, or tried now on a few.
-
-    They take turns, as in a pass: what was computed last is in no cache of the CPU.
-    """
-    layers: dict[tuple[int, int], list[Int8Linear]] = defaultdict(list)
-    for module in hf.modules():
-        if isinstance(module, Int8Linear):
-            layers[module.out_features, module.in_features].append(module)
-    found = remembered("int8", hf, _Padded).find(lambda: _Padded(_padded(layers)), timed=True)
-    for size in found.sizes:
-        for layer in layers[size]:
+    """Set the least number of rows for each size of layer: as stored, or tried now."""
+    layers = [module for module in hf.modules() if isinstance(module, Int8Linear)]
+    stored = remembered("int8", hf, _Padded, of_more=True)
+    found = stored.find(lambda: _Padded(_padded(layers)), timed=True)
+    for layer in layers:
+        if (layer.out_features, layer.in_features) in found.sizes:
             layer.way = replace(layer.way, least=_LEAST)
 
 
 @torch.inference_mode()
-def _padded(layers: dict[tuple[int, int], list[Int8Linear]]) -> tuple[tuple[int, int], ...]:
-    found = []
-    for size, own in layers.items():
-        own = own[: max(2, int(COLD / own[0].packed.numel()))]
-        padded = [
-            Int8Linear(one.packed, one.scale, one.bias, replace(one.way, least=_LEAST), one.held)
-            for one in own
-        ]
-        alone, four = quickest((own, padded), torch.ones(1, size[1]))
-        if four < _GAIN * alone:
-            found.append(size)
-    return tuple(found)
+def _padded(layers: Sequence[Int8Linear]) -> tuple[tuple[int, int], ...]:
+    """The sizes of layers for which four rows take less time than one.
+
+    All layers take turns, as in a pass: of few layers the weights stay in the CPU's cache, from
+    where other numbers of rows are the quickest (measured).
+    """
+    best = torch.full((2, len(layers)), float("inf"))
+    inputs = [torch.ones(1, layer.in_features) for layer in layers]
+    for _ in range(_PASSES):
+        for padded, least in enumerate((1, _LEAST)):
+            for at, layer in enumerate(layers):
+                layer.way = replace(layer.way, least=least)
+                begin = time.perf_counter()
+                layer(inputs[at])
+                best[padded, at] = min(time.perf_counter() - begin, best[padded, at].item())
+                layer.way = replace(layer.way, least=1)
+    totals: dict[tuple[int, int], Tensor] = {}
+    for layer, seconds in zip(layers, best.T, strict=True):
+        size = layer.out_features, layer.in_features
+        totals[size] = totals.get(size, 0) + seconds
+    return tuple(size for size, (one, four) in totals.items() if four < _GAIN * one)
 
 
 def is_quantized(hf: nn.Module) -> bool:
     """Whether some layers of a model are quantised."""
     return any(isinstance(module, Int8Linear) for module in hf.modules())
-
-
-def layer_of(weight: Tensor, bias: Any, way: Way, packer: Packer) -> Int8Linear:
-    """The layer of a weight (out, in) of any floating dtype."""
-    whole, scale = quantized(weight)
-    data = packer.pack(whole)
-    return Int8Linear(packer.opaque(data, *whole.shape), scale, bias, way, data)

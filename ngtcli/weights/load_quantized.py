@@ -173,19 +173,23 @@ def use_between(hf: Any, dtype: torch.dtype) -> Any:
     return hf.requires_grad_(False).eval()
 
 
+def _weights_of(hf: Any) -> tuple[int, list[Tensor]]:
+    """How many of a model's weights are integers, and its other weights."""
+    whole = sum(int(m.packed.numel()) for m in hf.modules() if isinstance(m, Int8Linear))
+    wide = [m.held for m in hf.modules() if isinstance(m, WideEmbedding)]
+    return whole, [*wide, *(p for p in hf.parameters() if p.is_floating_point())]
+
+
 def quantized_share(hf: Any) -> float:
     """The share of a model's weights that are integers."""
-    whole = sum(m.packed.numel() for m in hf.modules() if isinstance(m, Int8Linear))
-    wide = sum(m.held.numel() for m in hf.modules() if isinstance(m, WideEmbedding))
-    rest = sum(p.numel() for p in hf.parameters() if p.is_floating_point())
-    return float(whole / max(1, whole + wide + rest))
+    whole, others = _weights_of(hf)
+    return whole / max(1, whole + sum(one.numel() for one in others))
 
 
 def words(hf: Any, seconds: float, done: str = "Quantised") -> str:
     """What was quantised, or read from the cache, as a line."""
-    whole = sum(m.packed.numel() for m in hf.modules() if isinstance(m, Int8Linear))
-    rest = sum(p.nbytes for p in hf.parameters() if p.is_floating_point())
-    rest += sum(m.held.nbytes for m in hf.modules() if isinstance(m, WideEmbedding))
+    whole, others = _weights_of(hf)
+    rest = sum(one.nbytes for one in others)
     return (
         f"{done} {whole / 1e6:,.0f} MB of weights in int8 in {seconds:.1f} s;"
         f" {rest / 1e6:,.0f} MB of others."

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ngtcli.model_files.dtypes import ROWS, Times
+from ngtcli.model_files.dtypes import ROWS, Times, name_of
 from ngtcli.system.remembered import Remembered
 from ngtcli.weights.trials import remembered
 
@@ -264,7 +264,7 @@ _SMALLEST = 1 << 20
 # hundred times as slow (2,048 × 2,048, bfloat16, Zen 4: 30 ms, packed 0.2). Guess.
 _SMALLEST_HALF = 1 << 10
 _SHAPES = 3  # of layers, those with the most bytes: nearly all of a model; guessed
-COLD = 64e6  # bytes of layers of one shape that take turns, more than most caches hold; guessed
+_COLD = 64e6  # bytes of layers of one shape that take turns, more than most caches hold; guessed
 _LARGEST = 256e6  # bytes of a layer that is timed: packing an output layer of 1 GB takes seconds
 # Root mean square of the difference over that of the result. Derived: sums in another order differ
 # by 1e-7 to 1e-6 in float32, and results rounded to bfloat16 by 2e-3; float16 has 3 bits more.
@@ -328,7 +328,7 @@ def pack_if_it_pays(
     packs = wanted and trial.pays(drafts or half)  # it decides bits: with drafts and without
     one, few, _ = trial.packed if packs else trial.unpacked
     if half and (times := few / one) > _SLOW:
-        name = str(hf.dtype).removeprefix("torch.")
+        name = name_of(hf.dtype)
         warn(
             f"{name} is slow on this CPU: checking a draft of {ROWS[1] - 1} tokens takes"
             f" {times:.0f} times as long as one token, so drafts hardly pay; --dtype float32 does"
@@ -397,7 +397,7 @@ def samples(places: Sequence[Place]) -> list[tuple[list[Any], int]]:
     timed = [shape for shape in shapes if each[shape] <= _LARGEST] or list(shapes)
     largest = sorted(timed, key=lambda shape: each[shape] * len(shapes[shape]), reverse=True)
     return [
-        (shapes[shape][: max(1, int(COLD / each[shape]))], len(shapes[shape]))
+        (shapes[shape][: max(1, int(_COLD / each[shape]))], len(shapes[shape]))
         for shape in largest[:_SHAPES]
     ]
 
@@ -423,4 +423,4 @@ def quickest(ways: Sequence[Sequence[Any]], *inputs: Tensor) -> list[float]:
 
 def remembered_trial(hf: Any) -> Remembered[Trial]:
     """Where the trial of a model is kept."""
-    return remembered("packed", hf, Trial)
+    return remembered("packed", hf, Trial, of_more=True)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.errors import reason_of
+from ngtcli.model_files.dtypes import name_of
 from ngtcli.system.array_stream import BEGIN, PADDING, ArrayWriter
 from ngtcli.system.arrays import TYPES, Shapes
 
@@ -40,7 +41,7 @@ class Weights:
     def add(self, name: str, tensor: Tensor) -> None:
         """Take a tensor; it is not changed, and not needed any more where it went to the file."""
         if (file := self._file) is not None:
-            kind = str(tensor.dtype).removeprefix("torch.")
+            kind = name_of(tensor.dtype)
             data = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
             self._try(lambda: file.add(name, kind, tensor.shape, data))
         if self._file is None:

@@ -16,15 +16,14 @@ Found = TypeVar("Found")
 
 
 def remembered(
-    kind: str, hf: Any, found: type[Found], *parts: object, threads: bool = True
+    kind: str, hf: Any, found: type[Found], *parts: object, **threads: bool
 ) -> Remembered[Found]:
     """Where the result of a kind of trial, a dataclass, is kept for a model.
 
     It is not read where making it raises ValueError. `parts` and `threads` as in `Remembered`.
     """
     read = partial(from_json, found)
-    own = (*what_matters(hf), *parts)
-    return Remembered(kind, hf.device, own, read, to_json, threads=threads)
+    return Remembered(kind, hf.device, (*what_matters(hf), *parts), read, to_json, **threads)
 
 
 def what_matters(hf: Any) -> tuple[object, ...]:

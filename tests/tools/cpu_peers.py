@@ -32,7 +32,7 @@ from ngtcli.decode.load import use_threads
 from ngtcli.draft.tree import chain
 from ngtcli.errors import UsageError
 from ngtcli.measure.live import AGAINST
-from ngtcli.measure.machine import processor, versions
+from ngtcli.measure.machine import versions
 from ngtcli.measure.options import BenchOptions, find_shape
 from ngtcli.measure.replay import chosen_traces
 from ngtcli.measure.shape_model import Built, Plan, build, check_memory, copies, plan
@@ -40,6 +40,7 @@ from ngtcli.measure.shape_replay import PromptCache, _generated, replay_with_pas
 from ngtcli.render.tables import Column, Table, to_markdown
 from ngtcli.session.local import LocalSession
 from ngtcli.system.json_form import dump_json
+from ngtcli.system.remembered import processor
 
 ROWS = (1, 4, 8, 16, 32, 64)
 REPEATS = 5  # passes of each number of rows in a turn

@@ -25,17 +25,19 @@ from ngtcli.config import Settings
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.model import TargetModel
 from ngtcli.measure.live import build_prompts, record
-from ngtcli.measure.machine import processor, versions
+from ngtcli.measure.machine import versions
 from ngtcli.measure.options import BenchOptions, find_shape
 from ngtcli.measure.prompts import builtin_items, choose
 from ngtcli.measure.replay import select
-from ngtcli.measure.shape_model import Built, build, check_memory, copies, dtype_name, plan
+from ngtcli.measure.shape_model import Built, build, check_memory, copies, plan
 from ngtcli.measure.shape_replay import replay_with_passes
 from ngtcli.measure.traces import TraceSet, read_traces
+from ngtcli.model_files.dtypes import name_of
 from ngtcli.render.tables import Column, Table, to_plain
 from ngtcli.session.local import LocalSession
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.machine import pick_device
+from ngtcli.system.remembered import processor
 from tests.tools import gpu_parts as measured
 
 _SHAPES = {"cuda": "qwen2.5-0.5b,llama-3.1-8b,qwen3-30b-a3b"}
@@ -125,7 +127,7 @@ class Report:
             check_memory(planned, max(a.prompt, 4096), several)
             made.append(build(planned, self.settings, say, True))
             value = f"{planned.parameters / 1e9:.2f} billion, {planned.weight_bytes / 1e9:.2f} GB"
-            return planned.weight_bytes, [(f"{dtype_name(planned.dtype)}, random weights", value)]
+            return planned.weight_bytes, [(f"{name_of(planned.dtype)}, random weights", value)]
 
         self.add("shape", Path(name).stem, make)
         if not made:
@@ -155,7 +157,7 @@ class Report:
         """Tokens with drafts beside plain ones."""
         num_draft, tokens = self.args.num_draft - 1, self.args.tokens
         found = measured.same_tokens(model, traces, num_draft, tokens, exact)
-        dtype = dtype_name(model.dtype)
+        dtype = name_of(model.dtype)
         how = f"{dtype}, exact in passes of {found['rows']} rows" if exact else dtype
         value = f"{found['same']} of {found['answers']} answers"
         aim = "all" if exact or dtype == "float32" else ""
@@ -169,7 +171,7 @@ class Report:
     def scores(self, model: TargetModel, hf: Any) -> tuple[Any, Rows]:
         """Scores beside those of one pass of `transformers`."""
         error, passes = measured.score_error(model, hf, self.args.rows), model.passes
-        what = f"{dtype_name(model.dtype)}: largest difference from one eager pass, in deviations"
+        what = f"{name_of(model.dtype)}: largest difference from one eager pass, in deviations"
         how = f", {passes.captured} shapes captured in {passes.seconds:.1f} s"
         value = f"{error:.1e}{how if passes.captured else f', eager {passes.reason}'}"
         return {"difference": error, **to_json(passes.report())}, [(what, value)]
