@@ -41,7 +41,8 @@ def by_products(
     keys, sample, out = key[0].transpose(1, 2), mask[..., ::_STEP], []
     lowest = torch.finfo(mask.dtype).min / 2  # hidden keys have less
     together = max(1, _SCORES // (groups * rows * length))
-    for some, k, v in zip(*(t.split(together) for t in (queries, keys, value[0])), strict=True):
+    parts = (torch.split(states, together) for states in (queries, keys, value[0]))
+    for some, k, v in zip(*parts, strict=True):
         count = len(some)
         near = sample.expand(count, groups, rows, -1).flatten(1, 2)
         top = torch.baddbmm(near, some, k[..., ::_STEP], alpha=factor).amax(-1)
