@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counted import count_of
 from helpers import HARBOUR, check_tree, decode, make_drafter, make_target, plain, prompts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -62,7 +63,7 @@ def test_counts_are_those_of_a_plain_scan(texts: list[list[int]], depth: int) ->
         for at in range(len(text)):
             wanted.update(tuple(text[at : at + k]) for k in range(1, depth + 1)
                           if at + k <= len(text))  # fmt: skip
-    assert {sequence: trie.count_of(sequence) for sequence in wanted} == wanted
+    assert {sequence: count_of(trie, sequence) for sequence in wanted} == wanted
     assert trie.used == len(wanted) + 1
     top = [int(trie.arrays.nodes[n, TOKEN]) for n in trie.arrays.frequent if n != NONE]
     frequent = sorted((-c, s[0]) for s, c in wanted.items() if len(s) == 1)
@@ -87,7 +88,7 @@ def test_what_was_met_first_stands_first_once_lists_are_turned_round(text: list[
     recent = [children(trie, node) for node in range(trie.used)]
     trie.put_first_met_first()
     assert [children(trie, node)[::-1] for node in range(trie.used)] == recent
-    assert all(trie.count_of([token]) == text.count(token) for token in set(text))
+    assert all(count_of(trie, [token]) == text.count(token) for token in set(text))
 
 
 class Naive:
@@ -221,7 +222,7 @@ def test_an_answer_joins_the_pool_and_the_pool_is_bounded() -> None:
     drafter.reset(Context([0]))
     assert drafter.pool is not None
     assert [a.tolist() for a in drafter.pool.answers] == [[1, 2, 3, 4], [2] * 6]
-    assert drafter.sources.pool.count_of([2, 2]) > 0
+    assert count_of(drafter.sources.pool, [2, 2]) > 0
     for _ in range(9):  # what is drafted from is bounded as well
         drafter.reset(Context([0]))
         drafter.observe([3, 4, 3, 4, 3, 4])

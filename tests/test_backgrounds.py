@@ -16,6 +16,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from counted import count_of
 from helpers import HARBOUR, ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,7 +93,7 @@ def test_counts_are_those_of_the_texts_but_for_what_is_seldom(
     every = {(token,) for token in range(max((s[0] for s in kept), default=-1) + 1)}
     assert len(counts) == len(kept.keys() | every)
     for sequence in wanted:
-        assert counts.count_of(sequence) == kept.get(sequence, 0.0)
+        assert count_of(counts, sequence) == kept.get(sequence, 0.0)
 
 
 @given(TEXTS)
@@ -139,7 +140,7 @@ def saved(folder: Path, texts: Sequence[tuple[list[int], float]]) -> Path:
 def test_a_file_holds_what_was_counted(tmp_path: Path) -> None:
     path = saved(tmp_path, [([1, 2, 3, 1, 2], 1.0)])
     counts = load_counts(BACKGROUNDS, path, VOCABULARY, {"name": "a"})
-    assert counts.count_of([1, 2]) == 2 and counts.nodes[0, TOKEN] == VOCABULARY
+    assert count_of(counts, [1, 2]) == 2 and counts.nodes[0, TOKEN] == VOCABULARY
 
 
 @given(st.data())
@@ -312,7 +313,7 @@ def test_counts_are_those_of_the_texts_that_the_phrases_were_counted_in(kind: st
         for i in range(len(stream)):
             for j in range(i + 1, min(i + 7, len(stream)) + 1):
                 sequence = stream[i:j]
-                assert counts.count_of(sequence) == wanted.count_of(sequence), sequence
+                assert count_of(counts, sequence) == count_of(wanted, sequence), sequence
     assert len(counts) == len(wanted)
 
 
@@ -501,7 +502,7 @@ def test_a_damaged_file_is_made_again(
     backgrounds.after_answer()  # once more
     assert started == ["builtin"]
     making.make_files(["english"], "builtin")
-    assert open_background("english", tokenizer.fingerprint, 8192).count_of([]) >= 0
+    assert count_of(open_background("english", tokenizer.fingerprint, 8192), []) >= 0
 
 
 def test_nothing_is_loaded_or_made_without_names() -> None:

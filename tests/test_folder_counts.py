@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from counted import count_of
 from helpers import FakeBackend, ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,7 +60,7 @@ def test_what_occurs_twice_is_counted_within_each_document(texts: list[str]) -> 
         wanted.update(text[i : i + k] for i in range(len(text)) for k in range(1, DEPTH + 1)
                       if i + k <= len(text))  # fmt: skip
     for sequence, count in wanted.items():
-        found = counts.count_of([ord(letter) - 32 for letter in sequence])
+        found = count_of(counts, [ord(letter) - 32 for letter in sequence])
         assert found == (count if len(sequence) == 1 or count > 1 else 0)
 
 
@@ -74,7 +75,7 @@ def test_unchanged_documents_are_not_encoded_again_and_one_changed_is_alone() ->
     changed = make(third).of(documents("tide tide", "lamp lamp", "boat boat"), None)
     assert third.encoded == ["lamp lamp"]
     lamp = [ord(letter) - 32 for letter in "lamp"]
-    assert changed.count_of(lamp) == 2 and before.count_of(lamp) == 0
+    assert count_of(changed, lamp) == 2 and count_of(before, lamp) == 0
 
 
 def test_counts_of_a_folder_outlive_questions_about_some_of_its_files() -> None:
@@ -93,9 +94,9 @@ def test_they_are_joined_with_the_background_and_another_one_is_noticed() -> Non
     general = build_counts([(ids, 3.0)])
     counts = make(tokenizer).of(documents("tide tide"), general)
     tide = [ord(letter) - 32 for letter in "tide"]
-    assert counts.count_of(ids) == 3 and counts.count_of(tide) == 2
+    assert count_of(counts, ids) == 3 and count_of(counts, tide) == 2
     other = make(tokenizer).of(documents("tide tide"), build_counts([([7, 8], 5.0)]))
-    assert other.count_of([7, 8]) == 5 and other.count_of(ids) == 0
+    assert count_of(other, [7, 8]) == 5 and count_of(other, ids) == 0
     assert len(tokenizer.encoded) == 1
 
 
@@ -104,7 +105,7 @@ def test_a_damaged_background_is_left_out_with_a_line() -> None:
     damaged.nodes[1:, FIRST] = 1000
     told: list[str] = []
     counts = make(CountingTokenizer(), told).of(documents("tide tide"), damaged)
-    assert counts.count_of([ord(letter) - 32 for letter in "tide"]) == 2
+    assert count_of(counts, [ord(letter) - 32 for letter in "tide"]) == 2
     assert len(told) == 1 and "not joined" in told[0]
 
 
@@ -153,7 +154,7 @@ def test_of_too_many_tokens_the_first_documents_are_counted(
     told: list[str] = []
     counts = make(CountingTokenizer(), told).of(documents("tide tide", "lamp lamp"), None)
     assert told == ["drafts come from the first 1 of 2 documents"]
-    assert counts.count_of([ord(letter) - 32 for letter in "lamp"]) == 0
+    assert count_of(counts, [ord(letter) - 32 for letter in "lamp"]) == 0
 
 
 def test_a_context_lends_auto_its_counts_for_one_answer() -> None:

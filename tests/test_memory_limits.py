@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import GREEDY, Scripted, decode, make_drafter, make_hf, make_target, plain, prompts
+from test_int8 import WAY
 
 from ngtcli.decode import memory_limits
 from ngtcli.decode.loop import Run
@@ -16,6 +17,8 @@ from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import ContextOverflowError, ModelError
+from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
+from ngtcli.weights.quantize import empty_model, quantized_bytes
 
 LONG = 2500
 PROMPT = (prompts(1, seed=21)[0] * 200)[:LONG]
@@ -143,7 +146,12 @@ def test_a_checkpoint_that_does_not_fit_gets_a_line_with_what_would(
     hf.save_pretrained(tmp_path)
     count = sum(p.numel() for p in hf.parameters())
     whole = sum(m.weight.numel() for m in hf.modules() if isinstance(m, torch.nn.Linear))
-    mixed = whole + 2 * (count - whole)
+    embedding = hf.get_input_embeddings().weight.numel()
+    mixed = whole + 2 * embedding + 4 * (count - whole - embedding)
+    there, _ = load_quantized(str(tmp_path), torch.float32, WAY)
+    kept = [p.nbytes for p in there.parameters() if not p.is_mkldnn]
+    kept += [m.held.nbytes for m in there.modules() if isinstance(m, WideEmbedding)]
+    assert whole + sum(kept) == mixed == quantized_bytes(empty_model(hf.config), torch.float32)
 
     def words(free: int, dtype: Any, quantised: bool = False, device: str = "cpu") -> str:
         monkeypatch.setattr(memory_limits, "free_memory", lambda _: free)

@@ -1,10 +1,12 @@
 """Packed linear layers: what they compute, what is packed, what is left alone."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from helpers import (
     HARBOUR,
     FakeBackend,
@@ -135,6 +137,37 @@ def test_the_layouts_of_other_machines_are_found(
         embedding = PackedEmbedding(layer, layout)
         ids = torch.randint(outputs, (2, 5))
         assert torch.equal(embedding(ids), weight[ids])
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_layout_of_many_outputs_is_that_of_few_where_blocks_go_on(
+    name: str, other_layout: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other_layout(LAYOUTS[name])
+    marked, of_few = [], room._marked_layout
+    monkeypatch.setattr(
+        room, "_marked_layout", lambda count, *more: (marked.append(count), of_few(count, *more))[1]
+    )
+    given = linear(70, 1003, False, torch.float32)
+    layout = find_layout(layer := PackedLinear(given), given.weight)
+    assert layout is not None
+    assert torch.equal(layout.rows(layer.packed.detach(), torch.arange(1003)), given.weight)
+    assert marked == ([427, 1003] if name == "turned" else [427])
+
+
+def test_weights_beside_packed_ones_hold_no_mapped_file(tmp_path: Path) -> None:
+    make_hf("llama").save_pretrained(tmp_path)
+    hf = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    before = {name: one.clone() for name, one in hf.named_parameters()}
+
+    def is_mapped() -> bool:
+        return str(tmp_path) in Path("/proc/self/maps").read_text()
+
+    room._let_go_of_file(hf, 0)  # more are not packed than are: nothing is copied
+    assert is_mapped()
+    room._let_go_of_file(hf, 1 << 40)
+    assert not is_mapped()
+    assert all(torch.equal(one, before[name]) for name, one in hf.named_parameters())
 
 
 def swizzled(weight: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from ngtcli.system import remembered
-from ngtcli.system.json_form import from_json
 from ngtcli.system.remembered import Remembered, cpu
 from ngtcli.system.storage import DamagedFileError
 
@@ -24,9 +23,7 @@ class Result:
 
 
 def kept(*parts: object, device: Any = CPU, **more: Any) -> Remembered[Result]:
-    return Remembered(
-        "tried", device, parts, lambda stored: from_json(Result, stored), vars, **more
-    )
+    return Remembered("tried", device, parts, Result, **more)
 
 
 def test_it_is_made_once_and_read_after_that() -> None:

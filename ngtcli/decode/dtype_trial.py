@@ -10,7 +10,6 @@ layers.
 import gc
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from ngtcli.decode.calibration import seconds_of_a_pass
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.model import TargetModel
 from ngtcli.model_files.dtypes import FOLDER, ROWS, DtypeTrial, name_of
-from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered, here
 from ngtcli.weights.packed import remembered_trial, try_packing, worth_packing
 
@@ -109,8 +107,7 @@ def remembered_dtype(
     """Where the trial of a checkpoint is kept."""
     about = type(config).__name__, config.to_json_string(use_diff=False)
     parts = (name, name_of(half), *about, quantized)
-    read, cpu = partial(from_json, DtypeTrial), torch.device("cpu")
-    return Remembered(FOLDER, cpu, parts, read, to_json, of_more=True)
+    return Remembered(FOLDER, torch.device("cpu"), parts, DtypeTrial, of_more=True)
 
 
 def try_dtype(hf: Any, name: str) -> DtypeTrial:

@@ -98,17 +98,6 @@ class _Checkpoint:
             check_weights(self.name, report, self.warn)
             return hf.to(self.device).eval() if self.way is None else hf
 
-    def half(self) -> tuple[Any, torch.dtype] | None:
-        """Its configuration and half precision; None for a checkpoint in another dtype.
-
-        The built-in model is left out: what is said of its answers was measured in float32.
-        """
-        if self.name == BUILTIN:
-            return None
-        config = self.config()
-        found = half_of(config)
-        return None if found is None else (config, found)
-
 
 def prepared(
     hf: Any,
@@ -162,12 +151,14 @@ def load_model(
         return model
 
     tries = (dtype, device) == ("auto", "cpu") and (packed or way is not None)
-    if tries and (half := checkpoint.half()) is not None:
+    # What is said of the built-in model's answers was measured in float32.
+    config = checkpoint.config() if tries and name != BUILTIN else None
+    if config is not None and (half := half_of(config)) is not None:
         of_best = partial(prepare, slow=lambda _: None)  # it is quicker than float32
         quantized = "" if way is None else str(way)
         read = checkpoint.read
         own = path if os.path.isdir(os.path.expanduser(name)) else name
-        model = load_in_best(own, *half, read, of_best, progress, num_draft, quantized)
+        model = load_in_best(own, config, half, read, of_best, progress, num_draft, quantized)
     else:
         model = prepare(checkpoint.read(pick_dtype(dtype, device)))
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0

@@ -6,7 +6,7 @@ A single text is a batch of one. What texts decoded together need besides is in 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from ngtcli.decode.exact import ExactDrafters
 from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import highest
-from ngtcli.decode.steps import Limits, Step, Stopwatch
+from ngtcli.decode.steps import InSteps, Limits, Step, Stopwatch
 from ngtcli.draft.drafter import Context, Drafter, Drafters, Feedback, PassRows
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.tree import DraftTree, Path, verify
@@ -184,7 +184,7 @@ class Loop:
             self._drafters.learn(member.drafter, Feedback(tree, top))
 
 
-class Run:
+class Run(InSteps):
     """One generation: iterate over it for its steps, or `finish` it.
 
     `output` are the ids emitted, end token included, `statistics` what the run has done so far.
@@ -239,12 +239,6 @@ class Run:
                 yield member.steps.pop()
         finally:
             self._drafters.end()
-
-    def finish(self) -> Self:
-        """Run all steps; the run itself."""
-        for _ in self:
-            pass
-        return self
 
     def _prefill(self) -> None:
         clock, text = time.perf_counter(), self._member.text

@@ -95,21 +95,17 @@ def memory_words(path: str, config: Any, device: str, dtype: Any, quantised: boo
     if _WIDENED * sum(size for _, size, _ in files) <= free:  # most models: no closer look
         return ""
     empty = empty_model(config)
-    count, whole = sum(p.numel() for p in empty.parameters()), quantized_bytes(empty)
-    rest = (count - whole) * empty.dtype.itemsize
-
-    def needed(dtype: torch.dtype) -> int:
-        return int(whole + rest if quantised else count * dtype.itemsize)
-
     own = empty.dtype if dtype == "auto" else dtype
-    if needed(own) <= free:
+    count, whole = sum(p.numel() for p in empty.parameters()), quantized_bytes(empty, own)
+    needed = whole if quantised else count * own.itemsize
+    if needed <= free:
         return ""
-    others = [("--quantize int8", whole + rest)] if device == "cpu" and not quantised else []
+    others = [("--quantize int8", whole)] if device == "cpu" and not quantised else []
     if own == torch.float32 and not quantised:
         others.append(("--dtype bfloat16", 2 * count))
     fits = [f"{flag} takes {size / 1e9:.1f} GB" for flag, size in others if size <= free]
     how = "8-bit integers" if quantised else str(own).removeprefix("torch.")
-    line = f"its weights take {needed(own) / 1e9:.1f} GB in {how}, and {free / 1e9:.1f} GB are free"
+    line = f"its weights take {needed / 1e9:.1f} GB in {how}, and {free / 1e9:.1f} GB are free"
     return "; ".join([line, *fits])
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -49,6 +49,19 @@ class Step:
     tokens: tuple[Token, ...]
     finish_reason: str = ""
     nodes: int = 0
+
+
+class InSteps:
+    """An answer that is being made: iterate over it for its steps, or `finish` it."""
+
+    def __iter__(self) -> Iterator[Step]:
+        raise NotImplementedError
+
+    def finish(self) -> Self:
+        """Run all steps; the answer itself."""
+        for _ in self:
+            pass
+        return self
 
 
 PARTS = ("draft", "tree", "forward", "verify", "cache")

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from ngtcli.config import Settings
 from ngtcli.decode.continuation import Repetition, TextStream
-from ngtcli.decode.steps import Limits, PassesReport, Statistics, Step, Token
+from ngtcli.decode.steps import InSteps, Limits, PassesReport, Statistics, Step, Token
 from ngtcli.draft.drafter import DraftSettings, PassRows
 from ngtcli.draft.registry import parse_method
 from ngtcli.engines.vllm_arguments import sampling_arguments
@@ -57,7 +57,7 @@ class VllmModel:
     passes: VllmPasses = VllmPasses()
 
 
-class VllmRun:
+class VllmRun(InSteps):
     """One generation by vLLM. Iterate over it, or over `steps` in the engine's event loop.
 
     A step is what vLLM hands over at once, which may be the tokens of several passes; which of them
@@ -96,12 +96,6 @@ class VllmRun:
                 yield step
         finally:
             self._engine.wait(steps.aclose())
-
-    def finish(self) -> Self:
-        """Run all steps; the run itself."""
-        for _ in self:
-            pass
-        return self
 
     async def steps(self) -> AsyncGenerator[Step]:
         """The steps, in the engine's event loop."""

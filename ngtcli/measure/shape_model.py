@@ -73,9 +73,9 @@ class Plan:
 
     @property
     def weight_bytes(self) -> int:
-        whole = quantized_bytes(self.empty) if self.way is not None else 0
-        size = sum(p.numel() * p.element_size() for p in self.empty.parameters())
-        return int(size - whole * (self.dtype.itemsize - 1))
+        if self.way is not None:
+            return quantized_bytes(self.empty, self.dtype)
+        return sum(p.nbytes for p in self.empty.parameters())
 
     def cache_bytes(self, tokens: int) -> int:
         """Bytes of keys and values of `tokens` in all layers."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from ngtcli.config import Settings
-from ngtcli.decode.steps import Limits, PassesReport, Statistics, Step, Token
+from ngtcli.decode.steps import InSteps, Limits, PassesReport, Statistics, Step, Token
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Drafter, PassRows
 from ngtcli.draft.origins import PolicyReport
@@ -116,7 +116,7 @@ class AnswerRun(Protocol):
     def proposed(self) -> bool: ...
 
 
-class Answer:
+class Answer(InSteps):
     """A prepared answer: iterate over it for its steps, or `finish` it, then read `run`."""
 
     def __init__(
@@ -139,12 +139,6 @@ class Answer:
                 yield step
         finally:
             self._at_end()
-
-    def finish(self) -> Self:
-        """Run all steps."""
-        for _ in self:
-            pass
-        return self
 
     @property
     def policy(self) -> PolicyReport | None:

@@ -13,12 +13,14 @@ import os
 import platform
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from dataclasses import is_dataclass
+from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ngtcli import __version__
+from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.machine import busy, numbers_of_threads
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
@@ -42,7 +44,8 @@ _SWITCHES = (
 class Remembered(Generic[Found]):
     """One result of a `kind`, for a device (a torch.device).
 
-    `read` makes it of what `write` gave, JSON-ready, and raises ValueError for anything else. Where
+    `found` is a dataclass, whose making raises ValueError for what cannot be; or else a function
+    that makes the result of what `write` gave, JSON-ready, and raises it for anything else. Where
     the number of threads does not matter to it, `threads` is False; with `of_more` one for more
     threads than now, up to the number of cores, serves where there is none for as many.
     """
@@ -52,8 +55,8 @@ class Remembered(Generic[Found]):
         kind: str,
         device: Any,
         parts: tuple[object, ...],
-        read: Callable[[Any], Found],
-        write: Callable[[Found], Any],
+        found: type[Found] | Callable[[Any], Found],
+        write: Callable[[Found], Any] = to_json,
         *,
         threads: bool = True,
         of_more: bool = False,
@@ -72,7 +75,10 @@ class Remembered(Generic[Found]):
         self.path = path(self._threads if threads else "any number")
         more = [] if on_cuda or not of_more else numbers_of_threads()
         self._of_more = [path(number) for number in more if number > self._threads]
-        self._read, self._write, self._most = read, write, most
+        self._read: Callable[[Any], Found] = found
+        if is_dataclass(found):
+            self._read = partial(from_json, found)
+        self._write, self._most = write, most
         self._tries = 0  # on a busy machine; 0 where the result is for good
 
     def load(self) -> Found | None:

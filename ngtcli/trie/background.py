@@ -68,17 +68,6 @@ class BackgroundCounts:
         """The arrays of a file (`files.BACKGROUNDS`)."""
         return {"nodes": self.nodes.reshape(-1), "by_token": self.by_token.reshape(-1)}
 
-    def count_of(self, sequence: Sequence[int]) -> float:
-        """How often `sequence` was counted; 0 where it was omitted."""
-        node = 0
-        for token in sequence:
-            low, high = self.nodes[node : node + 2, FIRST].tolist()
-            at = low + int(np.searchsorted(self.by_token[low:high, TOKEN], token))
-            if at == high or self.by_token[at, TOKEN] != token:
-                return 0.0
-            node = int(self.by_token[at, ROW])
-        return float(self.nodes[node, COUNT]) / UNIT
-
 
 def load_counts(
     file: ArrayFile, path: Path, vocabulary: int, wanted: Mapping[str, str] | None = None
@@ -123,8 +112,8 @@ def build_counts(
     beyond the end of `least` its last value holds, and without any nothing is omitted.
 
     >>> counts = build_counts([([1, 2, 3, 1, 2], 1.0), ([1, 2], 0.5)], depth=2, least=(0, 2))
-    >>> counts.count_of([1, 2]), counts.count_of([2, 3])
-    (2.5, 0.0)
+    >>> (counts.nodes[5:-1, COUNT] / UNIT).tolist()  # of (1, 2); (2, 3) and (3, 1) weigh too little
+    [2.5]
     """
     ids: list[Any] = []
     weights = []

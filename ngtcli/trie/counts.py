@@ -128,7 +128,8 @@ class CountTrie:
 
     >>> trie = CountTrie(3)
     >>> trie.extend([1, 2, 3, 1, 2])
-    >>> trie.count_of([1, 2])
+    >>> node = find(trie.arrays.slots, find(trie.arrays.slots, 0, 1), 2)
+    >>> int(trie.arrays.counts[node, COUNT])
     2
     """
 
@@ -176,15 +177,6 @@ class CountTrie:
     def put_first_met_first(self) -> None:
         """Turn the lists of children round, for a text that is counted in full."""
         _turn_round(self.arrays.nodes, self.used)
-
-    def count_of(self, sequence: Sequence[int]) -> int:
-        """How often `sequence` was counted."""
-        node = 0
-        for token in sequence:
-            node = find(self.arrays.slots, node, token)
-            if node == NONE:
-                return 0
-        return int(self.arrays.counts[node, COUNT])
 
 
 @njit()

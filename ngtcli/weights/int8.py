@@ -15,14 +15,12 @@ depends on the size of a layer, and is tried for each model (`choose_least`).
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ngtcli.errors import ModelError
-from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
 from ngtcli.weights.int8_order import layout, packed_weight
 from ngtcli.weights.packed import elements, quickest
@@ -168,9 +166,8 @@ def find_way() -> Way:
 
     Raises ModelError where there is none.
     """
-    cpu, read = torch.device("cpu"), partial(from_json, _Found)
-    stored: Remembered[_Found] = Remembered("int8", cpu, (), read, to_json, of_more=True)
-    found = stored.find(_try, timed=True)
+    cpu = torch.device("cpu")
+    found = Remembered("int8", cpu, (), _Found, of_more=True).find(_try, timed=True)
     if found.way is None:
         raise ModelError(
             "this CPU, or this version of torch, has no right product of 8-bit integers",

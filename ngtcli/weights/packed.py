@@ -28,6 +28,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float16 on few CPUs: 
 # one packed row costs 1.1 to 1.5, two 1.2 to 1.7, four 0.8 to 1.2, for fewer have a slower kernel.
 _LEAST_ROWS = 4
 _MARKS = 256  # whole numbers that each of `DTYPES` has; derived: bfloat16 has 8 bits for them
+_BLOCKS = 192  # outputs: a multiple of those in a block of oneDNN's orders, 16, 32, 48 and 64
 _COMPARED, _TAIL = 4096, 128  # rows compared where there are more, the last ones among them; guess
 
 
@@ -111,14 +112,30 @@ def elements(packed: Tensor) -> Tensor:
 def find_layout(layer: PackedLinear, weight: Tensor) -> WeightLayout | None:
     """How the weight of a layer is packed; None where no `WeightLayout` describes it.
 
-    A weight of the same size is packed that is 0 but for its first row and column, which are
-    numbered. What is found counts if it gives rows of `weight`. Takes as much memory as two such
-    weights. Raises RuntimeError for a dtype that oneDNN does not support.
+    It is that of a weight with fewer outputs, whose blocks go on in the same way; or else that of
+    one of the same size, which takes as much memory as two such weights. What is found counts if it
+    gives rows of `weight`. Raises RuntimeError for a dtype that oneDNN does not support.
     """
     outputs, inputs = layer.out_features, layer.in_features
-    marked = torch.zeros(outputs, inputs, dtype=weight.dtype)
+    few = 2 * _BLOCKS + outputs % _BLOCKS
+    for count in (few, outputs) if few < outputs else (outputs,):
+        layout = _marked_layout(count, inputs, weight.dtype)
+        if layout is not None:
+            own = layout.outputs
+            if count < outputs:
+                block, at = own[:_BLOCKS], torch.arange(outputs)
+                own = block[at % _BLOCKS] + at // _BLOCKS * (own[_BLOCKS] - own[0])
+            layout = WeightLayout(own, layout.inputs)
+            if _gives_rows(layout, elements(layer.packed), weight.detach()):
+                return layout
+    return None
+
+
+def _marked_layout(outputs: int, inputs: int, dtype: torch.dtype) -> WeightLayout | None:
+    """How a weight is packed that is 0 but for its first row and column, which are numbered."""
+    marked = torch.zeros(outputs, inputs, dtype=dtype)
     column, row = torch.arange(outputs) % _MARKS + 1, torch.arange(inputs) % _MARKS + 1
-    marked[0], marked[:, 0] = -row.to(weight.dtype), column.to(weight.dtype)
+    marked[0], marked[:, 0] = -row.to(dtype), column.to(dtype)
     packed = _packed_weight(marked)
     found = elements(packed)  # as long as `packed` is there
     places = found.nonzero()[:, 0]
@@ -127,16 +144,20 @@ def find_layout(layer: PackedLinear, weight: Tensor) -> WeightLayout | None:
     above = _in_order(places[marks < 0], -marks[marks < 0], row[1:])
     if below is None or above is None:
         return None
-    along = torch.cat([below[:1], above]) - below[0]
+    return WeightLayout(below, torch.cat([below[:1], above]) - below[0])
+
+
+def _gives_rows(layout: WeightLayout, found: Tensor, weight: Tensor) -> bool:
+    """Whether a layout gives rows of a weight (out, in) of its packed elements."""
+    below, along = layout.outputs, layout.inputs
     lowest, highest = below.min() + along.min(), below.max() + along.max()
     if not 0 <= lowest <= highest < len(found):
-        return None
-    layout, compared = WeightLayout(below, along), torch.arange(outputs)
+        return False
+    compared = torch.arange(outputs := len(weight))
     if outputs > _COMPARED:
         spread = torch.linspace(0, outputs - 1, _COMPARED, dtype=torch.float64)
         compared = torch.cat([spread.to(torch.int64), compared[-_TAIL:]])
-    rows = layout.rows(elements(layer.packed), compared)
-    return layout if torch.equal(rows, weight.detach()[compared]) else None
+    return torch.equal(layout.rows(found, compared), weight[compared])
 
 
 def _in_order(places: Tensor, found: Tensor, marks: Tensor) -> Tensor | None:
@@ -339,6 +360,7 @@ def pack_if_it_pays(
     begin = time.perf_counter()
     progress("Packing weights …")
     done = pack_layers(places)
+    _let_go_of_file(hf, done)
     if done:
         progress(f"Packed {done / 1e6:.0f} MB of weights in {time.perf_counter() - begin:.1f} s.")
     one, few, _ = trial.gains
@@ -349,6 +371,17 @@ def pack_if_it_pays(
             " --no-packed is faster."
         )
     return done > 0
+
+
+def _let_go_of_file(hf: Any, packed: int) -> None:
+    """Copy the other weights of a model of which so many bytes are packed, if they are fewer.
+
+    Each may keep a mapped file, which holds the packed ones as well, in memory.
+    """
+    others = [one for one in hf.parameters() if not one.is_mkldnn]
+    if sum(one.nbytes for one in others) < packed:
+        for one in others:
+            one.data = one.data.clone()
 
 
 def worth_packing(hf: Any) -> list[Place]:

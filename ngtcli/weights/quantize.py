@@ -67,14 +67,14 @@ class Layers:
             for tied in (own, other):
                 hf.all_tied_weights_keys.pop(tied, None)
 
-    def names(self, name: str) -> set[str]:
-        """The names of the weight of this name."""
-        return {own for own, place in self.places.items() if place is self.places[name]}
+    def names(self, name: str) -> list[str]:
+        """The names of the weight of this name, of which it is kept under the first."""
+        return [own for own, place in self.places.items() if place is self.places[name]]
 
     def put(self, name: str, weight: Tensor) -> None:
         """Quantise a weight, which the model does not hold from then on."""
         place = self.places[name]
-        own, *other = (each for each, one in self.places.items() if one is place)
+        own, *other = self.names(name)
         data, scales = [], []
         for matrix in place.matrices(weight):
             whole, scale = quantized(matrix)
@@ -157,8 +157,8 @@ class _Config(QuantizationConfigMixin):  # type: ignore[misc]
         return {"quant_method": self.quant_method}
 
 
-class _Quantizer(HfQuantizer):  # type: ignore[misc]
-    """The hook of `transformers` that is called for each weight."""
+class _Quantizer(HfQuantizer, ConversionOps):  # type: ignore[misc]
+    """The hook of `transformers` that is called for each weight, and what it does with one."""
 
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
         self.quantization_config.layers.find(model, self.quantization_config.stored)
@@ -170,7 +170,7 @@ class _Quantizer(HfQuantizer):  # type: ignore[misc]
         return param_name in self.quantization_config.layers.places
 
     def get_quantize_ops(self) -> ConversionOps:
-        return _Quantize(self.quantization_config.layers)
+        return self
 
     def is_serializable(self) -> bool:
         return False
@@ -178,11 +178,6 @@ class _Quantizer(HfQuantizer):  # type: ignore[misc]
     @property
     def is_trainable(self) -> bool:
         return False
-
-
-class _Quantize(ConversionOps):  # type: ignore[misc]
-    def __init__(self, layers: Layers) -> None:
-        self.layers = layers
 
     def convert(
         self,
@@ -192,11 +187,12 @@ class _Quantize(ConversionOps):  # type: ignore[misc]
         **_: Any,
     ) -> dict[str, Tensor]:
         """Puts the layers of weights in their places; returns those that do not fit."""
-        rest, places = {}, self.layers.places
+        layers: Layers = self.quantization_config.layers
+        rest, places = {}, layers.places
         for key, value in input_dict.items():
             weight = value[0] if isinstance(value, list) else value
             name = key if key in places else full_layer_name
-            if name in self.layers.done:
+            if name in layers.done:
                 if missing_keys is not None:
                     missing_keys.discard(name)
                 continue  # a pickle has a tied weight under both names
@@ -204,10 +200,10 @@ class _Quantize(ConversionOps):  # type: ignore[misc]
                 places.pop(name, None)  # a wrong shape is reported as any other's
                 rest[name] = weight
                 continue
-            for own in self.layers.names(name):
+            for own in layers.names(name):
                 if missing_keys is not None:
                     missing_keys.discard(own)
-            self.layers.put(name, weight)
+            layers.put(name, weight)
         return rest
 
 
@@ -273,8 +269,18 @@ def _dtype(slices: Iterable[Any]) -> torch.dtype:
     return max(set(known), key=known.count) if known else torch.float32
 
 
-def quantized_bytes(empty: Any) -> int:
-    """The bytes that the integers of a model take, which has no memory for its weights."""
+def quantized_bytes(empty: Any, between: torch.dtype) -> int:
+    """The bytes of a model's weights where it is quantised; `empty` has no memory for them.
+
+    What is not quantised is in the dtype `between` the layers, embeddings in a narrower one stay.
+    Scales are left out: in layers with 2,000 inputs they are below 1%.
+    """
     layers = Layers(Way())
     layers.find(empty)
-    return sum({id(p): p.weight.numel() for p in layers.places.values()}.values())
+    sizes = dict[int, int]()
+    for module in empty.modules():
+        for one in module.parameters(recurse=False):
+            own = one.itemsize if isinstance(module, nn.Embedding) else between.itemsize
+            sizes[id(one)] = one.numel() * min(own, between.itemsize)
+    sizes |= {id(place.weight): place.weight.numel() for place in layers.places.values()}
+    return sum(sizes.values())

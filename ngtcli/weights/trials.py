@@ -6,24 +6,21 @@ packed weights pay (packed.py) and which 8-bit products are padded (int8.py). On
 alone: how 8-bit products are computed (int8.py).
 """
 
-from functools import partial
 from typing import Any, TypeVar
 
-from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import Remembered
 
 Found = TypeVar("Found")
 
 
 def remembered(
-    kind: str, hf: Any, found: type[Found], *parts: object, **threads: bool
+    kind: str, hf: Any, found: type[Found], *parts: object, **threads: Any
 ) -> Remembered[Found]:
     """Where the result of a kind of trial, a dataclass, is kept for a model.
 
     It is not read where making it raises ValueError. `parts` and `threads` as in `Remembered`.
     """
-    read = partial(from_json, found)
-    return Remembered(kind, hf.device, (*what_matters(hf), *parts), read, to_json, **threads)
+    return Remembered(kind, hf.device, (*what_matters(hf), *parts), found, **threads)
 
 
 def what_matters(hf: Any) -> tuple[object, ...]:
