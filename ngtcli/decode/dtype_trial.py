@@ -23,7 +23,9 @@ from ngtcli.system.remembered import Remembered, here
 from ngtcli.weights.packed import remembered_trial, try_packing, worth_packing
 
 _TOKENS = 900  # of a text for which exactness is tried: kept for all up to 1,024 places
-_SHORT, _REPEATS = 64, 4  # tokens before the passes of a quantised model, and passes; guess
+# Tokens read before the passes of a quantised model, those they are repeated to (some documents),
+# and passes; guess.
+_READ, _LONG, _REPEATS = 64, 2000, 4
 _HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -124,13 +126,19 @@ def try_dtype(hf: Any, name: str) -> DtypeTrial:
     return DtypeTrial(name, dtype, times, (one, few, many), True)
 
 
+@torch.inference_mode()
 def try_passes(own: TargetModel, single: TargetModel, name: str) -> DtypeTrial:
-    """Time passes of a quantised model, in its own dtype and in float32 between layers, in turn."""
+    """Time passes of a quantised model, in its own dtype and in float32 between layers, in turn.
+
+    They are behind as many tokens as documents have.
+    """
     seconds = np.full((2, len(ROWS)), np.inf)
-    tokens = max(1, min(_SHORT, own.context - ROWS[-1] - 1))
+    tokens = max(1, min(_LONG, own.context - ROWS[-1] - 1))
     for model in (own, single):
         model.start(tokens + ROWS[-1])
-        model.prefill([0] * tokens)
+        model.prefill([0] * min(tokens, _READ))
+        if not own.plain_reason:
+            model.cache.repeat(tokens)
     for _ in range(_REPEATS):
         for at, rows in enumerate(ROWS):
             rows = 1 if own.plain_reason else rows
