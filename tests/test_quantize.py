@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import FakeBackend
+from safetensors.torch import save_file
 from test_int8 import WAY
 from test_int8_places import dequantized
 from tiny_models import FAMILIES, make_hf
@@ -222,6 +223,16 @@ def test_the_generation_config_is_read(tmp_path: Path) -> None:
     hf = make_hf("llama")
     hf.generation_config.eos_token_id = [5, 7]
     assert loaded(saved(tmp_path, hf))[0].generation_config.eos_token_id == [5, 7]
+
+
+def test_integers_and_the_dtype_of_most_tensors_are_seen_in_the_files(tmp_path: Path) -> None:
+    half, one, mask = torch.zeros(2, 2).bfloat16(), torch.zeros(2), torch.zeros(2).to(torch.uint8)
+    for integers, more in ((False, {"mask": mask}), (True, {"b.weight": mask}),
+                           (True, {"b.weight": mask.to(torch.int8)})):  # fmt: skip
+        save_file({"a": half, "c": half + 1, "norm": one, **more}, tmp_path / "model.safetensors")
+        assert quantize.stores_integers(str(tmp_path)) == integers
+        slices = quantize._tensors(tmp_path)
+        assert slices is not None and quantize._dtype(slices.values()) == torch.bfloat16
 
 
 def test_a_shape_is_made_of_quantised_layers() -> None:
