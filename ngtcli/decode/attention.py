@@ -62,7 +62,7 @@ def use_grouped(hf: Any) -> bool:
     name, least = (FOLDED, LEAST) if folds else (NAME, 0)
     if folds and _agrees(hf, *heads, by_products):
         trial = remembered("products", hf, Products)
-        if trial.find(lambda: try_products(*heads, hf.dtype, grouped), timed=True).pay:
+        if trial.find(lambda: try_products(*heads, hf.dtype, grouped)).pay:
             name = PRODUCTS
     AttentionInterface.register(name, partial(attend, least=least, products=name == PRODUCTS))
     AttentionMaskInterface.register(name, sdpa_mask)
