@@ -5,8 +5,9 @@ are several rows, which is each pass over a draft tree. Here the rows of a group
 below one another, or SDPA gets the groups.
 
 In half precision on a CPU a row is to have the same bits whatever stands beside it. The kernel
-multiplies one row or two by another product than more, so fewer than four are repeated. Behind
-long texts two matrix products serve, where a trial finds them quicker (products.py).
+multiplies one row or two by another product than more, so fewer than four are repeated.
+Two matrix products in the place of SDPA took 0.6 to 0.8 of its time behind 8,000 places, 0.7 to 1.4
+behind 2,000 (1 to 32 rows, a 1B's layer, bfloat16, AVX-512), and rounded the scores: not used.
 
 All rows of a pass over several sequences lie in one flat batch, so that linear layers compute no
 padding. Each sequence's rows attend by themselves to its region of the cache, by whatever attention
@@ -28,20 +29,10 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from ngtcli.decode.layout import BLOCK, LEAST
-from ngtcli.decode.products import (
-    LONG,
-    MOST_ROWS,
-    Attention,
-    Products,
-    by_products,
-    try_products,
-)
 from ngtcli.decode.scores import rounds
-from ngtcli.weights.trials import remembered
 
 NAME = "ngt_grouped"
 FOLDED = "ngt_folded"  # the same, for models without groups too, with LEAST rows in a block
-PRODUCTS = "ngt_products"  # the same, and products behind long texts
 # Arguments that, where given, leave a pass to the original.
 _SPECIAL = ("softcap", "position_bias", "cache", "s_aux", "sinks", "dropout", "output_attentions")
 # Largest difference between weighted means of standard normal numbers. Derived: some roundings.
@@ -55,34 +46,29 @@ def use_grouped(hf: Any) -> bool:
     precision on a CPU groups do not matter, and a row's bits do not depend on others.
     """
     config, folds = hf.config.get_text_config(), hf.device.type == "cpu" and rounds(hf)
-    if getattr(config, "_attn_implementation", None) != "sdpa" or not (heads := _heads(config)):
+    name, least, fewest = (FOLDED, LEAST, 1) if folds else (NAME, 0, 2)
+    if getattr(config, "_attn_implementation", None) != "sdpa" or not _agrees(hf, config, fewest):
         return False
-    if heads[0] // heads[1] < (1 if folds else 2) or not _agrees(hf, *heads, grouped):
-        return False
-    name, least = (FOLDED, LEAST) if folds else (NAME, 0)
-    if folds and _agrees(hf, *heads, by_products):
-        trial = remembered("products", hf, Products)
-        if trial.find(lambda: try_products(*heads, hf.dtype, grouped)).pay:
-            name = PRODUCTS
-    AttentionInterface.register(name, partial(attend, least=least, products=name == PRODUCTS))
+    AttentionInterface.register(name, partial(attend, least=least))
     AttentionMaskInterface.register(name, sdpa_mask)
     hf.set_attn_implementation(name)
     return bool(config._attn_implementation == name)
 
 
-def _heads(config: Any) -> tuple[int, int, int] | None:
-    """How many heads a model has, how many of keys, and their width; None where it has others."""
+@torch.inference_mode()
+def _agrees(hf: Any, config: Any, fewest: int) -> bool:
+    """Whether a model has groups of so many heads, and `grouped` attends as SDPA does.
+
+    False where it cannot.
+    """
     heads = getattr(config, "num_attention_heads", None)
     of_keys = getattr(config, "num_key_value_heads", None)
     if type(heads) is not int or type(of_keys) is not int or of_keys < 1 or heads % of_keys:
-        return None
-    return heads, of_keys, getattr(config, "head_dim", None) or config.hidden_size // heads
-
-
-@torch.inference_mode()
-def _agrees(hf: Any, heads: int, of_keys: int, width: int, attention: Attention) -> bool:
-    """Whether it attends as SDPA does with keys repeated; False where it cannot."""
+        return False
     groups = heads // of_keys
+    if groups < fewest:
+        return False
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
     source, dtype = torch.Generator().manual_seed(0), hf.dtype
     try:
         for rows in (4, 2 * BLOCK):
@@ -96,7 +82,7 @@ def _agrees(hf: Any, heads: int, of_keys: int, width: int, attention: Attention)
             true = scaled_dot_product_attention(
                 query, repeat_kv(keys, groups), repeat_kv(values, groups), mask, scale=0.1
             )
-            error = (attention(query, keys, values, mask, 0.1) - true).abs().max()
+            error = (grouped(query, keys, values, mask, 0.1) - true).abs().max()
             if not error <= _TOLERANCE.get(dtype, 0.0):
                 return False
     except (RuntimeError, ValueError, TypeError):
@@ -111,24 +97,21 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     least: int = 0,
-    products: bool = False,
     **more: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """As `transformers`' attention by SDPA: (1, rows, heads, head_dim), and no weights.
 
     What is not a pass of several rows under one mask for all heads is left to the original. No
-    block of the kernel has fewer rows than `least`, which would get other bits. With `products`
-    these serve behind long texts, but not for long blocks of a prompt.
+    block of the kernel has fewer rows than `least`, which would get other bits.
     """
     mask, rows = attention_mask, query.shape[2]
     one = rows == 1 and not least  # it is folded by the original, too
     if mask is None or one or not _is_usual(module, query, key, mask, more):
         return _original(module, query, key, value, mask, more)
     folded = rows * query.shape[1] // key.shape[1]
-    long = products and mask.is_floating_point() and key.shape[2] >= LONG and rows <= MOST_ROWS
-    if (times := -(-least // (folded if long or folded <= BLOCK else rows))) > 1:
+    if (times := -(-least // (folded if folded <= BLOCK else rows))) > 1:
         query, mask = query.repeat(1, 1, times, 1), mask.repeat(1, 1, times, 1)
-    out = (by_products if long else grouped)(query, key, value, mask, more.get("scaling"))
+    out = grouped(query, key, value, mask, more.get("scaling"))
     if times > 1:
         out = out[:, :, :rows]
     return out.transpose(1, 2).contiguous(), None
@@ -270,7 +253,7 @@ def attending(config: Any, rows: Rows) -> Iterator[None]:
     def attend(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **more: Any
     ) -> tuple[Tensor, None]:
-        known = own in ("sdpa", NAME, FOLDED, PRODUCTS) and not _is_special(more)
+        known = own in ("sdpa", NAME, FOLDED) and not _is_special(more)
         if known and rows.together(query.shape[1] * query.shape[3]):
             return rows.attend(query, key, value, mask, more.get("scaling")), None
         # The eager attention is the model's own.

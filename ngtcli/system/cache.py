@@ -85,7 +85,6 @@ STORES = (
     Store("int8", "how 8-bit products are computed", "--quantize int8", "int8", bounded=False),
     Store("dtypes", "if half precision is faster", "loading a model", "dtypes", bounded=False),
     Store("exact", "if passes are exact", "--exact", "exact", bounded=False),
-    Store("products", "if products attend faster", "loading a model", "products", bounded=False),
     Store("ways", "how models are run", "loading a model", "ways", bounded=False),
     Store("tune", "measurements of ngt tune", "ngt tune", "tune", bounded=False, lasting=True),
 )  # fmt: skip
