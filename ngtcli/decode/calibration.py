@@ -7,7 +7,6 @@ from typing import Any
 from ngtcli.config import SETTINGS
 from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.plain import RESTORES
 from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_costs
 from ngtcli.draft.tree import chain
 from ngtcli.system.remembered import Remembered
@@ -93,12 +92,8 @@ def _coarse_first(sizes: Sequence[int]) -> list[int]:
 
 
 def seconds_of_a_pass(model: TargetModel, token: int, rows: int) -> float:
-    """Of one pass over `rows` rows, as a run makes them; of chains all drafts are rejected."""
-    if rows == 1 and model.takes_chains:
-        model.forward(token, chain([]))  # reads what is left to be read again
+    """Of one pass over `rows` rows, as a run makes them; a chain before it is taken back."""
     begin = time.perf_counter()
     scores = model.forward(token, chain([token] * (rows - 1)))
     scores.argmax(-1).tolist()  # waits for the device, as verification does
-    if model.way.kind == RESTORES:
-        model.keep(())
     return time.perf_counter() - begin

@@ -46,6 +46,7 @@ _END = 2304  # tokens of context up to which its end is probed: learned position
 _EMPTY = DraftTree()
 
 KEEPS_STATE = "its layers keep a running state"
+STARTS_ANEW = "its passes over several tokens do not go on from the state that its layers keep"
 ATTENDS_IN_CHUNKS = (
     "its layers attend within chunks, which the mask of a draft tree does not follow"
 )
@@ -197,10 +198,12 @@ def _plain_ways(reason: str) -> Iterator[Way]:
 def _with_chains(plain: Way, model: TargetModel, truth: Reference, siblings: int) -> Way:
     """The way that verifies chains, if one does that is else like `plain`; or `plain`."""
     if plain.kind == STEPS and plain.reason in _CHAIN_REASONS:
-        for kind in (CROPS, RESTORES):
+        for kind in (CROPS, RESTORES) if plain.chunks else ():
             model.use(replace(plain, kind=kind))
             if _holds(_chains_agree, model, truth, siblings):
                 return model.way
+        if plain.reason == KEEPS_STATE and not plain.chunks:
+            plain = replace(plain, reason=STARTS_ANEW)
     model.use(plain)
     return plain
 
