@@ -16,13 +16,15 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN, find
+from ngtcli.model_files.dtypes import name_of
+from ngtcli.model_files.gguf import source_of
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.int8 import Way, choose_least, find_way, is_quantized
 from ngtcli.weights.load_quantized import load_quantized
 from ngtcli.weights.packed import pack_if_it_pays
-from ngtcli.weights.quantize import stores_integers
+from ngtcli.weights.quantize import read_checkpoint, stores_integers, tell_source
 
 Notify = Callable[[str], None]
 
@@ -86,6 +88,9 @@ class _Checkpoint:
                 )
             if self.way is not None:
                 hf, report = load_quantized(self.path, dtype, self.way, self.warn, self.progress)
+            elif source_of(self.path):
+                hf, report = read_checkpoint(self.path, config, dtype=dtype)
+                tell_source(hf, self.path)
             else:
                 hf, report = transformers_quiet().AutoModelForCausalLM.from_pretrained(
                     self.path,
@@ -157,10 +162,13 @@ def load_model(
         of_best = partial(prepare, slow=lambda _: None)  # it is quicker than float32
         quantized = "" if way is None else str(way)
         read = checkpoint.read
-        own = path if os.path.isdir(os.path.expanduser(name)) else name
+        own = path if os.path.exists(os.path.expanduser(name)) else name
         model = load_in_best(own, config, half, read, of_best, progress, num_draft, quantized)
     else:
         model = prepare(checkpoint.read(pick_dtype(dtype, device)))
+    if source := source_of(path):
+        computed = "" if way is None else "quantised to int8 and "
+        warn(f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}")
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0
     if known > model.vocabulary:
         warn(
