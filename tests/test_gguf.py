@@ -18,6 +18,7 @@ from ngtcli.decode.load import load_model
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.errors import ModelError
 from ngtcli.model_files import gguf as gguf_module
+from ngtcli.model_files import packages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, check_models, find
 from ngtcli.model_files.gguf import source_of
 from ngtcli.model_files.pretrained import load_config, load_tokenizer
@@ -278,10 +279,10 @@ def test_without_the_package_one_line_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path / "a.gguf", tiny("llama"))
-    monkeypatch.setattr(gguf_module, "find_spec", lambda _: None)
-    with pytest.raises(ModelError, match="needs the package gguf") as caught:
+    monkeypatch.setattr(packages, "find_spec", lambda _: None)
+    with pytest.raises(ModelError, match="needs gguf, which is not installed") as caught:
         find(str(tmp_path / "a.gguf"))
-    assert caught.value.hint == "Install it: pip install 'ngtcli[gguf]'"
+    assert caught.value.hint == "pip install 'ngtcli[gguf]'"
 
 
 def test_commands_answer_from_a_file_and_say_what_it_is(tmp_path: Path, own_home: Path) -> None:

@@ -12,7 +12,8 @@ import typer
 from ngtcli.cli.options import OF_OWN_ENGINE
 from ngtcli.config import SETTINGS, Setting, Settings
 from ngtcli.errors import UsageError
-from ngtcli.model_files.checkpoint import NEEDS, check_models
+from ngtcli.model_files.checkpoint import NEEDS, check_models, find
+from ngtcli.model_files.packages import require_for_weights
 
 LIVE, RECORD, REPLAY, SHAPE, QUALITY = "live", "record", "replay", "shape", "quality"
 Table = Mapping[str, tuple[str, ...]]
@@ -85,6 +86,7 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
         from ngtcli.system.machine import pick_device  # here: it loads torch
 
         pick_device(settings.device)
+    require_for_weights(settings.model, find(settings.model))
     neutral = Settings()
     if (settings.method, settings.background) == (neutral.method, neutral.background):
         return

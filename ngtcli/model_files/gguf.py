@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ngtcli.errors import ModelError, reason_of
 from ngtcli.model_files.checkpoint import GGUF_SOURCE
+from ngtcli.model_files.packages import require
 from ngtcli.model_files.pretrained import loading, transformers_quiet
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.storage import (
@@ -107,9 +107,7 @@ def unpacked(name: str, file: Path) -> str:
 
 def _unpack(name: str, file: Path, place: Path) -> Source:
     """Write the files of _MADE to a folder."""
-    if find_spec("gguf") is None:
-        what = f"{name}: a GGUF file needs the package gguf, which is not installed"
-        raise ModelError(what, "Install it: pip install 'ngtcli[gguf]'")
+    require(f"{name}: reading a GGUF file", ["gguf"], "'ngtcli[gguf]'")
     from gguf import GGUFReader
 
     reader = GGUFReader(file)
