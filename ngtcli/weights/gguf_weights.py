@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ngtcli.errors import ModelError
 from ngtcli.model_files.gguf import Source
+from ngtcli.model_files.packages import require
 
 _AT_ONCE = 1 << 22  # numbers that are dequantised at once, 16 MB in float32; guess
 _PLAIN = ("F32", "F16")  # kinds that are read as they are
@@ -68,8 +69,9 @@ def gguf_weights(source: Source, empty: Any) -> dict[str, GgufWeight]:
     """The weights of a file by their names in a model, which needs no values.
 
     Those for which it has no name stand under the file's. Raises ModelError for an architecture
-    that the package gguf has under no name of `transformers`.
+    that the package gguf has under no name of `transformers`, and without that package.
     """
+    require(f"{source.file}: reading a GGUF file", ["gguf"], "'ngtcli[gguf]'")
     from gguf import GGUFReader
     from transformers.modeling_gguf_pytorch_utils import (
         TENSOR_PROCESSORS,
