@@ -9,6 +9,7 @@ file, from which weights/gguf_weights.py reads them.
 import json
 import math
 import os
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -47,6 +48,13 @@ _ENDS = {
 }  # fmt: skip
 _END_IDS = ("eos", "eot", "eom")
 _NO_DECODERS = {"general", "t5", "umt5"}
+# Sizes that transformers 5.23 leaves as a class of configurations has them, in some families.
+_LEFT_OUT = {
+    "attention.key_length": "head_dim",
+    "attention.sliding_window": "sliding_window",
+    "expert_feed_forward_length": "moe_intermediate_size",
+}
+_OWN_SIZES = ("gemma4",)  # which mean other things by these names
 _LAYERS_OF_27B = (46, 62)  # of Gemma 2 and 3, which scale attention in another way (llama.cpp)
 # The rotary scaling of Llama 3.1 to 3.3, of which a file has the factors and not the parameters.
 _LOW, _HIGH, _LLAMA3_CONTEXT = 1.0, 4.0, 8192  # the last in tokens
@@ -72,7 +80,9 @@ class Source:
 def source_of(folder: str | Path) -> Source | None:
     """What a folder that `unpacked` has made stands for; None for any other."""
     try:
-        return from_json(Source, read_json(Path(folder) / GGUF_SOURCE, _SOURCE_BYTES)["source"])
+        told = read_json(Path(folder) / GGUF_SOURCE, _SOURCE_BYTES)["source"]
+        found: Source = from_json(Source, told)
+        return found
     except (FileNotFoundError, DamagedFileError, KeyError, ValueError):
         return None
 
@@ -94,8 +104,7 @@ def unpacked(name: str, file: Path) -> str:
             try:
                 private_folder(folder)
                 for made in _MADE:
-                    data = (Path(place) / made).read_bytes()
-                    write_file(folder / made, lambda new, data=data: new.write_bytes(data))
+                    write_file(folder / made, partial(shutil.copyfile, Path(place) / made))
                 write_json(folder / GGUF_SOURCE, {"source": to_json(source)})
             except OSError as error:
                 what = f"{name}: its tokenizer cannot be kept in {folder}: {reason_of(error)}"
@@ -169,9 +178,10 @@ def _config(name: str, file: Path, reader: Any) -> Any:
         raise ModelError(what, f"It reads those of {', '.join(known)}.") from None
     config = transformers.AutoConfig.for_model(**values)
     value = partial(_value, reader)
-    window = value(f"{architecture}.attention.sliding_window")
-    if window and getattr(config, "sliding_window", 0) is None:
-        config.sliding_window = window
+    for key, own in _LEFT_OUT.items():
+        told = value(f"{architecture}.{key}")
+        if told and hasattr(config, own) and architecture not in _OWN_SIZES:
+            setattr(config, own, told)
     if hasattr(config, "query_pre_attn_scalar"):
         by_heads = config.num_hidden_layers in _LAYERS_OF_27B
         width = config.hidden_size // config.num_attention_heads
