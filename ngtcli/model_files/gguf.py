@@ -18,8 +18,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ngtcli.errors import ModelError
 from ngtcli.model_files.packages import require
 from ngtcli.model_files.pretrained import loading, read_object, transformers_quiet
@@ -195,6 +193,7 @@ def _add_factors(name: str, config: Any, header: Any) -> None:
 
     Raises ModelError where they are others.
     """
+    import numpy as np  # here: light commands import this file
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     stored = [one for one in header.tensors if one.name.startswith(("rope_freqs", "rope_factors"))]
