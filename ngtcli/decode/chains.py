@@ -9,7 +9,6 @@ are then read again, at the beginning of the next pass: that takes rows, and sel
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
