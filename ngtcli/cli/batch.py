@@ -22,7 +22,7 @@ from ngtcli.batch.output import FileOutput, StreamOutput, Written
 from ngtcli.batch.questions import LineAnswer, Question, Questions, Tasks, wording
 from ngtcli.cli.answer_report import copied
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
-from ngtcli.cli.notes import REPEATS, Notes, once, time_left
+from ngtcli.cli.notes import REPEATS, Notes, once
 from ngtcli.cli.options import (
     PresetOption,
     VerboseOption,
@@ -44,6 +44,7 @@ from ngtcli.errors import (
     counted,
     reason_of,
     short,
+    time_left,
     unexpected,
 )
 from ngtcli.prompt.preset import TASKS, deciding

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from ngtcli.cli.streams import terminal_width
-from ngtcli.errors import GrammarError, NgtError, counted, short
+from ngtcli.errors import BAR, GrammarError, NgtError, counted, progress_bar, short, time_left
 from ngtcli.render.tables import cell
 from ngtcli.render.terminal import (
     DIM,
@@ -47,10 +47,10 @@ class Notes:
         message = f"{self._part}{message}"
         if self.wipes:
             process.wipe_at_end(_WIPE.encode())
-            line = cut(reveal(one_line(message)), terminal_width(sys.stderr) - 1)
+            line = _fit(reveal(one_line(message)), terminal_width(sys.stderr) - 1)
             _write((_WIPE if self._status else "") + line)
             self._status = True
-        elif self.verbose:
+        elif self.verbose and set(BAR).isdisjoint(message):
             self.say(message)
 
     def clear(self) -> None:
@@ -97,6 +97,17 @@ class Notes:
         """Short facts with dots between them, broken between facts at the terminal's width."""
         for line in lines_of(parts, terminal_width(sys.stderr)):
             self.say(" · ".join(line), dim=True)
+
+
+def _fit(line: str, columns: int) -> str:
+    """The start of a line that fits: of one with a bar whole parts between commas, if one does.
+
+    >>> _fit("██░ 2 of 3 GB, 45 MB/s, 2 s left", 23)
+    '██░ 2 of 3 GB, 45 MB/s'
+    """
+    while ", " in line and not set(BAR).isdisjoint(line) and cut(line, columns) != line:
+        line = line.rpartition(", ")[0]
+    return cut(line, columns)
 
 
 def _write(text: str) -> None:
@@ -151,9 +162,6 @@ def pointed(text: str, place: int, before: int = 40, after: int = 14) -> list[st
     return [f"  {head}{rest}", " " * (2 + cell_len(head)) + "^"]
 
 
-_CELLS = 10  # of the bar: then the line stays below 60 columns
-
-
 class ReadingBar:
     """Called before each chunk with the tokens read and those of the prompt; shown by `notes`.
 
@@ -168,10 +176,9 @@ class ReadingBar:
         now = time.monotonic()
         rate = (read - self._read) / max(now - self._since, 1e-6) if read > self._read else 0.0
         self._read, self._since = read, now
-        if self._notes.wipes:
-            self._notes.status(reading_line(read, total, rate))
-        elif read == 0:
+        if read == 0 and not self._notes.wipes:
             self._notes.status(f"Reading the prompt: {counted(total, 'token')} …")
+        self._notes.status(reading_line(read, total, rate))
 
 
 def reading_line(read: int, total: int, rate: float) -> str:
@@ -180,20 +187,7 @@ def reading_line(read: int, total: int, rate: float) -> str:
     >>> reading_line(0, 94, 0.0), reading_line(12_288, 30_000, 850.0)
     ('Reading ░░░░░░░░░░ 0 of 94 tokens', 'Reading ████░░░░░░ 12k of 30k tokens, 850/s, 21 s left')
     """
-    full = _CELLS * read // max(total, 1)
-    bar = "█" * full + "░" * (_CELLS - full)
-    line = f"Reading {bar} {short(read)} of {short(total)} tokens"
+    line = f"Reading {progress_bar(read, total)} {short(read)} of {short(total)} tokens"
     if not rate:
         return line
     return f"{line}, {short(round(rate))}/s, {time_left((total - read) / rate)} left"
-
-
-def time_left(seconds: float) -> str:
-    """Seconds up to two minutes, then minutes, then hours.
-
-    >>> time_left(20.4), time_left(300), time_left(9000)
-    ('20 s', '5 min', '2.5 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -219,7 +219,7 @@ def read_checkpoint(path: str, config: Any, layers: Layers) -> tuple[Any, dict[s
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,
     }
-    if tensors is None:  # a pickle, or a download
+    if tensors is None:  # a pickle
         auto = AutoModelForCausalLM.from_pretrained
         found: tuple[Any, dict[str, Any]] = auto(
             path, dtype="auto", trust_remote_code=False, **told

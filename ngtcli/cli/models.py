@@ -1,0 +1,152 @@
+"""`ngt models`: the models on this machine, getting one of a hub's, and deleting one."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ngtcli.cli.completion import models
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.options import JsonOption
+from ngtcli.cli.output import Removed, print_either, print_rows
+from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest, reason_of, sized
+from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, pull
+from ngtcli.model_files.hub import (
+    cache_folder,
+    cached_ids,
+    cached_models,
+    removal_of,
+    split_id,
+)
+from ngtcli.model_files.quantized import Kept, kept
+
+models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
+_MOST_NAMES = 2000  # models that a wrong name is compared with; guess
+Name = Annotated[
+    str, typer.Argument(metavar="NAME[@REVISION]", help="A hub id.", autocompletion=models)
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that can be used without a download.
+
+    `quantized_bytes`: so much the cache keeps of it in 8-bit weights, 0 for nothing.
+    `unfinished_bytes`: so much is there of downloads that were broken off.
+    """
+
+    name: str
+    bytes: int
+    path: str
+    quantized_bytes: int = 0
+    unfinished_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolders:
+    """Where models are."""
+
+    builtin: str
+    hub: str
+
+
+@models_app.command("path")
+def models_path(json: JsonOption = False) -> None:
+    """Print where the built-in model and downloaded models are."""
+    folders = ModelFolders(str(BUILTIN_PATH), str(cache_folder()))
+    print_either(folders, json, f"{folders.builtin}\n{folders.hub}")
+
+
+@models_app.command("list")
+def models_list(json: JsonOption = False) -> None:
+    """List models that can be used without a download, and those kept with 8-bit weights."""
+    found = [Model(BUILTIN, _size(BUILTIN_PATH), str(BUILTIN_PATH))]
+    found += [Model(m.name, m.bytes, m.path, 0, m.unfinished) for m in cached_models()]
+    for one in kept():
+        for at, model in enumerate(found):
+            if Path(one.folder).is_relative_to(os.path.realpath(model.path)):
+                more = model.quantized_bytes + one.bytes
+                found[at] = replace(model, quantized_bytes=more)
+                break
+        else:
+            folder = Path(one.folder)
+            found.append(Model(one.folder, _size(folder), one.folder, one.bytes))
+    print_rows(found, json, ["name", "size", "int8", "path"], _cells)
+
+
+def _cells(model: Model) -> list[str]:
+    size = sized(model.bytes) if Path(model.path).exists() else "gone"
+    if model.unfinished_bytes:
+        size += f" and {sized(model.unfinished_bytes)} unfinished"
+    whole = sized(model.quantized_bytes) if model.quantized_bytes else ""
+    return [model.name, size, whole, model.path]
+
+
+def _size(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.glob("*") if f.is_file())
+
+
+@models_app.command("pull")
+def models_pull(
+    name: Name,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Download what is needed of a hub's model, or go on with that; print its folder."""
+    if name == BUILTIN or not split_id(name)[0]:
+        raise UsageError(f"{name}: not a hub id", "Give one, as in ngt models pull Qwen/Qwen3-8B")
+    notes = Notes()
+    if os.path.isdir(name):
+        notes.warn(f"-m {name} stands for the folder of that name here")
+    status: Callable[[str], None] = (lambda _: None) if quiet else notes.status
+    status(f"Asking the hub for {name} …")
+    folder = pull(name, status)
+    notes.clear()
+    print_either(Model(name, _size(Path(folder)), folder), json, folder)
+
+
+@models_app.command("rm")
+def models_rm(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Delete a hub's model from its cache, or one revision, and 8-bit weights made of it.
+
+    Of a folder of yours only the 8-bit weights are deleted, which ngt's cache keeps.
+    """
+    if name == BUILTIN:
+        raise UsageError("the built-in model is a part of ngt", "It goes with pip uninstall.")
+    removal = removal_of(name)
+    folders = removal.folders if removal else (os.path.realpath(os.path.expanduser(name)),)
+    weights = list(_kept_of(folders))
+    if removal is None and not weights:
+        hint = nearest(name, cached_ids(_MOST_NAMES), "See ngt models list.")
+        raise ModelError(f"{name}: nothing is kept of it", hint)
+    removed = Removed(len(weights), sum(one.bytes for one in weights))
+    if removal:
+        removed = Removed(removed.files + removal.files, removed.bytes + removal.bytes)
+    whole = f"{counted(removed.files, 'file')}, {sized(removed.bytes)}"
+    if not yes:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise UsageError(f"{name}: {whole} would be removed", "Give --yes to do that.")
+        if not typer.confirm(f"Remove {name}: {whole}?", err=True):
+            raise NgtError("nothing was removed")
+    try:
+        if removal:
+            removal.execute()
+        for one in weights:
+            one.file.unlink(missing_ok=True)
+    except OSError as error:
+        raise NgtError(f"{error.filename}: {reason_of(error)}", "Delete it by hand.") from None
+    print_either(removed, json, f"{whole} removed")
+
+
+def _kept_of(folders: tuple[str, ...]) -> Iterator[Kept]:
+    """The quantised weights of checkpoints in these folders."""
+    wanted = {os.path.realpath(folder) for folder in folders}
+    return (one for one in kept() if os.path.realpath(one.folder) in wanted)
