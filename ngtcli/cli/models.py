@@ -2,10 +2,10 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,11 +18,11 @@ from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, pull
 from ngtcli.model_files.hub import (
     cache_folder,
     cached_ids,
-    cached_models,
-    removal_of,
+    scan,
     split_id,
+    unfinished,
 )
-from ngtcli.model_files.quantized import Kept, kept
+from ngtcli.model_files.quantized import kept
 
 models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 _MOST_NAMES = 2000  # models that a wrong name is compared with; guess
@@ -65,7 +65,9 @@ def models_path(json: JsonOption = False) -> None:
 def models_list(json: JsonOption = False) -> None:
     """List models that can be used without a download, and those kept with 8-bit weights."""
     found = [Model(BUILTIN, _size(BUILTIN_PATH), str(BUILTIN_PATH))]
-    found += [Model(m.name, m.bytes, m.path, 0, m.unfinished) for m in cached_models()]
+    for repo in _repos(scan()):
+        path = str(repo.repo_path)
+        found.append(Model(repo.repo_id, repo.size_on_disk, path, 0, unfinished(repo)))
     for one in kept():
         for at, model in enumerate(found):
             if Path(one.folder).is_relative_to(os.path.realpath(model.path)):
@@ -76,6 +78,12 @@ def models_list(json: JsonOption = False) -> None:
             folder = Path(one.folder)
             found.append(Model(one.folder, _size(folder), one.folder, one.bytes))
     print_rows(found, json, ["name", "size", "int8", "path"], _cells)
+
+
+def _repos(found: Any) -> list[Any]:
+    """The models among what huggingface_hub found in its cache, by name."""
+    models = [repo for repo in found.repos if repo.repo_type == "model"] if found else []
+    return sorted(models, key=lambda repo: str(repo.repo_id))
 
 
 def _cells(model: Model) -> list[str]:
@@ -121,32 +129,33 @@ def models_rm(
     """
     if name == BUILTIN:
         raise UsageError("the built-in model is a part of ngt", "It goes with pip uninstall.")
-    removal = removal_of(name)
-    folders = removal.folders if removal else (os.path.realpath(os.path.expanduser(name)),)
-    weights = list(_kept_of(folders))
-    if removal is None and not weights:
+    found, (wanted, revision) = scan(), split_id(name)
+    repo = next((repo for repo in _repos(found) if repo.repo_id == wanted), None)
+    there = repo.revisions if repo else ()
+    chosen = [r for r in there if revision in (None, r.commit_hash, *r.refs)]
+    folders = [str(r.snapshot_path) for r in chosen] or [os.path.expanduser(name)]
+    wholes = {os.path.realpath(folder) for folder in folders}
+    weights = [one for one in kept() if os.path.realpath(one.folder) in wholes]
+    if not chosen and not weights:
         hint = nearest(name, cached_ids(_MOST_NAMES), "See ngt models list.")
         raise ModelError(f"{name}: nothing is kept of it", hint)
-    removed = Removed(len(weights), sum(one.bytes for one in weights))
-    if removal:
-        removed = Removed(removed.files + removal.files, removed.bytes + removal.bytes)
-    whole = f"{counted(removed.files, 'file')}, {sized(removed.bytes)}"
+    size, files = sum(one.bytes for one in weights), {one.file for one in weights}
+    plan = found.delete_revisions(*(r.commit_hash for r in chosen)) if chosen else None
+    if plan is not None:
+        others = {f.blob_path for r in there if r not in chosen for f in r.files}
+        files |= {f.blob_path for r in chosen for f in r.files} - others
+        size += plan.expected_freed_size + (0 if others else unfinished(repo))
+    whole = f"{counted(len(files), 'file')}, {sized(size)}"
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(f"{name}: {whole} would be removed", "Give --yes to do that.")
         if not typer.confirm(f"Remove {name}: {whole}?", err=True):
             raise NgtError("nothing was removed")
     try:
-        if removal:
-            removal.execute()
+        if plan is not None:
+            plan.execute()
         for one in weights:
             one.file.unlink(missing_ok=True)
     except OSError as error:
         raise NgtError(f"{error.filename}: {reason_of(error)}", "Delete it by hand.") from None
-    print_either(removed, json, f"{whole} removed")
-
-
-def _kept_of(folders: tuple[str, ...]) -> Iterator[Kept]:
-    """The quantised weights of checkpoints in these folders."""
-    wanted = {os.path.realpath(folder) for folder in folders}
-    return (one for one in kept() if os.path.realpath(one.folder) in wanted)
+    print_either(Removed(len(files), size), json, f"{whole} removed")

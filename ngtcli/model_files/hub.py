@@ -166,7 +166,8 @@ def download(name: str, weights: bool, progress: Notify) -> str:
     with _failing(name):
         sizes = remote.sizes
         texts = [*filter_repo_objects(sizes, allow_patterns=_TEXTS, ignore_patterns=_FOREIGN)]
-        folder = _snapshot(remote, [file for file in texts if sizes[file] < _LARGE])
+        first = [file for file in texts if sizes[file] < _LARGE or file in PREFERRED]
+        folder = _snapshot(remote, first)
         files = texts + (weight_files(Path(folder), sizes) if weights else [])
         if large := [file for file in files if sizes.get(file, 0) >= _LARGE]:
             _fill(remote, Path(folder).parents[1], large, progress)
@@ -365,61 +366,13 @@ def _be_quiet() -> None:
         logging.set_verbosity_error()
 
 
-@dataclass(frozen=True, slots=True)
-class CachedModel:
-    """A model in the hub's cache; `unfinished`: bytes of downloads that were broken off."""
-
-    name: str
-    bytes: int
-    path: str
-    unfinished: int
-
-
-def cached_models() -> list[CachedModel]:
-    """The models in the hub's cache, by name."""
-    if not cache_folder().is_dir():
-        return []
+def scan() -> Any:
+    """What huggingface_hub finds in its cache; None where that is not there."""
     from huggingface_hub import scan_cache_dir
 
-    repos = [repo for repo in scan_cache_dir(cache_folder()).repos if repo.repo_type == "model"]
-    return [
-        CachedModel(repo.repo_id, repo.size_on_disk, str(repo.repo_path), _unfinished(repo))
-        for repo in sorted(repos, key=lambda repo: repo.repo_id)
-    ]
+    return scan_cache_dir(cache_folder()) if cache_folder().is_dir() else None
 
 
-def _unfinished(repo: Any) -> int:
+def unfinished(repo: Any) -> int:
+    """Bytes of a found repository's downloads that were broken off."""
     return sum(p.stat().st_size for p in Path(repo.repo_path).glob("blobs/*.incomplete"))
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """What is to be deleted of the hub's cache: folders of commits, and how to do that."""
-
-    folders: tuple[str, ...]
-    files: int
-    bytes: int
-    execute: Callable[[], None]
-
-
-def removal_of(name: str) -> Removal | None:
-    """How NAME[@REVISION] is deleted from the hub's cache; None where it is not in it."""
-    if not cache_folder().is_dir():
-        return None
-    from huggingface_hub import scan_cache_dir
-
-    wanted, revision = split_id(name)
-    found = scan_cache_dir(cache_folder())
-    for repo in found.repos:
-        if (repo.repo_type, repo.repo_id) != ("model", wanted):
-            continue
-        chosen = [r for r in repo.revisions if revision in (None, r.commit_hash, *r.refs)]
-        if not chosen:
-            return None
-        plan = found.delete_revisions(*(r.commit_hash for r in chosen))
-        others = {f.blob_path for r in repo.revisions if r not in chosen for f in r.files}
-        files = {f.blob_path for r in chosen for f in r.files} - others
-        size = plan.expected_freed_size + (_unfinished(repo) if not others else 0)
-        folders = tuple(str(r.snapshot_path) for r in chosen)
-        return Removal(folders, len(files), size, plan.execute)
-    return None
