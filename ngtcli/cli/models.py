@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from ngtcli.cli.completion import models
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import Removed, print_either, print_rows
-from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest, reason_of, sized
+from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest, sized
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, pull
 from ngtcli.model_files.hub import (
     cache_folder,
@@ -151,11 +152,11 @@ def models_rm(
             raise UsageError(f"{name}: {whole} would be removed", "Give --yes to do that.")
         if not typer.confirm(f"Remove {name}: {whole}?", err=True):
             raise NgtError("nothing was removed")
-    try:
-        if plan is not None:
-            plan.execute()
-        for one in weights:
-            one.file.unlink(missing_ok=True)
-    except OSError as error:
-        raise NgtError(f"{error.filename}: {reason_of(error)}", "Delete it by hand.") from None
+    if plan is not None:
+        plan.execute()  # raises nothing
+    for path in (*(r.snapshot_path for r in chosen), *(one.file for one in weights)):
+        with suppress(OSError):
+            path.unlink()
+        if path.exists():
+            raise NgtError(f"{path}: it cannot be deleted", "Delete it by hand.")
     print_either(Removed(len(files), size), json, f"{whole} removed")
