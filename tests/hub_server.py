@@ -20,7 +20,7 @@ from typing import Any
 _PIECE = 1 << 16
 _LFS = 1_000_000  # bytes from which on a file's ETag is its SHA-256
 _PATHS = re.compile(
-    r"/(?:api/models/)?(?P<repo>[^/]+/[^/]+)"
+    r"/(?:api/models/)?(?P<repo>[^/?]+/[^/?]+)"
     r"(?:/(?P<what>resolve|revision|tree)/(?P<revision>[^/?]+)(?:/(?P<file>[^?]+))?)?(?:\?.*)?"
 )
 

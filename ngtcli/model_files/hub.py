@@ -179,10 +179,11 @@ def _snapshot(remote: Remote, files: list[str]) -> str:
     import huggingface_hub
     from tqdm import tqdm
 
-    return huggingface_hub.snapshot_download(
+    folder: str = huggingface_hub.snapshot_download(
         remote.repo, revision=remote.revision, allow_patterns=[*map(glob.escape, files)],
-        tqdm_class=partial(tqdm, disable=True),  # type: ignore[arg-type]
+        tqdm_class=partial(tqdm, disable=True),
     )  # fmt: skip
+    return folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,7 @@ class _Blob:
                 with self.part.open("ab", buffering=0) as file:
                     http_get(
                         self.url, file, resume_size=had, headers=headers, expected_size=self.size,
-                        tqdm_class=bar,  # type: ignore[arg-type]
+                        tqdm_class=bar,
                     )  # fmt: skip
                 return first > 0
             except Exception:
