@@ -128,43 +128,6 @@ def short(tokens: int) -> str:
     return f"{tokens // 1000}k" if tokens < 1_000_000 else f"{tokens / 1e6:.1f}M"
 
 
-BAR = "█░"  # done and not done; a line with these is passing: only terminals show it
-_CELLS = 10  # of a bar: then most lines with one stay below 60 columns
-
-
-def progress_bar(done: int, total: int) -> str:
-    """A bar of characters.
-
-    >>> progress_bar(3, 7)
-    '████░░░░░░'
-    """
-    full = min(_CELLS, _CELLS * done // max(total, 1))
-    return BAR[0] * full + BAR[1] * (_CELLS - full)
-
-
-def sized(size: int, total: int = 0) -> str:
-    """Bytes in decimal units, or how many of a total they are.
-
-    >>> sized(81_200), sized(45_120_000), sized(1_234_000_000), sized(1_234_000_000, 16_400_000_000)
-    ('81 kB', '45 MB', '1.2 GB', '1.2 of 16.4 GB')
-    """
-    most = max(size, total)
-    scale, unit = (1e9, "GB") if most >= 1e9 else (1e6, "MB") if most >= 1e6 else (1e3, "kB")
-    digits = int(1e9 <= most < 100e9)
-    return f"{size / scale:.{digits}f}{f' of {total / scale:.{digits}f}' * bool(total)} {unit}"
-
-
-def time_left(seconds: float) -> str:
-    """Seconds up to two minutes, then minutes, then hours.
-
-    >>> time_left(20.4), time_left(300), time_left(9000)
-    ('20 s', '5 min', '2.5 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
 def reason_of(error: BaseException) -> str:
     """The operating system's message without the error number; it begins in lower case."""
     reason = getattr(error, "strerror", None) or str(error)

@@ -19,6 +19,7 @@ from typing import Any
 
 _PIECE = 1 << 16
 _LFS = 1_000_000  # bytes from which on a file's ETag is its SHA-256
+_OWN = "127.0.0.1,localhost"
 _PATHS = re.compile(
     r"/(?:api/models/)?(?P<repo>[^/?]+/[^/?]+)"
     r"(?:/(?P<what>resolve|revision|tree)/(?P<revision>[^/?]+)(?:/(?P<file>[^?]+))?)?(?:\?.*)?"
@@ -38,7 +39,9 @@ class Hub:
     """The server; a context manager. `repos`: {id: {revision: {file: content}}}.
 
     `stops` has the byte of a file at which the connection breaks, `held` that at which it waits
-    for the hub's end. `log` has (method, file or path, first byte).
+    for the hub's end. Large files are sent under another host's name, as by a hub that has
+    them elsewhere; `leaked` has those for which that host got the token. `log` has (method, file
+    or path, first byte).
     """
 
     def __init__(self, repos: Mapping[str, Mapping[str, Mapping[str, bytes]]]) -> None:
@@ -48,6 +51,7 @@ class Hub:
         self.held: dict[str, int] = {}
         self.rate = 0.0  # bytes a second; 0: no bound
         self.log: list[tuple[str, str, int]] = []
+        self.leaked: list[str] = []
         self.ended = threading.Event()
         handler = type("Handler", (_Handler,), {"hub": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -66,7 +70,7 @@ class Hub:
     def environ(self, home: Path) -> dict[str, str]:
         """Variables with which huggingface_hub asks this hub, and keeps its files in `home`."""
         own = {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
-        return {**own, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        return {**own, "NO_PROXY": _OWN, "no_proxy": _OWN}
 
     def got(self) -> list[str]:
         """The files whose content was asked for, since the last call."""
@@ -85,10 +89,16 @@ class Hub:
 
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
+    asked: tuple[str, str, int]
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
         pass
+
+    def send_response(self, code: int, message: str | None = None) -> None:
+        if code != 302:
+            self.hub.log.append(self.asked)
+        super().send_response(code, message)
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -98,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
         asked = re.search(r"bytes=(\d+)-", self.headers.get("Range", ""))
         first = int(asked[1]) if asked else 0
         name = found["file"] if found and found["what"] == "resolve" else None
-        self.hub.log.append((self.command, name or self.path, first))
+        self.asked = (self.command, name or self.path, first)
         if not found or found["repo"] not in self.hub.repos:
             return self._fail(404, "RepoNotFound")
         repo, what = found["repo"], found["what"]
@@ -139,9 +149,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def _send_file(self, name: str, content: bytes, commit: str, first: int, part: bool) -> None:
+        host, _, port = self.headers["Host"].partition(":")
+        if len(content) >= _LFS and host != "localhost":
+            self.send_response(302)
+            self.send_header("Location", f"http://localhost:{port}{self.path}")
+            self.send_header("X-Linked-ETag", f'"{etag(content)}"')
+            self.send_header("X-Linked-Size", str(len(content)))
+            self.send_header("X-Repo-Commit", commit)
+            self.send_header("Content-Length", "0")
+            return self.end_headers()
+        if host == "localhost" and self.headers["Authorization"]:
+            self.hub.leaked.append(name)
         self.send_response(206 if part else 200)
         self.send_header("ETag", f'"{etag(content)}"')
-        self.send_header("X-Linked-Size", str(len(content)))
         self.send_header("X-Repo-Commit", commit)
         self.send_header("Content-Length", str(len(content) - first))
         if part:

@@ -148,7 +148,7 @@ def test_a_model_in_the_cache_needs_no_network(
 
     def ask(name: str) -> Remote | ModelError:
         asked.append(name)
-        return Remote(name, None, "", files) if name == "some/broken" else ModelError("offline")
+        return Remote(name, None, "", files, {}) if name == "some/broken" else ModelError("offline")
 
     monkeypatch.setattr("ngtcli.model_files.checkpoint.ask", ask)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: folder)

@@ -44,12 +44,12 @@ from ngtcli.errors import (
     counted,
     reason_of,
     short,
-    time_left,
     unexpected,
 )
 from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json, to_json
+from ngtcli.system.progress import time_left
 from ngtcli.system.reading import identity
 from ngtcli.system.yaml_file import shown
 

@@ -14,16 +14,11 @@ from ngtcli.cli.completion import models
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import Removed, print_either, print_rows
-from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest, sized
+from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, pull
-from ngtcli.model_files.hub import (
-    cache_folder,
-    cached_ids,
-    scan,
-    split_id,
-    unfinished,
-)
+from ngtcli.model_files.hub import cache_folder, cached_ids, split_id
 from ngtcli.model_files.quantized import kept
+from ngtcli.system.progress import sized
 
 models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
 _MOST_NAMES = 2000  # models that a wrong name is compared with; guess
@@ -66,9 +61,9 @@ def models_path(json: JsonOption = False) -> None:
 def models_list(json: JsonOption = False) -> None:
     """List models that can be used without a download, and those kept with 8-bit weights."""
     found = [Model(BUILTIN, _size(BUILTIN_PATH), str(BUILTIN_PATH))]
-    for repo in _repos(scan()):
+    for repo in _scan()[1]:
         path = str(repo.repo_path)
-        found.append(Model(repo.repo_id, repo.size_on_disk, path, 0, unfinished(repo)))
+        found.append(Model(repo.repo_id, repo.size_on_disk, path, 0, _unfinished(repo)))
     for one in kept():
         for at, model in enumerate(found):
             if Path(one.folder).is_relative_to(os.path.realpath(model.path)):
@@ -81,10 +76,20 @@ def models_list(json: JsonOption = False) -> None:
     print_rows(found, json, ["name", "size", "int8", "path"], _cells)
 
 
-def _repos(found: Any) -> list[Any]:
-    """The models among what huggingface_hub found in its cache, by name."""
-    models = [repo for repo in found.repos if repo.repo_type == "model"] if found else []
-    return sorted(models, key=lambda repo: str(repo.repo_id))
+def _scan() -> tuple[Any, list[Any]]:
+    """What huggingface_hub finds in its cache, if that is there, and the models in it by name."""
+    from huggingface_hub import scan_cache_dir
+
+    if not cache_folder().is_dir():
+        return None, []
+    found = scan_cache_dir(cache_folder())
+    models = [repo for repo in found.repos if repo.repo_type == "model"]
+    return found, sorted(models, key=lambda repo: str(repo.repo_id))
+
+
+def _unfinished(repo: Any) -> int:
+    """Bytes of a found repository's downloads that were broken off."""
+    return sum(p.stat().st_size for p in Path(repo.repo_path).glob("blobs/*.incomplete"))
 
 
 def _cells(model: Model) -> list[str]:
@@ -130,8 +135,8 @@ def models_rm(
     """
     if name == BUILTIN:
         raise UsageError("the built-in model is a part of ngt", "It goes with pip uninstall.")
-    found, (wanted, revision) = scan(), split_id(name)
-    repo = next((repo for repo in _repos(found) if repo.repo_id == wanted), None)
+    (found, repos), (wanted, revision) = _scan(), split_id(name)
+    repo = next((repo for repo in repos if repo.repo_id == wanted), None)
     there = repo.revisions if repo else ()
     chosen = [r for r in there if revision in (None, r.commit_hash, *r.refs)]
     folders = [str(r.snapshot_path) for r in chosen] or [os.path.expanduser(name)]
@@ -145,7 +150,7 @@ def models_rm(
     if plan is not None:
         others = {f.blob_path for r in there if r not in chosen for f in r.files}
         files |= {f.blob_path for r in chosen for f in r.files} - others
-        size += plan.expected_freed_size + (0 if others else unfinished(repo))
+        size += plan.expected_freed_size + (0 if others else _unfinished(repo))
     whole = f"{counted(len(files), 'file')}, {sized(size)}"
     if not yes:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from ngtcli.cli.streams import terminal_width
-from ngtcli.errors import BAR, GrammarError, NgtError, counted, progress_bar, short, time_left
+from ngtcli.errors import GrammarError, NgtError, counted, short
 from ngtcli.render.tables import cell
 from ngtcli.render.terminal import (
     DIM,
@@ -20,6 +20,7 @@ from ngtcli.render.terminal import (
     wants_color,
 )
 from ngtcli.system import process
+from ngtcli.system.progress import BAR, progress_bar, time_left
 
 LONGEST_LINE = 2000  # characters of a line of an error; guess
 REPEATS = "it repeats itself"
@@ -47,7 +48,7 @@ class Notes:
         message = f"{self._part}{message}"
         if self.wipes:
             process.wipe_at_end(_WIPE.encode())
-            line = _fit(reveal(one_line(message)), terminal_width(sys.stderr) - 1)
+            line = cut(reveal(one_line(message)), terminal_width(sys.stderr) - 1)
             _write((_WIPE if self._status else "") + line)
             self._status = True
         elif self.verbose and set(BAR).isdisjoint(message):
@@ -97,17 +98,6 @@ class Notes:
         """Short facts with dots between them, broken between facts at the terminal's width."""
         for line in lines_of(parts, terminal_width(sys.stderr)):
             self.say(" · ".join(line), dim=True)
-
-
-def _fit(line: str, columns: int) -> str:
-    """The start of a line that fits: of one with a bar whole parts between commas, if one does.
-
-    >>> _fit("██░ 2 of 3 GB, 45 MB/s, 2 s left", 23)
-    '██░ 2 of 3 GB, 45 MB/s'
-    """
-    while ", " in line and not set(BAR).isdisjoint(line) and cut(line, columns) != line:
-        line = line.rpartition(", ")[0]
-    return cut(line, columns)
 
 
 def _write(text: str) -> None:

@@ -1,9 +1,9 @@
 """Models of a hub: what the local cache has of them, and downloads of the files that are needed.
 
 Which hub, where its cache is, whether it is asked and by whom are the settings of huggingface_hub
-(HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE, HF_TOKEN). Its own download of a file starts from nothing in
-each process. So large files are read by its `http_get` into blobs/ETAG.incomplete of its cache,
-from where a later run goes on, and are then put where its `snapshot_download` looks for them.
+(HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE, HF_TOKEN). Its own download deletes a file that is not
+complete. So large files are read by its `http_get` into blobs/SHA256.incomplete of its cache, from
+where a later run goes on, and are then put where its `snapshot_download` looks for them.
 """
 
 import errno
@@ -13,19 +13,16 @@ import json
 import os
 import re
 import shutil
-import threading
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
-from operator import eq
 from pathlib import Path
-from typing import Any, Self
 
-from ngtcli.errors import ModelError, counted, progress_bar, reason_of, sized, time_left
+from ngtcli.errors import ModelError, counted, reason_of
+from ngtcli.system.progress import ByteBar, sized
 from ngtcli.system.reading import read_bounded
 
 Notify = Callable[[str], None]
@@ -37,13 +34,10 @@ PREFERRED = tuple(name for one in WHOLE for name in (one, f"{one}.index.json"))
 _TEXTS = ["*.json", "*.jinja", "*.model", "*.txt", "*.vocab", "*.tiktoken", "README.md"]
 _FOREIGN = ["[!0-9a]*/*"]
 _INDEX_BYTES = 100_000_000  # most of an index of weights; guess, the largest known have 10 MB
-_LARGE = 5_000_000  # bytes from which on a file is resumed and shown; guess
 _AT_ONCE = 4  # files that are downloaded together; guess
 _HUB_WAIT_S = 5.0  # for the hub's answer; guess
-_SHOWN_S = 0.1  # between two lines of progress; guess
-_PART = r"[A-Za-z0-9_](?:[\w.-]{0,94}[A-Za-z0-9_])?"
-_ID = re.compile(rf"(?!.*(?:--|\.\.))({_PART}(?:/{_PART})?)(?:@([\w./-]+))?", re.ASCII)
-AGAIN = "Run it again: it goes on where it stopped."
+_AGAIN = "Run it again: it goes on where it stopped."
+_ROOM = "Make room (ngt models list), or set HF_HOME to a folder on another disk."
 
 
 def split_id(name: str) -> tuple[str, str | None]:
@@ -52,10 +46,14 @@ def split_id(name: str) -> tuple[str, str | None]:
     >>> split_id("Qwen/Qwen3-8B@v1"), split_id("gpt2"), split_id("a//b"), split_id("a--b/c")
     (('Qwen/Qwen3-8B', 'v1'), ('gpt2', None), ('', None), ('', None))
     """
-    found = _ID.fullmatch(name)
-    if not found or len(found[1]) > 96 or found[1].endswith(".git"):  # the hub's own rules
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    repo, _, revision = name.partition("@")
+    try:
+        validate_repo_id(repo)
+    except HFValidationError:
         return "", None
-    return found[1], found[2]
+    return repo, revision or None
 
 
 def cache_folder() -> Path:
@@ -108,12 +106,13 @@ def weight_files(folder: Path, names: Collection[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A model as the hub has it: its commit, and the bytes of its files by name."""
+    """A model as the hub has it: its commit, the bytes of its files, the SHA-256 of large ones."""
 
     repo: str
     revision: str | None
     commit: str
     sizes: dict[str, int]
+    hashes: dict[str, str]
 
 
 @lru_cache(maxsize=8)
@@ -128,15 +127,23 @@ def ask(name: str) -> Remote | ModelError:
         about = huggingface_hub.model_info(
             repo, revision=revision, timeout=_HUB_WAIT_S, files_metadata=True
         )
-        sizes = {file.rfilename: file.size or 0 for file in about.siblings or ()}
-        if about.gated and "config.json" in sizes:  # raises where this user has no consent
+        files = {file.rfilename: file for file in about.siblings or ()}
+        if about.gated and "config.json" in files:  # raises where this user has no consent
             url = huggingface_hub.hf_hub_url(repo, "config.json", revision=about.sha)
             huggingface_hub.get_hf_file_metadata(url)
-        return Remote(repo, revision, about.sha or "", sizes)
+        sizes = {name: file.size or 0 for name, file in files.items()}
+        hashes = {
+            name: file.lfs.sha256
+            for name, file in files.items()  # the largest the hub sends by its own protocol
+            if file.lfs and sizes[name] <= constants.MAX_HTTP_DOWNLOAD_SIZE
+            if re.fullmatch("[0-9a-f]{64}", file.lfs.sha256)
+        }
+        return Remote(repo, revision, about.sha or "", sizes, hashes)
     except errors.OfflineModeIsEnabled:
         return ModelError(f"{name} is not in the local cache, and HF_HUB_OFFLINE is set")
     except errors.GatedRepoError:
-        return _consent(name)
+        hint = "Give it there, then log in: hf auth login"
+        return ModelError(f"{name} asks for consent on the hub", hint)
     except errors.RevisionNotFoundError:
         return ModelError(f"{repo} has no revision {revision}", "Name a branch, tag or commit.")
     except errors.RepositoryNotFoundError:
@@ -147,233 +154,112 @@ def ask(name: str) -> Remote | ModelError:
         return ModelError(f"{name}: {what} ({where})")
 
 
-def _consent(name: str) -> ModelError:
-    hint = "Give it there, then log in: hf auth login"
-    return ModelError(f"{name} asks for consent on the hub", hint)
-
-
 def download(name: str, weights: bool, progress: Notify) -> str:
     """The folder in the cache with what is needed of NAME[@REVISION], which the hub is asked for.
 
     Weights are left out unless `weights`. `progress` gets lines. What a run that was broken off
     has read is used. Raises ModelError.
     """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import filter_repo_objects
+
     remote = ask(name)
     if isinstance(remote, ModelError):
         raise remote
-    from huggingface_hub.utils import filter_repo_objects
-
-    with _failing(name):
-        sizes = remote.sizes
-        texts = [*filter_repo_objects(sizes, allow_patterns=_TEXTS, ignore_patterns=_FOREIGN)]
-        first = [file for file in texts if sizes[file] < _LARGE or file in PREFERRED]
-        folder = _snapshot(remote, first)
-        files = texts + (weight_files(Path(folder), sizes) if weights else [])
-        if large := [file for file in files if sizes.get(file, 0) >= _LARGE]:
-            _fill(remote, Path(folder).parents[1], large, progress)
-        return _snapshot(remote, files)
-
-
-def _snapshot(remote: Remote, files: list[str]) -> str:
-    """The folder with these files; those of which no blob is in the cache are downloaded."""
-    import huggingface_hub
-    from tqdm import tqdm
-
-    folder: str = huggingface_hub.snapshot_download(
-        remote.repo, revision=remote.revision, allow_patterns=[*map(glob.escape, files)],
-        tqdm_class=partial(tqdm, disable=True),
-    )  # fmt: skip
-    return folder
-
-
-@dataclass(frozen=True, slots=True)
-class _Blob:
-    """A large file: its address, its size, where it is to be, and the hub's lock for that."""
-
-    url: str
-    size: int
-    path: Path
-    lock: Path
-
-    @property
-    def part(self) -> Path:
-        """What has been read of it; as the hub names what is not complete."""
-        return self.path.with_name(f"{self.path.name}.incomplete")
-
-    def have(self) -> int:
-        """Bytes that are in the cache."""
-        for path in (self.path, self.part):
-            with suppress(OSError):
-                return path.stat().st_size
-        return 0
-
-    def fill(self, bar: "_FileBar") -> None:
-        """Read what is missing. Raises what the hub raises, and OSError."""
-        from huggingface_hub.utils import WeakFileLock
-
-        self.lock.parent.mkdir(parents=True, exist_ok=True)
-        with WeakFileLock(self.lock):
-            if not self.path.exists():  # another process may have read it
-                resumed = self._read(bar)
-                self._check(resumed)
-                os.replace(self.part, self.path)
-        bar(initial=self.size)
-
-    def _read(self, bar: "_FileBar") -> bool:
-        """Read to the end, after a failure again if something came; whether there was a part."""
-        from huggingface_hub.file_download import http_get
-        from huggingface_hub.utils import build_hf_headers
-
-        if self.have() > self.size:
-            self.part.unlink()
-        first = had = self.have()
-        headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
-        while True:
-            try:
-                with self.part.open("ab", buffering=0) as file:
-                    http_get(
-                        self.url, file, resume_size=had, headers=headers, expected_size=self.size,
-                        tqdm_class=bar,
-                    )  # fmt: skip
-                return first > 0
-            except Exception:
-                if self.have() <= had:
-                    raise
-                had = self.have()
-
-    def _check(self, resumed: bool) -> None:
-        """Raise OSError if parts of several runs are not the file that its name, a hash, says."""
-        if not resumed or len(self.path.name) != hashlib.sha256().digest_size * 2:
-            return
-        with self.part.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != self.path.name:
-            self.part.unlink()
-            raise OSError("a file is not what the hub says, and is read again next time")
-
-
-def _fill(remote: Remote, storage: Path, files: list[str], progress: Notify) -> None:
-    """Put large files among the blobs of the folder `storage`, several at a time.
-
-    Raises what the hub raises, OSError, and ModelError where the disk has no room for them.
-    """
-    import huggingface_hub
-
-    (storage / "blobs").mkdir(parents=True, exist_ok=True)
-
-    def blob(file: str) -> _Blob | None:
-        url = huggingface_hub.hf_hub_url(remote.repo, file, revision=remote.commit)
-        about = huggingface_hub.get_hf_file_metadata(url)
-        if not about.size or not re.fullmatch(r"\w[\w.-]*", about.etag or ""):
-            return None  # the hub's own download says what is wrong
-        lock = storage.parent / ".locks" / storage.name / f"{about.etag}.lock"
-        return _Blob(url, about.size, storage / "blobs" / str(about.etag), lock)
-
-    pool = ThreadPoolExecutor(_AT_ONCE)
-    bar = None
+    files = [*filter_repo_objects(remote.sizes, allow_patterns=_TEXTS, ignore_patterns=_FOREIGN)]
+    small = [file for file in files if file not in remote.hashes or file in PREFERRED]
+    snapshot = partial(snapshot_download, remote.repo, revision=remote.revision)
     try:
-        blobs = list({one.path: one for one in pool.map(blob, files) if one is not None}.values())
-        left = sum(max(0, one.size - one.have()) for one in blobs)
-        if left > (free := shutil.disk_usage(storage).free):
-            raise ModelError(
-                f"{remote.repo}: {sized(left)} are to be downloaded, and {storage.parent} has"
-                f" {sized(free)} left",
-                "Make room (ngt models list), or set HF_HOME to a folder on another disk.",
-            )
-        progress(f"Downloading {remote.repo}: {counted(len(blobs), 'large file')}, {sized(left)} …")
-        bar = _Bar([one.size for one in blobs], progress)
-        list(pool.map(lambda at: blobs[at].fill(_FileBar(bar, at)), range(len(blobs))))
-    finally:  # threads that still read do so until the process ends
-        pool.shutdown(wait=False, cancel_futures=True)
-        if bar is not None:
-            bar.closed = True
-
-
-class _Bar:
-    """Shows bytes, finished files and speed as one line, as often as `_SHOWN_S` says."""
-
-    def __init__(self, sizes: list[int], progress: Notify) -> None:
-        self.closed = False
-        self._sizes, self._done, self._progress = sizes, [0] * len(sizes), progress
-        self._begin, self._shown, self._read = time.monotonic(), 0.0, 0
-        self._lock = threading.Lock()
-
-    def put(self, file: int, done: int, read: int = 0) -> None:
-        """So many bytes of a file are there, `read` of them since the last call."""
-        with self._lock:
-            self._done[file], self._read = done, self._read + read
-            now = time.monotonic()
-            if not self.closed and now - self._shown >= _SHOWN_S:
-                self._shown = now
-                self._progress(self._line(now - self._begin))
-
-    def add(self, file: int, read: int) -> None:
-        self.put(file, self._done[file] + read, read)
-
-    def _line(self, seconds: float) -> str:
-        done, total = sum(self._done), sum(self._sizes)
-        ready = sum(map(eq, self._done, self._sizes))
-        line = f"Downloading {progress_bar(done, total)} {sized(done, total)}"
-        line += f", {ready}/{counted(len(self._sizes), 'file')}"
-        if self._read <= 0 or not seconds:
-            return line
-        rate = self._read / seconds
-        return f"{line}, {sized(round(rate))}/s, {time_left((total - done) / rate)} left"
-
-
-class _FileBar:
-    """One file's share of a bar; huggingface_hub calls it as it does the class `tqdm`."""
-
-    def __init__(self, bar: _Bar, file: int) -> None:
-        self._bar, self._file = bar, file
-
-    def __call__(self, *, initial: int = 0, **_: object) -> Self:
-        self._bar.put(self._file, initial)
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def update(self, n: float | None = 1) -> None:
-        self._bar.add(self._file, int(n or 0))
-
-
-@contextmanager
-def _failing(name: str) -> Iterator[None]:
-    """Make one ModelError of whatever ends a download."""
-    from huggingface_hub import errors
-
-    try:
-        yield
+        folder = Path(snapshot(allow_patterns=[*map(glob.escape, small)]))
+        if weights:
+            files += weight_files(folder, remote.sizes)
+        large = {remote.hashes[file]: file for file in files if file in remote.hashes}
+        _read_all(remote, large, folder.parents[1], progress)
+        return str(snapshot(allow_patterns=[*map(glob.escape, files)]))
     except ModelError:
         raise
-    except errors.GatedRepoError:
-        raise _consent(name) from None
     except Exception as error:  # networks fail in many ways
         full = getattr(error, "errno", None) == errno.ENOSPC
         why = reason_of(error).strip().partition("\n")[0][:200] or type(error).__name__
-        hint = f"Make room (ngt models list). {AGAIN}" if full else AGAIN
-        raise ModelError(f"{name}: the download broke off ({why})", hint) from error
+        what = f"{name}: the download broke off ({why})"
+        raise ModelError(what, f"{_ROOM} {_AGAIN}" if full else _AGAIN) from error
+
+
+def _read_all(remote: Remote, large: dict[str, str], storage: Path, progress: Notify) -> None:
+    """Read those files, by their SHA-256, that are not among the blobs of the folder `storage`.
+
+    Raises what the hub raises, OSError, and ModelError where the disk has no room for them.
+    """
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import WeakFileLock
+
+    blobs, locks = storage / "blobs", storage.parent / ".locks" / storage.name  # the hub's own
+    for folder in (blobs, locks):
+        folder.mkdir(parents=True, exist_ok=True)
+    sizes = {h: remote.sizes[file] for h, file in large.items() if not (blobs / h).exists()}
+    done = sum(_size(blobs / f"{h}.incomplete") for h in sizes)
+    left = sum(sizes.values()) - done
+    if left > (free := shutil.disk_usage(blobs).free):
+        what = f"{sized(left)} are to be downloaded, and {storage.parent} has {sized(free)} left"
+        raise ModelError(f"{remote.repo}: {what}", _ROOM)
+    if sizes:
+        files = counted(len(sizes), "large file")
+        progress(f"Downloading {remote.repo}: {files}, {sized(left)} …")
+    bar = ByteBar("Downloading", left + done, progress, done)
+
+    def read(name: str) -> None:
+        url = hf_hub_url(remote.repo, large[name], revision=remote.commit)
+        with WeakFileLock(locks / f"{name}.lock"):
+            if not (blobs / name).exists():  # another process may have read it
+                _read(url, blobs / name, sizes[name], bar)
+
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
+        list(pool.map(read, sizes))
+    finally:  # threads that still read do so until the process ends
+        pool.shutdown(wait=False, cancel_futures=True)
+        bar.closed = True
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _read(url: str, blob: Path, size: int, bar: ByteBar) -> None:
+    """Read what is missing of a file whose name is its SHA-256, after failures, too.
+
+    Raises what the hub raises where nothing more comes, and OSError for what is not that file.
+    """
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    part = blob.with_name(f"{blob.name}.incomplete")
+    first = had = _size(part)
+    while had < size:
+        try:
+            with part.open("ab", buffering=0) as file:
+                http_get(
+                    url, file, resume_size=had, expected_size=size,
+                    headers={**build_hf_headers(), "Accept-Encoding": "identity"},
+                    tqdm_class=lambda **_: nullcontext(bar),
+                )  # fmt: skip
+        except Exception:
+            if _size(part) <= had:
+                raise
+        had = _size(part)
+    if first:  # several runs have read it
+        with part.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != blob.name:
+            part.unlink()
+            raise OSError("a file is not what the hub says, and is read again next time")
+    os.replace(part, blob)
 
 
 def _be_quiet() -> None:
-    """Keep the hub's warnings off stderr, unless its own variable says what is to be shown."""
-    from huggingface_hub.utils import logging
+    """Keep the hub's bars off stderr, and its warnings unless its own variable asks for them."""
+    from huggingface_hub.utils import disable_progress_bars, logging
 
+    disable_progress_bars()
     if not os.environ.get("HF_HUB_VERBOSITY"):
         logging.set_verbosity_error()
-
-
-def scan() -> Any:
-    """What huggingface_hub finds in its cache; None where that is not there."""
-    from huggingface_hub import scan_cache_dir
-
-    return scan_cache_dir(cache_folder()) if cache_folder().is_dir() else None
-
-
-def unfinished(repo: Any) -> int:
-    """Bytes of a found repository's downloads that were broken off."""
-    return sum(p.stat().st_size for p in Path(repo.repo_path).glob("blobs/*.incomplete"))
