@@ -72,10 +72,7 @@ def cached_ids(most: int) -> list[str]:
 
 
 def cached_folder(name: str) -> tuple[str, bool]:
-    """The folder of NAME[@REVISION] in the cache, and whether it has all small files of the hub's.
-
-    ("", False) where it is not there.
-    """
+    """The folder of NAME[@REVISION] in the cache, "" for none; whether no small file is missing."""
     import huggingface_hub
     from huggingface_hub import errors
 
@@ -183,8 +180,8 @@ def download(name: str, weights: bool, progress: Notify) -> str:
     except Exception as error:  # networks fail in many ways
         full = getattr(error, "errno", None) == errno.ENOSPC
         why = reason_of(error).strip().partition("\n")[0][:200] or type(error).__name__
-        what = f"{name}: the download broke off ({why})"
-        raise ModelError(what, f"{_ROOM} {_AGAIN}" if full else _AGAIN) from error
+        hint = f"{_ROOM} {_AGAIN}" if full else _AGAIN
+        raise ModelError(f"{name}: the download broke off ({why})", hint) from error
 
 
 def _read_all(remote: Remote, large: dict[str, str], storage: Path, progress: Notify) -> None:
@@ -204,8 +201,8 @@ def _read_all(remote: Remote, large: dict[str, str], storage: Path, progress: No
     if left > (free := shutil.disk_usage(blobs).free):
         what = f"{sized(left)} are to be downloaded, and {storage.parent} has {sized(free)} left"
         raise ModelError(f"{remote.repo}: {what}", _ROOM)
+    files = counted(len(sizes), "large file")
     if sizes:
-        files = counted(len(sizes), "large file")
         progress(f"Downloading {remote.repo}: {files}, {sized(left)} …")
     bar = ByteBar("Downloading", left + done, progress, done)
 
