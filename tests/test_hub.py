@@ -166,7 +166,7 @@ def test_what_the_hub_cannot_give_is_told_before_documents_are_read(
         ("small-1b", "no such model on the hub", f"Did you mean {ID}?"),
         (f"{ID}@v3", "has no revision v3", "branch, tag or commit"),
         ("closed/model", "asks for consent", "hf auth login"),
-        ("maker/gguf", "no config.json (GGUF", "Give a folder"),
+        ("maker/gguf", "repository on the hub has no config.json", "Download a GGUF file"),
     ):
         done = run(hub, tmp_path, "ask", "-d", "nowhere.txt", "Who?", "-m", name)
         what, *rest = done.stderr.splitlines()
