@@ -186,7 +186,9 @@ class Settings:
     """How to decode; the same names are flags (with dashes), NGT_* variables and YAML keys."""
 
     model: str = _loaded(
-        "builtin", "Folder of a transformers model, a hub id, or builtin.", complete="models"
+        "builtin",
+        "Folder of a transformers model, GGUF file, hub id or builtin.",
+        complete="models",
     )
     method: str = _drafting(
         "auto",

@@ -115,7 +115,7 @@ def test_names_are_judged_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("/no/such", "no such folder", ""),
         ("x" * 5000, "no such folder", ""),
         ("Builtin", "no such model", "Did you mean builtin?"),
-        ("model.gguf", "GGUF files are not read", ""),
+        ("model.gguf", "no such file", ""),
         ("file", "a file, not a folder", ""),
         ("models/Qwen2.5-7B", "no config.json", ""),
         ("nobody/nothing", "HF_HUB_OFFLINE is set", ""),

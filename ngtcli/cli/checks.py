@@ -14,7 +14,8 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import OF_OWN_ENGINE
 from ngtcli.config import SETTINGS, Setting, Settings
 from ngtcli.errors import UsageError
-from ngtcli.model_files.checkpoint import NEEDS, check_models
+from ngtcli.model_files.checkpoint import NEEDS, check_models, find
+from ngtcli.model_files.packages import require_for_weights
 from ngtcli.prompt.chat import Chat, try_chat
 
 LIVE, RECORD, REPLAY, SHAPE, QUALITY = "live", "record", "replay", "shape", "quality"
@@ -89,6 +90,7 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
         from ngtcli.system.machine import pick_device  # here: it loads torch
 
         pick_device(settings.device)
+    require_for_weights(settings.model, find(settings.model))
     neutral = Settings()
     if (settings.method, settings.background) == (neutral.method, neutral.background):
         return

@@ -25,31 +25,39 @@ _TOKENIZERS = (
     "tokenizer.json tokenizer.model vocab.json vocab.txt *.vocab *.tiktoken spiece.model"
     " sentencepiece*.model spm*.model tekken.json tokenizer_config.json merges.txt"
 ).split()
+_PROJECTOR = "mmproj"  # begins the name of a GGUF file with a multimodal model's other part
 TEMPLATE_HINT = "Mend the chat template in the model's folder, or name another model (-m)."
 _TEMPLATE_BYTES = 10_000_000  # of the file that holds a template; guess, most have some thousand
-HINT = "Give a folder with a transformers model, a hub id, or -m builtin."
+HINT = "Give a folder with a transformers model, a GGUF file, a hub id, or -m builtin."
 
 
-def find(name: str, needs: Collection[str] = NEEDS) -> str:
+def find(name: str, needs: Collection[str] = NEEDS, gguf: bool = True) -> str:
     """The folder of the model `name`: a folder, "builtin", or a hub id in the local cache.
 
-    For a hub id that must be downloaded it is the id. `needs`, a subset of NEEDS, is what a folder
-    must contain. Raises ModelError if there is no such folder, if it lacks a part, or if the hub
-    cannot be reached or does not have the model; UsageError for "".
+    For a hub id that must be downloaded it is the id; for a GGUF file, or a folder with one, it is
+    a folder of the cache. `needs`, a subset of NEEDS, is what a folder must contain; without `gguf`
+    such files are refused. Raises ModelError if there is no such folder, if it lacks a part, or if
+    the hub cannot be reached or does not have the model; UsageError for "".
     """
     if not name:  # a path that is empty is the current folder
         raise UsageError("the model's name is empty", HINT)
     if name == BUILTIN:
         return str(BUILTIN_PATH)
     path = Path(os.path.expanduser(name))
-    if path.suffix.lower() == ".gguf":
-        hint = "Give the folder or hub id of the model they were made from."
-        raise ModelError(f"{name}: GGUF files are not read", hint)
+    if file := _gguf_file(name, path):
+        if not gguf:
+            hint = "Give a folder with a transformers model, or a hub id."
+            raise ModelError(f"{name}: a GGUF file, which ngt's own engine alone reads", hint)
+        from ngtcli.model_files.gguf import unpacked  # here: for those files alone
+
+        return unpacked(name, file)
     if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
         _check_folder(name, path, needs)
         return os.path.realpath(path)  # what is found out of a model is stored by it
     if os.path.exists(path):
         raise ModelError(f"{name}: a file, not a folder with a model", _near(path) or HINT)
+    if path.suffix.lower() == ".gguf":
+        raise ModelError(f"{name}: no such file", _near(path) or HINT)
     if name.lower() == BUILTIN:
         raise ModelError(f"{name}: no such model", f"Did you mean {BUILTIN}?")
     is_path = name.startswith((".", "~", os.sep)) or name.count("/") > 1 or os.sep * 2 in name
@@ -92,13 +100,31 @@ def _check_template(folder: Path) -> None:
 
 
 def _near(path: Path) -> str:
-    """A hint with the folder next to `path` that has the most similar name; "" if none has."""
+    """A hint with the folder, or GGUF file, next to `path` with the most similar name; or ""."""
     try:
-        others = [p.name for p in path.absolute().parent.iterdir() if p.is_dir()]
+        beside = path.absolute().parent.iterdir()
+        others = [p.name for p in beside if p.is_dir() or p.suffix.lower() == ".gguf"]
     except OSError:
         return ""
     close = difflib.get_close_matches(path.name, others, n=1)
     return f"Did you mean {path.parent / close[0]}?" if close else ""
+
+
+def _gguf_file(name: str, path: Path) -> Path | None:
+    """The GGUF file that `path` is, or that a folder without other weights has; else None.
+
+    Raises ModelError for a folder with several.
+    """
+    if os.path.isfile(path):
+        return path if path.suffix.lower() == ".gguf" else None
+    if not os.path.isdir(path) or any(any(path.glob(one)) for one in WEIGHTS):
+        return None
+    found = sorted(p for p in path.glob("*.gguf") if not p.name.startswith(_PROJECTOR))
+    if len(found) > 1 and "-00001-of-" not in found[0].name:
+        names = ", ".join(file.name for file in found)
+        hint = f"Name one of them: -m {path / found[0].name}"
+        raise ModelError(f"{name}: the folder has {len(found)} GGUF files: {names}", hint)
+    return found[0] if found else None
 
 
 def _check_folder(name: str, folder: Path, needs: Collection[str] = NEEDS) -> None:
@@ -111,8 +137,6 @@ def _check_folder(name: str, folder: Path, needs: Collection[str] = NEEDS) -> No
         if part in needs and not any(p.is_file() for one in files for p in folder.glob(one)):
             if part == "config" and (folder / "adapter_config.json").is_file():
                 what += " (it holds an adapter)"
-            elif part == "config" and any(folder.glob("*.gguf")):
-                what += " (GGUF files are not read)"
             raise ModelError(f"{name}: the folder has no {what}", hint)
 
 

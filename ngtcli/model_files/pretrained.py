@@ -67,7 +67,10 @@ def tokenizer_class(path: str) -> str:
     folder = Path(path)
     if not (folder.is_absolute() and metadata.version("transformers").startswith(_CHOSEN_IN)):
         return ""  # AutoTokenizer takes some short relative paths for well-known hub ids
-    config, about = _json(folder / "config.json"), _json(folder / "tokenizer_config.json")
+    config = read_object(folder / "config.json")
+    if "gguf" in config:
+        return "TokenizersBackend"  # the class that wrote it
+    about = read_object(folder / "tokenizer_config.json")
     named = about.get("tokenizer_class")
     chosen = _CHOICES.get((str(config.get("model_type")), str(named).removesuffix("Fast")), "")
     foreign = "auto_map" in about or {"auto_map", "tokenizer_class", "model_name"} & set(config)
@@ -87,7 +90,7 @@ def load_config(name: str) -> Any:
     Where that gives the same values it is read as plain JSON: the library's class imports torch.
     """
     path = find(name, needs=["config"])
-    values = _json(Path(path) / "config.json")
+    values = read_object(Path(path) / "config.json")
     if _is_plain(values):
         return SimpleNamespace(**values)
     with loading(name):
@@ -109,7 +112,7 @@ def _is_plain(values: dict[str, Any]) -> bool:
     )
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; {} if the file is missing, unreadable or holds another value."""
     try:
         values = json.loads(read_bounded(path, LARGEST_JSON))

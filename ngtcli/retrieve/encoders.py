@@ -273,7 +273,7 @@ def check_encoders(embedder: str, reranker: str) -> None:
         ("reranker", reranker, _RERANKER, _check_cross_encoder),
     ):
         with _said_of(kind, hint):
-            if name and os.path.isdir(folder := find(name)):
+            if name and os.path.isdir(folder := find(name, gguf=False)):
                 check(name, Path(folder))
 
 
@@ -291,7 +291,7 @@ def _check_cross_encoder(name: str, folder: Path) -> None:
 
 def _folder(name: str) -> Path:
     """The model's folder; one that only the hub has is downloaded."""
-    found = find(name)
+    found = find(name, gguf=False)
     if not os.path.isdir(found):
         import huggingface_hub
 

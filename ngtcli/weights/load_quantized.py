@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, GenerationConfig
+from transformers import AutoConfig
 
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import downloaded
@@ -18,7 +18,7 @@ from ngtcli.system.array_stream import map_arrays
 from ngtcli.system.storage import DamagedFileError, in_bounds
 from ngtcli.weights.int8 import VERSION, Int8Linear, Way
 from ngtcli.weights.int8_order import Packer, SizeOrder, makes_opaque
-from ngtcli.weights.quantize import Layers, empty_model, read_checkpoint
+from ngtcli.weights.quantize import Layers, empty_model, read_checkpoint, tell_source
 from ngtcli.weights.quantized_weights import Weights, tensors_of
 
 Notify = Callable[[str], object]
@@ -44,22 +44,21 @@ def load_quantized(
     if getattr(config, "quantization_config", None):
         raise ModelError(f"{path}: its weights are quantised already", "Leave out --quantize.")
     about = _about(path)
+    shown = about.get("folder", path)
     try:
         hf, report = _from_cache(path, about, config, dtype, way)
     except (OSError, DamagedFileError) as error:
         if isinstance(error, DamagedFileError):
-            warn(f"{path}: its quantised weights are made again: {error}")
-        progress(f"Quantising {path} …")
+            warn(f"{shown}: its quantised weights are made again: {error}")
+        progress(f"Quantising {shown} …")
         done = "Quantised"
         hf, report = _from_checkpoint(path, about, config, dtype, way, warn)
-    with suppress(OSError):  # it has none
-        hf.generation_config = GenerationConfig.from_pretrained(path)
-    hf.config._name_or_path = path  # a part of what trials are stored under
+    tell_source(hf, path)
     hf = use_between(hf, dtype)
     progress(words(hf, time.perf_counter() - begin, done))
     if (share := quantized_share(hf)) < _MOST:
         warn(
-            f"{path}: only {share:.0%} of its weights are in 8 bits; --quantize int8 leaves the"
+            f"{shown}: only {share:.0%} of its weights are in 8 bits; --quantize int8 leaves the"
             " others as they are"
         )
     return hf, report
