@@ -226,7 +226,7 @@ def read_checkpoint(
     told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     if layers is not None:
         told["quantization_config"] = _Config(layers, tensors or ())
-    if tensors is None:  # a pickle, or a download
+    if tensors is None:  # a pickle
         auto = AutoModelForCausalLM.from_pretrained
         found: tuple[Any, dict[str, Any]] = auto(
             path, dtype="auto", trust_remote_code=False, **told
