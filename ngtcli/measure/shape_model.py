@@ -78,12 +78,12 @@ class Plan:
         return sum(p.nbytes for p in self.empty.parameters())
 
     def cache_bytes(self, tokens: int) -> int:
-        """Bytes of keys and values of `tokens` in all layers."""
+        """Bytes of keys and values of `tokens` in all layers; 0 where no layer attends."""
         config = self.config.get_text_config()
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        width = getattr(config, "head_dim", None) or (
-            config.hidden_size // config.num_attention_heads
-        )
+        if (heads := getattr(config, "num_attention_heads", 0)) < 1:
+            return 0
+        width = getattr(config, "head_dim", None) or config.hidden_size // heads
+        heads = getattr(config, "num_key_value_heads", None) or heads
         size = torch.finfo(self.dtype).bits // 8
         return int(2 * config.num_hidden_layers * heads * width * tokens * size)
 
