@@ -222,6 +222,14 @@ class Settings:
     max_tokens: int = _answer(
         256, "At most this many tokens in the answer.", within=(1, 10**6), per_line=True
     )
+    max_thinking: int = _answer(
+        4096,
+        "Of a model that thinks: at most this many tokens of thought, then it is closed and the"
+        " answer begun.",
+        within=(0, 10**6),
+        per_line=True,
+        engine="ngt",
+    )
     temperature: float = _sampling(0.0, "0 is greedy.", within=(0.0, 100.0))
     top_p: float = _sampled(
         1.0, "Keep the likeliest tokens up to this probability.", within=(1e-6, 1.0)
