@@ -6,8 +6,10 @@ Flags, help pages, checks, JSON Schema, completion and what batches keep are mad
 errors that name the file and the nearest key.
 """
 
+import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -37,12 +39,34 @@ SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --
 IN_PARTS = ("split", "refine")  # values of `overflow` that take documents part by part
 
 
+Argument = str | bool | int | float  # of a chat template
+_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{1,17})?([eE][+-]?\d{1,2})?")  # as JSON writes one
+
+
 class SettingError(UsageError):
     """The value of the setting `name` is out of its range, or contradicts another setting's."""
 
     def __init__(self, name: str, message: str, hint: str) -> None:
         super().__init__(message, hint)
         self.name = name
+
+
+def arguments_of(items: Sequence[str]) -> dict[str, Argument]:
+    """The arguments of a chat template in KEY=VALUE texts. Raises SettingError for another text.
+
+    >>> arguments_of(["thinking=false", "budget=2e3", "date=2026-01-01"])
+    {'thinking': False, 'budget': 2000.0, 'date': '2026-01-01'}
+    """
+    found: dict[str, Argument] = {}
+    for item in items:
+        key, given, value = item.partition("=")
+        if not given or not key.isidentifier() or key in found:
+            what = f"template_arg is {shown(item)}" + " again" * (key in found)
+            hint = "Give each variable of the chat template once, as KEY=VALUE."
+            raise SettingError("template_arg", what, hint)
+        is_json = value in ("true", "false") or _NUMBER.fullmatch(value)
+        found[key] = json.loads(value) if is_json else value
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +80,7 @@ class Setting:
     answer depends on it; what was begun with another value is not resumed. `per_line`: a line of a
     batch may have its own. `loaded`: it says what is loaded, and how that runs. `reading`: it says
     how documents are read. `replayed`: a replay of a recording drafts as it says. `on_card`: the
-    card of a model may have it.
+    card of a model may have it. `from_file`: @FILE stands for the text of a file.
 
     It is read with this `engine`, `method` or `overflow` alone, and above temperature 0 if it is
     `sampled`; a flag that would not be read is refused.
@@ -81,6 +105,7 @@ class Setting:
     method: str = ""
     overflow: str = ""
     sampled: bool = False
+    from_file: bool = False
 
     @property
     def kind(self) -> type:
@@ -115,7 +140,7 @@ class Setting:
         Raises UsageError, which begins with `where`, for a value of another type.
         """
         kind = self.kind
-        if self.choices == SWITCH and isinstance(value, bool):  # as YAML reads on and off
+        if {*SWITCH} == {*self.choices} and isinstance(value, bool):  # as YAML reads on and off
             return "on" if value else "off"
         if kind is tuple:
             items = [value] if isinstance(value, str) else value
@@ -222,6 +247,12 @@ class Settings:
     max_tokens: int = _answer(
         256, "At most this many tokens in the answer.", within=(1, 10**6), per_line=True
     )
+    think: str = _answer(
+        "auto",
+        "Of a model that thinks: on, off, or auto, as its chat template has it without a word.",
+        choices=("on", "off", "auto"),
+        per_line=True,
+    )
     max_thinking: int = _answer(
         4096,
         "Of a model that thinks: at most this many tokens of thought, then it is closed and the"
@@ -247,6 +278,25 @@ class Settings:
     )
     frequency_penalty: float = _sampling(
         0.0, "Subtract for each time a token is in the output.", within=(-100.0, 100.0)
+    )
+    system: str = _answer(
+        "",
+        "System text, which the chat template puts before the message; @FILE is a file's text.",
+        per_line=True,
+        from_file=True,
+    )
+    chat_template: str = _answer(
+        "", "Which of the model's chat templates, where it has several.", per_line=True
+    )
+    template_arg: tuple[str, ...] = _answer(
+        (),
+        "KEY=VALUE for the chat template, true, false, a number or a text; may be given again.",
+        per_line=True,
+    )
+    template_documents: bool = _answer(
+        False,
+        "Documents go where the chat template has a place for them, and not into the message.",
+        per_line=True,
     )
     stop: tuple[str, ...] = _answer((), "Stop at this text; may be given again.", per_line=True)
     max_repeats: int = _answer(
@@ -390,6 +440,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, about in SETTINGS.items():
             about.check(getattr(self, name))
+        arguments_of(self.template_arg)
         if self.lp >= self.n:
             hint = "The prefix lp must be shorter than the window n."
             raise SettingError("lp", f"lp is {self.lp} and n is {self.n}", hint)
@@ -516,6 +567,10 @@ def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ())
         SETTINGS[name].check(typed)
     except SettingError as error:
         raise UsageError(f"{where}: {error}", error.hint) from None
+    if SETTINGS[name].from_file and typed.startswith("@"):
+        if not isinstance(where, Path):  # a line of a batch
+            raise UsageError(f"{where}: {name} is {shown(typed)}", "Write the text itself.")
+        return f"@{where.parent / os.path.expanduser(typed[1:])}"  # as seen from the settings file
     return typed
 
 

@@ -22,7 +22,11 @@ from warm import Warm
 from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
 from ngtcli.decode.steps import Limits, Step, Token, settled
+from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.prompt.build import Task
+from ngtcli.prompt.chat import render
+from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.thinking import (
     ANSWER,
     FORMATS,
@@ -30,11 +34,13 @@ from ngtcli.prompt.thinking import (
     THOUGHT,
     Splitter,
     Thinking,
+    chat_of,
     thinking_of,
 )
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
 
 SENTENCE = "The ferry leaves the harbour at nine."
+PRESET = Preset("message", Path(), "{documents}")
 THOUGHTS = f"{SENTENCE} So it is nine."
 
 
@@ -61,7 +67,8 @@ def split(texts: Sequence[str], thinking: Thinking, most: int = 10**6) -> tuple[
     thought, text = splitter.flush()
     shown = settled([Step((token,)) for token in tokens])
     made = [token for step in shown for token in step.tokens]
-    assert splitter.thought == sum(token.thought is not None for token in made)
+    both = sum(bool(token.text) for token in made if token.thought is not None)
+    assert splitter.thought == sum(token.thought is not None for token in made) - both
     assert splitter.thought + splitter.answered == len(texts)
     thoughts = "".join(token.thought or "" for token in made) + (thought or "")
     return thoughts.strip(), "".join(token.text for token in made) + text
@@ -131,12 +138,8 @@ def test_a_thought_may_quote_the_name_of_a_mark_that_is_a_token() -> None:
     thinking = Thinking({0: ANSWER}, {}, (0,), THOUGHT, False, 9)
     texts = ["", "the tag ", "</think>", " ends it"]
     splitter = Splitter(Detokenizer(Pieces(texts)), thinking, 9)  # type: ignore[arg-type]
-    assert [splitter.push(i)[0] for i in (1, 2, 3, 0)] == [
-        "the tag",
-        " </think>",
-        " ends it",
-        "\n\n",
-    ]
+    found = [splitter.push(i)[0] for i in (1, 2, 3, 0)]
+    assert found == ["the tag", " </think>", " ends it", "\n\n"]
 
 
 def test_a_model_that_does_not_keep_to_its_format_still_answers() -> None:
@@ -158,7 +161,7 @@ def test_a_model_that_does_not_keep_to_its_format_still_answers() -> None:
 )
 def test_a_template_tells_the_format(kind: str, part: str, closing: str) -> None:
     backend = tokenizer(TEMPLATES[kind])
-    found = thinking_of(Tokenizer(backend), 7)
+    found = thinking_of(Settings(max_thinking=7), Tokenizer(backend))
     assert found is not None and (found.part, found.settled, found.most) == (part, False, 7)
     assert backend.decode(found.closing) == closing
     assert found.room == 7 + len(found.closing)
@@ -169,8 +172,75 @@ def test_a_template_tells_the_format(kind: str, part: str, closing: str) -> None
 
 def test_models_that_do_not_think_are_left_alone() -> None:
     for template in (None, "{% for m in messages %}{{ m.content }}{% endfor %}"):
-        assert thinking_of(Tokenizer(tokenizer(template)), 7) is None  # type: ignore[arg-type]
-    assert thinking_of(Tokenizer(FakeBackend()), 7) is None
+        assert thinking_of(Settings(), Tokenizer(tokenizer(template))) is None
+    assert thinking_of(Settings(), Tokenizer(FakeBackend())) is None
+
+
+OPENED, EMPTY = "<think>\n", "<think>\n\n</think>\n\n"
+SILENT = "<|end|><|start|>assistant<|channel|>final<|message|>"
+
+
+@pytest.mark.parametrize(
+    ("kind", "think", "end", "part"),
+    [
+        ("qwen", "auto", "<|im_start|>assistant\n", ANSWER),
+        ("qwen", "on", "<|im_start|>assistant\n", ANSWER),
+        ("qwen", "off", f"<|im_start|>assistant\n{EMPTY}", ANSWER),
+        ("deepseek", "on", f"<|im_end|>{OPENED}", THOUGHT),
+        ("deepseek", "off", f"<|im_end|>{EMPTY}", ANSWER),
+        ("v3.1", "on", f"<|im_end|>{OPENED.strip()}", THOUGHT),
+        ("v3.1", "off", "<|im_end|></think>", ANSWER),
+        ("old r1", "on", f"<|im_end|>{OPENED}", THOUGHT),
+        ("old r1", "off", f"<|im_end|>{EMPTY}", ANSWER),
+        ("harmony", "auto", "<|start|>assistant", HEADER),
+        ("harmony", "on", "assistant<|channel|>analysis<|message|>", THOUGHT),
+        ("harmony", "off", f"assistant<|channel|>analysis<|message|>{SILENT}", ANSWER),
+        ("granite", "on", "'Here is my response:'.\nassistant: ", ANSWER),
+        ("granite", "off", "user: 1\nassistant: ", ANSWER),
+    ],
+)
+def test_thoughts_are_switched_as_the_template_does_or_opened_and_closed_behind_it(
+    kind: str, think: str, end: str, part: str
+) -> None:
+    backend = tokenizer(TEMPLATES[kind])
+    settings = Settings(think=think)
+    chat = chat_of(settings, Tokenizer(backend))
+    rendered = render(backend, "1", chat)
+    assert rendered.text.endswith(end)
+    found = thinking_of(settings, Tokenizer(backend))
+    assert found is not None and found.part == part
+    assert found.settled == (think == "off")
+    # The template alone is the reference where it has a switch.
+    switch = {"qwen": "enable_thinking", "v3.1": "thinking", "granite": "thinking"}.get(kind)
+    if switch and think != "auto":
+        turns = [{"role": "user", "content": "1"}]
+        assert rendered.text == backend.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=True, **{switch: think == "on"}
+        )
+
+
+def test_what_opens_or_closes_a_thought_is_made_of_control_tokens() -> None:
+    tokens = Tokenizer(tokenizer(TEMPLATES["old r1"]))
+    task = Task(PRESET, [Document("a", "<think>")], "", tokens, 500, 9,
+                chat=chat_of(Settings(think="off"), tokens))  # fmt: skip
+    ids = task.build(task.documents).ids
+    names = [tokens.control.texts.get(i) for i in ids]
+    assert [n for n in names if n and "think" in n] == ["<think>", "</think>"]
+
+
+def test_a_switch_that_is_not_there_is_one_line_and_a_hint(folder: Path, tmp_path: Path) -> None:
+    found = [
+        ngt("ask", "When?", "-d", str(folder / "a.txt"), "--think", "off"),
+        ngt(*asked(folder, "qwen"), "--think", "on", "--template-arg", "enable_thinking=false"),
+    ]
+    assert [done.returncode for done in found] == [2, 2]
+    assert [done.stderr.decode() for done in found] == [
+        "ngt: --think off: the model's chat template knows no thoughts\nLeave --think out.\n",
+        "ngt: --think and --template-arg enable_thinking say the same thing\nGive one of them.\n",
+    ]
+    (tmp_path / "ngt.yaml").write_text("think: off\n")  # which YAML reads as false
+    done = ngt(*asked(folder, "qwen"), "--dry-run", cwd=tmp_path)
+    assert done.stdout.decode().endswith(f"{EMPTY.rstrip()}\n\n\n"), done
 
 
 # --- tokens, against `transformers` ---
@@ -371,7 +441,8 @@ def test_an_endless_thought_is_closed_and_the_answer_begun(folder: Path) -> None
         found = json.loads(ngt(*arguments, "--json-tokens", "--method", method).stdout)
         made[method] = [token["id"] for token in found["tokens"]]
         assert found["finish_reason"] == "length" and found["text"].strip()
-        assert found["statistics"]["thought_tokens"] == 30 + len("\n</think>\n\n".split("k")) + 2
+        closing = len(tokenizer(TEMPLATES["qwen"]).encode("\n</think>\n\n"))
+        assert found["statistics"]["thought_tokens"] == 30 + closing
         assert "or it is not." in found["thought"]
     assert made["auto"] == made["none"]
 

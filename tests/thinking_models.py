@@ -20,6 +20,8 @@ DEEPSEEK = (
     "{% for m in messages %}<|im_start|>{{ m.content.split('</think>')[-1] }}{% endfor %}"
     "{% if add_generation_prompt %}<|im_end|><think>\n{% endif %}"
 )
+V3 = DEEPSEEK.replace("<think>\n{%", "{{ '<think>' if thinking else '</think>' }}{%")
+OLD_R1 = DEEPSEEK.replace("<think>\n{%", "{%")
 HARMONY = (
     "<|start|>system<|message|>Reasoning: {{ reasoning_effort | default('medium') }}<|end|>"
     "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
@@ -31,7 +33,10 @@ GRANITE = (
     "{% if thinking %}Write your thoughts after 'Here is my thought process:' and your response"
     " after 'Here is my response:'.\n{% endif %}assistant: "
 )
-TEMPLATES = {"qwen": QWEN, "deepseek": DEEPSEEK, "harmony": HARMONY, "granite": GRANITE}
+TEMPLATES = {
+    "qwen": QWEN, "deepseek": DEEPSEEK, "v3.1": V3, "old r1": OLD_R1, "harmony": HARMONY,
+    "granite": GRANITE,
+}  # fmt: skip
 MARKS = ("<think>", "</think>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>")
 CONTEXT = 512
 

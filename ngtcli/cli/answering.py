@@ -32,6 +32,7 @@ from ngtcli.model_files.pretrained import context_limit, load_config, load_token
 from ngtcli.prompt.build import Task
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
+from ngtcli.prompt.thinking import chat_of
 from ngtcli.render import answer_view
 from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
@@ -282,6 +283,7 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
         s.max_tokens,
         config.vocab_size,
         notes.status,
+        chat=chat_of(s, tokenizer),
     )
     try:
         if s.overflow not in IN_PARTS:

@@ -7,14 +7,18 @@ a thought only at the start of an answer.
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ngtcli.prompt.chat import render
+from ngtcli.config import Settings
+from ngtcli.errors import UsageError
+from ngtcli.prompt.chat import Chat, render
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer, overlap
 
 # What follows a mark: a thought, the answer, the name of a channel, or what that name says.
 THOUGHT, ANSWER, HEADER, _CHANNEL, _SAME = "thought", "answer", "header", "channel", "same"
+# Arguments of templates: Qwen's and many others', DeepSeek's and Granite's.
+_SWITCHES = ("enable_thinking", "thinking")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,42 +79,92 @@ class Thinking:
         return ends and self.part == ANSWER and not self.settled
 
 
+def chat_of(settings: Settings, tokenizer: Tokenizer) -> Chat:
+    """What the chat template is given, with `think`. Raises as `switched`."""
+    return switched(tokenizer, Chat.of(settings), settings.think)
+
+
 @lru_cache(16)
-def thinking_of(tokenizer: Tokenizer, most: int) -> Thinking | None:
+def switched(tokenizer: Tokenizer, chat: Chat, think: str) -> Chat:
+    """The chat with thoughts on or off: by the template's own switch, or without one by a thought
+    that is opened or, empty, closed behind it.
+
+    Raises UsageError where the model has no thoughts, or the template's arguments say it as well;
+    ModelError as `render`.
+    """
+    if think == "auto":
+        return chat
+    if (found := _format(tokenizer, chat)) is None:
+        what = f"--think {think}: the model's chat template knows no thoughts"
+        raise UsageError(what, "Leave --think out.")
+    for name in _SWITCHES:
+        if name in dict(chat.arguments):
+            what = f"--think and --template-arg {name} say the same thing"
+            raise UsageError(what, "Give one of them.")
+        chats = [replace(chat, arguments=(*chat.arguments, (name, on))) for on in (False, True)]
+        if _rendered(tokenizer, chats[0]) != _rendered(tokenizer, chats[1]):
+            return chats[think == "on"]
+    part = _part_after(_rendered(tokenizer, chat), found)
+    if part == ANSWER and think == "on":
+        raise UsageError(
+            "--think on: the model's chat template closes the thought", "Leave it out."
+        )
+    opening = "" if part in (THOUGHT, ANSWER) else found.opening
+    closing = found.closing if think == "off" and part != ANSWER else ""
+    return replace(chat, ending=opening + closing)
+
+
+def thinking_of(settings: Settings, tokenizer: Tokenizer) -> Thinking | None:
     """How the model thinks, by its chat template; None for one that does not.
 
-    Raises ModelError as `render`.
+    Raises as `switched`.
     """
-    if (found := _format(tokenizer)) is None:
+    return _thinking(tokenizer, Chat.of(settings), settings.think, settings.max_thinking)
+
+
+@lru_cache(16)
+def _thinking(tokenizer: Tokenizer, chat: Chat, think: str, most: int) -> Thinking | None:
+    chat = switched(tokenizer, chat, think)
+    if (found := _format(tokenizer, chat)) is None:
         return None
-    chat = render(tokenizer.backend, "1")
-    end = chat.text[chat.template[-1][0] :].rstrip()
+    part = _part_after(_rendered(tokenizer, chat), found)
     ids = {name: token for token, name in tokenizer.control.texts.items()}
-    after = next((to for mark, to in found.marks.items() if end.endswith(mark)), "")
-    if after == _CHANNEL:
-        after = _part_of(end.removesuffix("<|message|>").rpartition("<|channel|>")[2])
-    elif HEADER in found.marks.values():
-        after = HEADER
     closing = tokenizer.locate(found.closing, template=[(0, len(found.closing))]).ids
     return Thinking(
         {ids[mark]: to for mark, to in found.marks.items() if mark in ids},
         {mark: to for mark, to in found.marks.items() if mark not in ids},
         tuple(closing),
-        after if after in (THOUGHT, HEADER) else ANSWER,
-        after == ANSWER,
+        part or ANSWER,
+        part == ANSWER or think == "off",
         most,
     )
 
 
-def _format(tokenizer: Tokenizer) -> Format | None:
+def _rendered(tokenizer: Tokenizer, chat: Chat) -> str:
+    """The chat of a short text."""
+    return render(tokenizer.backend, "1", chat, [("1", "1")] * chat.documents).text
+
+
+def _format(tokenizer: Tokenizer, chat: Chat) -> Format | None:
     """The format that the chat template names; channels need tokens of their own."""
-    template = str(getattr(tokenizer.backend, "chat_template", None) or "")
+    template = getattr(tokenizer.backend, "chat_template", None) or ""
+    if isinstance(template, dict):
+        template = template.get(chat.template or "default", "")
     names = set(tokenizer.control.texts.values()) if template else set()
     for one in FORMATS:
         ending = [mark for mark in one.marks if mark in one.closing][-1]
         if ending in template and (HEADER not in one.marks.values() or names >= set(one.marks)):
             return one
     return None
+
+
+def _part_after(text: str, found: Format) -> str:
+    """What follows a rendered chat: THOUGHT, ANSWER where it has ended one, HEADER, or ""."""
+    text = text.rstrip()
+    part = next((to for mark, to in found.marks.items() if text.endswith(mark)), "")
+    if part == _CHANNEL:
+        return _part_of(text.removesuffix("<|message|>").rpartition("<|channel|>")[2])
+    return HEADER if HEADER in found.marks.values() else part
 
 
 def _part_of(header: str) -> str:

@@ -28,7 +28,7 @@ from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import PartReport
-from ngtcli.prompt.thinking import thinking_of
+from ngtcli.prompt.thinking import chat_of, thinking_of
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.ngram import NGramTrie
 from ngtcli.trie.store import TrieReport
@@ -252,14 +252,14 @@ class Session(ABC):
 
     def _task(self, preset: Preset, documents: Sequence[Document], question: str) -> Task:
         m, most = self.model, self.limits.most
-        own = preset, documents, question
-        return Task(*own, m.tokenizer, m.context, most, m.vocabulary, self.status)
+        own, chat = (preset, documents, question), chat_of(self.settings, m.tokenizer)
+        return Task(*own, m.tokenizer, m.context, most, m.vocabulary, self.status, chat=chat)
 
     @property
     def limits(self) -> Limits:
         """When answers stop, by the settings and the model's chat template. Raises ModelError."""
         s = self.settings
-        thinking = thinking_of(self.model.tokenizer, s.max_thinking)
+        thinking = thinking_of(s, self.model.tokenizer)
         return Limits(s.max_tokens, s.num_draft, s.stop, s.max_repeats, thinking)
 
     def _warn_of_scripts(self, documents: Sequence[Document], question: str) -> None:
