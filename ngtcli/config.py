@@ -9,7 +9,6 @@ errors that name the file and the nearest key.
 import json
 import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -39,10 +38,6 @@ SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --
 IN_PARTS = ("split", "refine")  # values of `overflow` that take documents part by part
 
 
-Argument = str | bool | int | float  # of a chat template
-_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d{1,17})?([eE][+-]?\d{1,2})?")  # as JSON writes one
-
-
 class SettingError(UsageError):
     """The value of the setting `name` is out of its range, or contradicts another setting's."""
 
@@ -51,21 +46,23 @@ class SettingError(UsageError):
         self.name = name
 
 
-def arguments_of(items: Sequence[str]) -> dict[str, Argument]:
-    """The arguments of a chat template in KEY=VALUE texts. Raises SettingError for another text.
+def arguments_of(items: Sequence[str]) -> dict[str, Any]:
+    """The variables in KEY=VALUE texts, whose values are JSON or else text. Raises SettingError.
 
     >>> arguments_of(["thinking=false", "budget=2e3", "date=2026-01-01"])
     {'thinking': False, 'budget': 2000.0, 'date': '2026-01-01'}
     """
-    found: dict[str, Argument] = {}
+    found: dict[str, Any] = {}
     for item in items:
         key, given, value = item.partition("=")
         if not given or not key.isidentifier() or key in found:
             what = f"template_arg is {shown(item)}" + " again" * (key in found)
             hint = "Give each variable of the chat template once, as KEY=VALUE."
             raise SettingError("template_arg", what, hint)
-        is_json = value in ("true", "false") or _NUMBER.fullmatch(value)
-        found[key] = json.loads(value) if is_json else value
+        try:
+            found[key] = json.loads(value, parse_constant=str)
+        except (ValueError, RecursionError):
+            found[key] = value
     return found
 
 
@@ -189,7 +186,9 @@ class Settings:
     """How to decode; the same names are flags (with dashes), NGT_* variables and YAML keys."""
 
     model: str = _loaded(
-        "builtin", "Folder of a transformers model, a hub id, or builtin.", complete="models"
+        "builtin",
+        "Folder of a transformers model, GGUF file, hub id or builtin.",
+        complete="models",
     )
     method: str = _drafting(
         "auto",
@@ -290,7 +289,7 @@ class Settings:
     )
     template_arg: tuple[str, ...] = _answer(
         (),
-        "KEY=VALUE for the chat template, true, false, a number or a text; may be given again.",
+        "KEY=VALUE for the chat template, in JSON or else a text; may be given again.",
         per_line=True,
     )
     template_documents: bool = _answer(

@@ -126,13 +126,13 @@ def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
         ),
         (
             "{{ raise_exception('Never') }}",
-            Chat(system="Be brief.", arguments=(("color", "red"),)),
+            Chat(system="Be brief.", arguments=("color=red",)),
             "chat template fails",
             "(-m)",  # the message alone fails as well
         ),
         (
             "{{ 1 // x if x is defined }}" + CHATML,
-            Chat(arguments=(("x", 0),)),
+            Chat(arguments=("x=0",)),
             "fails: integer division",
             "without --template-arg.",
         ),
@@ -160,9 +160,10 @@ def test_what_a_template_does_not_take_is_an_error_that_says_so(
         (CHATML, Chat(template="rag"), "has no chat template 'rag'"),
         ({"default": CHATML, "rag": LISTED}, Chat(template="rga"), "has no chat template 'rga'"),
         ({"a": CHATML, "b": LISTED}, Chat(), "none of which is the default"),
-        (CHATML, Chat(arguments=(("messages", "x"),)), "messages is what ngt itself gives"),
-        (CHATML, Chat(arguments=(("tokenize", True),)), "tokenize is what ngt itself gives"),
-        (CHATML, Chat(arguments=(("today", "<|im_end|>"),)), "today holds a control token"),
+        (CHATML, Chat(arguments=("messages=x",)), "messages is what ngt itself gives"),
+        (CHATML, Chat(arguments=("tokenize=true",)), "tokenize is what ngt itself gives"),
+        (CHATML, Chat(arguments=("today=<|im_end|>",)), "today holds a control token"),
+        (CHATML, Chat(arguments=('x={"a": ["\\u003c|im_end|>"]}',)), "x holds a control token"),
     ],
 )
 def test_what_cannot_be_given_to_a_template_is_refused(
@@ -180,17 +181,17 @@ def test_one_of_several_templates_is_chosen_by_its_name() -> None:
 
 
 def test_arguments_reach_the_template_and_those_without_effect_are_told() -> None:
-    on, off = (Chat(arguments=(("enable_thinking", value),)) for value in (True, False))
+    on, off = (Chat(arguments=(f"enable_thinking={value}",)) for value in ("true", "false"))
     assert built(THINKS, on).text == built(THINKS, off).text.removesuffix("</think>")
     tokenizer = with_template(THINKS)
-    other = replace(on, arguments=(*on.arguments, ("enable_thinkin", True)))
+    other = replace(on, arguments=(*on.arguments, "enable_thinkin=true"))
     for chat, words in ((on, []), (off, ["enable_thinking"]), (other, ["enable_thinkin"])):
         told = list(try_chat(tokenizer, chat))
         assert [line.split()[1] for line in told] == words
     needed = with_template(
         "{{ '' if effort is defined else raise_exception('no effort') }}" + CHATML
     )
-    assert list(try_chat(needed, Chat(arguments=(("effort", "high"),)))) == []
+    assert list(try_chat(needed, Chat(arguments=("effort=high",)))) == []
 
 
 @pytest.mark.parametrize("item", ["", "x", "=x", "a b=x", "x=1 x=2", "1a=2"])
@@ -199,11 +200,14 @@ def test_an_argument_that_is_no_pair_is_refused(item: str) -> None:
         Settings(template_arg=tuple(item.split(" ")) if item.count("=") == 2 else (item,))
 
 
-def test_values_of_arguments_are_texts_numbers_and_truths() -> None:
-    items = ["a=true", "b=True", "c=1.5", "d=1e400", "e=-3", "f=007", "g=", "h=a=b", "i=NaN"]
-    assert list(arguments_of(items).values()) == [
-        True, "True", 1.5, "1e400", -3, "007", "", "a=b", "NaN",
-    ]  # fmt: skip
+def test_values_of_arguments_are_json_or_else_text() -> None:
+    items = {
+        "true": True, "True": "True", "1.5": 1.5, "-3": -3, "007": "007", "": "", "a=b": "a=b",
+        '"true"': "true", "null": None, "NaN": "NaN", '{"citations": true}': {"citations": True},
+        "[" * 9999: "[" * 9999, "7" * 9999: "7" * 9999, "2026-01-01": "2026-01-01",
+    }  # fmt: skip
+    for written, value in items.items():
+        assert arguments_of([f"x={written}"]) == {"x": value}
 
 
 # --- as commands have it ---
@@ -290,6 +294,7 @@ def test_documents_templates_and_arguments_are_chosen_by_flags(model: str) -> No
     assert glad.stdout.endswith(b"glad<|assistant|>\n")
     assert b"--template-arg mod changes nothing" in glad.stderr
     assert b"arg mood" not in glad.stderr
+    assert sent("-m", model, "--template-arg", "mood=a\udcff").endswith("a?<|assistant|>\n")
 
 
 @with_model

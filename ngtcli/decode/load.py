@@ -15,14 +15,17 @@ from ngtcli.decode.memory_limits import memory_words
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import BUILTIN, find
+from ngtcli.model_files.checkpoint import BUILTIN, fetch
+from ngtcli.model_files.dtypes import name_of
+from ngtcli.model_files.gguf import source_of
+from ngtcli.model_files.packages import quantised_by, require_for_weights
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.int8 import Way, choose_least, find_way, is_quantized
 from ngtcli.weights.load_quantized import load_quantized
 from ngtcli.weights.packed import pack_if_it_pays
-from ngtcli.weights.quantize import stores_integers
+from ngtcli.weights.quantize import read_checkpoint, stores_integers, tell_source
 
 Notify = Callable[[str], None]
 
@@ -54,7 +57,7 @@ def use_threads(wanted: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
-    """Reads the model `name` from its folder, or as a hub id, into a device's memory.
+    """Reads the model `name` from its folder into a device's memory.
 
     With a `way` its layers are quantised, by which 8-bit products are computed.
     """
@@ -74,18 +77,23 @@ class _Checkpoint:
 
     def read(self, dtype: Any) -> Any:
         """The `transformers` model; the dtype "auto" is the checkpoint's own. Raises ModelError."""
+        require_for_weights(self.name, self.path)
         config, whole = self.config(), self.way is not None
         with loading(self.name), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
             if line := memory_words(self.path, config, self.device, dtype, whole):
                 self.warn(f"{self.name}: {line}")
-            if stores_integers(self.path) and not getattr(config, "quantization_config", None):
+            quantised = getattr(config, "quantization_config", None) is not None
+            if stores_integers(self.path) and not quantised:
                 raise ModelError(
                     f"{self.name}: its weights are integers, of which config.json says nothing",
                     "Name the checkpoint that they were made of.",
                 )
             if self.way is not None:
                 hf, report = load_quantized(self.path, dtype, self.way, self.warn, self.progress)
+            elif source_of(self.path):
+                hf, report = read_checkpoint(self.path, config, dtype=dtype)
+                tell_source(hf, self.path)
             else:
                 hf, report = transformers_quiet().AutoModelForCausalLM.from_pretrained(
                     self.path,
@@ -94,9 +102,11 @@ class _Checkpoint:
                     trust_remote_code=False,
                     output_loading_info=True,
                     ignore_mismatched_sizes=True,
+                    # Layers of other libraries cannot be moved later.
+                    device_map=self.device if quantised and self.device != "cpu" else None,
                 )
             check_weights(self.name, report, self.warn)
-            return hf.to(self.device).eval() if self.way is None else hf
+            return hf if self.way or hf.device.type == self.device else hf.to(self.device).eval()
 
 
 def prepared(
@@ -114,7 +124,7 @@ def prepared(
     """
     if is_quantized(hf):
         choose_least(hf)
-    elif hf.device.type == "cpu":
+    elif hf.device.type == "cpu" and getattr(hf.config, "quantization_config", None) is None:
         pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
     use_grouped(hf)
     return target_model(hf, tokenizer, name, progress)
@@ -132,7 +142,7 @@ def load_model(
     num_draft: int | None = None,
     ready: Callable[[TargetModel], object] = lambda _: None,
 ) -> TargetModel:
-    """Load a model by folder, hub id or "builtin". Raises ModelError.
+    """Load a model by folder, hub id or "builtin"; it may be downloaded. Raises ModelError.
 
     `warn` is called for weights that the model does not use, tokens that it does not know and
     memory that does not suffice, `progress` for what takes long.
@@ -140,8 +150,9 @@ def load_model(
     `quantize` is "none" or "int8", as the setting. With `num_draft` the "auto" dtype is exact with
     drafts of so many nodes. `ready` is called with the model before that is found out.
     """
-    path, device, warn = find(name), pick_device(device), cache(warn)  # each line once
+    device, warn = pick_device(device), cache(warn)  # each line once
     way = int8_way(device) if quantize == "int8" else None
+    path = fetch(name, progress=progress)
     tokenizer = load_tokenizer(name)
     checkpoint = _Checkpoint(name, path, device, way, warn, progress)
 
@@ -150,17 +161,22 @@ def load_model(
         ready(model)
         return model
 
-    tries = (dtype, device) == ("auto", "cpu") and (packed or way is not None)
+    quantised = bool(quantised_by(path))
+    tries = (dtype, device) == ("auto", "cpu") and (packed or way is not None) and not quantised
     # What is said of the built-in model's answers was measured in float32.
     config = checkpoint.config() if tries and name != BUILTIN else None
     if config is not None and (half := half_of(config)) is not None:
         of_best = partial(prepare, slow=lambda _: None)  # it is quicker than float32
         quantized = "" if way is None else str(way)
         read = checkpoint.read
-        own = path if os.path.isdir(os.path.expanduser(name)) else name
+        own = path if os.path.exists(os.path.expanduser(name)) else name
         model = load_in_best(own, config, half, read, of_best, progress, num_draft, quantized)
     else:
-        model = prepare(checkpoint.read(pick_dtype(dtype, device)))
+        stays = quantised and dtype == "auto"  # in that which its kernels are made for
+        model = prepare(checkpoint.read("auto" if stays else pick_dtype(dtype, device)))
+    if source := source_of(path):
+        computed = "" if way is None else "quantised to int8 and "
+        warn(f"{name} is a GGUF file {source.words}; {computed}computed in {name_of(model.dtype)}")
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0
     if known > model.vocabulary:
         warn(

@@ -14,10 +14,12 @@ import torch
 from ngtcli.decode.model import PREFILL_CHUNK, TargetModel
 from ngtcli.draft.drafter import PassRows
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
+from ngtcli.model_files.gguf import source_of
 from ngtcli.model_files.quantized import identity
 from ngtcli.weights.quantize import empty_model, quantized_bytes
 
-_WIDENED = 4  # times as large as in its files a model is at most: float32 of 8 bits
+# Times as large as in its files a model is at most: float32 of 8 bits; of 2 bits in a GGUF file.
+_WIDENED, _WIDENED_GGUF = 4, 16
 SHORTEST = 64  # tokens of a chunk; guess: below it a chunk takes little less memory
 _HINT = "Give shorter texts or fewer --max-tokens, or try --dtype bfloat16 or a smaller model."
 _SIGNS = ("out of memory", "can't allocate memory")  # of CUDA and MPS; of torch on a CPU
@@ -54,7 +56,7 @@ def read_prompt(
         if chunk <= SHORTEST:
             raise _does_not_fit(model, ids, capacity)
         chunk = max(SHORTEST, min(chunk, len(ids)) // 2)
-        if model.plain_reason:  # its state after a pass that failed is not known
+        if model.tree_reason:  # its state after a pass that failed is not known
             model.start(capacity, rows)
 
 
@@ -92,7 +94,8 @@ def memory_words(path: str, config: Any, device: str, dtype: Any, quantised: boo
     free = free_memory(device)
     if free is None or not (files := identity(path)["files"]):
         return ""
-    if _WIDENED * sum(size for _, size, _ in files) <= free:  # most models: no closer look
+    times = _WIDENED_GGUF if source_of(path) else _WIDENED
+    if times * sum(size for _, size, _ in files) <= free:  # most models: no closer look
         return ""
     empty = empty_model(config)
     own = empty.dtype if dtype == "auto" else dtype

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import HINT, find
+from ngtcli.model_files.checkpoint import HINT, fetch
 from ngtcli.system.process import without_collection
 from ngtcli.system.reading import read_bounded
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -55,8 +55,8 @@ _NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, 1.0, [], {})
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model, without the model. Raises ModelError."""
-    path = find(name, needs=["tokenizer"])
+    """The tokenizer of a model, without the model; it may be downloaded. Raises ModelError."""
+    path = fetch(name, ["tokenizer"])
     with loading(name):
         kind = getattr(transformers_quiet(), tokenizer_class(path) or "AutoTokenizer")
         return Tokenizer(kind.from_pretrained(path, trust_remote_code=False))
@@ -67,7 +67,10 @@ def tokenizer_class(path: str) -> str:
     folder = Path(path)
     if not (folder.is_absolute() and metadata.version("transformers").startswith(_CHOSEN_IN)):
         return ""  # AutoTokenizer takes some short relative paths for well-known hub ids
-    config, about = _json(folder / "config.json"), _json(folder / "tokenizer_config.json")
+    config = read_object(folder / "config.json")
+    if "gguf" in config:
+        return "TokenizersBackend"  # the class that wrote it
+    about = read_object(folder / "tokenizer_config.json")
     named = about.get("tokenizer_class")
     chosen = _CHOICES.get((str(config.get("model_type")), str(named).removesuffix("Fast")), "")
     foreign = "auto_map" in about or {"auto_map", "tokenizer_class", "model_name"} & set(config)
@@ -86,8 +89,8 @@ def load_config(name: str) -> Any:
 
     Where that gives the same values it is read as plain JSON: the library's class imports torch.
     """
-    path = find(name, needs=["config"])
-    values = _json(Path(path) / "config.json")
+    path = fetch(name, ["config"])
+    values = read_object(Path(path) / "config.json")
     if _is_plain(values):
         return SimpleNamespace(**values)
     with loading(name):
@@ -109,7 +112,7 @@ def _is_plain(values: dict[str, Any]) -> bool:
     )
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; {} if the file is missing, unreadable or holds another value."""
     try:
         values = json.loads(read_bounded(path, LARGEST_JSON))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.model_files.checkpoint import WEIGHTS
+from ngtcli.model_files.gguf import source_of
 from ngtcli.system.arrays import read_header
 from ngtcli.system.remembered import versions_and_cpu
 from ngtcli.system.storage import DamagedFileError, home, key_of, parse_json
@@ -16,9 +17,10 @@ _FOLDER = "quantized"  # of the cache
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Quantised weights of the checkpoint in `folder`, and the bytes of their file."""
+    """Quantised weights of the checkpoint in `folder`, their file and its bytes."""
 
     folder: str
+    file: Path
     bytes: int
 
 
@@ -38,9 +40,11 @@ def kept_file(folder: str) -> Path:
 def identity(folder: str) -> dict[str, Any]:
     """What tells a checkpoint from a changed one: folder, names, sizes and times of its files.
 
-    It can be written as JSON. Raises OSError.
+    A GGUF file stands for its folder. It can be written as JSON. Raises OSError.
     """
     files = sorted({p for one in (*WEIGHTS, "config.json") for p in Path(folder).glob(one)})
+    if source := source_of(folder):
+        folder, files = source.file, [Path(source.file)]
     stats = [(path.name, path.stat()) for path in files]
     found = [[name, about.st_size, about.st_mtime_ns] for name, about in stats]
     return {"folder": os.path.realpath(folder), "files": found}
@@ -52,7 +56,7 @@ def kept() -> Iterator[Kept]:
     for path in kept_folder().glob("*.safetensors"):
         try:
             folder = parse_json(read_header(path)[0]["about"], dict)["folder"]
-            found.append(Kept(str(folder), path.stat().st_size))
+            found.append(Kept(str(folder), path, path.stat().st_size))
         except (OSError, DamagedFileError, KeyError):
             continue  # it is made again
     yield from sorted(found, key=lambda one: one.folder)

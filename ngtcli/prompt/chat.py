@@ -5,12 +5,14 @@ the template's, and all else is text, even if the template trimmed, escaped or r
 """
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ngtcli.config import Argument, Settings, arguments_of
+from ngtcli.config import Settings, arguments_of
+from ngtcli.documents.text import utf8
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.model_files.checkpoint import TEMPLATE_HINT
 from ngtcli.system.sandbox import BoundError, bounded
@@ -41,13 +43,13 @@ Span = tuple[int, int]
 class Chat:
     """What the chat template is given beside the message; `template` names one of several.
 
-    `arguments` are passed on to `apply_chat_template` by their names. With `documents` it is given
-    those, too, and places them; else they stand in the message.
+    `arguments` are KEY=VALUE texts, which `arguments_of` makes variables of the template. With
+    `documents` it is given those, too, and places them; else they stand in the message.
     """
 
     system: str = ""
     template: str = ""
-    arguments: tuple[tuple[str, Argument], ...] = ()
+    arguments: tuple[str, ...] = ()
     documents: bool = False
     ending: str = ""  # written behind what the template writes
 
@@ -55,8 +57,7 @@ class Chat:
     def of(cls, settings: Settings) -> "Chat":
         """As the settings have it."""
         s = settings
-        arguments = tuple(arguments_of(s.template_arg).items())
-        return cls(s.system.strip(), s.chat_template, arguments, s.template_documents)
+        return cls(s.system.strip(), s.chat_template, s.template_arg, s.template_documents)
 
     @property
     def flags(self) -> list[str]:
@@ -97,10 +98,10 @@ def check_chat(tokenizer: Tokenizer, chat: Chat) -> None:
     if not chat.arguments:
         return
     taken = {"messages", *inspect.signature(backend.apply_chat_template).parameters}
-    for key, value in chat.arguments:
+    for key, value in arguments_of(chat.arguments).items():
         if key in taken:
             raise UsageError(f"template_arg {key} is what ngt itself gives", "Leave it out.")
-        if isinstance(value, str) and tokenizer.has_control(value):
+        if tokenizer.has_control(utf8(json.dumps(value, ensure_ascii=False))):
             what = f"template_arg {key} holds a control token of the model"
             raise UsageError(what, "Take it out: only the template itself writes them.")
 
@@ -123,7 +124,8 @@ def try_chat(tokenizer: Tokenizer, chat: Chat) -> Iterator[str]:
         except ModelError:  # it is needed
             same = False
         if same:
-            yield f"--template-arg {argument[0]} changes nothing in the prompt of this model"
+            key = argument.partition("=")[0]
+            yield f"--template-arg {key} changes nothing in the prompt of this model"
 
 
 def render(
@@ -239,7 +241,7 @@ def _names(backend: Any) -> list[str]:
 def _apply(backend: Any, chat: Chat, texts: Texts, form: Form) -> str:
     """The rendered chat of one user's turn. Raises ModelError with the template's message."""
     turns = [{"role": r, "content": form(texts[n])} for n, r in _ROLES.items() if n in texts]
-    options = dict[str, Any](chat.arguments)
+    options = arguments_of(chat.arguments)
     if chat.template:
         options["chat_template"] = chat.template
     if max(texts) >= _DOCUMENTS:
@@ -262,4 +264,4 @@ def _apply(backend: Any, chat: Chat, texts: Texts, form: Form) -> str:
     except (Exception, BoundError) as error:  # a template is a program and can raise anything
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"the chat template fails: {lines[0]}", TEMPLATE_HINT) from error
-    return text + chat.ending
+    return utf8(text) + chat.ending

@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ngtcli.config import Settings
+from ngtcli.config import Settings, arguments_of
 from ngtcli.errors import UsageError
 from ngtcli.prompt.chat import Chat, render
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer, overlap
@@ -98,17 +98,16 @@ def switched(tokenizer: Tokenizer, chat: Chat, think: str) -> Chat:
         what = f"--think {think}: the model's chat template knows no thoughts"
         raise UsageError(what, "Leave --think out.")
     for name in _SWITCHES:
-        if name in dict(chat.arguments):
+        if name in arguments_of(chat.arguments):
             what = f"--think and --template-arg {name} say the same thing"
             raise UsageError(what, "Give one of them.")
-        chats = [replace(chat, arguments=(*chat.arguments, (name, on))) for on in (False, True)]
-        if _rendered(tokenizer, chats[0]) != _rendered(tokenizer, chats[1]):
-            return chats[think == "on"]
+        given = [(*chat.arguments, f"{name}={value}") for value in ("false", "true")]
+        off, on = (replace(chat, arguments=arguments) for arguments in given)
+        if _rendered(tokenizer, off) != _rendered(tokenizer, on):
+            return on if think == "on" else off
     part = _part_after(_rendered(tokenizer, chat), found)
     if part == ANSWER and think == "on":
-        raise UsageError(
-            "--think on: the model's chat template closes the thought", "Leave it out."
-        )
+        raise UsageError("--think on: the chat template closes the thought", "Leave it out.")
     opening = "" if part in (THOUGHT, ANSWER) else found.opening
     closing = found.closing if think == "off" and part != ANSWER else ""
     return replace(chat, ending=opening + closing)

@@ -8,6 +8,7 @@ be kept, it stays in memory. Which weights are quantised stands in int8_places.p
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,15 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.core_model_loading import ConversionOps
 from transformers.quantizers import HfQuantizer
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from ngtcli.model_files.gguf import source_of
 from ngtcli.system.storage import DamagedFileError
+from ngtcli.weights.gguf_weights import gguf_weights
 from ngtcli.weights.int8 import Int8Linear, Way, quantized
 from ngtcli.weights.int8_order import Packer, makes_opaque
 from ngtcli.weights.int8_places import Int8Place, quantizable
@@ -211,23 +214,34 @@ register_quantization_config(_METHOD)(_Config)
 register_quantizer(_METHOD)(_Quantizer)
 
 
-def read_checkpoint(path: str, config: Any, layers: Layers) -> tuple[Any, dict[str, Any]]:
-    """What `transformers` makes of a checkpoint: what is not quantised has values in it."""
-    tensors = _tensors(Path(path))
-    told: dict[str, Any] = {
-        "quantization_config": _Config(layers, tensors or ()),
-        "output_loading_info": True,
-        "ignore_mismatched_sizes": True,
-    }
-    if tensors is None:  # a pickle, or a download
+def read_checkpoint(
+    path: str, config: Any, layers: Layers | None = None, dtype: torch.dtype | str | None = None
+) -> tuple[Any, dict[str, Any]]:
+    """What `transformers` makes of a checkpoint or a GGUF file, and its loading report.
+
+    What `layers` quantise has no values in it. The default of `dtype` is that of most weights.
+    """
+    empty, source = empty_model(config), source_of(path)
+    tensors = gguf_weights(source, empty) if source else _tensors(Path(path))
+    told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    if layers is not None:
+        told["quantization_config"] = _Config(layers, tensors or ())
+    if tensors is None:  # a pickle
         auto = AutoModelForCausalLM.from_pretrained
         found: tuple[Any, dict[str, Any]] = auto(
             path, dtype="auto", trust_remote_code=False, **told
         )
         return found
-    kind, own = type(empty_model(config)), _dtype(tensors.values())
-    found = kind.from_pretrained(None, config=config, state_dict=tensors, dtype=own, **told)
+    own = dtype or (config.dtype if source else _dtype(tensors.values()))
+    found = type(empty).from_pretrained(None, config=config, state_dict=tensors, dtype=own, **told)
     return found
+
+
+def tell_source(hf: Any, path: str) -> None:
+    """Give a model whose weights came by themselves its generation config and its folder."""
+    with suppress(OSError):  # it has none
+        hf.generation_config = GenerationConfig.from_pretrained(path)
+    hf.config._name_or_path = path  # a part of what trials are stored under
 
 
 def empty_model(config: Any) -> Any:

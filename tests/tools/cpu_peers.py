@@ -17,12 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,6 @@ import torch
 from ngtcli.config import Settings
 from ngtcli.decode.load import use_threads
 from ngtcli.draft.tree import chain
-from ngtcli.errors import UsageError
 from ngtcli.measure.live import AGAINST
 from ngtcli.measure.machine import versions
 from ngtcli.measure.options import BenchOptions, find_shape
@@ -41,6 +41,7 @@ from ngtcli.render.tables import Column, Table, to_markdown
 from ngtcli.session.local import LocalSession
 from ngtcli.system.json_form import dump_json
 from ngtcli.system.remembered import processor
+from tests.tools import gguf_files
 
 ROWS = (1, 4, 8, 16, 32, 64)
 REPEATS = 5  # passes of each number of rows in a turn
@@ -168,40 +169,24 @@ def write_gguf(planned: Plan, path: Path, kind: str) -> None:
     """A GGUF of a plan's shape without a tokenizer, its matrices random, of `kind` Q8_0 or F16.
 
     Rows repeat every _SOURCE_ROWS: passes cost what they cost with others. Raises UsageError for a
-    shape that llama.cpp has under another name.
+    shape that is not written.
     """
+    config = planned.config.get_text_config()
+    gguf_files.write(path, config, _random(planned, gguf_files.names_of(config), kind))
+
+
+def _random(planned: Plan, names: Any, kind: str) -> Iterator[gguf_files.Stored]:
     import gguf
 
-    config = planned.config.get_text_config()
-    if config.model_type not in ("llama", "qwen2", "qwen3"):
-        raise UsageError(f"no GGUF is written of {config.model_type}", "Choose a llama or qwen.")
-    architecture = gguf.MODEL_ARCH[config.model_type.upper()]
-    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
-    writer = gguf.GGUFWriter(path, config.model_type)
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    for key, value in {
-        "tokenizer_model": "none", "vocab_size": config.vocab_size,
-        "block_count": config.num_hidden_layers, "embedding_length": config.hidden_size,
-        "context_length": config.max_position_embeddings, "head_count": config.num_attention_heads,
-        "feed_forward_length": config.intermediate_size, "key_length": width,
-        "head_count_kv": config.num_key_value_heads, "value_length": width,
-        "rope_freq_base": float(config.rope_parameters["rope_theta"]),
-        "rope_dimension_count": width, "layer_norm_rms_eps": config.rms_norm_eps,
-    }.items():  # fmt: skip
-        getattr(writer, f"add_{key}")(value)
     source, stored = np.random.default_rng(0), gguf.GGMLQuantizationType[kind]
     for name, parameter in planned.empty.named_parameters():
         own = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if parameter.ndim == 1:
-            writer.add_tensor(own, np.full(parameter.shape, name.endswith("weight"), np.float32))
+            yield own, np.full(parameter.shape, name.endswith("weight"), np.float32), "F32"
             continue
         some = source.uniform(-0.035, 0.035, (_SOURCE_ROWS, parameter.shape[1]))
         packed = gguf.quants.quantize(some.astype(np.float32), stored)
-        whole = np.resize(packed, (len(parameter), packed.shape[1]))
-        writer.add_tensor(own, whole, raw_dtype=stored)
-    for part in ("header", "kv_data", "tensors"):
-        getattr(writer, f"write_{part}_to_file")()
-    writer.close()
+        yield own, np.resize(packed, (len(parameter), packed.shape[1])), kind
 
 
 def _llama(kind: str, args: argparse.Namespace) -> Figures:

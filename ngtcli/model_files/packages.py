@@ -1,0 +1,53 @@
+"""Packages that some checkpoints need beside `transformers`, looked for before anything is read."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from ngtcli.errors import ModelError
+from ngtcli.model_files.pretrained import read_object
+
+# By the `quant_method` of config.json, as packages are named where they are installed from: what
+# transformers 5.23 asks for. A method that is not here is left to what it says itself.
+_QUANTISED = {
+    "aqlm": ("aqlm", "accelerate"),
+    "auto-round": ("auto-round",),
+    "awq": ("gptqmodel", "accelerate"),
+    "bitnet": ("accelerate",),
+    "bitsandbytes": ("bitsandbytes", "accelerate"),
+    "compressed-tensors": ("compressed-tensors",),
+    "fp8": ("accelerate",),
+    "gptq": ("gptqmodel", "optimum"),
+    "hqq": ("hqq",),
+    "mxfp4": ("accelerate",),
+    "torchao": ("torchao",),
+}
+
+
+def require(what: str, packages: Sequence[str], install: str = "") -> None:
+    """Raise ModelError where a package that `what` needs is missing; `install` is what pip gets."""
+    missing = [name for name in packages if find_spec(name.replace("-", "_")) is None]
+    if missing:
+        needs, are = " and ".join(missing), "is" if len(missing) == 1 else "are"
+        hint = f"pip install {install or ' '.join(missing)}"
+        raise ModelError(f"{what} needs {needs}, which {are} not installed", hint)
+
+
+def quantised_by(folder: str | Path) -> str:
+    """The method by which the weights in a model's folder are quantised; "" for none or no folder.
+
+    It is "unknown" where config.json does not name it.
+    """
+    config = read_object(Path(folder) / "config.json")
+    parts = (config, config.get("text_config"))
+    for part in parts:
+        about = part.get("quantization_config") if isinstance(part, dict) else None
+        if isinstance(about, dict):
+            return str(about.get("quant_method") or "unknown")
+    return ""
+
+
+def require_for_weights(name: str, folder: str | Path) -> None:
+    """Raise ModelError where a package is missing that reads the quantised weights in a folder."""
+    method = quantised_by(folder)
+    require(f"{name}: reading weights quantised by {method}", _QUANTISED.get(method, ()))

@@ -1,0 +1,311 @@
+"""GGUF files: written here from tiny models, loaded, and compared with what they hold."""
+
+import json
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from helpers import HARBOUR, decode, generate, make_drafter, ngt
+from test_int8 import WAY
+from tokenizers_of_kinds import backend
+
+from ngtcli.decode.load import load_model
+from ngtcli.draft.drafter import DraftSettings
+from ngtcli.errors import ModelError
+from ngtcli.model_files import gguf as gguf_module
+from ngtcli.model_files import packages
+from ngtcli.model_files.checkpoint import BUILTIN_PATH, check_models, find
+from ngtcli.model_files.gguf import source_of
+from ngtcli.model_files.pretrained import load_config, load_tokenizer
+from ngtcli.model_files.quantized import kept
+from ngtcli.system.storage import home
+from ngtcli.weights.load_quantized import load_quantized
+from ngtcli.weights.quantize import read_checkpoint
+from tests.tools.gguf_files import ARCHITECTURES, stored, write
+
+pytestmark = pytest.mark.skipif(find_spec("gguf") is None, reason="the package gguf is missing")
+SIZES = {
+    "vocab_size": 800, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "moe_intermediate_size": 32,
+    "max_position_embeddings": 256, "num_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 0,
+    "norm_topk_prob": True, "bos_token_id": None,
+}  # fmt: skip
+MORE: dict[str, dict[str, Any]] = {
+    "qwen3_moe": {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32},
+    "gemma2": {"sliding_window": 12},
+    "gemma3_text": {"sliding_window": 12},
+}
+# The values of a bfloat16 have 8 bits, those of a block at most that many and a scale.
+KINDS = ["Q8_0", "Q5_0", "Q4_0", "BF16", "F16", "F32"]
+
+
+def tiny(family: str, **changes: Any) -> Any:
+    """A random float32 model whose greedy choices are not near ties."""
+    width = 16 if family in ("llama", "qwen2") else 32  # of a head; others need not divide by heads
+    sizes = {**SIZES, "head_dim": width}
+    if family.startswith("gemma"):
+        sizes |= {"sliding_window": 12, "query_pre_attn_scalar": 256}
+    config = transformers.AutoConfig.for_model(family, **{**sizes, **changes})
+    torch.manual_seed(0)
+    hf = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            parameter.mul_(6.0) if parameter.ndim > 1 else parameter.add_(0.1)
+    return hf
+
+
+def written(path: Path, hf: Any, kind: str = "Q8_0", tokens: Any = None, **more: Any) -> Any:
+    """Write the model to a file; returns it with the values that the file holds."""
+    import gguf
+
+    weights = {n: p.detach().numpy() for n, p in hf.named_parameters()}
+    tensors = stored(hf.config, weights, kind)
+    extra = MORE.get(hf.config.model_type, {})
+    write(path, hf.config, tensors, tokens or backend("qwen"), **{**extra, **more})
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            if parameter.ndim > 1 and kind != "F32":  # blocks go along rows, as their order does
+                whole = gguf.GGMLQuantizationType[kind]
+                packed = gguf.quants.quantize(parameter.numpy(), whole)
+                held = torch.from_numpy(np.array(gguf.quants.dequantize(packed, whole)))
+                parameter.copy_(held if kind == "F16" else held.bfloat16())
+    return hf
+
+
+def read(path: Path, dtype: torch.dtype = torch.float32) -> Any:
+    folder = find(str(path))
+    config = transformers.AutoConfig.from_pretrained(folder)
+    hf, report = read_checkpoint(folder, config, dtype=dtype)
+    assert not any(report.values()), report
+    return hf
+
+
+@torch.inference_mode()
+def scores(hf: Any) -> torch.Tensor:
+    out: torch.Tensor = hf(torch.arange(3, 40)[None]).logits
+    return out
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_the_scores_are_those_of_the_values_in_the_file(
+    family: str, tied: bool, tmp_path: Path
+) -> None:
+    tied |= family.startswith("gemma")  # always, in such files
+    true = written(tmp_path / "a.gguf", tiny(family, tie_word_embeddings=tied))
+    found = read(tmp_path / "a.gguf")
+    assert found.config.get_text_config().dtype == torch.float32
+    torch.testing.assert_close(scores(found), scores(true), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_read_as_what_it_holds(kind: str, tmp_path: Path) -> None:
+    true = written(tmp_path / "a.gguf", tiny("llama"), kind).state_dict()
+    own = {"F32": torch.float32, "F16": torch.float16}.get(kind, torch.bfloat16)
+    for dtype in (torch.float32, own):
+        found = read(tmp_path / "a.gguf", dtype).state_dict()
+        assert found.keys() == true.keys()
+        assert all(torch.equal(found[name], true[name].to(dtype)) for name in true)
+    config = json.loads((Path(find(str(tmp_path / "a.gguf"))) / "config.json").read_text())
+    assert config["dtype"] == str(own).removeprefix("torch.")
+
+
+def test_long_matrices_are_dequantised_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ngtcli.weights.gguf_weights._AT_ONCE", 64 * 7)
+    true = written(tmp_path / "a.gguf", tiny("qwen2")).state_dict()
+    found = read(tmp_path / "a.gguf").state_dict()
+    assert all(torch.equal(found[name], true[name]) for name in true)
+
+
+ROPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"rope_type": "linear", "factor": 4.0}, {"rope_scaling_type": "linear"}),
+    ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+     {"rope_scaling_type": "yarn", "rope_scaling_orig_ctx_len": 64}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rope", "told"), ROPES)
+def test_rotary_scaling_is_read(rope: dict[str, Any], told: dict[str, Any], tmp_path: Path) -> None:
+    import gguf
+
+    hf = tiny("qwen2", rope_parameters={"rope_theta": 10000.0, **rope})
+    told = {name: value for name, value in told.items() if name != "rope_scaling_type"}
+    kind = gguf.RopeScalingType(rope["rope_type"])
+    more = {"rope_scaling_type": kind, "rope_scaling_factor": 4.0, **told}
+    true = written(tmp_path / "a.gguf", hf, **more)
+    torch.testing.assert_close(scores(read(tmp_path / "a.gguf")), scores(true))
+
+
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_the_rotary_factors_of_llama_3_are_read_and_others_refused(
+    factor: float, tmp_path: Path
+) -> None:
+    base = {"rope_theta": 500000.0, "rope_type": "default"}
+    rope = {**base, "rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # fmt: skip
+    hf, plain = tiny("llama", rope_parameters=rope), tiny("llama", rope_parameters=base)
+    own = hf.model.rotary_emb.inv_freq
+    factors = (plain.model.rotary_emb.inv_freq / own).numpy()
+    assert factors.max() == factor and len({*factors.round(3)}) > 2
+    for name, numbers in (("a", factors), ("b", factors[::-1].copy())):
+        weights = {n: p.detach().numpy() for n, p in hf.named_parameters()}
+        tensors = [*stored(hf.config, weights, "F32"), ("rope_freqs.weight", numbers, "F32")]
+        write(tmp_path / f"{name}.gguf", hf.config, tensors, backend("qwen"))
+    found = read(tmp_path / "a.gguf")
+    assert torch.equal(found.model.rotary_emb.inv_freq, own)
+    with pytest.raises(ModelError, match="no place for its rotary factors"):
+        find(str(tmp_path / "b.gguf"))
+
+
+@pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_int8_is_that_of_the_dequantised_checkpoint_and_is_kept(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert WAY is not None
+    written(tmp_path / "a.gguf", tiny(family)).bfloat16().save_pretrained(tmp_path / "true")
+    true, _ = load_quantized(str(tmp_path / "true"), torch.float32, WAY)
+    told: list[str] = []
+    folder = find(str(tmp_path / "a.gguf"))
+    found, report = load_quantized(folder, torch.float32, WAY, progress=told.append)
+    assert not any(report.values())
+    # Norms are float32 in the file and bfloat16 in the other checkpoint.
+    torch.testing.assert_close(scores(found), scores(true), rtol=0.05, atol=0.5)
+    assert str(tmp_path / "a.gguf") in {one.folder for one in kept()}
+    monkeypatch.setattr("ngtcli.weights.quantize.gguf_weights", None)  # nothing is read again
+    again, _ = load_quantized(folder, torch.float32, WAY, progress=told.append)
+    assert torch.equal(scores(again), scores(found)) and told[-1].startswith("Read")
+
+
+@pytest.mark.parametrize("quantize", ["none", "int8"])
+def test_a_model_drafts_and_gives_the_tokens_of_generate(quantize: str, tmp_path: Path) -> None:
+    if quantize == "int8" and WAY is None:
+        pytest.skip("no product of 8-bit integers here")
+    true = written(tmp_path / "a.gguf", tiny("llama"))
+    told: list[str] = []
+    model = load_model(
+        str(tmp_path / "a.gguf"), "cpu", "float32", warn=told.append, quantize=quantize
+    )
+    assert not model.plain_reason
+    line = f"{tmp_path / 'a.gguf'} is a GGUF file with weights in Q8_0, dequantised to bfloat16; "
+    done = "quantised to int8 and " if quantize == "int8" else ""
+    assert told == [f"{line}{done}computed in float32"]
+    prompt = [5, 6, 7, 8, 9] * 6
+    drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), prompt, max_tokens=20)
+    plain = decode(model, make_drafter("none", DraftSettings()), prompt, max_tokens=20)
+    assert drafted.output == plain.output
+    if quantize == "none":
+        assert plain.output == generate(true, prompt, 20)[: len(plain.output)]
+
+
+def test_the_tokenizer_is_that_of_the_file_without_reading_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = backend("qwen")
+    path = tmp_path / "model.gguf"
+    written(path, tiny("qwen2"), tokens=true)
+    found = load_tokenizer(str(path))
+    monkeypatch.setattr(gguf_module, "_unpack", None)
+    again = load_tokenizer(str(tmp_path))  # the folder has no other model
+    texts = ["The tide came in at noon.", "naïve café, “quoted” 1234\n\n x", "<|im_end|>a"]
+    for text in texts:
+        assert found.backend(text)["input_ids"] == true(text)["input_ids"]
+        assert again.encode(text) == found.encode(text)
+    assert found.backend.chat_template == true.chat_template
+    assert found.backend.eos_token == "<|im_end|>"
+    assert found.fingerprint == again.fingerprint
+    assert load_config(str(path)).max_position_embeddings == 256
+    check_models(str(path))
+
+
+def test_all_tokens_that_end_a_turn_are_end_ids(tmp_path: Path) -> None:
+    tokens = backend("qwen")
+    written(tmp_path / "a.gguf", tiny("qwen2"), tokens=tokens, eot_token_id=5)
+    ends = set(tokens.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"]))
+    assert load_model(str(tmp_path / "a.gguf"), "cpu").end_ids == ends | {5}
+
+
+def test_a_changed_file_is_read_anew_and_a_lost_part_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    written(path, tiny("llama"))
+    first = find(str(path))
+    (Path(first) / "tokenizer.json").unlink()
+    assert find(str(path)) == first and (Path(first) / "tokenizer.json").is_file()
+    assert source_of(first) and source_of(tmp_path) is None
+    written(path, tiny("qwen2"))
+    os.utime(path, ns=(1, 1))
+    assert find(str(path)) != first
+    assert load_config(str(path)).model_type == "qwen2"
+
+
+def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.gguf"
+    written(path, tiny("llama"))
+    whole = path.read_bytes()
+    foreign = whole.replace(b"llama", b"lorem")
+    cases = (
+        (whole[:-1000], "ends early, after [0-9,]+ of [0-9,]+ bytes"),
+        (whole[:100], "damaged or ends early"),
+        (b"GGUX" + whole[4:], "cannot be loaded .*magic"),
+        (b"", "cannot be loaded"),
+        (foreign, "files of the architecture lorem are not read"),
+    )
+    for at, (data, words) in enumerate(cases):
+        broken = tmp_path / f"{at}.gguf"
+        broken.write_bytes(data)
+        with pytest.raises(ModelError, match=words) as caught:
+            load_model(str(broken), "cpu")
+        assert caught.value.exit_code == 4 and caught.value.hint
+    assert "gemma3, " in caught.value.hint and "t5" not in caught.value.hint
+    with pytest.raises(ModelError, match="6 GGUF files: 0.gguf, 1.gguf") as caught:
+        find(str(tmp_path))
+    assert caught.value.hint == f"Name one of them: -m {tmp_path / '0.gguf'}"
+    with pytest.raises(ModelError, match="no such file") as caught:
+        find(str(tmp_path / "aa.gguf"))
+    assert "a.gguf?" in caught.value.hint
+    with pytest.raises(ModelError, match="own engine alone"):
+        find(str(path), gguf=False)
+    write(tmp_path / "b.gguf", tiny("llama").config, [])
+    with pytest.raises(ModelError, match="has no tokenizer"):
+        find(str(tmp_path / "b.gguf"))
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    for at in (1, 2, 3):
+        part = parts / f"c-{at:05}-of-00003.gguf"
+        written(part, tiny("llama"), uint16=("split.count", 3))
+        for name in (part, parts):
+            with pytest.raises(ModelError, match="one of 3 parts"):
+                find(str(name))
+
+
+def test_without_the_package_one_line_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / "a.gguf", tiny("llama"))
+    monkeypatch.setattr(packages, "find_spec", lambda _: None)
+    with pytest.raises(ModelError, match="needs gguf, which is not installed") as caught:
+        find(str(tmp_path / "a.gguf"))
+    assert caught.value.hint == "pip install 'ngtcli[gguf]'"
+
+
+def test_commands_answer_from_a_file_and_say_what_it_is(tmp_path: Path, own_home: Path) -> None:
+    hf = transformers.AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
+    path = tmp_path / "builtin.gguf"
+    weights = {n: p.detach().numpy() for n, p in hf.named_parameters()}
+    write(path, hf.config, stored(hf.config, weights, "F16"), load_tokenizer("builtin").backend)
+    assert ngt("trie", "build", "-m", str(path), HARBOUR).returncode == 0
+    dry = ngt("summarize", "-m", str(path), "--dry-run", HARBOUR)
+    assert dry.returncode == 0, dry.stderr
+    done = ngt("summarize", "-m", str(path), "--dtype", "float32", "--max-tokens", "8", HARBOUR)
+    assert done.returncode == 0, done.stderr
+    assert b"its tokenizer has" not in done.stderr  # as many tokens as the model
+    lines = [line for line in done.stderr.decode().splitlines() if "GGUF" in line]
+    assert lines == [f"ngt: {path} is a GGUF file with weights in F16; computed in float32"]
+    assert [*(home("cache") / "gguf").iterdir()]

@@ -1,0 +1,66 @@
+"""Checkpoints that need packages: one line names them, before anything is read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import ngt
+from test_loading import changed
+
+from ngtcli.decode.load import load_model
+from ngtcli.errors import ModelError
+from ngtcli.model_files import packages
+from ngtcli.model_files.packages import quantised_by, require_for_weights
+
+METHODS = {
+    "bitsandbytes": "bitsandbytes and accelerate",
+    "gptq": "gptqmodel and optimum",
+    "awq": "gptqmodel and accelerate",
+    "torchao": "torchao",
+    "compressed-tensors": "compressed-tensors",
+    "fp8": "accelerate",
+    "mxfp4": "accelerate",
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_missing_package_is_named_with_the_command(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "find_spec", lambda _: None)
+    folder = changed(tmp_path / "model", quantization_config={"quant_method": method})
+    assert quantised_by(folder) == method
+    are = "are" if " and " in METHODS[method] else "is"
+    for read in (load_model, lambda name: require_for_weights(name, name)):
+        with pytest.raises(ModelError) as caught:
+            read(folder)
+        line = f"{folder}: reading weights quantised by {method} needs {METHODS[method]}"
+        assert str(caught.value) == f"{line}, which {are} not installed"
+        assert caught.value.hint == f"pip install {METHODS[method].replace(' and ', ' ')}"
+    done = ngt("summarize", "-m", folder, str(tmp_path / "nowhere.txt"))
+    assert (done.returncode, b"nowhere" in done.stderr) == (4, False)
+
+
+def test_a_package_that_is_there_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "find_spec", lambda name: name == "gptqmodel" or None)
+    folder = changed(tmp_path / "model", quantization_config={"quant_method": "gptq"})
+    with pytest.raises(ModelError, match="needs optimum, which is not installed"):
+        require_for_weights("a", folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "method"),
+    [
+        ({}, ""),
+        ({"quantization_config": {"load_in_4bit": True}}, "unknown"),
+        ({"quantization_config": "x"}, ""),
+        ({"text_config": {"quantization_config": {"quant_method": "awq"}}}, "awq"),
+    ],
+)
+def test_the_method_is_that_of_the_configuration(
+    values: dict[str, Any], method: str, tmp_path: Path
+) -> None:
+    assert quantised_by(changed(tmp_path / "model", **values)) == method
+    assert not quantised_by(tmp_path / "nothing")
