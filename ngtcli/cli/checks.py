@@ -86,7 +86,7 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
         from ngtcli.system.machine import pick_device  # here: it loads torch
 
         pick_device(settings.device)
-    require_for_weights(settings.model, find(settings.model))
+    require_for_weights(settings.model, find(settings.model), settings.device)
     neutral = Settings()
     if (settings.method, settings.background) == (neutral.method, neutral.background):
         return
