@@ -35,8 +35,9 @@ def test_a_missing_package_is_named_with_the_command(
     for read in (load_model, lambda name: require_for_weights(name, name)):
         with pytest.raises(ModelError) as caught:
             read(folder)
-        line = f"{folder}: reading weights quantised by {method} needs {METHODS[method]}"
-        assert str(caught.value) == f"{line}, which {are} not installed"
+        line = f"{folder}: reading weights quantised by {method}"
+        assert str(caught.value).startswith(line)
+        assert str(caught.value).endswith(f" needs {METHODS[method]}, which {are} not installed")
         assert caught.value.hint == f"pip install {METHODS[method].replace(' and ', ' ')}"
     done = ngt("summarize", "-m", folder, str(tmp_path / "nowhere.txt"))
     assert (done.returncode, b"nowhere" in done.stderr) == (4, False)

@@ -54,7 +54,7 @@ class Loads:
 
     @property
     def file(self) -> Path:
-        return kept_file(self.folder)
+        return kept_file({"folder": self.folder})
 
 
 @pytest.fixture

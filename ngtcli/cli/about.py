@@ -204,8 +204,9 @@ def _model_cells(model: Model) -> list[str]:
     return [model.name, size, whole, model.path]
 
 
-def _size(folder: Path) -> int:
-    return sum(f.stat().st_size for f in folder.glob("*") if f.is_file())
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else path.glob("*")
+    return sum(f.stat().st_size for f in files if f.is_file())
 
 
 def _hub_folder() -> Path:

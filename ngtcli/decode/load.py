@@ -185,7 +185,7 @@ def load_model(
         model = prepare(checkpoint.read("auto" if stays else pick_dtype(dtype, device)))
     if source := source_of(path):
         computed = kind and f"quantised to {kind} and "
-        warn(f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}")
+        warn(f"{name} is a GGUF file {source.words}; {computed}computed in {name_of(model.dtype)}")
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0
     if known > model.vocabulary:
         warn(

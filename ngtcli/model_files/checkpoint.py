@@ -25,7 +25,6 @@ _TOKENIZERS = (
     "tokenizer.json tokenizer.model vocab.json vocab.txt *.vocab *.tiktoken spiece.model"
     " sentencepiece*.model spm*.model tekken.json tokenizer_config.json merges.txt"
 ).split()
-GGUF_SOURCE = "gguf.json"  # in the folder that stands for a GGUF file: which one
 _PROJECTOR = "mmproj"  # begins the name of a GGUF file with a multimodal model's other part
 TEMPLATE_HINT = "Mend the chat template in the model's folder, or name another model (-m)."
 _TEMPLATE_BYTES = 10_000_000  # of the file that holds a template; guess, most have some thousand
@@ -121,7 +120,7 @@ def _gguf_file(name: str, path: Path) -> Path | None:
     if not os.path.isdir(path) or any(any(path.glob(one)) for one in WEIGHTS):
         return None
     found = sorted(p for p in path.glob("*.gguf") if not p.name.startswith(_PROJECTOR))
-    if len(found) > 1:
+    if len(found) > 1 and "-00001-of-" not in found[0].name:
         names = ", ".join(file.name for file in found)
         hint = f"Name one of them: -m {path / found[0].name}"
         raise ModelError(f"{name}: the folder has {len(found)} GGUF files: {names}", hint)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import GGUF_SOURCE, HINT, find
+from ngtcli.model_files.checkpoint import HINT, find
 from ngtcli.system.process import without_collection
 from ngtcli.system.reading import read_bounded
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -65,14 +65,12 @@ def load_tokenizer(name: str) -> Tokenizer:
 def tokenizer_class(path: str) -> str:
     """The class that AutoTokenizer chooses for a folder; "" if `_CHOICES` does not decide it."""
     folder = Path(path)
-    if (folder / GGUF_SOURCE).is_file():
-        return "TokenizersBackend"  # the class that wrote it
     if not (folder.is_absolute() and metadata.version("transformers").startswith(_CHOSEN_IN)):
         return ""  # AutoTokenizer takes some short relative paths for well-known hub ids
-    config, about = (
-        read_object(folder / "config.json"),
-        read_object(folder / "tokenizer_config.json"),
-    )
+    config = read_object(folder / "config.json")
+    if "gguf" in config:
+        return "TokenizersBackend"  # the class that wrote it
+    about = read_object(folder / "tokenizer_config.json")
     named = about.get("tokenizer_class")
     chosen = _CHOICES.get((str(config.get("model_type")), str(named).removesuffix("Fast")), "")
     foreign = "auto_map" in about or {"auto_map", "tokenizer_class", "model_name"} & set(config)

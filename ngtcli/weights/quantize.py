@@ -291,7 +291,7 @@ def read_checkpoint(
             path, dtype="auto", trust_remote_code=False, **told
         )
         return found
-    own = dtype or _dtype(tensors.values())
+    own = dtype or (config.dtype if source else _dtype(tensors.values()))
     found = type(empty).from_pretrained(None, config=config, state_dict=tensors, dtype=own, **told)
     return found
 
