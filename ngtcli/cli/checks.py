@@ -14,7 +14,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import OF_OWN_ENGINE
 from ngtcli.config import SETTINGS, Setting, Settings
 from ngtcli.errors import UsageError
-from ngtcli.model_files.checkpoint import NEEDS, check_models, find
+from ngtcli.model_files.checkpoint import NEEDS, check_models, fetch
 from ngtcli.model_files.packages import require_for_weights
 from ngtcli.prompt.chat import Chat, try_chat
 
@@ -90,7 +90,7 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
         from ngtcli.system.machine import pick_device  # here: it loads torch
 
         pick_device(settings.device)
-    require_for_weights(settings.model, find(settings.model), settings.device)
+    require_for_weights(settings.model, fetch(settings.model, ["config"]), settings.device)
     neutral = Settings()
     if (settings.method, settings.background) == (neutral.method, neutral.background):
         return

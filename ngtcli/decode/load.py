@@ -15,7 +15,7 @@ from ngtcli.decode.memory_limits import memory_words
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import BUILTIN, find
+from ngtcli.model_files.checkpoint import BUILTIN, fetch
 from ngtcli.model_files.dtypes import name_of
 from ngtcli.model_files.gguf import source_of
 from ngtcli.model_files.packages import require_for_weights
@@ -59,7 +59,7 @@ def use_threads(wanted: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
-    """Reads the model `name` from its folder, or as a hub id, into a device's memory.
+    """Reads the model `name` from its folder into a device's memory.
 
     With a `way` its layers are quantised, by which 8-bit products are computed. `scheme`: that in
     which they are already, if it is computed here.
@@ -147,7 +147,7 @@ def load_model(
     num_draft: int | None = None,
     ready: Callable[[TargetModel], object] = lambda _: None,
 ) -> TargetModel:
-    """Load a model by folder, hub id or "builtin". Raises ModelError.
+    """Load a model by folder, hub id or "builtin"; it may be downloaded. Raises ModelError.
 
     `warn` is called for weights that the model does not use, tokens that it does not know and
     memory that does not suffice, `progress` for what takes long.
@@ -155,12 +155,14 @@ def load_model(
     `quantize` is "none" or "int8", as the setting. With `num_draft` the "auto" dtype is exact with
     drafts of so many nodes. `ready` is called with the model before that is found out.
     """
-    path, device, warn = find(name), pick_device(device), cache(warn)  # each line once
+    device, warn = pick_device(device), cache(warn)  # each line once
+    eight = int8_way(device) if quantize == "int8" else None
+    path = fetch(name, progress=progress)
     require_for_weights(name, path, device)
     scheme = scheme_of(path)
     quantised = bool(scheme.method) and not (scheme.bits and device == "cpu")  # by a library
     scheme = Scheme() if quantised else scheme
-    way = int8_way(device) if quantize == "int8" or scheme.bits == 8 else None
+    way = find_way() if scheme.bits == 8 else eight
     tokenizer = load_tokenizer(name)
     checkpoint = _Checkpoint(name, path, device, way, scheme, warn, progress)
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from transformers import AutoConfig
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import downloaded
 from ngtcli.model_files.quantized import identity, kept_file, kept_folder
 from ngtcli.model_files.scheme import Scheme, scheme_of
 from ngtcli.system.array_stream import map_arrays
@@ -35,7 +34,7 @@ def load_quantized(
     warn: Notify = lambda _: None,
     progress: Notify = lambda _: None,
 ) -> tuple[Any, Report]:
-    """The model in a folder, or of a hub id, and the loading report of `transformers`.
+    """The model in a folder, and the loading report of `transformers`.
 
     With a `way` in 8 bits, otherwise in the 4 of its checkpoint. `warn` gets what is wrong with
     what the cache holds, `progress` what is done. A model that its weights do not fill has no
@@ -44,15 +43,15 @@ def load_quantized(
     """
     begin, done = time.perf_counter(), "Read"
     config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    scheme = scheme_of(path) if Path(path).is_dir() else Scheme()
+    scheme = scheme_of(path)
     if getattr(config, "quantization_config", None) and not scheme.bits:
         raise ModelError(f"{path}: its weights are quantised already", "Leave out --quantize.")
     for part in (config, config.get_text_config()):
         vars(part).pop("quantization_config", None)  # the layers are made here
     about = _about(path, way)
-    shown = about.get("folder", path)
+    shown = about["folder"]
     try:
-        hf, report = _from_cache(path, about, config, dtype, way)
+        hf, report = _from_cache(about, config, dtype, way)
     except (OSError, DamagedFileError) as error:
         if isinstance(error, DamagedFileError):
             warn(f"{shown}: its quantised weights are made again: {error}")
@@ -72,18 +71,15 @@ def load_quantized(
 
 
 def _about(path: str, way: Way | None) -> dict[str, Any]:
-    """What a file of the cache is made of, as JSON; {} before a download."""
-    folder = path if Path(path).is_dir() else downloaded(path)
+    """What a file of the cache is made of, as JSON."""
     bits = {} if way else {"bits": 4}
-    return {"scheme": VERSION, **identity(folder), **bits} if folder else {}
+    return {"scheme": VERSION, **identity(path), **bits}
 
 
 def _from_cache(
-    path: str, wanted: dict[str, Any], config: Any, dtype: torch.dtype, way: Way | None
+    wanted: dict[str, Any], config: Any, dtype: torch.dtype, way: Way | None
 ) -> tuple[Any, Report]:
     """The model of a file of the cache. Raises OSError, DamagedFileError."""
-    if not wanted:
-        raise FileNotFoundError(path)
     whole, shapes, about = map_arrays(kept_file(wanted), wanted)
     try:
         known = {
@@ -109,7 +105,7 @@ def _from_checkpoint(
     scheme: Scheme,
 ) -> tuple[Any, Report]:
     """The model of a checkpoint, which is quantised while it is read, and kept."""
-    room = sum(size for _, size, _ in about.get("files", []))  # of integers it has no more
+    room = sum(size for _, size, _ in about["files"])  # of integers it has no more
     weights = Weights(kept_folder() if makes_opaque() or way is None else None, room, warn)
     try:
         layers = Layers(way, weights)
@@ -121,9 +117,8 @@ def _from_checkpoint(
             if not tensor.is_meta:
                 weights.add(name, tensor.detach())
         orders = [[*size, one.order, one.about.hex()] for size, one in layers.packer.known.items()]
-        now = _about(path, way)
-        file = kept_file(now) if now and about in ({}, now) else None
-        told = {**now, "orders": orders, "unused": sorted(report["unexpected_keys"])}
+        file = kept_file(about) if about == _about(path, way) else None
+        told = {**about, "orders": orders, "unused": sorted(report["unexpected_keys"])}
         layers.fill(hf, weights.finish(file, told), dtype)
         if file is not None:
             _tell_if_large(file, warn)

@@ -277,15 +277,13 @@ def read_checkpoint(
     tensors = gguf_weights(source, empty) if source else _tensors(Path(path))
     if scheme is not None:
         if tensors is None:
-            raise ModelError(
-                f"{path}: its quantised weights are not in safetensors files",
-                "Download such a checkpoint into a folder, and name that.",
-            )
+            hint = "Name a checkpoint that has them there."
+            raise ModelError(f"{path}: its quantised weights are in no safetensors files", hint)
         tensors = stored_layers(tensors, scheme)
     told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     if layers is not None:
         told["quantization_config"] = _Config(layers, tensors or {})
-    if tensors is None:  # a pickle, or a download
+    if tensors is None:  # a pickle
         auto = AutoModelForCausalLM.from_pretrained
         found: tuple[Any, dict[str, Any]] = auto(
             path, dtype="auto", trust_remote_code=False, **told
