@@ -73,7 +73,9 @@ def test_a_checkpoint_is_computed_by_its_own_integers(
     assert all(line.startswith("Read") for line in told) and len([*kept()]) == 1
     assert torch.equal(scores(found), scores(again))
     wanted = scores(true.dequantised)
-    assert (scores(found) - wanted).norm() / wanted.norm() < 0.05  # inputs are rounded as well
+    assert (
+        scores(found) - wanted
+    ).norm() / wanted.norm() < 0.1  # inputs are rounded, too: to 7 bits here and there
     own = {name for name, m in found.named_modules() if isinstance(m, Int8Linear | Int4Linear)}
     assert own == set(true.layers)
 
@@ -196,7 +198,7 @@ def test_4_bits_are_quantised_to_8_where_that_is_asked_for(tmp_path: Path) -> No
     assert (bits_of(found), bits_of(four), len([*kept()])) == (8, 4, 2)
     assert torch.equal(scores(found), scores(again)) and told[-1].startswith("Quantised")
     wanted = scores(true.dequantised)
-    assert (scores(found) - wanted).norm() / wanted.norm() < 0.06
+    assert (scores(found) - wanted).norm() / wanted.norm() < 0.1
 
 
 def _without(**changes: Any) -> dict[str, Any]:
