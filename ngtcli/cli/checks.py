@@ -91,7 +91,7 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
         from ngtcli.system.machine import pick_device  # here: it loads torch
 
         pick_device(settings.device)
-    require_for_weights(settings.model, fetch(settings.model, ["config"]))
+    require_for_weights(settings.model, fetch(settings.model, ["config"]), settings.device)
     neutral = Settings()
     if (settings.method, settings.background) == (neutral.method, neutral.background):
         return
