@@ -1,12 +1,14 @@
 """What is refused before a model answers: names, folders, weights, configurations, scores."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from helpers import (
     plain,
     prompts,
 )
+from huggingface_hub.errors import IncompleteSnapshotError
 from test_families import FAMILIES as MANY
 from test_families import WINDOW, LongBackend, build, target
 
@@ -37,6 +40,7 @@ from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
+from ngtcli.model_files.hub import Remote
 from ngtcli.model_files.pretrained import context_limit
 from ngtcli.system.storage import DamagedFileError, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -139,12 +143,25 @@ def test_a_model_in_the_cache_needs_no_network(
     import huggingface_hub
 
     folder = changed(tmp_path / "snapshot")
+    files = dict.fromkeys(os.listdir(folder), 1)
     asked: list[str] = []
+
+    def ask(name: str) -> Remote | ModelError:
+        asked.append(name)
+        return Remote(name, None, "", files, {}) if name == "some/broken" else ModelError("offline")
+
+    monkeypatch.setattr("ngtcli.model_files.checkpoint.ask", ask)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: folder)
-    monkeypatch.setattr(huggingface_hub, "model_info", lambda name, **_: asked.append(name))
     assert find("some/cached") == folder and not asked
+    with monkeypatch.context() as m:  # another program has read it without its card
+        lacking = IncompleteSnapshotError("README.md", snapshot_path=folder)
+        m.setattr(huggingface_hub, "snapshot_download", Mock(side_effect=lacking))
+        assert find("some/usable") == folder and asked == ["some/usable"]
+        assert find("some/broken") == "some/broken"
     (tmp_path / "snapshot" / "model.safetensors").unlink()  # a download that broke off
-    assert find("some/broken") == "some/broken" and asked == ["some/broken"]
+    assert find("some/broken") == "some/broken"
+    with pytest.raises(ModelError, match="offline"):
+        find("some/unusable")
 
 
 def test_a_missing_model_is_told_without_torch() -> None:
@@ -221,7 +238,7 @@ def test_the_probe_finds_faults_however_small_the_scores(kind: str) -> None:
     hf = build(next(f for f in MANY if f.name == kind))
     with torch.no_grad():
         hf.get_output_embeddings().weight.mul_(1e-3)
-    assert target(hf, kind).plain_reason
+    assert target(hf, kind).tree_reason
 
 
 def test_nested_rope_parameters_limit_the_context_and_say_why() -> None:
@@ -336,8 +353,7 @@ def test_a_probe_in_bfloat16_finds_what_one_in_float32_finds(kind: str) -> None:
     """Some give float32 scores after passes in bfloat16, where rounding is larger all the same."""
     family = next(f for f in MANY if f.name == kind)
     model = target(build(family).to(torch.bfloat16), kind)
-    assert model.plain_reason == family.reason
-    assert model.way.kind == ("steps" if family.reason else "trees")
+    assert (model.tree_reason, model.way.kind) == (family.reason, family.way)
 
 
 @pytest.mark.parametrize("quantized", [True, False])
@@ -346,7 +362,7 @@ def test_only_what_rounds_to_8_bits_may_differ_by_that_in_float32(
 ) -> None:
     hf = build(next(f for f in MANY if f.name == "phi3"))
     hf.lm_head.register_forward_hook(lambda _, given, out: out * (1 + out.shape[1] % 3 / 100))
-    monkeypatch.setattr("ngtcli.decode.scores.is_quantized", lambda hf: quantized)
+    monkeypatch.setattr("ngtcli.decode.scores.bits_of", lambda hf: 8 if quantized else 0)
     if quantized:
         model = target(hf, "phi3")
         assert not model.plain_reason and not why_not(model)

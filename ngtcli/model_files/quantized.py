@@ -17,9 +17,10 @@ _FOLDER = "quantized"  # of the cache
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Quantised weights of the checkpoint in `folder`, and the bytes of their file."""
+    """Quantised weights of the checkpoint in `folder`, their file and its bytes."""
 
     folder: str
+    file: Path
     bytes: int
 
 
@@ -28,12 +29,14 @@ def kept_folder() -> Path:
     return home("cache") / _FOLDER
 
 
-def kept_file(folder: str) -> Path:
-    """The file of a checkpoint; the order of its integers is that of this CPU and these versions.
+def kept_file(about: dict[str, Any]) -> Path:
+    """The file of what `identity` tells.
 
-    Raises UsageError as `home`.
+    The order of its integers is that of this CPU and these versions. Raises UsageError as `home`.
     """
-    return kept_folder() / f"{key_of(os.path.realpath(folder), *versions_and_cpu())}.safetensors"
+    bits = [about["bits"]] if "bits" in about else []
+    key = key_of(os.path.realpath(about["folder"]), *bits, *versions_and_cpu())
+    return kept_folder() / f"{key}.safetensors"
 
 
 def identity(folder: str) -> dict[str, Any]:
@@ -55,7 +58,7 @@ def kept() -> Iterator[Kept]:
     for path in kept_folder().glob("*.safetensors"):
         try:
             folder = parse_json(read_header(path)[0]["about"], dict)["folder"]
-            found.append(Kept(str(folder), path.stat().st_size))
+            found.append(Kept(str(folder), path, path.stat().st_size))
         except (OSError, DamagedFileError, KeyError):
             continue  # it is made again
     yield from sorted(found, key=lambda one: one.folder)

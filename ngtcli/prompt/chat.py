@@ -54,6 +54,7 @@ class Chat:
     template: str = ""
     arguments: tuple[str, ...] = ()
     documents: bool = False
+    ending: str = ""  # written behind what the template writes
 
     @classmethod
     def of(cls, settings: Settings) -> "Chat":
@@ -269,4 +270,4 @@ def _apply(backend: Any, chat: Chat, form: Form, texts: Texts) -> str:
     except (Exception, BoundError) as error:  # a template is a program and can raise anything
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"the chat template fails: {lines[0]}", TEMPLATE_HINT) from error
-    return utf8(text)
+    return utf8(text) + chat.ending
