@@ -486,3 +486,23 @@ def test_the_context_is_shared_by_prompt_thought_and_answer(folder: Path) -> Non
     found = json.loads(ngt(*asked(folder, "endless"), "--json", "--max-tokens", "40").stdout)
     s = found["statistics"]
     assert s["prompt_tokens"] + s["new_tokens"] <= CONTEXT and found["thought"]
+
+
+def test_stop_strings_and_repeats_count_in_the_answer_alone(folder: Path) -> None:
+    done = ngt(*asked(folder, "qwen"), "--stop", "leaves", "--json")
+    found = json.loads(done.stdout)
+    assert (found["text"], found["thought"]) == ("The ferry ", THOUGHTS)
+    assert found["finish_reason"] == "stop"
+    long = ngt(*asked(folder, "endless"), "--max-thinking", "300", "--max-repeats", "2", "--json")
+    assert json.loads(long.stdout)["statistics"]["thought_tokens"] > 128
+
+
+def test_a_dry_run_leaves_the_room_that_the_run_leaves(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text(" ".join(f"{SENTENCE} {i}." for i in range(90)))
+    given = ("ask", "When?", "-d", str(tmp_path / "long.txt"), "-m", str(folder / "qwen"),
+             "--overflow", "truncate", "--max-thinking", "60", "--max-tokens", "20", "--json")  # fmt: skip
+    dry, run = (json.loads(ngt(*given, *more).stdout) for more in (("--dry-run",), ()))
+    assert dry["prompt_tokens"] == run["statistics"]["prompt_tokens"]
+    assert CONTEXT - 100 <= dry["prompt_tokens"] <= CONTEXT - 80
+    off = json.loads(ngt(*given, "--dry-run", "--think", "off").stdout)
+    assert off["prompt_tokens"] > dry["prompt_tokens"]
