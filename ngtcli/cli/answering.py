@@ -30,9 +30,10 @@ from ngtcli.grounding.sources import Sources
 from ngtcli.model_files.card import script_words
 from ngtcli.model_files.pretrained import context_limit, load_config, load_tokenizer
 from ngtcli.prompt.build import Task
+from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
-from ngtcli.prompt.thinking import chat_of, thinking_of
+from ngtcli.prompt.thinking import thinking_of
 from ngtcli.render import answer_view
 from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
@@ -284,7 +285,7 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
         s.max_tokens + (thinking.room if thinking else 0),
         config.vocab_size,
         notes.status,
-        chat=chat_of(s, tokenizer),
+        chat=Chat.of(s),
     )
     try:
         if s.overflow not in IN_PARTS:
