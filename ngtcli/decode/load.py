@@ -17,9 +17,9 @@ from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN, fetch
 from ngtcli.model_files.dtypes import name_of
-from ngtcli.model_files.gguf import source_of
 from ngtcli.model_files.packages import quantised_by, require_for_weights
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
+from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.int8 import Way, choose_least, find_way, is_quantized
@@ -176,7 +176,7 @@ def load_model(
         model = prepare(checkpoint.read("auto" if stays else pick_dtype(dtype, device)))
     if source := source_of(path):
         computed = "" if way is None else "quantised to int8 and "
-        warn(f"{name} is a GGUF file {source.words}; {computed}computed in {name_of(model.dtype)}")
+        warn(f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}")
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0
     if known > model.vocabulary:
         warn(
