@@ -96,9 +96,12 @@ def load_in_best(
 
 
 def _is_exact(model: TargetModel, num_draft: int, progress: Callable[[str], None]) -> bool:
-    """Whether passes of any number of rows give a row the same bits, after a text of usual size."""
+    """Whether passes of any number of rows give a row the same bits, after a text of usual size.
+
+    Or whether it verifies no trees: then it decodes plainly, see ExactRows.
+    """
     rows = ExactRows(model, lambda: None, progress).of_any_number(num_draft, _TOKENS)
-    return rows is not None or bool(model.plain_reason)
+    return rows is not None or bool(model.tree_reason)
 
 
 def remembered_dtype(
@@ -137,11 +140,11 @@ def try_passes(own: TargetModel, single: TargetModel, name: str) -> DtypeTrial:
     for model in (own, single):
         model.start(tokens + ROWS[-1])
         model.prefill([0] * min(tokens, _READ))
-        if not own.plain_reason:
+        if not own.tree_reason:
             model.cache.repeat(tokens)
     for _ in range(_REPEATS):
         for at, rows in enumerate(ROWS):
-            rows = 1 if own.plain_reason else rows
+            rows = 1 if own.tree_reason else rows
             for which, model in enumerate((own, single)):
                 taken = seconds_of_a_pass(model, 0, rows)
                 seconds[which, at] = min(seconds[which, at], taken)

@@ -56,7 +56,7 @@ def read_prompt(
         if chunk <= SHORTEST:
             raise _does_not_fit(model, ids, capacity)
         chunk = max(SHORTEST, min(chunk, len(ids)) // 2)
-        if model.plain_reason:  # its state after a pass that failed is not known
+        if model.tree_reason:  # its state after a pass that failed is not known
             model.start(capacity, rows)
 
 

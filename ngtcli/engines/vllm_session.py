@@ -52,6 +52,7 @@ class VllmModel:
     dtype: str
     context_reason: str = ""
     plain_reason: str = ""
+    tree_reason: str = ""
     unused: dict[str, Any] = field(default_factory=dict)
     dtype_reason: str = ""
     passes: VllmPasses = VllmPasses()

@@ -63,8 +63,8 @@ class Model(Protocol):
     """What is known of a model. `context` is in tokens.
 
     `context_reason` says why it is less than the model's own, `plain_reason` why nothing is
-    drafted, `unused` has what the checkpoint suggests and is not followed,
-    `dtype_reason` why a trial has chosen the dtype, "" where none has.
+    drafted, `tree_reason` why no draft has branches, `unused` has what the checkpoint suggests and
+    is not followed, `dtype_reason` why a trial has chosen the dtype, "" where none has.
     """
 
     @property
@@ -79,6 +79,8 @@ class Model(Protocol):
     def context_reason(self) -> str: ...
     @property
     def plain_reason(self) -> str: ...
+    @property
+    def tree_reason(self) -> str: ...
     @property
     def unused(self) -> dict[str, Any]: ...
     @property
