@@ -55,7 +55,7 @@ def load_in_best(
     load both dtypes may be read, one after the other. With drafts of up to `num_draft` nodes, its
     own dtype counts only if it is exact: what is stored of that is of these very weights. With None
     it is that of a draft model, which need not be.
-    `quantized` says how layers are, if they are: it is a part of the trial's key.
+    `quantized` says how layers are, if they are, the kind first: a part of the trial's key.
     """
     made: dict[torch.dtype, TargetModel] = {}
 
@@ -70,7 +70,7 @@ def load_in_best(
         progress(f"Trying whether {name_of(half)} is quicker than float32 …")
         if quantized:
             made[half], made[torch.float32] = prepare(hf), load(torch.float32)
-            return try_passes(made[half], made[torch.float32], name)
+            return try_passes(made[half], made[torch.float32], f"{name} in {quantized.split()[0]}")
         trial = try_dtype(hf, name)
         if trial.is_quicker:
             made[half] = prepare(hf)
@@ -149,4 +149,4 @@ def try_passes(own: TargetModel, single: TargetModel, name: str) -> DtypeTrial:
                 taken = seconds_of_a_pass(model, 0, rows)
                 seconds[which, at] = min(seconds[which, at], taken)
     times = [(one, few, many) for one, few, many in seconds.tolist()]
-    return DtypeTrial(f"{name} in int8", name_of(own.dtype), times[0], times[1], True)
+    return DtypeTrial(name, name_of(own.dtype), times[0], times[1], True)

@@ -17,12 +17,14 @@ from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN, fetch
 from ngtcli.model_files.dtypes import name_of
-from ngtcli.model_files.packages import quantised_by, require_for_weights
+from ngtcli.model_files.packages import require_for_weights
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
+from ngtcli.model_files.scheme import Scheme, scheme_of
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.int8 import Way, choose_least, find_way, is_quantized
+from ngtcli.weights.int4 import bits_of
+from ngtcli.weights.int8 import Way, choose_least, find_way
 from ngtcli.weights.load_quantized import load_quantized
 from ngtcli.weights.packed import pack_if_it_pays
 from ngtcli.weights.quantize import read_checkpoint, stores_integers, tell_source
@@ -59,13 +61,15 @@ def use_threads(wanted: int) -> None:
 class _Checkpoint:
     """Reads the model `name` from its folder into a device's memory.
 
-    With a `way` its layers are quantised, by which 8-bit products are computed.
+    With a `way` its layers are quantised, by which 8-bit products are computed. `scheme`: that in
+    which they are already, if it is computed here.
     """
 
     name: str
     path: str
     device: str
     way: Way | None
+    scheme: Scheme
     warn: Notify
     progress: Notify
 
@@ -77,11 +81,10 @@ class _Checkpoint:
 
     def read(self, dtype: Any) -> Any:
         """The `transformers` model; the dtype "auto" is the checkpoint's own. Raises ModelError."""
-        require_for_weights(self.name, self.path)
-        config, whole = self.config(), self.way is not None
+        config, bits = self.config(), self.scheme.bits if self.way is None else 8
         with loading(self.name), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
-            if line := memory_words(self.path, config, self.device, dtype, whole):
+            if line := memory_words(self.path, config, self.device, dtype, bits):
                 self.warn(f"{self.name}: {line}")
             quantised = getattr(config, "quantization_config", None) is not None
             if stores_integers(self.path) and not quantised:
@@ -89,7 +92,7 @@ class _Checkpoint:
                     f"{self.name}: its weights are integers, of which config.json says nothing",
                     "Name the checkpoint that they were made of.",
                 )
-            if self.way is not None:
+            if bits:
                 hf, report = load_quantized(self.path, dtype, self.way, self.warn, self.progress)
             elif source_of(self.path):
                 hf, report = read_checkpoint(self.path, config, dtype=dtype)
@@ -106,7 +109,7 @@ class _Checkpoint:
                     device_map=self.device if quantised and self.device != "cpu" else None,
                 )
             check_weights(self.name, report, self.warn)
-            return hf if self.way or hf.device.type == self.device else hf.to(self.device).eval()
+            return hf if bits or hf.device.type == self.device else hf.to(self.device).eval()
 
 
 def prepared(
@@ -122,9 +125,11 @@ def prepared(
 
     The parameters are those of `load_model`. Raises ModelError for a model that cannot be run.
     """
-    if is_quantized(hf):
+    if (bits := bits_of(hf)) == 8:
         choose_least(hf)
-    elif hf.device.type == "cpu" and getattr(hf.config, "quantization_config", None) is None:
+    # The head of a checkpoint that is quantised already may not be.
+    whole = not bits or type(hf.get_output_embeddings()) is torch.nn.Linear
+    if whole and hf.device.type == "cpu" and not getattr(hf.config, "quantization_config", None):
         pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
     use_grouped(hf)
     return target_model(hf, tokenizer, name, progress)
@@ -151,23 +156,29 @@ def load_model(
     drafts of so many nodes. `ready` is called with the model before that is found out.
     """
     device, warn = pick_device(device), cache(warn)  # each line once
-    way = int8_way(device) if quantize == "int8" else None
+    eight = int8_way(device) if quantize == "int8" else None
     path = fetch(name, progress=progress)
+    require_for_weights(name, path, device)
+    scheme = scheme_of(path)
+    quantised = bool(scheme.method) and not (scheme.bits and device == "cpu")  # by a library
+    scheme = Scheme() if quantised else scheme
+    way = find_way() if scheme.bits == 8 else eight
     tokenizer = load_tokenizer(name)
-    checkpoint = _Checkpoint(name, path, device, way, warn, progress)
+    checkpoint = _Checkpoint(name, path, device, way, scheme, warn, progress)
 
     def prepare(hf: Any, slow: Notify = warn) -> TargetModel:
         model = prepared(hf, tokenizer, name, packed, drafts, slow, progress)
         ready(model)
         return model
 
-    quantised = bool(quantised_by(path))
-    tries = (dtype, device) == ("auto", "cpu") and (packed or way is not None) and not quantised
+    kind = "int8" if way is not None else "int4" if scheme.bits else ""
+    tries = (dtype, device) == ("auto", "cpu") and (packed or kind) and not quantised
     # What is said of the built-in model's answers was measured in float32.
     config = checkpoint.config() if tries and name != BUILTIN else None
-    if config is not None and (half := half_of(config)) is not None:
+    half = None if config is None else torch.bfloat16 if kind == "int4" else half_of(config)
+    if config is not None and half is not None:
         of_best = partial(prepare, slow=lambda _: None)  # it is quicker than float32
-        quantized = "" if way is None else str(way)
+        quantized = kind and f"{kind} {way}"
         read = checkpoint.read
         own = path if os.path.exists(os.path.expanduser(name)) else name
         model = load_in_best(own, config, half, read, of_best, progress, num_draft, quantized)
@@ -175,7 +186,7 @@ def load_model(
         stays = quantised and dtype == "auto"  # in that which its kernels are made for
         model = prepare(checkpoint.read("auto" if stays else pick_dtype(dtype, device)))
     if source := source_of(path):
-        computed = "" if way is None else "quantised to int8 and "
+        computed = kind and f"quantised to {kind} and "
         warn(f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}")
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0
     if known > model.vocabulary:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.model_files.checkpoint import ADAPTER, WEIGHTS, find
-from ngtcli.model_files.packages import quantised_by, require
+from ngtcli.model_files.packages import require
 from ngtcli.model_files.pretrained import read_object
+from ngtcli.model_files.scheme import scheme_of
 from ngtcli.model_files.stand_in import Source, stand_in
 
 _MENDED = "Mend base_model_name_or_path in its adapter_config.json."
@@ -31,7 +32,7 @@ def adapted(name: str, folder: Path) -> str:
         raise ModelError(f"{name}: its base model: {error}", _MENDED) from None
     if not found.is_absolute():
         raise ModelError(f"{name}: its base model {base} is not here", f"ngt models pull {base}")
-    if quantised_by(found):
+    if scheme_of(found).method:
         what = f"{name}: its base model {base} is quantised, and nothing is merged into that"
         raise ModelError(what, _MENDED)
     files = [path for place in (found, folder) for path in sorted(place.iterdir())]

@@ -3,12 +3,13 @@
 `transformers` reads a checkpoint and calls for each weight that is to be quantised; it is given
 tensors that are read when they are asked for. What comes of it goes to a file of the cache
 (`Weights`), which the model is then filled from, at this start as at later ones; where nothing can
-be kept, it stays in memory. Which weights are quantised stands in int8_places.py.
+be kept, it stays in memory. Which weights are quantised stands in int8_places.py. Of a checkpoint
+that is quantised already the integers are taken as they are (stored.py).
 """
 
 import json
 import warnings
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,35 +24,45 @@ from transformers.quantizers import HfQuantizer
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from ngtcli.errors import ModelError
 from ngtcli.model_files.pretrained import check_weights
+from ngtcli.model_files.scheme import Scheme
 from ngtcli.model_files.stand_in import Source, source_of
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.weights.gguf_weights import gguf_weights
+from ngtcli.weights.int4 import Int4Linear, packed
 from ngtcli.weights.int8 import Int8Linear, Way, quantized
 from ngtcli.weights.int8_order import Packer, makes_opaque
 from ngtcli.weights.int8_places import Int8Place, quantizable
 from ngtcli.weights.quantized_weights import Tensors, Weights
+from ngtcli.weights.stored import StoredLayer, stored_layers
 
 _METHOD = "ngt_int8"
-_SCALE = ":scale"  # behind the name of a quantised weight, whose scale it is
+SCALE, _ORDER = ":scale", ":order"  # behind a quantised weight's name: its scale, its inputs'
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 @dataclass(slots=True)
 class Layers:
-    """Where weights of a model are quantised, by their names, and what was; an empty model's."""
+    """Where weights of a model are quantised, by their names, and what was; an empty model's.
 
-    way: Way
+    `way` is that of 8-bit products; with None the 4 bits of a checkpoint stay. Of a checkpoint that
+    is quantised already only its own (`stored`) are.
+    """
+
+    way: Way | None
     weights: Weights = field(default_factory=Weights)
     packer: Packer = field(default_factory=Packer)
     places: dict[str, Int8Place] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
+    stored: bool = False
 
-    def find(self, hf: Any, stored: Iterable[str] = ()) -> None:
+    def find(self, hf: Any, stored: Iterable[str] = (), only: Container[str] | None = None) -> None:
         """Find them in a model whose weights have no values yet.
 
-        An embedding and a head whose weights are both `stored` are not tied.
+        An embedding and a head whose weights are both `stored` are not tied. Where the names of
+        those that are quantised are known (`only`), another that is tied stays as it is.
         """
         _tie(hf)  # it is not yet while a model loads
         names = {id(module): name for name, module in hf.named_modules()}
@@ -66,8 +77,15 @@ class Layers:
                 self.places[own] = place
                 continue
             other = f"{names[id(getattr(*place.tied))]}.weight"
+            if only is not None and own not in only and other not in only:
+                continue
             if {own, other} <= both:
                 place, other = replace(place, tied=None), own
+            elif self.way is None:
+                raise ModelError(
+                    f"{own} has 4 bits and is the embedding, too",
+                    "Give --quantize int8, with which it is both.",
+                )
             self.places |= {own: place, other: place}
             for tied in (own, other):
                 hf.all_tied_weights_keys.pop(tied, None)
@@ -76,34 +94,58 @@ class Layers:
         """The names of the weight of this name, of which it is kept under the first."""
         return [own for own, place in self.places.items() if place is self.places[name]]
 
-    def put(self, name: str, weight: Tensor) -> None:
-        """Quantise a weight, which the model does not hold from then on."""
+    def takes(self, place: Int8Place, weight: Tensor | StoredLayer) -> bool:
+        """Whether a weight of a checkpoint is quantised there: it has its size."""
+        if isinstance(weight, StoredLayer):
+            return weight.size == place.size
+        return not self.stored and weight.shape == place.weight.shape
+
+    def put(self, name: str, weight: Tensor | StoredLayer) -> None:
+        """Quantise a weight, or take a layer's; the model does not hold it from then on."""
         place = self.places[name]
         own, *other = self.names(name)
-        data, scales = [], []
-        for matrix in place.matrices(weight):
-            whole, scale = quantized(matrix)
-            data.append(self.packer.pack(whole))
-            scales.append(scale)
-        self.weights.add(own, torch.cat(data) if len(data) > 1 else data[0])
-        self.weights.add(own + _SCALE, torch.cat(scales))
-        if other and self.packer.known[place.size].order is None:
-            self.weights.add(other[0], weight)
-        place.empty()
         self.done |= {own, *other}
+        if isinstance(weight, StoredLayer) and self.way is None:
+            whole, scales, zeros, order = weight.four_bits()
+            for key, tensor in zip((own, own + SCALE), packed(whole, scales, zeros), strict=True):
+                self.weights.add(key, tensor)
+            if order is not None:
+                self.weights.add(own + _ORDER, order)
+            place.empty()
+            return
+        data, parts = [], []
+        made: Iterator[tuple[Tensor, Tensor]]
+        if isinstance(weight, StoredLayer):
+            eight = weight.scheme.bits == 8
+            made = iter([weight.integers() if eight else quantized(weight.dequantised())])
+        else:
+            made = map(quantized, place.matrices(weight))
+        for integers, scale in made:
+            data.append(self.packer.pack(integers))
+            parts.append(scale)
+        self.weights.add(own, torch.cat(data) if len(data) > 1 else data[0])
+        self.weights.add(own + SCALE, torch.cat(parts))
+        if other and self.packer.known[place.size].order is None:
+            whole = weight.dequantised() if isinstance(weight, StoredLayer) else weight
+            self.weights.add(other[0], whole)
+        place.empty()
 
     def fill(self, hf: Any, tensors: Tensors, dtype: torch.dtype) -> None:
         """Give the model these tensors, and `dtype` between the layers.
 
         Raises DamagedFileError where it has others.
         """
-        rest = {name: tensor for name, tensor in tensors.items() if name + _SCALE not in tensors}
+        rest = {name: tensor for name, tensor in tensors.items() if name + SCALE not in tensors}
         for name, tensor in rest.items():
-            if not name.endswith(_SCALE):
+            if not name.endswith((SCALE, _ORDER)):
                 _set(hf, name, tensor)
         for name, place in self.places.items():
             if name not in rest and name in tensors:
-                self._place(place, tensors[name], tensors[name + _SCALE], dtype)
+                if tensors[name].dtype == torch.uint8:
+                    given = tensors[name], tensors[name + SCALE], place.layer.bias, place.size[0]
+                    place.put([Int4Linear(*given, tensors.get(name + _ORDER))], None, dtype)
+                    continue
+                self._place(place, tensors[name], tensors[name + SCALE], dtype)
         _tie(hf)
         if any(tensor.is_meta for tensor in (*hf.parameters(), *hf.buffers())):
             raise DamagedFileError("it lacks tensors")
@@ -112,7 +154,8 @@ class Layers:
         """Put quantised layers in the place of a weight."""
         size, count = place.size, max(1, place.experts)
         shape = (count * size[0],)
-        if scale.shape != shape or scale.dtype != torch.float32 or size not in self.packer.known:
+        known = scale.dtype == torch.float32 and size in self.packer.known
+        if self.way is None or scale.shape != shape or not known:
             raise DamagedFileError("it holds layers of other sizes")
         bias = None if place.experts else place.layer.bias
         try:
@@ -152,7 +195,7 @@ def _tie(hf: Any) -> None:
 class _Config(QuantizationConfigMixin):  # type: ignore[misc]
     """What `transformers` is told of the quantisation; it never reaches a file."""
 
-    def __init__(self, layers: Layers, stored: Iterable[str]) -> None:
+    def __init__(self, layers: Layers, stored: Mapping[str, Any]) -> None:
         self.quant_method, self.layers, self.stored = _METHOD, layers, stored
 
     def __deepcopy__(self, memo: Any) -> "_Config":
@@ -166,7 +209,10 @@ class _Quantizer(HfQuantizer, ConversionOps):  # type: ignore[misc]
     """The hook of `transformers` that is called for each weight, and what it does with one."""
 
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
-        self.quantization_config.layers.find(model, self.quantization_config.stored)
+        layers, stored = self.quantization_config.layers, self.quantization_config.stored
+        own = {name for name, one in stored.items() if isinstance(one, StoredLayer)}
+        layers.stored = bool(own)
+        layers.find(model, stored, own or None)
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:
         self.remove_quantization_config(model)
@@ -201,7 +247,7 @@ class _Quantizer(HfQuantizer, ConversionOps):  # type: ignore[misc]
                 if missing_keys is not None:
                     missing_keys.discard(name)
                 continue  # a pickle has a tied weight under both names
-            if name not in places or weight.shape != places[name].weight.shape:
+            if name not in places or not layers.takes(places[name], weight):
                 places.pop(name, None)  # a wrong shape is reported as any other's
                 rest[name] = weight
                 continue
@@ -217,20 +263,31 @@ register_quantizer(_METHOD)(_Quantizer)
 
 
 def read_checkpoint(
-    path: str, config: Any, layers: Layers | None = None, dtype: torch.dtype | str | None = None
+    path: str,
+    config: Any,
+    layers: Layers | None = None,
+    dtype: torch.dtype | str | None = None,
+    scheme: Scheme | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """What `transformers` makes of a checkpoint, GGUF file or adapter, and its loading report.
 
-    What `layers` quantise has no values in it. The default of `dtype` is that of most weights.
+    What `layers` quantise has no values in it. The default of `dtype` is that of most weights. The
+    `scheme` is that of a checkpoint whose layers are taken as they are; `config` has none then.
+    Raises ModelError where they cannot be.
     """
     empty, source = empty_model(config), source_of(path)
     if source and source.base:
         tensors: dict[str, Any] | None = _merged(source, config, dtype)
     else:
         tensors = gguf_weights(source, empty) if source else _tensors(Path(path))
+    if scheme is not None:
+        if tensors is None:
+            hint = "Name a checkpoint that has them there."
+            raise ModelError(f"{path}: its quantised weights are in no safetensors files", hint)
+        tensors = stored_layers(tensors, scheme)
     told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     if layers is not None:
-        told["quantization_config"] = _Config(layers, tensors or ())
+        told["quantization_config"] = _Config(layers, tensors or {})
     if tensors is None:  # a pickle
         auto = AutoModelForCausalLM.from_pretrained
         found: tuple[Any, dict[str, Any]] = auto(
