@@ -22,10 +22,10 @@ from ngtcli.model_files.packages import quantised_by, require_for_weights
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.weights.checkpoints import empty_model, read_checkpoint, stores_integers
 from ngtcli.weights.int8 import Way, choose_least, find_way, is_quantized
 from ngtcli.weights.load_quantized import load_quantized
-from ngtcli.weights.packed import pack_if_it_pays
-from ngtcli.weights.quantize import read_checkpoint, stores_integers, tell_source
+from ngtcli.weights.packed import to_pack
 
 Notify = Callable[[str], None]
 
@@ -59,13 +59,16 @@ def use_threads(wanted: int) -> None:
 class _Checkpoint:
     """Reads the model `name` from its folder, or as a hub id, into a device's memory.
 
-    With a `way` its layers are quantised, by which 8-bit products are computed.
+    With a `way` its layers are quantised, by which 8-bit products are computed. Otherwise, with
+    `packed`, they are packed on a CPU where that pays; `drafts`: drafts will be verified.
     """
 
     name: str
     path: str
     device: str
     way: Way | None
+    packed: bool
+    drafts: bool
     warn: Notify
     progress: Notify
 
@@ -75,8 +78,17 @@ class _Checkpoint:
             auto = transformers_quiet().AutoConfig
             return auto.from_pretrained(self.path, trust_remote_code=False)
 
-    def read(self, dtype: Any) -> Any:
-        """The `transformers` model; the dtype "auto" is the checkpoint's own. Raises ModelError."""
+    def empty(self, dtype: Any) -> Any:
+        """The `transformers` model without values. Raises ModelError."""
+        config = self.config()
+        with loading(self.name):
+            return empty_model(config, None if dtype == "auto" else dtype)
+
+    def read(self, dtype: Any, slow: Notify) -> Any:
+        """The `transformers` model; the dtype "auto" is the checkpoint's own. Raises ModelError.
+
+        `slow` is called for a dtype that is slow here.
+        """
         require_for_weights(self.name, self.path)
         config, whole = self.config(), self.way is not None
         with loading(self.name), warnings.catch_warnings():
@@ -89,12 +101,10 @@ class _Checkpoint:
                     f"{self.name}: its weights are integers, of which config.json says nothing",
                     "Name the checkpoint that they were made of.",
                 )
+            layers = None
             if self.way is not None:
                 hf, report = load_quantized(self.path, dtype, self.way, self.warn, self.progress)
-            elif source_of(self.path):
-                hf, report = read_checkpoint(self.path, config, dtype=dtype)
-                tell_source(hf, self.path)
-            else:
+            elif quantised:
                 hf, report = transformers_quiet().AutoModelForCausalLM.from_pretrained(
                     self.path,
                     dtype=dtype,
@@ -103,29 +113,33 @@ class _Checkpoint:
                     output_loading_info=True,
                     ignore_mismatched_sizes=True,
                     # Layers of other libraries cannot be moved later.
-                    device_map=self.device if quantised and self.device != "cpu" else None,
+                    device_map=self.device if self.device != "cpu" else None,
                 )
+            else:
+                if self.device == "cpu":
+                    layers = to_pack(
+                        self.empty(dtype),
+                        wanted=self.packed,
+                        drafts=self.drafts,
+                        warn=slow,
+                        progress=self.progress,
+                    )
+                hf, report = read_checkpoint(self.path, config, layers, dtype)
             check_weights(self.name, report, self.warn)
+            if layers is not None:
+                layers.finish(hf)
             return hf if self.way or hf.device.type == self.device else hf.to(self.device).eval()
 
 
 def prepared(
-    hf: Any,
-    tokenizer: Tokenizer,
-    name: str,
-    packed: bool,
-    drafts: bool = True,
-    warn: Notify = lambda _: None,
-    progress: Notify = lambda _: None,
+    hf: Any, tokenizer: Tokenizer, name: str, progress: Notify = lambda _: None
 ) -> TargetModel:
-    """The target model on a `transformers` model, whose layers and attention it prepares.
+    """The target model on a `transformers` model, whose products and attention it prepares.
 
-    The parameters are those of `load_model`. Raises ModelError for a model that cannot be run.
+    Raises ModelError for a model that cannot be run.
     """
     if is_quantized(hf):
         choose_least(hf)
-    elif hf.device.type == "cpu" and getattr(hf.config, "quantization_config", None) is None:
-        pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
     use_grouped(hf)
     return target_model(hf, tokenizer, name, progress)
 
@@ -153,10 +167,10 @@ def load_model(
     path, device, warn = find(name), pick_device(device), cache(warn)  # each line once
     way = int8_way(device) if quantize == "int8" else None
     tokenizer = load_tokenizer(name)
-    checkpoint = _Checkpoint(name, path, device, way, warn, progress)
+    checkpoint = _Checkpoint(name, path, device, way, packed, drafts, warn, progress)
 
-    def prepare(hf: Any, slow: Notify = warn) -> TargetModel:
-        model = prepared(hf, tokenizer, name, packed, drafts, slow, progress)
+    def load(dtype: Any, slow: Notify = lambda _: None) -> TargetModel:
+        model = prepared(checkpoint.read(dtype, slow), tokenizer, name, progress)
         ready(model)
         return model
 
@@ -165,14 +179,13 @@ def load_model(
     # What is said of the built-in model's answers was measured in float32.
     config = checkpoint.config() if tries and name != BUILTIN else None
     if config is not None and (half := half_of(config)) is not None:
-        of_best = partial(prepare, slow=lambda _: None)  # it is quicker than float32
-        quantized = "" if way is None else str(way)
-        read = checkpoint.read
         own = path if os.path.exists(os.path.expanduser(name)) else name
-        model = load_in_best(own, config, half, read, of_best, progress, num_draft, quantized)
+        quantized = "" if way is None else str(way)
+        empty = partial(checkpoint.empty, half)
+        model = load_in_best(own, config, half, empty, load, progress, num_draft, quantized)
     else:
         stays = quantised and dtype == "auto"  # in that which its kernels are made for
-        model = prepare(checkpoint.read("auto" if stays else pick_dtype(dtype, device)))
+        model = load("auto" if stays else pick_dtype(dtype, device), warn)
     if source := source_of(path):
         computed = "" if way is None else "quantised to int8 and "
         warn(f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}")

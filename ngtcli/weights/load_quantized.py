@@ -16,9 +16,10 @@ from ngtcli.model_files.checkpoint import downloaded
 from ngtcli.model_files.quantized import identity, kept_file, kept_folder
 from ngtcli.system.array_stream import map_arrays
 from ngtcli.system.storage import DamagedFileError, in_bounds
+from ngtcli.weights.checkpoints import empty_model, read_checkpoint, tell_source
 from ngtcli.weights.int8 import VERSION, Int8Linear, Way
 from ngtcli.weights.int8_order import Packer, SizeOrder, makes_opaque
-from ngtcli.weights.quantize import Layers, empty_model, read_checkpoint, tell_source
+from ngtcli.weights.quantize import Layers
 from ngtcli.weights.quantized_weights import Weights, tensors_of
 
 Notify = Callable[[str], object]
@@ -85,7 +86,7 @@ def _from_cache(
         unused = [str(name) for name in about["unused"]]
     except (KeyError, TypeError, ValueError):
         raise DamagedFileError("it is told otherwise") from None
-    hf, layers = empty_model(config), Layers(way, packer=Packer(known))
+    hf, layers = empty_model(config), Layers(way=way, packer=Packer(known))
     layers.find(hf, shapes)
     layers.fill(hf, tensors_of(whole, shapes), dtype)
     return hf, {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": unused}
@@ -103,7 +104,7 @@ def _from_checkpoint(
     room = sum(size for _, size, _ in about.get("files", []))  # of integers it has no more
     weights = Weights(kept_folder() if makes_opaque() else None, room, warn)
     try:
-        layers = Layers(way, weights)
+        layers = Layers(way=way, weights=weights)
         hf, report = read_checkpoint(path, config, layers)
         if report["missing_keys"] or report["mismatched_keys"]:
             return hf, report
