@@ -6,6 +6,7 @@ Flags, help pages, checks, JSON Schema, completion and what batches keep are mad
 errors that name the file and the nearest key.
 """
 
+import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,26 @@ class SettingError(UsageError):
         self.name = name
 
 
+def arguments_of(items: Sequence[str]) -> dict[str, Any]:
+    """The variables in KEY=VALUE texts, whose values are JSON or else text. Raises SettingError.
+
+    >>> arguments_of(["thinking=false", "budget=2e3", "date=2026-01-01"])
+    {'thinking': False, 'budget': 2000.0, 'date': '2026-01-01'}
+    """
+    found: dict[str, Any] = {}
+    for item in items:
+        key, given, value = item.partition("=")
+        if not given or not key.isidentifier() or key in found:
+            what = f"template_arg is {shown(item)}" + " again" * (key in found)
+            hint = "Give each variable of the chat template once, as KEY=VALUE."
+            raise SettingError("template_arg", what, hint)
+        try:
+            found[key] = json.loads(value, parse_constant=str)
+        except (ValueError, RecursionError):
+            found[key] = value
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What is declared of a setting.
@@ -56,7 +77,7 @@ class Setting:
     answer depends on it; what was begun with another value is not resumed. `per_line`: a line of a
     batch may have its own. `loaded`: it says what is loaded, and how that runs. `reading`: it says
     how documents are read. `replayed`: a replay of a recording drafts as it says. `on_card`: the
-    card of a model may have it.
+    card of a model may have it. `from_file`: @FILE stands for the text of a file.
 
     It is read with this `engine`, `method` or `overflow` alone, and above temperature 0 if it is
     `sampled`; a flag that would not be read is refused.
@@ -81,6 +102,7 @@ class Setting:
     method: str = ""
     overflow: str = ""
     sampled: bool = False
+    from_file: bool = False
 
     @property
     def kind(self) -> type:
@@ -242,6 +264,25 @@ class Settings:
     frequency_penalty: float = _sampling(
         0.0, "Subtract for each time a token is in the output.", within=(-100.0, 100.0)
     )
+    system: str = _answer(
+        "",
+        "System text, which the chat template puts before the message; @FILE is a file's text.",
+        per_line=True,
+        from_file=True,
+    )
+    chat_template: str = _answer(
+        "", "Which of the model's chat templates, where it has several.", per_line=True
+    )
+    template_arg: tuple[str, ...] = _answer(
+        (),
+        "KEY=VALUE for the chat template, in JSON or else a text; may be given again.",
+        per_line=True,
+    )
+    template_documents: bool = _answer(
+        False,
+        "Documents go where the chat template has a place for them, and not into the message.",
+        per_line=True,
+    )
     stop: tuple[str, ...] = _answer((), "Stop at this text; may be given again.", per_line=True)
     max_repeats: int = _answer(
         6,
@@ -384,6 +425,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, about in SETTINGS.items():
             about.check(getattr(self, name))
+        arguments_of(self.template_arg)
         if self.lp >= self.n:
             hint = "The prefix lp must be shorter than the window n."
             raise SettingError("lp", f"lp is {self.lp} and n is {self.n}", hint)
@@ -510,6 +552,10 @@ def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ())
         SETTINGS[name].check(typed)
     except SettingError as error:
         raise UsageError(f"{where}: {error}", error.hint) from None
+    if SETTINGS[name].from_file and typed.startswith("@"):
+        if not isinstance(where, Path):  # a line of a batch
+            raise UsageError(f"{where}: {name} is {shown(typed)}", "Write the text itself.")
+        return f"@{where.parent / os.path.expanduser(typed[1:])}"  # as seen from the settings file
     return typed
 
 

@@ -253,7 +253,6 @@ def test_a_template_that_wants_content_in_parts_gets_it() -> None:
         ("{% for m in messages %}{{ m.content }", "chat template fails: unexpected"),
         ("{{ raise_exception('A system message is required') }}", "A system message is required"),
         ("{{ 10.0 ** 400 }}{{ messages[0].content }}", "chat template fails"),
-        ({"a": "{{ messages }}", "b": "x"}, "chat template fails"),
         ("{{ 'x' * 100_000_000 }}{{ messages[0].content }}", "it takes more than 256 MB"),
         ("{{ 'x' * 10_000_000 }}{{ messages[0].content }}", "it writes 10,000,012 characters"),
         ("{{ 'x'.center(10 ** 11) }}", "it takes more than 256 MB"),

@@ -41,7 +41,7 @@ MORE: dict[str, dict[str, Any]] = {
     "gemma3_text": {"sliding_window": 12},
 }
 # The values of a bfloat16 have 8 bits, those of a block at most that many and a scale.
-KINDS = ["Q8_0", "Q4_0", "BF16", "F16", "F32"]
+KINDS = ["Q8_0", "Q5_0", "Q4_0", "BF16", "F16", "F32"]
 
 
 def tiny(family: str, **changes: Any) -> Any:
@@ -49,7 +49,7 @@ def tiny(family: str, **changes: Any) -> Any:
     width = 16 if family in ("llama", "qwen2") else 32  # of a head; others need not divide by heads
     sizes = {**SIZES, "head_dim": width}
     if family.startswith("gemma"):
-        sizes |= {"sliding_window": 12, "query_pre_attn_scalar": width}
+        sizes |= {"sliding_window": 12, "query_pre_attn_scalar": 256}
     config = transformers.AutoConfig.for_model(family, **{**sizes, **changes})
     torch.manual_seed(0)
     hf = transformers.AutoModelForCausalLM.from_config(config).eval()
@@ -194,7 +194,7 @@ def test_a_model_drafts_and_gives_the_tokens_of_generate(quantize: str, tmp_path
         str(tmp_path / "a.gguf"), "cpu", "float32", warn=told.append, quantize=quantize
     )
     assert not model.plain_reason
-    line = f"{tmp_path / 'a.gguf'} is a GGUF file with weights in Q8_0, read as bfloat16; "
+    line = f"{tmp_path / 'a.gguf'} is a GGUF file with weights in Q8_0, dequantised to bfloat16; "
     done = "quantised to int8 and " if quantize == "int8" else ""
     assert told == [f"{line}{done}computed in float32"]
     prompt = [5, 6, 7, 8, 9] * 6
@@ -251,11 +251,11 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     whole = path.read_bytes()
     foreign = whole.replace(b"llama", b"lorem")
     cases = (
-        (whole[:-1000], "cannot be loaded"),
-        (whole[:100], "cannot be loaded"),
+        (whole[:-1000], "ends early, after [0-9,]+ of [0-9,]+ bytes"),
+        (whole[:100], "damaged or ends early"),
         (b"GGUX" + whole[4:], "cannot be loaded .*magic"),
         (b"", "cannot be loaded"),
-        (foreign, "reads no GGUF file of the architecture lorem"),
+        (foreign, "files of the architecture lorem are not read"),
     )
     for at, (data, words) in enumerate(cases):
         broken = tmp_path / f"{at}.gguf"
@@ -275,9 +275,14 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     write(tmp_path / "b.gguf", tiny("llama").config, [])
     with pytest.raises(ModelError, match="has no tokenizer"):
         find(str(tmp_path / "b.gguf"))
-    written(tmp_path / "c.gguf", tiny("llama"), uint16=("split.count", 3))
-    with pytest.raises(ModelError, match="one of 3 parts"):
-        find(str(tmp_path / "c.gguf"))
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    for at in (1, 2, 3):
+        part = parts / f"c-{at:05}-of-00003.gguf"
+        written(part, tiny("llama"), uint16=("split.count", 3))
+        for name in (part, parts):
+            with pytest.raises(ModelError, match="one of 3 parts"):
+                find(str(name))
 
 
 def test_without_the_package_one_line_names_the_extra(
@@ -300,6 +305,7 @@ def test_commands_answer_from_a_file_and_say_what_it_is(tmp_path: Path, own_home
     assert dry.returncode == 0, dry.stderr
     done = ngt("summarize", "-m", str(path), "--dtype", "float32", "--max-tokens", "8", HARBOUR)
     assert done.returncode == 0, done.stderr
+    assert b"its tokenizer has" not in done.stderr  # as many tokens as the model
     lines = [line for line in done.stderr.decode().splitlines() if "GGUF" in line]
     assert lines == [f"ngt: {path} is a GGUF file with weights in F16; computed in float32"]
     assert [*(home("cache") / "gguf").iterdir()]

@@ -1,12 +1,14 @@
 """What is refused before a model answers: names, folders, weights, configurations, scores."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from helpers import (
     plain,
     prompts,
 )
+from huggingface_hub.errors import IncompleteSnapshotError
 from test_families import FAMILIES as MANY
 from test_families import WINDOW, LongBackend, build, target
 
@@ -37,6 +40,7 @@ from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
+from ngtcli.model_files.hub import Remote
 from ngtcli.model_files.pretrained import context_limit
 from ngtcli.system.storage import DamagedFileError, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -139,12 +143,25 @@ def test_a_model_in_the_cache_needs_no_network(
     import huggingface_hub
 
     folder = changed(tmp_path / "snapshot")
+    files = dict.fromkeys(os.listdir(folder), 1)
     asked: list[str] = []
+
+    def ask(name: str) -> Remote | ModelError:
+        asked.append(name)
+        return Remote(name, None, "", files, {}) if name == "some/broken" else ModelError("offline")
+
+    monkeypatch.setattr("ngtcli.model_files.checkpoint.ask", ask)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: folder)
-    monkeypatch.setattr(huggingface_hub, "model_info", lambda name, **_: asked.append(name))
     assert find("some/cached") == folder and not asked
+    with monkeypatch.context() as m:  # another program has read it without its card
+        lacking = IncompleteSnapshotError("README.md", snapshot_path=folder)
+        m.setattr(huggingface_hub, "snapshot_download", Mock(side_effect=lacking))
+        assert find("some/usable") == folder and asked == ["some/usable"]
+        assert find("some/broken") == "some/broken"
     (tmp_path / "snapshot" / "model.safetensors").unlink()  # a download that broke off
-    assert find("some/broken") == "some/broken" and asked == ["some/broken"]
+    assert find("some/broken") == "some/broken"
+    with pytest.raises(ModelError, match="offline"):
+        find("some/unusable")
 
 
 def test_a_missing_model_is_told_without_torch() -> None:

@@ -15,7 +15,7 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 PAGES = [ROOT_FOLDER / "README.md", ROOT_FOLDER / "ngtcli" / "README.md", *topics().values()]
 SLOW = ("bench", "check", "tune")  # whole measurements: only their flags are looked at
-ELSEWHERE = {"--engine", "--embedder", "--reranker"}  # need what is not installed here
+ELSEWHERE = {"--engine", "--embedder", "--reranker", "pull", "rm"}  # need what is not here
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
@@ -66,7 +66,11 @@ def test_a_quick_example_succeeds(
     words: list[str], world: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """With four tokens an answer and the built-in model in the place of every other."""
-    known = {"mine": "summarize", "~/models/Qwen2.5-7B-Instruct": "builtin"}
+    known = {
+        "mine": "summarize",
+        "~/models/Qwen2.5-7B-Instruct": "builtin",
+        "Qwen/Qwen3-8B": "builtin",
+    }
     words = [known.get(word, word) for word in words]
     piped = words in (["summarize"], ["batch", "-"])
     stdin = (world / "in.jsonl").read_bytes() if piped else b""

@@ -180,7 +180,8 @@ def test_imports_without_collection_leave_collection_as_it_was() -> None:
         with without_collection():
             pass
         assert not gc.isenabled()
-    assert gc.isenabled() and gc.get_freeze_count() == before  # nothing new was loaded
+    # Objects that were frozen before may go meanwhile; nothing new was loaded, so none come.
+    assert gc.isenabled() and gc.get_freeze_count() <= before
     with pytest.raises(ImportError), without_collection():
         raise ImportError
     assert gc.isenabled()

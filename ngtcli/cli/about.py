@@ -1,11 +1,10 @@
-"""Commands that show what is set and installed: config, presets, models, env."""
+"""Commands that show what is set and installed: config, presets, env."""
 
-import os
 import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,7 +35,6 @@ from ngtcli.config import (
 from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.dtypes import DtypeTrial, known
-from ngtcli.model_files.quantized import kept as kept_models
 from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets, preset_folders
 from ngtcli.render.terminal import visible
 from ngtcli.system import sandbox
@@ -143,75 +141,6 @@ def presets_path(json: JsonOption = False) -> None:
     """Print the folders presets are read from, the user's own first."""
     folders = preset_folders()
     print_either(folders, json, "\n".join(map(str, folders)))
-
-
-models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A model that can be used without a download.
-
-    `quantized_bytes`: so much the cache keeps of it in 8-bit weights, 0 for nothing.
-    """
-
-    name: str
-    bytes: int
-    path: str
-    quantized_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFolders:
-    """Where models are."""
-
-    builtin: str
-    hub: str
-
-
-@models_app.command("path")
-def models_path(json: JsonOption = False) -> None:
-    """Print where the built-in model and downloaded models are."""
-    folders = ModelFolders(str(BUILTIN_PATH), str(_hub_folder()))
-    print_either(folders, json, f"{folders.builtin}\n{folders.hub}")
-
-
-@models_app.command("list")
-def models_list(json: JsonOption = False) -> None:
-    """List models that can be used without a download, and those kept with 8-bit weights."""
-    found = [Model("builtin", _size(BUILTIN_PATH), str(BUILTIN_PATH))]
-    if _hub_folder().is_dir():
-        from huggingface_hub import scan_cache_dir
-
-        for repo in sorted(scan_cache_dir(_hub_folder()).repos, key=lambda r: r.repo_id):
-            if repo.repo_type == "model":
-                found.append(Model(repo.repo_id, repo.size_on_disk, str(repo.repo_path)))
-    for kept in kept_models():
-        for at, model in enumerate(found):
-            if Path(kept.folder).is_relative_to(os.path.realpath(model.path)):
-                more = model.quantized_bytes + kept.bytes
-                found[at] = replace(model, quantized_bytes=more)
-                break
-        else:
-            folder = Path(kept.folder)
-            found.append(Model(kept.folder, _size(folder), kept.folder, kept.bytes))
-    print_rows(found, json, ["name", "size", "int8", "path"], _model_cells)
-
-
-def _model_cells(model: Model) -> list[str]:
-    whole = f"{model.quantized_bytes / 1e6:.0f} MB" if model.quantized_bytes else ""
-    size = f"{model.bytes / 1e6:.0f} MB" if Path(model.path).exists() else "gone"
-    return [model.name, size, whole, model.path]
-
-
-def _size(folder: Path) -> int:
-    return sum(f.stat().st_size for f in folder.glob("*") if f.is_file())
-
-
-def _hub_folder() -> Path:
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    return Path(HF_HUB_CACHE)
 
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "numba", "typer", "rich")

@@ -128,5 +128,7 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
 def remark_look_alikes(request: AnswerRequest, tokenizer: Tokenizer, notes: Notes) -> None:
     """With -v: which texts hold what looks like a control token."""
     if request.verbose:
-        for words in look_alikes(request.documents, request.question, tokenizer):
+        for words in look_alikes(
+            request.documents, request.question, tokenizer, request.settings.system
+        ):
             notes.remark(words)

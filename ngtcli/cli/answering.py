@@ -30,6 +30,7 @@ from ngtcli.grounding.sources import Sources
 from ngtcli.model_files.card import script_words
 from ngtcli.model_files.pretrained import context_limit, load_config, load_tokenizer
 from ngtcli.prompt.build import Task
+from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
 from ngtcli.render import answer_view
@@ -242,6 +243,7 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
         s.max_tokens,
         config.vocab_size,
         notes.status,
+        chat=Chat.of(s),
     )
     try:
         if s.overflow not in IN_PARTS:

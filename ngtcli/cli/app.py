@@ -52,7 +52,7 @@ COMMANDS = {
     "cache": ("All that is stored to be used again.", "cache:cache_app"),
     "presets": ("Presets: how a task is worded and set.", "about:presets_app"),
     "config": ("Settings and where they come from.", "about:config_app"),
-    "models": ("Models on this machine.", "about:models_app"),
+    "models": ("Models on this machine.", "models:models_app"),
     "help": (
         "Show a page of the manual, or list the pages: ngt help documents",
         "help:help_page",

@@ -22,7 +22,7 @@ from ngtcli.batch.output import FileOutput, StreamOutput, Written
 from ngtcli.batch.questions import LineAnswer, Question, Questions, Tasks, wording
 from ngtcli.cli.answer_report import copied
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
-from ngtcli.cli.notes import REPEATS, Notes, once, time_left
+from ngtcli.cli.notes import REPEATS, Notes, once
 from ngtcli.cli.options import (
     PresetOption,
     VerboseOption,
@@ -49,6 +49,7 @@ from ngtcli.errors import (
 from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json, to_json
+from ngtcli.system.progress import time_left
 from ngtcli.system.reading import identity
 from ngtcli.system.yaml_file import shown
 

@@ -5,15 +5,18 @@ are for many commands, and need not matter to each.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import typer
 
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import OF_OWN_ENGINE
 from ngtcli.config import SETTINGS, Setting, Settings
 from ngtcli.errors import UsageError
-from ngtcli.model_files.checkpoint import NEEDS, check_models, find
+from ngtcli.model_files.checkpoint import NEEDS, check_models, fetch
 from ngtcli.model_files.packages import require_for_weights
+from ngtcli.prompt.chat import Chat, try_chat
 
 LIVE, RECORD, REPLAY, SHAPE, QUALITY = "live", "record", "replay", "shape", "quality"
 Table = Mapping[str, tuple[str, ...]]
@@ -80,13 +83,14 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
     """
     needs = [part for part in NEEDS if part != "weights"] if dry else NEEDS
     check_models(settings.model, "" if dry else settings.draft_model, needs)
+    _try_chat(settings.model, Chat.of(settings))
     if dry or settings.engine == "vllm":
         return
     if settings.device not in ("auto", "cpu"):
         from ngtcli.system.machine import pick_device  # here: it loads torch
 
         pick_device(settings.device)
-    require_for_weights(settings.model, find(settings.model))
+    require_for_weights(settings.model, fetch(settings.model, ["config"]))
     neutral = Settings()
     if (settings.method, settings.background) == (neutral.method, neutral.background):
         return
@@ -99,6 +103,16 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
         method.check()
     if method.entry.costs:
         check_names(settings.background)
+
+
+@cache
+def _try_chat(model: str, chat: Chat) -> None:
+    """Raise what a prompt would, and tell which arguments of the chat template change nothing."""
+    if chat != Chat():
+        from ngtcli.model_files.pretrained import load_tokenizer  # here: it loads transformers
+
+        for words in try_chat(load_tokenizer(model), chat):
+            Notes().warn(words)
 
 
 def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:

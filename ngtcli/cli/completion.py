@@ -6,7 +6,6 @@ Where nothing is offered, the shell offers files.
 import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from pathlib import Path
 
 from ngtcli.config import Setting
 from ngtcli.prompt.preset import preset_files
@@ -35,11 +34,9 @@ def _methods(_: str) -> list[str]:
 
 def _models(incomplete: str) -> list[str]:
     """The built-in model, those in the hub's cache, and folders."""
-    from huggingface_hub.constants import HF_HUB_CACHE
+    from ngtcli.model_files.hub import cached_ids
 
-    found = islice(Path(HF_HUB_CACHE).glob("models--*"), _MOST)
-    ids = sorted(f.name.removeprefix("models--").replace("--", "/", 1) for f in found)
-    return ["builtin", *ids, *sorted(_folders(incomplete))]
+    return ["builtin", *cached_ids(_MOST), *sorted(_folders(incomplete))]
 
 
 def _backgrounds(_: str) -> list[str]:
@@ -50,6 +47,7 @@ def _backgrounds(_: str) -> list[str]:
 
 
 presets = _quietly(lambda _: preset_files())
+models = _quietly(_models)
 _OFFERED = {"methods": _methods, "models": _models, "backgrounds": _backgrounds}
 
 

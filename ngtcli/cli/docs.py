@@ -28,7 +28,7 @@ from ngtcli.documents.load import Document, Row, TokenCounter, survey
 from ngtcli.documents.passages import Cutting, place
 from ngtcli.documents.passages import passages as passages_of
 from ngtcli.errors import UsageError, counted
-from ngtcli.model_files.checkpoint import find
+from ngtcli.model_files.checkpoint import fetch, find
 from ngtcli.render.terminal import visible
 from ngtcli.system.json_form import json_key, to_json
 from ngtcli.system.reading import read_bounded
@@ -64,10 +64,8 @@ class _Counter:
 
     @property
     def key(self) -> str:
-        """What stands for the tokenizer in the cache: a hash of its files, if they are here."""
-        place = Path(find(self._model, needs=["tokenizer"]))
-        if not place.is_dir():
-            return self._tokenizer.fingerprint
+        """What stands for the tokenizer in the cache: a hash of its files."""
+        place = Path(fetch(self._model, ["tokenizer"]))
         digest = hashlib.sha256()
         for name in _TOKENIZER_FILES:
             if (place / name).is_file():
@@ -174,6 +172,8 @@ def docs_show(
         cutting = {SETTINGS[name].flag: name in flags for name in _CUT}
         refuse_with("docs show", cutting, "Give --passages, which shows them.")
     notes = Notes(verbose)
+    if not text:
+        find(settings.model, ["tokenizer"])  # a wrong name is told before documents are read
     loaded = read_documents([path], standard_input([path]), settings, notes)
     if text:
         print_line("\n\n".join(visible(d.text) for d in loaded.documents))

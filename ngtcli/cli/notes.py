@@ -20,6 +20,7 @@ from ngtcli.render.terminal import (
     wants_color,
 )
 from ngtcli.system import process
+from ngtcli.system.progress import BAR, progress_bar, time_left
 
 LONGEST_LINE = 2000  # characters of a line of an error; guess
 REPEATS = "it repeats itself"
@@ -50,7 +51,7 @@ class Notes:
             line = cut(reveal(one_line(message)), terminal_width(sys.stderr) - 1)
             _write((_WIPE if self._status else "") + line)
             self._status = True
-        elif self.verbose:
+        elif self.verbose and set(BAR).isdisjoint(message):
             self.say(message)
 
     def clear(self) -> None:
@@ -151,9 +152,6 @@ def pointed(text: str, place: int, before: int = 40, after: int = 14) -> list[st
     return [f"  {head}{rest}", " " * (2 + cell_len(head)) + "^"]
 
 
-_CELLS = 10  # of the bar: then the line stays below 60 columns
-
-
 class ReadingBar:
     """Called before each chunk with the tokens read and those of the prompt; shown by `notes`.
 
@@ -168,10 +166,9 @@ class ReadingBar:
         now = time.monotonic()
         rate = (read - self._read) / max(now - self._since, 1e-6) if read > self._read else 0.0
         self._read, self._since = read, now
-        if self._notes.wipes:
-            self._notes.status(reading_line(read, total, rate))
-        elif read == 0:
+        if read == 0 and not self._notes.wipes:
             self._notes.status(f"Reading the prompt: {counted(total, 'token')} …")
+        self._notes.status(reading_line(read, total, rate))
 
 
 def reading_line(read: int, total: int, rate: float) -> str:
@@ -180,20 +177,7 @@ def reading_line(read: int, total: int, rate: float) -> str:
     >>> reading_line(0, 94, 0.0), reading_line(12_288, 30_000, 850.0)
     ('Reading ░░░░░░░░░░ 0 of 94 tokens', 'Reading ████░░░░░░ 12k of 30k tokens, 850/s, 21 s left')
     """
-    full = _CELLS * read // max(total, 1)
-    bar = "█" * full + "░" * (_CELLS - full)
-    line = f"Reading {bar} {short(read)} of {short(total)} tokens"
+    line = f"Reading {progress_bar(read, total)} {short(read)} of {short(total)} tokens"
     if not rate:
         return line
     return f"{line}, {short(round(rate))}/s, {time_left((total - read) / rate)} left"
-
-
-def time_left(seconds: float) -> str:
-    """Seconds up to two minutes, then minutes, then hours.
-
-    >>> time_left(20.4), time_left(300), time_left(9000)
-    ('20 s', '5 min', '2.5 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, wraps
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +26,7 @@ from ngtcli.config import (
     settings_where,
     unknown_variables,
 )
-from ngtcli.errors import UsageError, counted
+from ngtcli.errors import InputError, UsageError, counted
 from ngtcli.model_files.card import load_card
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.system.storage import in_bounds
@@ -185,11 +186,26 @@ def _merged(layers: list[Layer]) -> Resolved:
     model = merge(layers).settings.model
     resolved = merge([*layers, load_card(model).settings])
     s = resolved.settings
+    s = replace(s, system=_text_of(s.system, s.max_mb)) if s.system else s
     in_bounds.hold_to(s.cache_mb * 1_000_000)
     models = [getattr(s, name) or "builtin" for name in settings_where(complete="models")]
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
-    return resolved
+    return replace(resolved, settings=s)
+
+
+def _text_of(given: str, max_mb: int) -> str:
+    """A text as it is given, or that of the file behind an @. Raises InputError."""
+    from ngtcli.documents.files import Reader  # here: few runs need it
+    from ngtcli.documents.text import Unreadable, decode_text, utf8
+
+    if not given.startswith("@"):
+        return utf8(given)
+    try:
+        return decode_text(Reader(max_mb).read(os.path.expanduser(given[1:])))
+    except Unreadable as error:
+        hint = "Name a file with text in it behind the @."
+        raise InputError(f"--system {given}: {error}", hint) from None
 
 
 def card_words(resolved: Resolved) -> str:

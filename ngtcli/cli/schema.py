@@ -52,7 +52,7 @@ def exit_codes() -> Schema:
 
 def _outputs() -> dict[str, dict[str, Any]]:
     """For each command its outputs by name: their types, or a schema that no type says."""
-    from ngtcli.cli import about, docs, trie
+    from ngtcli.cli import about, docs, models, trie
     from ngtcli.cli.answer_object import AnswerObject, FailedLineObject, LineObject
     from ngtcli.cli.answer_report import DryRunObject
     from ngtcli.cli.output import Place, Removed
@@ -104,7 +104,9 @@ def _outputs() -> dict[str, dict[str, Any]]:
         "presets show": {"preset": about.preset_schema()},
         "presets path": {"paths": list[str]},
         "config path": {"paths": list[str]},
-        "models list": {"models": list[about.Model]},
-        "models path": {"model_paths": about.ModelFolders},
+        "models list": {"models": list[models.Model]},
+        "models path": {"model_paths": models.ModelFolders},
+        "models pull": {"model": models.Model},
+        "models rm": removed,
         "env": {"env": about.env_schema()},
     }

@@ -18,6 +18,7 @@ from ngtcli.config import SETTINGS, Settings, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import InputError, NgtError, UsageError, counted, reason_of
+from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.terminal import one_line, visible
 from ngtcli.system.json_form import json_key, to_json
@@ -106,6 +107,7 @@ def trie_build(
     _check(kind, name, flags)
     settings = resolve(flags, preset, "summarize")[0].settings
     notes = Notes()
+    find(settings.model, ["tokenizer"])  # a wrong name is told before documents are read
     loaded = read_documents(paths, standard_input(paths), settings, notes)
     notes.status("Building …")
     tokenizer = load_tokenizer(settings.model)

@@ -15,7 +15,7 @@ from ngtcli.decode.memory_limits import memory_words
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import BUILTIN, find
+from ngtcli.model_files.checkpoint import BUILTIN, fetch
 from ngtcli.model_files.dtypes import name_of
 from ngtcli.model_files.gguf import source_of
 from ngtcli.model_files.packages import quantised_by, require_for_weights
@@ -57,7 +57,7 @@ def use_threads(wanted: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
-    """Reads the model `name` from its folder, or as a hub id, into a device's memory.
+    """Reads the model `name` from its folder into a device's memory.
 
     With a `way` its layers are quantised, by which 8-bit products are computed. Otherwise, with
     `packed`, they are packed on a CPU where that pays; `drafts`: drafts will be verified.
@@ -124,7 +124,7 @@ class _Checkpoint:
                         warn=slow,
                         progress=self.progress,
                     )
-                hf, report = read_checkpoint(self.path, config, layers, dtype)
+                hf, report = read_checkpoint(self.path, config, layers, dtype, self.progress)
             check_weights(self.name, report, self.warn)
             if layers is not None:
                 layers.finish(hf)
@@ -156,7 +156,7 @@ def load_model(
     num_draft: int | None = None,
     ready: Callable[[TargetModel], object] = lambda _: None,
 ) -> TargetModel:
-    """Load a model by folder, hub id or "builtin". Raises ModelError.
+    """Load a model by folder, hub id or "builtin"; it may be downloaded. Raises ModelError.
 
     `warn` is called for weights that the model does not use, tokens that it does not know and
     memory that does not suffice, `progress` for what takes long.
@@ -164,8 +164,9 @@ def load_model(
     `quantize` is "none" or "int8", as the setting. With `num_draft` the "auto" dtype is exact with
     drafts of so many nodes. `ready` is called with the model before that is found out.
     """
-    path, device, warn = find(name), pick_device(device), cache(warn)  # each line once
+    device, warn = pick_device(device), cache(warn)  # each line once
     way = int8_way(device) if quantize == "int8" else None
+    path = fetch(name, progress=progress)
     tokenizer = load_tokenizer(name)
     checkpoint = _Checkpoint(name, path, device, way, packed, drafts, warn, progress)
 
@@ -188,7 +189,7 @@ def load_model(
         model = load("auto" if stays else pick_dtype(dtype, device), warn)
     if source := source_of(path):
         computed = "" if way is None else "quantised to int8 and "
-        warn(f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}")
+        warn(f"{name} is a GGUF file {source.words}; {computed}computed in {name_of(model.dtype)}")
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0
     if known > model.vocabulary:
         warn(

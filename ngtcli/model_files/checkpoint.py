@@ -1,31 +1,38 @@
 """Find a model, by folder or hub id, and check it before anything large is imported.
 
 A hub id whose files are all in the local cache stands for their folder, without network. For any
-other the hub is queried once, for a few seconds, so that no download starts that must fail.
+other the hub is asked once, for a few seconds, so that what is wrong is told before documents are
+read. What is downloaded is a folder before anything loads it.
 """
 
 import difflib
 import json
 import os
-import re
-from collections.abc import Collection
-from functools import lru_cache
+from collections.abc import Callable, Collection
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ngtcli.errors import ModelError, UsageError
+from ngtcli.model_files.hub import (
+    PREFERRED,
+    ask,
+    cached_folder,
+    cached_ids,
+    download,
+    split_id,
+    weight_files,
+)
 from ngtcli.system.reading import read_bounded
 
 BUILTIN = "builtin"
 NEEDS = ("config", "weights", "tokenizer")
 BUILTIN_PATH = Path(__file__).parent.parent / "builtin" / "model"
-_HUB_WAIT_S = 5.0  # for the hub's answer; guess
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_MOST_NAMES = 2000  # models of the hub's cache that a name is compared with; guess
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*")
 _TOKENIZERS = (
     "tokenizer.json tokenizer.model vocab.json vocab.txt *.vocab *.tiktoken spiece.model"
     " sentencepiece*.model spm*.model tekken.json tokenizer_config.json merges.txt"
 ).split()
-GGUF_SOURCE = "gguf.json"  # in the folder that stands for a GGUF file: which one
 _PROJECTOR = "mmproj"  # begins the name of a GGUF file with a multimodal model's other part
 TEMPLATE_HINT = "Mend the chat template in the model's folder, or name another model (-m)."
 _TEMPLATE_BYTES = 10_000_000  # of the file that holds a template; guess, most have some thousand
@@ -33,12 +40,12 @@ HINT = "Give a folder with a transformers model, a GGUF file, a hub id, or -m bu
 
 
 def find(name: str, needs: Collection[str] = NEEDS, gguf: bool = True) -> str:
-    """The folder of the model `name`: a folder, "builtin", or a hub id in the local cache.
+    """The folder of the model `name`: a folder, "builtin", or ID[@REVISION] in the hub's cache.
 
-    For a hub id that must be downloaded it is the id; for a GGUF file, or a folder with one, it is
-    a folder of the cache. `needs`, a subset of NEEDS, is what a folder must contain; without `gguf`
-    such files are refused. Raises ModelError if there is no such folder, if it lacks a part, or if
-    the hub cannot be reached or does not have the model; UsageError for "".
+    For what must be downloaded, which `fetch` does, it is `name`; for a GGUF file, or a folder with
+    one, it is a folder of ngt's cache. `needs`, a subset of NEEDS, is what a folder must contain;
+    without `gguf` such files are refused. Raises ModelError if there is no such folder, if it lacks
+    a part, or if the hub cannot be reached or does not have the model; UsageError for "".
     """
     if not name:  # a path that is empty is the current folder
         raise UsageError("the model's name is empty", HINT)
@@ -61,10 +68,29 @@ def find(name: str, needs: Collection[str] = NEEDS, gguf: bool = True) -> str:
         raise ModelError(f"{name}: no such file", _near(path) or HINT)
     if name.lower() == BUILTIN:
         raise ModelError(f"{name}: no such model", f"Did you mean {BUILTIN}?")
-    is_path = name.startswith((".", "~", os.sep)) or name.count("/") > 1 or os.sep * 2 in name
-    if is_path or not _HUB_ID.fullmatch(name):
+    if not split_id(name)[0]:
         raise ModelError(f"{name}: no such folder", _near(path) or HINT)
-    return _from_hub(name)
+    return _from_hub(name, needs)
+
+
+def fetch(
+    name: str,
+    needs: Collection[str] = NEEDS,
+    progress: Callable[[str], None] = lambda _: None,
+    gguf: bool = True,
+) -> str:
+    """The folder of the model `name`; what it `needs` is downloaded where only the hub has it.
+
+    `progress` gets passing lines. Raises as `find`, and ModelError for a download that breaks off.
+    """
+    found = find(name, needs, gguf)
+    return found if os.path.isdir(found) else download(name, "weights" in needs, progress)
+
+
+def pull(name: str, progress: Callable[[str], None]) -> str:
+    """The folder of the hub's model `name` as it is there now, downloaded. Raises as `fetch`."""
+    _check_remote(name, NEEDS)
+    return download(name, True, progress)
 
 
 def check_models(model: str, draft_model: str = "", needs: Collection[str] = NEEDS) -> None:
@@ -121,7 +147,7 @@ def _gguf_file(name: str, path: Path) -> Path | None:
     if not os.path.isdir(path) or any(any(path.glob(one)) for one in WEIGHTS):
         return None
     found = sorted(p for p in path.glob("*.gguf") if not p.name.startswith(_PROJECTOR))
-    if len(found) > 1:
+    if len(found) > 1 and "-00001-of-" not in found[0].name:
         names = ", ".join(file.name for file in found)
         hint = f"Name one of them: -m {path / found[0].name}"
         raise ModelError(f"{name}: the folder has {len(found)} GGUF files: {names}", hint)
@@ -130,52 +156,67 @@ def _gguf_file(name: str, path: Path) -> Path | None:
 
 def _check_folder(name: str, folder: Path, needs: Collection[str] = NEEDS) -> None:
     """Raise ModelError if a part in `needs` is lacking."""
+    try:
+        names = [entry.name for entry in os.scandir(folder) if entry.is_file()]
+    except OSError:
+        names = []
+    _check_names(name, names, needs)
+    if "weights" in needs:
+        if lacking := sorted({*weight_files(folder, names)} - {*names}):
+            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+            what = f"{name}: the folder has no {lacking[0]}{more}, which its index of weights names"
+            raise ModelError(what, "Download them as well.")
+
+
+def _check_names(
+    name: str, names: Collection[str], needs: Collection[str], place: str = "the folder"
+) -> None:
+    """Raise ModelError if no file of a part in `needs` is among the `names` of a place's files."""
+    in_folder = place == "the folder"
+    weights = WEIGHTS if in_folder else PREFERRED
     for part, files, what, hint in (
         ("config", ["config.json"], "config.json", HINT),
-        ("weights", WEIGHTS, "weights (model.safetensors)", "Download them as well."),
+        ("weights", weights, "weights (model.safetensors)", "Download them as well."),
         ("tokenizer", _TOKENIZERS, "tokenizer (tokenizer.json)", "Download it as well."),
     ):
-        if part in needs and not any(p.is_file() for one in files for p in folder.glob(one)):
-            if part == "config" and (folder / "adapter_config.json").is_file():
+        if part in needs and not any(fnmatchcase(own, one) for one in files for own in names):
+            if part == "config" and "adapter_config.json" in names:
                 what += " (it holds an adapter)"
-            raise ModelError(f"{name}: the folder has no {what}", hint)
+            if not in_folder:
+                has_gguf = any(own.endswith(".gguf") for own in names)
+                hint = "Download a GGUF file (hf download ID FILE), give its path." * has_gguf
+            raise ModelError(f"{name}: {place} has no {what}", hint or HINT)
 
 
-def downloaded(name: str) -> str:
-    """The folder of a hub id in the local cache, "" if it is not there or not complete."""
-    import huggingface_hub
-    from huggingface_hub import errors
-
-    try:
-        folder = Path(huggingface_hub.snapshot_download(name, local_files_only=True))
-        _check_folder(name, folder)
-    except (OSError, ValueError, ModelError, errors.HfHubHTTPError):
-        return ""
-    return str(folder)
-
-
-@lru_cache(maxsize=8)
-def _from_hub(name: str) -> str:
-    """The folder of a hub id in the local cache, or else the id, if the hub has it."""
-    import huggingface_hub
-    from huggingface_hub import errors
-
-    if folder := downloaded(name):
+def _from_hub(name: str, needs: Collection[str]) -> str:
+    """The folder of a hub id in the local cache, or else the id, if the hub has what is needed."""
+    folder, is_whole = cached_folder(name)
+    if folder:
+        try:
+            _check_folder(name, Path(folder), needs)
+        except ModelError:
+            folder = ""
+    if folder and is_whole:
         return folder
-    close = difflib.get_close_matches(name.lower(), [BUILTIN], cutoff=0.7)
-    hint = f"Did you mean {BUILTIN}?" if close else _near(Path(name)) or HINT
-    here = " is not in the local cache, and"
-    try:
-        huggingface_hub.model_info(name, timeout=_HUB_WAIT_S)
-    except errors.OfflineModeIsEnabled:
-        raise ModelError(f"{name}{here} HF_HUB_OFFLINE is set", hint) from None
-    except errors.GatedRepoError:
-        hint = "Give it there, then log in: hf auth login"
-        raise ModelError(f"{name} asks for consent on the hub", hint) from None
-    except errors.RepositoryNotFoundError:
-        what = f"{name}: no such folder, and no such model on the hub"
-        raise ModelError(what, hint) from None
-    except Exception as error:  # networks fail in many ways
-        what = f"{name}: no such folder; it{here} the hub cannot be reached"
-        raise ModelError(f"{what} ({type(error).__name__})", hint) from None
+    if folder and isinstance(ask(name), ModelError):
+        return folder  # another program has read it without some file, which cannot be had
+    _check_remote(name, needs)
     return name
+
+
+def _check_remote(name: str, needs: Collection[str]) -> None:
+    """Raise ModelError where the hub has no such model, or one that lacks a part in `needs`."""
+    remote = ask(name)
+    if isinstance(remote, ModelError):
+        raise ModelError(str(remote), remote.hint or _near_model(name) or HINT)
+    _check_names(name, remote.sizes, needs, "its repository on the hub")
+
+
+def _near_model(name: str) -> str:
+    """A hint with the most similar name of a model that is here; "" if there is none."""
+    known = [BUILTIN, *cached_ids(_MOST_NAMES)]
+    by_name = {one.rpartition("/")[2].lower(): one for one in reversed(known)}
+    by_name |= {one.lower(): one for one in known}
+    wanted = split_id(name)[0].lower()
+    close = difflib.get_close_matches(wanted, by_name, n=1, cutoff=0.7)
+    return f"Did you mean {by_name[close[0]]}?" if close else _near(Path(name))

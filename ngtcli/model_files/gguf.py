@@ -1,150 +1,143 @@
 """GGUF files: all but their weights, as the files of a folder that loads as any model's does.
 
-A GGUF file holds configuration, tokenizer, chat template and weights. All but the weights is
-written once, as `transformers` reads it, to a folder of the cache; from then on the model has that
-folder, which needs neither torch nor the package gguf for a tokenizer. The weights stay in the
-file, from which weights/gguf_weights.py reads them.
+Configuration, tokenizer and chat template are written once, as `transformers` reads them, to a
+folder of the cache. The weights stay in the file, from which weights/gguf_weights.py reads them.
 """
 
 import json
-import math
 import os
 import shutil
+import struct
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from ngtcli.errors import ModelError, reason_of
-from ngtcli.model_files.checkpoint import GGUF_SOURCE
+from ngtcli.errors import ModelError
 from ngtcli.model_files.packages import require
-from ngtcli.model_files.pretrained import loading, transformers_quiet
-from ngtcli.system.json_form import from_json, to_json
-from ngtcli.system.storage import (
-    DamagedFileError,
-    home,
-    key_of,
-    mark_used,
-    private_folder,
-    read_json,
-    write_file,
-    write_json,
-)
+from ngtcli.model_files.pretrained import loading, read_object, transformers_quiet
+from ngtcli.system.json_form import from_json
+from ngtcli.system.storage import home, key_of, mark_used, private_folder, write_file
 
 _VERSION = 1  # raised where the files of a folder are made in another way
-_FOLDER = "gguf"  # of the cache
-_SOURCE_BYTES = 100_000  # of what says what the folder was made of; guess
 _MADE = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
-_OWN_DTYPES = {"F32": "float32", "F16": "float16"}  # of most weights; others are dequantised
+_AGAIN = "Download it again."
 # Tokens that end a turn, beside those that the metadata has ids of: of llama.cpp's list in
 # llama-vocab.cpp those that end nothing else in another family.
 _ENDS = {
     "<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<turn|>", "<|endoftext|>", "<|end_of_text|>",
     "<end_of_utterance>", "<|eom_id|>",
 }  # fmt: skip
-_END_IDS = ("eos", "eot", "eom")
-_NO_DECODERS = {"general", "t5", "umt5"}
-# Sizes that transformers 5.23 leaves as a class of configurations has them, in some families.
+# No decoders; and those of which transformers 5.23 leaves out weights or rotary parameters.
+_UNREAD = {"general", "tokenizer", "t5", "umt5", "gpt_oss", "gemma4"}
+# Sizes that it leaves as a class of configurations has them, in some families.
 _LEFT_OUT = {
     "attention.key_length": "head_dim",
     "attention.sliding_window": "sliding_window",
     "expert_feed_forward_length": "moe_intermediate_size",
 }
-_OWN_SIZES = ("gemma4",)  # which mean other things by these names
 _LAYERS_OF_27B = (46, 62)  # of Gemma 2 and 3, which scale attention in another way (llama.cpp)
-# The rotary scaling of Llama 3.1 to 3.3, of which a file has the factors and not the parameters.
-_LOW, _HIGH, _LLAMA3_CONTEXT = 1.0, 4.0, 8192  # the last in tokens
-_FACTORS = "rope_freqs.weight"
+FACTORS = "rope_freqs.weight"  # of rotary frequencies
+# Llama 3.1 to 3.3, of whose rotary scaling a file has the factors and not the parameters.
+_LLAMA3 = {
+    "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The GGUF `file` of a folder of the cache, and the `kinds` of its weights, most first."""
+    """The GGUF `file` of a folder of the cache, and what it holds, in `words`."""
 
     file: str
-    kinds: tuple[str, ...]
-
-    @property
-    def words(self) -> str:
-        """What it holds, and as what that is read."""
-        *first, last = self.kinds
-        kinds = f"{', '.join(first)} and {last}" if first else last
-        whole = self.kinds[0] in _OWN_DTYPES
-        return f"a GGUF file with weights in {kinds}" + ("" if whole else ", read as bfloat16")
+    words: str
 
 
 def source_of(folder: str | Path) -> Source | None:
     """What a folder that `unpacked` has made stands for; None for any other."""
     try:
-        told = read_json(Path(folder) / GGUF_SOURCE, _SOURCE_BYTES)["source"]
-        found: Source = from_json(Source, told)
+        found: Source = from_json(Source, read_object(Path(folder) / _MADE[0])["gguf"])
         return found
-    except (FileNotFoundError, DamagedFileError, KeyError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return None
 
 
 def unpacked(name: str, file: Path) -> str:
     """The folder of the cache with configuration and tokenizer of a GGUF file.
 
-    Raises ModelError for a file that cannot be read, of which the package gguf or `transformers`
-    does not know the architecture, and where the cache cannot be written to.
+    Raises ModelError for a file that cannot be read, without the package gguf, and for a cache that
+    cannot be written to.
     """
     file = file.resolve()
     with loading(name):
         about = file.stat()
     versions = _VERSION, metadata.version("transformers")
-    folder = home("cache") / _FOLDER / key_of(file, about.st_size, about.st_mtime_ns, *versions)
-    if source_of(folder) is None or not all((folder / made).is_file() for made in _MADE):
+    folder = home("cache") / "gguf" / key_of(file, about.st_size, about.st_mtime_ns, *versions)
+    if not all((folder / made).is_file() for made in _MADE):
         with loading(name), tempfile.TemporaryDirectory() as place:
-            source = _unpack(name, file, Path(place))
-            try:
-                private_folder(folder)
-                for made in _MADE:
-                    write_file(folder / made, partial(shutil.copyfile, Path(place) / made))
-                write_json(folder / GGUF_SOURCE, {"source": to_json(source)})
-            except OSError as error:
-                what = f"{name}: its tokenizer cannot be kept in {folder}: {reason_of(error)}"
-                raise ModelError(what, "Make room there, or set NGT_HOME.") from None
+            _unpack(name, file, Path(place))
+            private_folder(folder)
+            for made in _MADE:
+                write_file(folder / made, partial(shutil.copyfile, Path(place) / made))
     for made in _MADE:
         mark_used(folder / made)
     return os.path.realpath(folder)
 
 
-def _unpack(name: str, file: Path, place: Path) -> Source:
-    """Write the files of _MADE to a folder."""
-    require(f"{name}: reading a GGUF file", ["gguf"], "'ngtcli[gguf]'")
-    from gguf import GGUFReader
+def read_header(name: str, file: str) -> tuple[dict[str, Any], Any]:
+    """The metadata of a file, of each list of texts its length; and `GgufHeader` of `transformers`.
 
-    reader = GGUFReader(file)
-    value = partial(_value, reader)
-    if (parts := value("split.count", 0)) > 1:
+    Raises ModelError for a file that ends early, and without the package gguf, whose own reader
+    takes seconds for a vocabulary.
+    """
+    require(f"{name}: reading a GGUF file", ["gguf"], "'ngtcli[gguf]'")
+    from gguf.constants import GGML_QUANT_SIZES
+    from transformers.integrations.gguf import GgufHeader, read_gguf_metadata, reader
+
+    more = {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items() if sizes[0] > 1}
+    reader.GGML_BLOCK.update(more)  # it has no Q5_0, Q5_1, MXFP4
+    try:
+        told, header = read_gguf_metadata(file)[0], GgufHeader.from_file(file)
+    except struct.error as error:
+        what = f"{name}: the GGUF file is damaged or ends early ({error})"
+        raise ModelError(what, "Download it again.") from None
+    end = header.data_start + max((one.offset + one.nbytes for one in header.tensors), default=0)
+    if end > (size := os.path.getsize(file)):
+        what = f"{name}: the GGUF file ends early, after {size:,} of {end:,} bytes"
+        raise ModelError(what, "Download it again.")
+    return told, header
+
+
+def _unpack(name: str, file: Path, place: Path) -> None:
+    """Write the files of _MADE to a folder."""
+    told, header = read_header(name, str(file))
+    if (parts := told.get("split.count", 0)) > 1:
         hint = "Join them: llama-gguf-split --merge FIRST-PART WHOLE.gguf"
         raise ModelError(f"{name}: one of {parts} parts of a GGUF file", hint)
-    if value("tokenizer.ggml.model") in (None, "none", "no_vocab"):
-        hint = "Give another file of the model."
-        raise ModelError(f"{name}: the GGUF file has no tokenizer", hint)
+    if told.get("tokenizer.ggml.model") in (None, "none", "no_vocab"):
+        raise ModelError(f"{name}: the GGUF file has no tokenizer", "Give another file of it.")
+    from gguf import GGMLQuantizationType
+
     sizes = Counter[str]()
-    for tensor in reader.tensors:
-        if len(tensor.shape) > 1:
-            sizes[tensor.tensor_type.name] += int(tensor.n_elements)
-    kinds = tuple(kind for kind, _ in sizes.most_common()) or ("F32",)
-    config = _config(name, file, reader)
-    config.dtype = _OWN_DTYPES.get(kinds[0], "bfloat16")
-    (place / "config.json").write_text(config.to_json_string(), encoding="utf-8")
-    ends = {value(f"tokenizer.ggml.{end}_token_id") for end in _END_IDS} - {None}
+    for one in header.tensors:
+        if len(one.shape) > 1:
+            sizes[GGMLQuantizationType(one.ggml_type).name] += prod(one.shape)
+    kinds = [kind for kind, _ in sizes.most_common()]
+    dtype = {"F32": "float32", "F16": "float16"}.get(kinds[0], "bfloat16")
+    config = _config(name, file, told, header)
+    own = f", dequantised to {dtype}" if dtype == "bfloat16" else ""
+    config.gguf = {"file": str(file), "words": f"with weights in {' and '.join(kinds)}{own}"}
+    config.dtype = dtype
+    (place / _MADE[0]).write_text(config.to_json_string(), encoding="utf-8")
+    ends = {told.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom")} - {None}
     ends |= _write_tokenizer(file, place)
-    told = json.dumps({"eos_token_id": sorted(ends)} if ends else {})
-    (place / "generation_config.json").write_text(told, encoding="utf-8")
-    return Source(str(file), kinds)
-
-
-def _value(reader: Any, key: str, default: Any = None) -> Any:
-    field = reader.get_field(key)
-    return default if field is None else field.contents()
+    generation = json.dumps({"eos_token_id": sorted(ends)} if ends else {})
+    (place / _MADE[1]).write_text(generation, encoding="utf-8")
 
 
 def _write_tokenizer(file: Path, place: Path) -> set[int]:
@@ -153,82 +146,67 @@ def _write_tokenizer(file: Path, place: Path) -> set[int]:
 
     architecture, parts, told = get_gguf_tokenizer(str(file))
     backend, more = convert_gguf_tokenizer(architecture, parts)
+    state = json.loads(backend.to_str())  # it may have an end token of GPT-2 that the file has not
+    state["added_tokens"] = [
+        one for one in state["added_tokens"] if one["id"] < len(parts["tokens"])
+    ]
+    backend = type(backend).from_str(json.dumps(state))
     made = transformers_quiet().TokenizersBackend(tokenizer_object=backend, **told, **more)
     made.save_pretrained(place, save_jinja_files=False)
     known = made.added_tokens_decoder.items()
     return {i for i, token in known if token.special and token.content in _ENDS}
 
 
-def _config(name: str, file: Path, reader: Any) -> Any:
-    """The configuration, with what `transformers` leaves out of it: rotary scaling, windows."""
-    transformers = transformers_quiet()
-    from transformers.modeling_gguf_pytorch_utils import (
-        GGUF_SUPPORTED_ARCHITECTURES,
-        load_gguf_checkpoint,
-    )
+def _config(name: str, file: Path, told: Mapping[str, Any], header: Any) -> Any:
+    """The configuration, with what `transformers` leaves out of it. Raises ModelError."""
+    from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 
-    architecture = _value(reader, "general.architecture", "")
-    try:
-        values = load_gguf_checkpoint(str(file))["config"]
-    except ValueError as error:
-        if "not supported" not in str(error):
-            raise
-        known = sorted({*GGUF_SUPPORTED_ARCHITECTURES} - _NO_DECODERS)
-        what = f"{name}: transformers reads no GGUF file of the architecture {architecture}"
-        raise ModelError(what, f"It reads those of {', '.join(known)}.") from None
-    config = transformers.AutoConfig.for_model(**values)
-    value = partial(_value, reader)
-    for key, own in _LEFT_OUT.items():
-        told = value(f"{architecture}.{key}")
-        if told and hasattr(config, own) and architecture not in _OWN_SIZES:
-            setattr(config, own, told)
-    if hasattr(config, "query_pre_attn_scalar"):
-        by_heads = config.num_hidden_layers in _LAYERS_OF_27B
-        width = config.hidden_size // config.num_attention_heads
-        config.query_pre_attn_scalar = width if by_heads else config.head_dim
+    own = header.architecture
+    known = sorted({*GGUF_SUPPORTED_ARCHITECTURES} - _UNREAD)
+    if own.replace("-", "_").replace("moe", "_moe") not in known:
+        what = f"{name}: GGUF files of the architecture {own} are not read"
+        raise ModelError(what, f"These are: {', '.join(known)}.")
+    config = transformers_quiet().AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+    for key, size in _LEFT_OUT.items():
+        if (found := told.get(f"{own}.{key}")) and hasattr(config, size):
+            setattr(config, size, found)
+    if own.startswith("gemma") and config.num_hidden_layers in _LAYERS_OF_27B:
+        config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
     if rope := getattr(config, "rope_parameters", None):
         rope = rope.get("full_attention", rope)
-        rope |= _scaling(name, architecture, reader, rope.get("rope_theta", 0.0))
+        kind = told.get(f"{own}.rope.scaling.type")
+        more = {
+            "rope_theta": told.get(f"{own}.rope.freq_base"),
+            "rope_type": kind if kind in ("linear", "yarn") else None,
+            "factor": told.get(f"{own}.rope.scaling.factor"),
+            "original_max_position_embeddings": told.get(
+                f"{own}.rope.scaling.original_context_length"
+            ),
+        }
+        rope |= {key: value for key, value in more.items() if value}
+        _add_factors(name, config, header)
     return config
 
 
-def _scaling(name: str, architecture: str, reader: Any, base: float) -> dict[str, Any]:
-    """The rotary parameters of a file beside the base; raises ModelError for what has none."""
-    value = partial(_value, reader)
-    about = f"{architecture}.rope.scaling"
-    kind, factor = value(f"{about}.type"), value(f"{about}.factor")
-    if kind in ("linear", "yarn") and factor:
-        length = value(f"{about}.original_context_length")
-        told = {"rope_type": kind, "factor": float(factor)}
-        return told | ({"original_max_position_embeddings": length} if length else {})
-    stored = {tensor.name: tensor.data for tensor in reader.tensors}
-    if architecture == "llama" and _FACTORS in stored:
-        factors = stored[_FACTORS].tolist()
-        if all(
-            math.isclose(one, other, rel_tol=1e-3)
-            for one, other in zip(factors, _llama3_factors(base, factors), strict=True)
-        ):
-            return {
-                "rope_type": "llama3",
-                "factor": float(round(max(factors), 3)),
-                "low_freq_factor": _LOW,
-                "high_freq_factor": _HIGH,
-                "original_max_position_embeddings": _LLAMA3_CONTEXT,
-            }
-    elif not any(one.startswith("rope_factors_") for one in stored):
-        return {}
+def _add_factors(name: str, config: Any, header: Any) -> None:
+    """Give the configuration the parameters of Llama 3, where the file's rotary factors are its.
+
+    Raises ModelError where they are others.
+    """
+    import numpy as np  # here: light commands import this file
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    stored = [one for one in header.tensors if one.name.startswith(("rope_freqs", "rope_factors"))]
+    if not stored:
+        return
+    if config.model_type == "llama" and stored[0].name == FACTORS:
+        place, count = header.data_start + stored[0].offset, prod(stored[0].shape)
+        factors = np.fromfile(header.path, np.float32, count, offset=place)
+        rope = config.rope_parameters
+        rope |= _LLAMA3 | {"factor": float(round(factors.max(), 3))}
+        made = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")[0].numpy()
+        plain = rope["rope_theta"] ** -(np.arange(count) / count)
+        if made.shape == plain.shape and np.allclose(plain / made, factors, rtol=1e-3):
+            return
     hint = "Name the folder or hub id of the model that it was made of."
     raise ModelError(f"{name}: transformers has no place for its rotary factors", hint)
-
-
-def _llama3_factors(base: float, factors: Sequence[float]) -> list[float]:
-    """By how much Llama 3.1 divides each rotary frequency; the largest factor is told.
-
-    The formula is that of `_compute_llama3_parameters` in transformers' modeling_rope_utils.py.
-    """
-    made = []
-    for i in range(len(factors)):
-        wave = 2 * math.pi * base ** (i / len(factors))
-        smooth = min(max((_LLAMA3_CONTEXT / wave - _LOW) / (_HIGH - _LOW), 0.0), 1.0)
-        made.append(1 / ((1 - smooth) / max(factors) + smooth))
-    return made

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import GGUF_SOURCE, HINT, find
+from ngtcli.model_files.checkpoint import HINT, fetch
 from ngtcli.system.process import without_collection
 from ngtcli.system.reading import read_bounded
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -55,8 +55,8 @@ _NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, 1.0, [], {})
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model, without the model. Raises ModelError."""
-    path = find(name, needs=["tokenizer"])
+    """The tokenizer of a model, without the model; it may be downloaded. Raises ModelError."""
+    path = fetch(name, ["tokenizer"])
     with loading(name):
         kind = getattr(transformers_quiet(), tokenizer_class(path) or "AutoTokenizer")
         return Tokenizer(kind.from_pretrained(path, trust_remote_code=False))
@@ -65,14 +65,12 @@ def load_tokenizer(name: str) -> Tokenizer:
 def tokenizer_class(path: str) -> str:
     """The class that AutoTokenizer chooses for a folder; "" if `_CHOICES` does not decide it."""
     folder = Path(path)
-    if (folder / GGUF_SOURCE).is_file():
-        return "TokenizersBackend"  # the class that wrote it
     if not (folder.is_absolute() and metadata.version("transformers").startswith(_CHOSEN_IN)):
         return ""  # AutoTokenizer takes some short relative paths for well-known hub ids
-    config, about = (
-        read_object(folder / "config.json"),
-        read_object(folder / "tokenizer_config.json"),
-    )
+    config = read_object(folder / "config.json")
+    if "gguf" in config:
+        return "TokenizersBackend"  # the class that wrote it
+    about = read_object(folder / "tokenizer_config.json")
     named = about.get("tokenizer_class")
     chosen = _CHOICES.get((str(config.get("model_type")), str(named).removesuffix("Fast")), "")
     foreign = "auto_map" in about or {"auto_map", "tokenizer_class", "model_name"} & set(config)
@@ -91,7 +89,7 @@ def load_config(name: str) -> Any:
 
     Where that gives the same values it is read as plain JSON: the library's class imports torch.
     """
-    path = find(name, needs=["config"])
+    path = fetch(name, ["config"])
     values = read_object(Path(path) / "config.json")
     if _is_plain(values):
         return SimpleNamespace(**values)

@@ -17,9 +17,10 @@ _FOLDER = "quantized"  # of the cache
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Quantised weights of the checkpoint in `folder`, and the bytes of their file."""
+    """Quantised weights of the checkpoint in `folder`, their file and its bytes."""
 
     folder: str
+    file: Path
     bytes: int
 
 
@@ -55,7 +56,7 @@ def kept() -> Iterator[Kept]:
     for path in kept_folder().glob("*.safetensors"):
         try:
             folder = parse_json(read_header(path)[0]["about"], dict)["folder"]
-            found.append(Kept(str(folder), path.stat().st_size))
+            found.append(Kept(str(folder), path, path.stat().st_size))
         except (OSError, DamagedFileError, KeyError):
             continue  # it is made again
     yield from sorted(found, key=lambda one: one.folder)

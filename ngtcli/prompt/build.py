@@ -13,10 +13,11 @@ from operator import itemgetter
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
-from ngtcli.prompt.chat import render
+from ngtcli.prompt.chat import Chat, Rendered, check_chat, render
 from ngtcli.prompt.preset import Preset
 from ngtcli.retrieve.ranking import Excerpt, Scores
 from ngtcli.system.json_form import json_key, json_property
+from ngtcli.tokens.control import Spans
 from ngtcli.tokens.tokenizer import Tokenizer
 
 Status = Callable[[str], None]
@@ -124,17 +125,28 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The user's message and the span of each document in it; no spans if one is not in it."""
+    """The user's message and the span of each document in it; no spans if one is not in it.
+
+    `given` are documents as (name, text) that the chat template is given beside it.
+    """
 
     text: str
     documents: tuple[tuple[int, int], ...]
+    given: tuple[tuple[str, str], ...] = ()
+    chat: Chat = Chat()
+
+    @property
+    def whole(self) -> str:
+        """All texts that are rendered."""
+        given = (part for document in self.given for part in document)
+        return "\n".join(filter(None, (self.chat.system, *given, self.text)))
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """The parts of a prompt; `context` positions in all, `answer` of them for the answer.
 
-    `status` gets lines on how much is read.
+    `status` gets lines on how much is read. `chat` is for the chat template.
     """
 
     preset: Preset
@@ -146,6 +158,7 @@ class Task:
     vocabulary: int = 0
     status: Status = lambda _: None
     summary: str = ""
+    chat: Chat = Chat()
 
     @property
     def answer_room(self) -> int:
@@ -159,30 +172,33 @@ class Task:
 
     def message(self, documents: Sequence[Document]) -> Message:
         """The user's message: the preset's template with documents, question and summary."""
+        values = {"documents": "", "question": self.question, "summary": self.summary}
+        if self.chat.documents:
+            given = tuple((d.name, d.text.strip()) for d in documents)
+            return Message(fill(self.preset.template, values).strip(), (), given, self.chat)
         form = self.preset.document if len(documents) == 1 else self.preset.titled_document
         parts: list[str] = []
         spans: list[tuple[int, int]] = []
         at = 0
         for i, document in enumerate(documents, 1):
             body = document.text.strip()
-            values = {"name": document.name, "text": body, "index": str(i)}
-            if (start := _place(form, "text", values)) is not None:
+            own = {"name": document.name, "text": body, "index": str(i)}
+            if (start := _place(form, "text", own)) is not None:
                 spans.append((at + start, at + start + len(body)))
-            parts.append(fill(form, values))
+            parts.append(fill(form, own))
             at += len(parts[-1]) + len(self.preset.separator)
-        joined = self.preset.separator.join(parts)
-        values = {"documents": joined, "question": self.question, "summary": self.summary}
+        values["documents"] = self.preset.separator.join(parts)
         first = _place(self.preset.template, "documents", values)
         text = fill(self.preset.template, values)
         if first is None or len(spans) < len(documents):
-            return Message(text, ())
-        return Message(text, tuple((first + a, first + b) for a, b in spans))
+            return Message(text, (), chat=self.chat)
+        return Message(text, tuple(_shifted(spans, first)), chat=self.chat)
 
     def build(self, documents: Sequence[Document]) -> Prompt:
         """The prompt with these documents, in the model's chat format if it has one.
 
-        Raises ModelError if the chat template fails, if there are no tokens, and, unless
-        `vocabulary` is 0, for ids that are not below it.
+        Raises as `code`, and ModelError if there are no tokens and, unless `vocabulary` is 0, for
+        ids that are not below it.
         """
         text, ids, spans = code(self.message(documents), self.tokenizer)
         if not ids:
@@ -211,35 +227,43 @@ def _place(template: str, name: str, values: Mapping[str, str]) -> int | None:
 def code(message: Message, tokenizer: Tokenizer) -> tuple[str, list[int], list[tuple[int, int]]]:
     """The message in the model's chat format, if any, its ids, and the documents' spans of them.
 
-    There are no spans if they are not known. Raises ModelError.
+    Without a chat format the system text stands before it. There are no spans if they are not
+    known. Raises ModelError as `render`, UsageError as `check_chat`.
     """
+    chat = message.chat
+    check_chat(tokenizer, chat)
     if tokenizer.has_chat_template:
-        chat = render(tokenizer.backend, message.text)
-        text, (first, last) = chat.text, chat.message
-        coded = tokenizer.locate(text, template=chat.template)
-        if text[first:last] == message.text:
-            shift = first
-        elif text[first:last] == message.text.strip():
-            shift = first + len(message.text.lstrip()) - len(message.text)
-        else:  # the template changed the text
-            return text, coded.ids, []
+        rendered = render(tokenizer.backend, message.text, chat, message.given)
+        text, places = rendered.text, rendered.documents or _places(message, rendered)
+        coded = tokenizer.locate(text, template=rendered.template)
     else:
-        text, shift = message.text + "\n\n", 0
+        head = f"{chat.system}\n\n" if chat.system else ""
+        text, places = f"{head}{message.text}\n\n", _shifted(message.documents, len(head))
         coded = tokenizer.locate(text, special=True)
     starts = coded.starts
-    spans = [
-        (bisect_left(starts, first + shift), bisect_left(starts, last + shift))
-        for first, last in message.documents
-    ]
+    spans = [(bisect_left(starts, first), bisect_left(starts, last)) for first, last in places]
     return text, coded.ids, spans if starts else []
 
 
+def _places(message: Message, rendered: Rendered) -> Spans:
+    """The spans of the documents in the rendered message; none if the template changed it."""
+    first, last = rendered.message
+    shown, own = rendered.text[first:last], message.text
+    if shown not in (own, own.strip()):
+        return ()
+    return _shifted(message.documents, first - (len(own) - len(own.lstrip())) * (shown != own))
+
+
+def _shifted(spans: Spans, by: int) -> Spans:
+    return [(first + by, last + by) for first, last in spans]
+
+
 def look_alikes(
-    documents: Sequence[Document], question: str, tokenizer: Tokenizer
+    documents: Sequence[Document], question: str, tokenizer: Tokenizer, system: str = ""
 ) -> Iterator[str]:
     """A sentence per text that contains the name of a control token of the model."""
     texts = [(d.name, f"{d.name}\n{d.text}") for d in documents]
-    for name, text in [*texts, ("the question", question)]:
+    for name, text in [*texts, ("the question", question), ("the system text", system)]:
         if found := tokenizer.control.first_in(text):
             yield (
                 f"{name} holds text that looks like the model's control tokens ({found}):"

@@ -1,85 +1,260 @@
 """A message in a model's chat format, and which parts of it the template wrote.
 
-The template is also rendered with a placeholder: what is around the placeholder is the template's,
-and all else is text, even if the template trimmed, escaped or repeated it.
+The template is first rendered with a placeholder for each text: what is around the placeholders is
+the template's, and all else is text, even if the template trimmed, escaped or repeated it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ngtcli.errors import ModelError
+from ngtcli.config import Settings, arguments_of
+from ngtcli.documents.text import utf8
+from ngtcli.errors import ModelError, UsageError
 from ngtcli.model_files.checkpoint import TEMPLATE_HINT
 from ngtcli.system.sandbox import BoundError, bounded
+from ngtcli.tokens.tokenizer import Tokenizer
 
-# Digits, since no filter of a template changes them.
-_PLACEHOLDER = "730281946572"
+# Digits, since no filter of a template changes them; those in the middle number the text.
+_PLACEHOLDER = "7302{:07d}9"
+_PLACES = re.compile(r"7302(\d{7})9")
+# Numbers of texts: the message's, the system text's, and of each document its name's and text's.
+_NONE, _MESSAGE, _SYSTEM, _DOCUMENTS = -1, 0, 1, 2
+_ROLES = {_SYSTEM: "system", _MESSAGE: "user"}
 # A template's program: real ones take milliseconds and some thousand characters; guesses.
 _SECONDS = 5.0
 _MEGABYTES = 256
-_LONGEST = 1_000_000  # characters around the copies of a message
-_COPIES = 8  # of a message, for each of which there is memory
+_LONGEST = 1_000_000  # characters around the copies of the texts
+_COPIES = 8  # of the texts, for each of which there is memory
 # How a template that takes no list of parts writes one.
 _SPELLED_OUT = ("'text': '", '"text": "')
 Content = str | list[dict[str, str]]
-_FORMS: tuple[Callable[[str], Content], ...] = (str, lambda text: [{"type": "text", "text": text}])
+Form = Callable[[str], Content]
+_FORMS: tuple[Form, ...] = (str, lambda text: [{"type": "text", "text": text}])
+Texts = Mapping[int, str]  # by their numbers
+Frame = list[tuple[str, int]]  # what the template wrote, and which text is behind it; last _NONE
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """What the chat template is given beside the message; `template` names one of several.
+
+    `arguments` are KEY=VALUE texts, which `arguments_of` makes variables of the template. With
+    `documents` it is given those, too, and places them; else they stand in the message.
+    """
+
+    system: str = ""
+    template: str = ""
+    arguments: tuple[str, ...] = ()
+    documents: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Chat":
+        """As the settings have it."""
+        s = settings
+        return cls(s.system.strip(), s.chat_template, s.template_arg, s.template_documents)
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags of what a template may not take."""
+        names = "--system", "--template-arg", "--template-documents"
+        given = self.system, self.arguments, self.documents
+        return [name for name, value in zip(names, given, strict=True) if value]
+
+
+_PLAIN = Chat()
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A rendered chat: its text, the spans that the template wrote, and the first other span."""
+    """A rendered chat: its text, the spans that the template wrote, and the first of the message.
+
+    `documents` are the first spans of the texts of those that the template was given.
+    """
 
     text: str
-    template: tuple[tuple[int, int], ...]
-    message: tuple[int, int]
+    template: tuple[Span, ...]
+    message: Span
+    documents: tuple[Span, ...] = ()
 
 
-def render(backend: Any, message: str) -> Rendered:
+def check_chat(tokenizer: Tokenizer, chat: Chat) -> None:
+    """Raise UsageError for what the templates of this tokenizer cannot be given."""
+    backend, names = tokenizer.backend, _names(tokenizer.backend)
+    if not tokenizer.has_chat_template and (chat.template or chat.documents):
+        flag = "--chat-template" if chat.template else "--template-documents"
+        raise UsageError("the model has no chat template", f"Leave {flag} out.")
+    if chat.template and chat.template not in names:
+        hint = f"Choose from {', '.join(names)}." if names else "It has one: leave the name out."
+        raise UsageError(f"the model has no chat template {chat.template!r}", hint)
+    if names and not chat.template and "default" not in names:
+        what = "the model has several chat templates, none of which is the default"
+        raise UsageError(what, f"Choose from {', '.join(names)} with --chat-template.")
+    if not chat.arguments:
+        return
+    taken = {"messages", *inspect.signature(backend.apply_chat_template).parameters}
+    for key, value in arguments_of(chat.arguments).items():
+        if key in taken:
+            raise UsageError(f"template_arg {key} is what ngt itself gives", "Leave it out.")
+        if tokenizer.has_control(utf8(json.dumps(value, ensure_ascii=False))):
+            what = f"template_arg {key} holds a control token of the model"
+            raise UsageError(what, "Take it out: only the template itself writes them.")
+
+
+def try_chat(tokenizer: Tokenizer, chat: Chat) -> Iterator[str]:
+    """A sentence for each argument that changes nothing in a prompt of short texts.
+
+    Raises UsageError as `check_chat`, ModelError as `render`.
+    """
+    check_chat(tokenizer, chat)
+
+    def rendered(chat: Chat) -> str:
+        return render(tokenizer.backend, "1", chat, [("1", "1")] * chat.documents).text
+
+    whole = rendered(chat) if tokenizer.has_chat_template else ""
+    for argument in chat.arguments:
+        others = tuple(other for other in chat.arguments if other is not argument)
+        try:
+            same = not whole or rendered(replace(chat, arguments=others)) == whole
+        except ModelError:  # it is needed
+            same = False
+        if same:
+            key = argument.partition("=")[0]
+            yield f"--template-arg {key} changes nothing in the prompt of this model"
+
+
+def render(
+    backend: Any, message: str, chat: Chat = _PLAIN, documents: Sequence[tuple[str, str]] = ()
+) -> Rendered:
     """The chat with `message` as the user's turn, up to the start of the assistant's.
 
-    Raises ModelError if the template fails, omits the message, or writes other text around this
-    message than around the placeholder, so that text and template cannot be distinguished.
+    `documents` are given to the template as (name, text). Raises ModelError if the template fails,
+    omits the message, the system text or a document, or writes other text around these than around
+    the placeholders, so that text and template cannot be distinguished.
     """
-    form, pieces = _frame(backend)
-    text = _apply(backend, form(message))
-    # The copies of the message between the pieces have one length, if the template adds no more.
-    length = max(0, len(text) - sum(map(len, pieces))) // (len(pieces) - 1)
-    start = len(pieces[0])
-    shown, own = text[start : start + length], message.strip()
-    at = shown.find(own)
-    more = at >= 0 and (shown[:at] + shown[at + len(own) :]).strip()  # the placeholder got none
-    if shown.join(pieces) != text or more:
-        raise ModelError("the chat template depends on the text that it is given", TEMPLATE_HINT)
-    spans, at = [], 0
-    for piece in pieces:
-        spans.append((at, at + len(piece)))
-        at += len(piece) + length
-    return Rendered(text, tuple(spans), (start, start + length))
+    own = [(_SYSTEM, chat.system)] if chat.system else []
+    others = enumerate((text for pair in documents for text in pair), _DOCUMENTS)
+    texts = dict([(_MESSAGE, message), *own, *others])
+    try:
+        form, frame = _frame(backend, chat, texts)
+        text = _apply(backend, chat, texts, form)
+        shown: Texts = texts
+        if _filled(frame, shown)[0] != text:
+            shown, text = _as_written(backend, chat, texts, form, frame)
+    except ModelError as error:
+        if not chat.flags:
+            raise
+        render(backend, message, Chat(template=chat.template))  # else this is what fails
+        names = _names(backend)
+        other = f" Or choose from {', '.join(names)} with --chat-template." if names else ""
+        hint = f"It takes a message without {' and '.join(chat.flags)}.{other}"
+        raise ModelError(str(error), hint) from error
+    spans = _filled(frame, shown)[1]
+    ends = [0, *(end for _, end in spans)]
+    written = tuple((end, start) for end, (start, _) in zip(ends, spans, strict=False))
+    first = {n: span for (_, n), span in zip(reversed(frame), reversed(spans), strict=True)}
+    given = tuple(first[_DOCUMENTS + 2 * i + 1] for i in range(len(documents)))
+    return Rendered(text, written, first[_MESSAGE], given)
 
 
-def _frame(backend: Any) -> tuple[Callable[[str], Content], list[str]]:
-    """The form of content that the template takes, and its text before, between and after it."""
+def _frame(backend: Any, chat: Chat, numbers: Texts) -> tuple[Form, Frame]:
+    """The form of content that the template takes, and what it writes around the texts."""
     failure: ModelError | None = None
     for form in _FORMS:
         try:
-            pieces = _apply(backend, form(_PLACEHOLDER)).split(_PLACEHOLDER)
+            text = _apply(backend, chat, {n: _PLACEHOLDER.format(n) for n in numbers}, form)
         except ModelError as error:
             if isinstance(error.__cause__, BoundError):
                 raise
             failure = failure or error
             continue
-        if len(pieces) > 1 and not pieces[0].endswith(_SPELLED_OUT):
-            return form, pieces
-    raise failure or ModelError("the chat template leaves the text out", TEMPLATE_HINT)
+        parts = _PLACES.split(text)
+        frame = [*zip(parts[::2], map(int, parts[1::2]), strict=False), (parts[-1], _NONE)]
+        found = {n for piece, n in frame if not (n in _ROLES and piece.endswith(_SPELLED_OUT))}
+        missing = next((n for n in numbers if n not in found and _is_needed(n)), None)
+        if missing is None:
+            return form, frame
+        what = {_MESSAGE: "the text", _SYSTEM: "the system text"}.get(missing, "documents")
+        failure = failure or ModelError(f"the chat template leaves {what} out", TEMPLATE_HINT)
+    assert failure is not None
+    raise failure
 
 
-def _apply(backend: Any, content: Content) -> str:
+def _is_needed(number: int) -> bool:
+    """Whether a template must write the text of that number: all but the names of documents."""
+    return number < _DOCUMENTS or (number - _DOCUMENTS) % 2 == 1
+
+
+def _as_written(
+    backend: Any, chat: Chat, texts: Texts, form: Form, frame: Frame
+) -> tuple[Texts, str]:
+    """The texts as the template writes them, and the chat.
+
+    One text after another takes its placeholder's place. Its copies have one length, if the
+    template adds no more. Raises ModelError for another chat than the frame with these texts.
+    """
+    given = {number: _PLACEHOLDER.format(number) for number in texts}
+    shown = dict(given)
+    before, spans = _filled(frame, shown)
+    for number, text in texts.items():
+        places = [span for (_, n), span in zip(frame, spans, strict=True) if n == number]
+        if not places:
+            continue
+        given[number] = text
+        whole = _apply(backend, chat, given, form)
+        start, end = places[0]
+        end = max(start, end + (len(whole) - len(before)) // len(places))
+        shown[number], own = whole[start:end], text.strip()
+        head, found, tail = shown[number].partition(own) if own else ("", True, shown[number])
+        before, spans = _filled(frame, shown)
+        more = found and (head + tail).replace("\\", "").strip()  # beside what JSON escapes
+        if before != whole or more:  # the placeholder got no more
+            what = "the chat template depends on the text that it is given"
+            raise ModelError(what, TEMPLATE_HINT)
+    return shown, before
+
+
+def _filled(frame: Frame, texts: Texts) -> tuple[str, list[Span]]:
+    """The chat with these texts in their places, and the span of each; the last one is empty."""
+    parts: list[str] = []
+    spans: list[Span] = []
+    at = 0
+    for piece, number in frame:
+        text = texts.get(number, "")
+        parts += piece, text
+        at += len(piece) + len(text)
+        spans.append((at - len(text), at))
+    return "".join(parts), spans
+
+
+def _names(backend: Any) -> list[str]:
+    """The names of the templates, where there are several."""
+    templates = getattr(backend, "chat_template", None)
+    return sorted(templates) if isinstance(templates, dict) else []
+
+
+def _apply(backend: Any, chat: Chat, texts: Texts, form: Form) -> str:
     """The rendered chat of one user's turn. Raises ModelError with the template's message."""
-    size = len(content if isinstance(content, str) else content[0]["text"])
-    turn = [{"role": "user", "content": content}]
+    turns = [{"role": r, "content": form(texts[n])} for n, r in _ROLES.items() if n in texts]
+    options = arguments_of(chat.arguments)
+    if chat.template:
+        options["chat_template"] = chat.template
+    if max(texts) >= _DOCUMENTS:
+        numbered = "doc_id" in str(backend.chat_template)  # Granite's; Command R's write all keys
+        options["documents"] = [
+            ({"doc_id": i} if numbered else {}) | {"title": texts[n], "text": texts[n + 1]}
+            for i, n in enumerate(range(_DOCUMENTS, max(texts), 2), 1)
+        ]
+    size = sum(map(len, texts.values()))
     try:
         text: str = bounded(
-            lambda: backend.apply_chat_template(turn, tokenize=False, add_generation_prompt=True),
+            lambda: backend.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=True, **options
+            ),
             seconds=_SECONDS,
             megabytes=_MEGABYTES + 4 * _COPIES * size // 1_000_000,
         )
@@ -88,4 +263,4 @@ def _apply(backend: Any, content: Content) -> str:
     except (Exception, BoundError) as error:  # a template is a program and can raise anything
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"the chat template fails: {lines[0]}", TEMPLATE_HINT) from error
-    return text
+    return utf8(text)

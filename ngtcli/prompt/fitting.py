@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from ngtcli.errors import ContextOverflowError, counted, short
 from ngtcli.prompt.build import Cut, Prompt, Task, code
+from ngtcli.prompt.chat import Chat
 from ngtcli.tokens.control import Coded
 from ngtcli.tokens.tokenizer import LONG, piece_end
 
@@ -122,9 +123,9 @@ def whole_prompt(task: Task) -> Prompt | str:
     """The prompt with all documents; if that is far too long, its number of tokens in words."""
     characters = sum(len(d.text) for d in task.documents)
     limit = _near(max(task.context, _EXACT))
-    if characters > limit or characters + len(task.frame.text) > limit:
+    if characters > limit or characters + len(task.frame.whole) > limit:
         # The frame is made last, or not at all: for many documents that takes longer than to count.
-        texts = (task.frame.text if d is None else d.text for d in (*task.documents, None))
+        texts = (task.frame.whole if d is None else d.text for d in (*task.documents, None))
         if Reading(task, characters).count(texts, limit) > limit:
             return f"more than {limit}"
     return task.build(task.documents)
@@ -178,7 +179,7 @@ def _cuts(task: Task, prompt: Prompt, kept: Sequence[int]) -> Iterator[Cut]:
 def frame_tokens(task: Task) -> int:
     """The number of tokens of the prompt without documents' texts. Raises ContextOverflowError."""
     frame = task.frame
-    if Reading(task, len(frame.text)).count([frame.text], 2 * task.room) > 2 * task.room:
+    if Reading(task, len(frame.whole)).count([frame.whole], 2 * task.room) > 2 * task.room:
         raise no_room(task)
     tokens = len(code(frame, task.tokenizer)[1])
     if tokens >= task.room:
@@ -201,12 +202,13 @@ def cut_words(cuts: Sequence[Cut]) -> Iterator[str]:
 
 def no_room(task: Task) -> ContextOverflowError:
     """The error for names, question or wording of the preset that leave no room for documents."""
-    alone = replace(task, preset=replace(task.preset, template="{documents}"))
+    alone = replace(task, preset=replace(task.preset, template="{documents}"), chat=Chat())
     names = [alone.message(task.empty).text]
     wording = [replace(task, question="", summary="").message([]).text]
     many = len(task.documents)
     parts = {
         f"{many} names alone need": (names if many > 1 else [], "Give fewer documents"),
+        "the system text alone needs": ([task.chat.system], "Shorten the system text"),
         "the question alone needs": ([task.question], "Shorten the question"),
         "the summary so far alone needs": ([task.summary], "Give a smaller --max-tokens"),
         f"the wording of preset {task.preset.name} alone needs": (wording, "Shorten its template"),

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import HINT, find
+from ngtcli.model_files.checkpoint import HINT, fetch, find
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.system.machine import pick_device
 from ngtcli.system.reading import read_bounded
@@ -34,7 +34,6 @@ _UNLIMITED = 1 << 20  # tokens, where nothing says how many a model takes; guess
 # Positions that some encoders do not give to tokens: theirs begin behind the padding's.
 _SPARE = 2
 _NOT_NEEDED = "pooler."  # weights of a part that is not used
-_FOREIGN = ("onnx/*", "openvino/*", "*.onnx", "*.onnx_data", "*.h5", "*.msgpack", "*.ot")
 _EMBEDDER = "Give the folder or hub id of an embedding model (--embedder)."
 _RERANKER = "Give the folder or hub id of a cross-encoder with one label (--reranker)."
 
@@ -252,14 +251,14 @@ class Reranker(_Encoder):
 def load_embedder(name: str, device: str = "auto") -> Embedder:
     """An embedding model, by folder or hub id. Raises ModelError."""
     with _said_of("embedder", _EMBEDDER):
-        return Embedder(name, _folder(name), device)
+        return Embedder(name, Path(fetch(name, gguf=False)), device)
 
 
 @lru_cache(maxsize=1)
 def load_reranker(name: str, device: str = "auto") -> Reranker:
     """A cross-encoder, by folder or hub id. Raises ModelError."""
     with _said_of("reranker", _RERANKER):
-        return Reranker(name, _folder(name), device)
+        return Reranker(name, Path(fetch(name, gguf=False)), device)
 
 
 def check_encoders(embedder: str, reranker: str) -> None:
@@ -287,17 +286,6 @@ def check_installed() -> None:
 def _check_cross_encoder(name: str, folder: Path) -> None:
     if kind := _other_kind(name, folder, "ForSequenceClassification"):
         raise ModelError(f"{name} is a {kind}, which scores no pairs", _RERANKER)
-
-
-def _folder(name: str) -> Path:
-    """The model's folder; one that only the hub has is downloaded."""
-    found = find(name, gguf=False)
-    if not os.path.isdir(found):
-        import huggingface_hub
-
-        with loading(name):
-            found = huggingface_hub.snapshot_download(found, ignore_patterns=list(_FOREIGN))
-    return Path(found)
 
 
 @contextmanager

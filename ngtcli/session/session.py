@@ -17,6 +17,7 @@ from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.card import script_words
 from ngtcli.prompt.build import Prompt, Task
+from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import PartReport
@@ -237,8 +238,8 @@ class Session(ABC):
 
     def _task(self, preset: Preset, documents: Sequence[Document], question: str) -> Task:
         m, most = self.model, self.settings.max_tokens
-        own = preset, documents, question
-        return Task(*own, m.tokenizer, m.context, most, m.vocabulary, self.status)
+        own, chat = (preset, documents, question), Chat.of(self.settings)
+        return Task(*own, m.tokenizer, m.context, most, m.vocabulary, self.status, chat=chat)
 
     def _warn_of_scripts(self, documents: Sequence[Document], question: str) -> None:
         if words := script_words(self.settings.model, documents, question):

@@ -68,6 +68,11 @@ class Tokenizer:
         """Whether the tokenizer has a chat template."""
         return bool(getattr(self.backend, "chat_template", None))
 
+    def has_control(self, text: str) -> bool:
+        """Whether the library would make a control token of `text`, or of a part of it."""
+        whole = self.backend.encode(text, add_special_tokens=False)
+        return list(whole) != self.encode(text)
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 in hex of all that determines ids: vocabulary, merges, normalisation."""

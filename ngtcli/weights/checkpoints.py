@@ -6,8 +6,9 @@ packed or in 8 bits, are taken one by one as they come, so that none is in memor
 
 import ctypes
 import json
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from mmap import PAGESIZE
@@ -24,10 +25,14 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ngtcli.model_files.gguf import source_of
-from ngtcli.weights.gguf_weights import gguf_weights
+from ngtcli.system.progress import ByteBar
+from ngtcli.weights.gguf_weights import GgufWeight, gguf_weights
 from ngtcli.weights.places import Taken
 
+Notify = Callable[[str], None]
+Stored = Mapping[str, "_Stored"]
 _METHOD = "ngt"
+_SHOWN = 1e8  # bytes from which on a bar is shown; guess: fewer take less than a second
 _DONTNEED = 4  # MADV_DONTNEED of Linux
 _IN_USE = 4  # tensors that were read last: `transformers` converts so many at once
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
@@ -37,8 +42,9 @@ _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 class _Config(QuantizationConfigMixin):  # type: ignore[misc]
     """What `transformers` is told of the layers; it never reaches a file."""
 
-    def __init__(self, layers: Taken[Any], stored: Any) -> None:
+    def __init__(self, layers: Taken[Any] | None, stored: Any) -> None:
         self.quant_method, self.layers, self.stored = _METHOD, layers, stored
+        self.error: Exception | None = None  # `transformers` tells only that there was one
 
     def __deepcopy__(self, memo: Any) -> "_Config":
         return self  # the layers are those of one model
@@ -93,7 +99,11 @@ class _Quantizer(HfQuantizer, ConversionOps):  # type: ignore[misc]
             for own in layers.names(name):
                 if missing_keys is not None:
                     missing_keys.discard(own)
-            layers.put(name, weight)
+            try:
+                layers.put(name, weight)
+            except Exception as error:
+                self.quantization_config.error = error
+                raise
         return rest
 
 
@@ -106,29 +116,32 @@ def read_checkpoint(
     config: Any,
     layers: Taken[Any] | None = None,
     dtype: torch.dtype | str | None = None,
+    progress: Notify = lambda _: None,
 ) -> tuple[Any, dict[str, Any]]:
     """What `transformers` makes of a checkpoint or a GGUF file, and its loading report.
 
     `layers` take their weights as they come; the others are in `dtype`, "auto" for that of the
     configuration, None for that of most weights. Weights of safetensors that are neither taken nor
-    converted stay in the mapped files.
+    converted stay in the mapped files. `progress` gets lines with the bytes that were read.
     """
-    empty, source = empty_model(config), source_of(path)
-    tensors = gguf_weights(source, empty) if source else _tensors(Path(path))
+    empty = empty_model(config)
+    stored = _opened(path, empty, progress)
     told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    hook = _Config(layers, stored or {})
     if layers is not None:
-        told["quantization_config"] = _Config(layers, tensors or {})
-    if tensors is None:  # pickles, or an adapter
-        # Left unset, trust_remote_code would ask on stdout and read the answer from a document.
-        found: tuple[Any, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype or "auto", trust_remote_code=False, **told
-        )
-        return found
-    if not dtype or (dtype == "auto" and not empty.config.dtype):
-        dtype = _dtype(tensors.values())
-    found = type(empty).from_pretrained(
-        None, config=empty.config, state_dict=tensors, dtype=dtype, **told
-    )
+        told["quantization_config"] = hook
+    try:
+        if stored is None:  # pickles, or an adapter
+            # Left unset, trust_remote_code would ask on stdout and read the answer from a document.
+            told |= {"dtype": dtype or "auto", "trust_remote_code": False}
+            found: tuple[Any, Any] = AutoModelForCausalLM.from_pretrained(path, **told)
+            return found
+        told |= {"config": empty.config, "dtype": dtype or empty.config.dtype}
+        if (dtype is None and not source_of(path)) or (dtype == "auto" and not empty.config.dtype):
+            told["dtype"] = _dtype(stored.values())
+        found = type(empty).from_pretrained(None, state_dict=stored, **told)
+    except RuntimeError as error:
+        raise hook.error or error from None
     tell_source(found[0], path)
     return found
 
@@ -146,22 +159,28 @@ def empty_model(config: Any, dtype: torch.dtype | None = None) -> Any:
         return AutoModelForCausalLM.from_config(config, **({"dtype": dtype} if dtype else {}))
 
 
-class _Files:
-    """The tensors of a checkpoint by their names, each read when it is asked for.
+class _Reading:
+    """Reads the tensors of a checkpoint, each when it is asked for, and shows the bytes of it.
 
-    They lie in mapped files, whose pages are let go of when some more tensors have been read: those
-    of a weight that was not copied come back when it is used.
+    Those of safetensors lie in mapped files, whose pages are let go of when some more tensors have
+    been read: the pages of a weight that was not copied come back when it is used.
     """
 
-    def __init__(self, tensors: dict[str, Any]) -> None:
-        self.tensors = {name: _Stored(one, self) for name, one in tensors.items()}
+    def __init__(self, paths: Iterable[str], progress: Notify) -> None:
         self._last: list[Tensor] = []
+        total = sum(map(os.path.getsize, paths))
+        self._bar = ByteBar("Reading", total, progress) if total > _SHOWN else None
 
-    def read(self, tensor: Tensor) -> None:
-        """Count a tensor that was read."""
-        self._last.append(tensor)
+    def read(self, one: Any) -> Tensor:
+        """Read a tensor."""
+        tensor: Tensor = one[...]
+        if not isinstance(one, GgufWeight):
+            self._last.append(tensor)
         if len(self._last) > _IN_USE:
             _let_go(self._last.pop(0))
+        if self._bar is not None:
+            self._bar.update(one.size if isinstance(one, GgufWeight) else tensor.nbytes)
+        return tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +188,15 @@ class _Stored:
     """A tensor in a file."""
 
     one: Any
-    files: _Files
+    reading: _Reading
 
     def get_dtype(self) -> str:
         """Its dtype, as safetensors name them."""
         return str(self.one.get_dtype())
 
-    def __getitem__(self, at: Any) -> Tensor:
-        tensor: Tensor = self.one[at]
-        self.files.read(tensor)
-        return tensor
+    def __getitem__(self, _: object) -> Tensor:
+        """All of it, whatever is asked for."""
+        return self.reading.read(self.one)
 
 
 def _let_go(tensor: Tensor) -> None:
@@ -189,28 +207,36 @@ def _let_go(tensor: Tensor) -> None:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _DONTNEED)
 
 
-def _tensors(folder: Path) -> dict[str, Any] | None:
-    """What reads each tensor of a checkpoint when it is asked for; None without safetensors."""
-    if (folder / "adapter_config.json").is_file():
+def _opened(path: str, empty: Any = None, progress: Notify = lambda _: None) -> Stored | None:
+    """The tensors of a folder, or of a GGUF file for an empty model; None without safetensors."""
+    tensors: dict[str, Any] = {}
+    if source := source_of(path):
+        paths, tensors = [source.file], gguf_weights(source, empty)
+    elif os.path.isfile(os.path.join(path, "adapter_config.json")):
         return None
-    try:
-        files = {_WHOLE}
-        if not (folder / _WHOLE).is_file():
-            index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
-            files = set(index["weight_map"].values())
-        opened: list[Any] = [safe_open(str(folder / file), "pt") for file in sorted(files)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    found: dict[str, Any] = {}
-    for file in opened:
-        found |= {name: file.get_slice(name) for name in file.offset_keys()}
-    return _Files(found).tensors
+    else:
+        folder = Path(path)
+        try:
+            names = {_WHOLE}
+            if not (folder / _WHOLE).is_file():
+                index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+                names = set(index["weight_map"].values())
+            paths = [str(folder / name) for name in sorted(names)]
+            opened: list[Any] = [safe_open(path, "pt") for path in paths]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        for file in opened:
+            tensors |= {name: file.get_slice(name) for name in file.offset_keys()}
+    reading = _Reading(paths, progress)
+    return {name: _Stored(one, reading) for name, one in tensors.items()}
 
 
 def stores_integers(path: str) -> bool:
     """Whether weights in safetensors of a folder are integers of 8 bits; masks may be."""
-    tensors = (_tensors(Path(path)) or {}).items()
-    return any(name.endswith("weight") and one.get_dtype() in ("I8", "U8") for name, one in tensors)
+    stored = {} if source_of(path) else _opened(path) or {}
+    return any(
+        n.endswith("weight") and one.get_dtype() in ("I8", "U8") for n, one in stored.items()
+    )
 
 
 def _dtype(slices: Iterable[Any]) -> torch.dtype:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from transformers import AutoConfig
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import downloaded
 from ngtcli.model_files.quantized import identity, kept_file, kept_folder
 from ngtcli.system.array_stream import map_arrays
 from ngtcli.system.storage import DamagedFileError, in_bounds
@@ -22,7 +21,7 @@ from ngtcli.weights.int8_order import Packer, SizeOrder, makes_opaque
 from ngtcli.weights.quantize import Layers
 from ngtcli.weights.quantized_weights import Weights, tensors_of
 
-Notify = Callable[[str], object]
+Notify = Callable[[str], None]
 Report = dict[str, Any]
 _MOST = 0.5  # of the weights; where fewer are quantised, one line says so
 
@@ -34,7 +33,7 @@ def load_quantized(
     warn: Notify = lambda _: None,
     progress: Notify = lambda _: None,
 ) -> tuple[Any, Report]:
-    """The model in a folder, or of a hub id, and the loading report of `transformers`.
+    """The model in a folder, and the loading report of `transformers`.
 
     `warn` gets what is wrong with what the cache holds, `progress` what is done. A model that its
     weights do not fill has no values. Raises what `transformers` raises, and ModelError for weights
@@ -45,15 +44,15 @@ def load_quantized(
     if getattr(config, "quantization_config", None):
         raise ModelError(f"{path}: its weights are quantised already", "Leave out --quantize.")
     about = _about(path)
-    shown = about.get("folder", path)
+    shown = about["folder"]
     try:
-        hf, report = _from_cache(path, about, config, dtype, way)
+        hf, report = _from_cache(about, config, dtype, way)
     except (OSError, DamagedFileError) as error:
         if isinstance(error, DamagedFileError):
             warn(f"{shown}: its quantised weights are made again: {error}")
         progress(f"Quantising {shown} …")
         done = "Quantised"
-        hf, report = _from_checkpoint(path, about, config, dtype, way, warn)
+        hf, report = _from_checkpoint(path, about, config, dtype, way, warn, progress)
     tell_source(hf, path)
     hf = use_between(hf, dtype)
     progress(words(hf, time.perf_counter() - begin, done))
@@ -66,17 +65,14 @@ def load_quantized(
 
 
 def _about(path: str) -> dict[str, Any]:
-    """What a file of the cache is made of, as JSON; {} before a download."""
-    folder = path if Path(path).is_dir() else downloaded(path)
-    return {"scheme": VERSION, **identity(folder)} if folder else {}
+    """What a file of the cache is made of, as JSON."""
+    return {"scheme": VERSION, **identity(path)}
 
 
 def _from_cache(
-    path: str, wanted: dict[str, Any], config: Any, dtype: torch.dtype, way: Way
+    wanted: dict[str, Any], config: Any, dtype: torch.dtype, way: Way
 ) -> tuple[Any, Report]:
     """The model of a file of the cache. Raises OSError, DamagedFileError."""
-    if not wanted:
-        raise FileNotFoundError(path)
     whole, shapes, about = map_arrays(kept_file(wanted["folder"]), wanted)
     try:
         known = {
@@ -99,22 +95,22 @@ def _from_checkpoint(
     dtype: torch.dtype,
     way: Way,
     warn: Notify,
+    progress: Notify,
 ) -> tuple[Any, Report]:
     """The model of a checkpoint, which is quantised while it is read, and kept."""
-    room = sum(size for _, size, _ in about.get("files", []))  # of integers it has no more
+    room = sum(size for _, size, _ in about["files"])  # of integers it has no more
     weights = Weights(kept_folder() if makes_opaque() else None, room, warn)
     try:
         layers = Layers(way=way, weights=weights)
-        hf, report = read_checkpoint(path, config, layers)
+        hf, report = read_checkpoint(path, config, layers, progress=progress)
         if report["missing_keys"] or report["mismatched_keys"]:
             return hf, report
         for name, tensor in (*hf.named_parameters(), *hf.named_buffers()):
             if not tensor.is_meta:
                 weights.add(name, tensor.detach())
         orders = [[*size, one.order, one.about.hex()] for size, one in layers.packer.known.items()]
-        now = _about(path)
-        file = kept_file(now["folder"]) if now and about in ({}, now) else None
-        told = {**now, "orders": orders, "unused": sorted(report["unexpected_keys"])}
+        file = kept_file(about["folder"]) if about == _about(path) else None
+        told = {**about, "orders": orders, "unused": sorted(report["unexpected_keys"])}
         layers.fill(hf, weights.finish(file, told), dtype)
         if file is not None:
             _tell_if_large(file, warn)

@@ -280,8 +280,9 @@ class PackedLayers(Taken[Place]):
         """Find them in a model without values; none where it is not known what is `stored`."""
 
         def is_one(own: str, other: str) -> bool:
-            both = own in stored and other in stored
-            return not both or torch.equal(stored[own][...], stored[other][...])
+            with torch.device("cpu"):  # the model is made on another
+                both = own in stored and other in stored
+                return not both or torch.equal(stored[own][...], stored[other][...])
 
         tie(hf)
         # A weight of another dtype than the model's would come in that of the model.

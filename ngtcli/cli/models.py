@@ -1,0 +1,168 @@
+"""`ngt models`: the models on this machine, getting one of a hub's, and deleting one."""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ngtcli.cli.completion import models
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.options import JsonOption
+from ngtcli.cli.output import Removed, print_either, print_rows
+from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest
+from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, pull
+from ngtcli.model_files.hub import cache_folder, cached_ids, split_id
+from ngtcli.model_files.quantized import kept
+from ngtcli.system.progress import sized
+
+models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
+_MOST_NAMES = 2000  # models that a wrong name is compared with; guess
+Name = Annotated[
+    str, typer.Argument(metavar="NAME[@REVISION]", help="A hub id.", autocompletion=models)
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that can be used without a download.
+
+    `quantized_bytes`: so much the cache keeps of it in 8-bit weights, 0 for nothing.
+    `unfinished_bytes`: so much is there of downloads that were broken off.
+    """
+
+    name: str
+    bytes: int
+    path: str
+    quantized_bytes: int = 0
+    unfinished_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolders:
+    """Where models are."""
+
+    builtin: str
+    hub: str
+
+
+@models_app.command("path")
+def models_path(json: JsonOption = False) -> None:
+    """Print where the built-in model and downloaded models are."""
+    folders = ModelFolders(str(BUILTIN_PATH), str(cache_folder()))
+    print_either(folders, json, f"{folders.builtin}\n{folders.hub}")
+
+
+@models_app.command("list")
+def models_list(json: JsonOption = False) -> None:
+    """List models that can be used without a download, and those kept with 8-bit weights."""
+    found = [Model(BUILTIN, _size(BUILTIN_PATH), str(BUILTIN_PATH))]
+    for repo in _scan()[1]:
+        path = str(repo.repo_path)
+        found.append(Model(repo.repo_id, repo.size_on_disk, path, 0, _unfinished(repo)))
+    for one in kept():
+        for at, model in enumerate(found):
+            if Path(one.folder).is_relative_to(os.path.realpath(model.path)):
+                more = model.quantized_bytes + one.bytes
+                found[at] = replace(model, quantized_bytes=more)
+                break
+        else:
+            folder = Path(one.folder)
+            found.append(Model(one.folder, _size(folder), one.folder, one.bytes))
+    print_rows(found, json, ["name", "size", "int8", "path"], _cells)
+
+
+def _scan() -> tuple[Any, list[Any]]:
+    """What huggingface_hub finds in its cache, if that is there, and the models in it by name."""
+    from huggingface_hub import scan_cache_dir
+
+    if not cache_folder().is_dir():
+        return None, []
+    found = scan_cache_dir(cache_folder())
+    models = [repo for repo in found.repos if repo.repo_type == "model"]
+    return found, sorted(models, key=lambda repo: str(repo.repo_id))
+
+
+def _unfinished(repo: Any) -> int:
+    """Bytes of a found repository's downloads that were broken off."""
+    return sum(p.stat().st_size for p in Path(repo.repo_path).glob("blobs/*.incomplete"))
+
+
+def _cells(model: Model) -> list[str]:
+    size = sized(model.bytes) if Path(model.path).exists() else "gone"
+    if model.unfinished_bytes:
+        size += f" and {sized(model.unfinished_bytes)} unfinished"
+    whole = sized(model.quantized_bytes) if model.quantized_bytes else ""
+    return [model.name, size, whole, model.path]
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else path.glob("*")
+    return sum(f.stat().st_size for f in files if f.is_file())
+
+
+@models_app.command("pull")
+def models_pull(
+    name: Name,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Download what is needed of a hub's model, or go on with that; print its folder."""
+    if name == BUILTIN or not split_id(name)[0]:
+        raise UsageError(f"{name}: not a hub id", "Give one, as in ngt models pull Qwen/Qwen3-8B")
+    notes = Notes()
+    if os.path.isdir(name):
+        notes.warn(f"-m {name} stands for the folder of that name here")
+    status: Callable[[str], None] = (lambda _: None) if quiet else notes.status
+    status(f"Asking the hub for {name} …")
+    folder = pull(name, status)
+    notes.clear()
+    print_either(Model(name, _size(Path(folder)), folder), json, folder)
+
+
+@models_app.command("rm")
+def models_rm(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Delete a hub's model from its cache, or one revision, and 8-bit weights made of it.
+
+    Of a folder of yours only the 8-bit weights are deleted, which ngt's cache keeps.
+    """
+    if name == BUILTIN:
+        raise UsageError("the built-in model is a part of ngt", "It goes with pip uninstall.")
+    (found, repos), (wanted, revision) = _scan(), split_id(name)
+    repo = next((repo for repo in repos if repo.repo_id == wanted), None)
+    there = repo.revisions if repo else ()
+    chosen = [r for r in there if revision in (None, r.commit_hash, *r.refs)]
+    folders = [str(r.snapshot_path) for r in chosen] or [os.path.expanduser(name)]
+    wholes = {os.path.realpath(folder) for folder in folders}
+    weights = [one for one in kept() if os.path.realpath(one.folder) in wholes]
+    if not chosen and not weights:
+        hint = nearest(name, cached_ids(_MOST_NAMES), "See ngt models list.")
+        raise ModelError(f"{name}: nothing is kept of it", hint)
+    size, files = sum(one.bytes for one in weights), {one.file for one in weights}
+    plan = found.delete_revisions(*(r.commit_hash for r in chosen)) if chosen else None
+    if plan is not None:
+        others = {f.blob_path for r in there if r not in chosen for f in r.files}
+        files |= {f.blob_path for r in chosen for f in r.files} - others
+        size += plan.expected_freed_size + (0 if others else _unfinished(repo))
+    whole = f"{counted(len(files), 'file')}, {sized(size)}"
+    if not yes:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise UsageError(f"{name}: {whole} would be removed", "Give --yes to do that.")
+        if not typer.confirm(f"Remove {name}: {whole}?", err=True):
+            raise NgtError("nothing was removed")
+    if plan is not None:
+        plan.execute()  # raises nothing
+    for path in (*(r.snapshot_path for r in chosen), *(one.file for one in weights)):
+        with suppress(OSError):
+            path.unlink()
+        if path.exists():
+            raise NgtError(f"{path}: it cannot be deleted", "Delete it by hand.")
+    print_either(Removed(len(files), size), json, f"{whole} removed")

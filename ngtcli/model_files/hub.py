@@ -1,0 +1,264 @@
+"""Models of a hub: what the local cache has of them, and downloads of the files that are needed.
+
+Which hub, where its cache is, whether it is asked and by whom are the settings of huggingface_hub
+(HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE, HF_TOKEN). Its own download deletes a file that is not
+complete. So large files are read by its `http_get` into blobs/SHA256.incomplete of its cache, from
+where a later run goes on, and are then put where its `snapshot_download` looks for them.
+"""
+
+import errno
+import glob
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+
+from ngtcli.errors import ModelError, counted, reason_of
+from ngtcli.system.progress import ByteBar, sized
+from ngtcli.system.reading import read_bounded
+
+Notify = Callable[[str], None]
+WHOLE = ("model.safetensors", "pytorch_model.bin")
+# Where `transformers` looks for weights: of those that a repository has the first is loaded.
+PREFERRED = tuple(name for one in WHOLE for name in (one, f"{one}.index.json"))
+# Configuration, tokenizer, templates, card. In folders there are other formats' files (onnx,
+# original), but for parts of embedding models (1_Pooling) and additional_chat_templates.
+_TEXTS = ["*.json", "*.jinja", "*.model", "*.txt", "*.vocab", "*.tiktoken", "README.md"]
+_FOREIGN = ["[!0-9a]*/*"]
+_INDEX_BYTES = 100_000_000  # most of an index of weights; guess, the largest known have 10 MB
+_AT_ONCE = 4  # files that are downloaded together; guess
+_HUB_WAIT_S = 5.0  # for the hub's answer; guess
+_AGAIN = "Run it again: it goes on where it stopped."
+_ROOM = "Make room (ngt models list), or set HF_HOME to a folder on another disk."
+
+
+def split_id(name: str) -> tuple[str, str | None]:
+    """The id and the revision of NAME or NAME@REVISION; ("", None) for what cannot be an id.
+
+    >>> split_id("Qwen/Qwen3-8B@v1"), split_id("gpt2"), split_id("a//b"), split_id("a--b/c")
+    (('Qwen/Qwen3-8B', 'v1'), ('gpt2', None), ('', None), ('', None))
+    """
+    if name.startswith((".", "/", "~")):  # a path: told without the import
+        return "", None
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    repo, _, revision = name.partition("@")
+    try:
+        validate_repo_id(repo)
+    except HFValidationError:
+        return "", None
+    return repo, revision or None
+
+
+def cache_folder() -> Path:
+    """Where the hub's downloads are."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def cached_ids(most: int) -> list[str]:
+    """The ids of models in the hub's cache, in order; of `most` of them at most."""
+    found = islice(cache_folder().glob("models--*"), most)
+    return sorted(f.name.removeprefix("models--").replace("--", "/", 1) for f in found)
+
+
+def cached_folder(name: str) -> tuple[str, bool]:
+    """The folder of NAME[@REVISION] in the cache, "" for none; whether no small file is missing."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    repo, revision = split_id(name)
+    _be_quiet()
+    try:
+        folder = huggingface_hub.snapshot_download(
+            repo, revision=revision, local_files_only=True,
+            allow_patterns=_TEXTS, ignore_patterns=_FOREIGN,
+        )  # fmt: skip
+    except (OSError, ValueError, errors.HfHubHTTPError) as error:
+        return str(getattr(error, "snapshot_path", "") or ""), False
+    return str(folder), True
+
+
+def weight_files(folder: Path, names: Collection[str]) -> list[str]:
+    """Of the files `names` those whose weights `transformers` loads; [] where that is not known.
+
+    An index of several files is read in `folder`.
+    """
+    first = next((name for name in PREFERRED if name in names), "")
+    if first in ("", *WHOLE):
+        return [first] if first else []
+    try:
+        index = json.loads(read_bounded(folder / first, _INDEX_BYTES))
+        return sorted(set(map(str, index["weight_map"].values())))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A model as the hub has it: its commit, the bytes of its files, the SHA-256 of large ones."""
+
+    repo: str
+    revision: str | None
+    commit: str
+    sizes: dict[str, int]
+    hashes: dict[str, str]
+
+
+@lru_cache(maxsize=8)
+def ask(name: str) -> Remote | ModelError:
+    """What the hub has under NAME[@REVISION], or why that cannot be known or had."""
+    import huggingface_hub
+    from huggingface_hub import constants, errors
+
+    repo, revision = split_id(name)
+    _be_quiet()
+    try:
+        about = huggingface_hub.model_info(
+            repo, revision=revision, timeout=_HUB_WAIT_S, files_metadata=True
+        )
+        files = {file.rfilename: file for file in about.siblings or ()}
+        if about.gated and "config.json" in files:  # raises where this user has no consent
+            url = huggingface_hub.hf_hub_url(repo, "config.json", revision=about.sha)
+            huggingface_hub.get_hf_file_metadata(url)
+        sizes = {name: file.size or 0 for name, file in files.items()}
+        hashes = {
+            name: file.lfs.sha256
+            for name, file in files.items()  # the largest the hub sends by its own protocol
+            if file.lfs and sizes[name] <= constants.MAX_HTTP_DOWNLOAD_SIZE
+            if re.fullmatch("[0-9a-f]{64}", file.lfs.sha256)
+        }
+        return Remote(repo, revision, about.sha or "", sizes, hashes)
+    except errors.OfflineModeIsEnabled:
+        return ModelError(f"{name} is not in the local cache, and HF_HUB_OFFLINE is set")
+    except errors.GatedRepoError:
+        hint = "Give it there, then log in: hf auth login"
+        return ModelError(f"{name} asks for consent on the hub", hint)
+    except errors.RevisionNotFoundError:
+        return ModelError(f"{repo} has no revision {revision}", "Name a branch, tag or commit.")
+    except errors.RepositoryNotFoundError:
+        return ModelError(f"{name}: no such folder, and no such model on the hub")
+    except Exception as error:  # networks fail in many ways
+        where = f"{type(error).__name__}, {constants.ENDPOINT}"
+        what = "no such folder; it is not in the local cache, and the hub cannot be reached"
+        return ModelError(f"{name}: {what} ({where})")
+
+
+def download(name: str, weights: bool, progress: Notify) -> str:
+    """The folder in the cache with what is needed of NAME[@REVISION], which the hub is asked for.
+
+    Weights are left out unless `weights`. `progress` gets lines. What a run that was broken off
+    has read is used. Raises ModelError.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import filter_repo_objects
+
+    remote = ask(name)
+    if isinstance(remote, ModelError):
+        raise remote
+    files = [*filter_repo_objects(remote.sizes, allow_patterns=_TEXTS, ignore_patterns=_FOREIGN)]
+    small = [file for file in files if file not in remote.hashes or file in PREFERRED]
+    snapshot = partial(snapshot_download, remote.repo, revision=remote.revision)
+    try:
+        folder = Path(snapshot(allow_patterns=[*map(glob.escape, small)]))
+        if weights:
+            files += weight_files(folder, remote.sizes)
+        large = {remote.hashes[file]: file for file in files if file in remote.hashes}
+        _read_all(remote, large, folder.parents[1], progress)
+        return str(snapshot(allow_patterns=[*map(glob.escape, files)]))
+    except ModelError:
+        raise
+    except Exception as error:  # networks fail in many ways
+        full = getattr(error, "errno", None) == errno.ENOSPC
+        why = reason_of(error).strip().partition("\n")[0][:200] or type(error).__name__
+        hint = f"{_ROOM} {_AGAIN}" if full else _AGAIN
+        raise ModelError(f"{name}: the download broke off ({why})", hint) from error
+
+
+def _read_all(remote: Remote, large: dict[str, str], storage: Path, progress: Notify) -> None:
+    """Read those files, by their SHA-256, that are not among the blobs of the folder `storage`.
+
+    Raises what the hub raises, OSError, and ModelError where the disk has no room for them.
+    """
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import WeakFileLock
+
+    blobs, locks = storage / "blobs", storage.parent / ".locks" / storage.name  # the hub's own
+    for folder in (blobs, locks):
+        folder.mkdir(parents=True, exist_ok=True)
+    sizes = {h: remote.sizes[file] for h, file in large.items() if not (blobs / h).exists()}
+    done = sum(_size(blobs / f"{h}.incomplete") for h in sizes)
+    left = sum(sizes.values()) - done
+    if left > (free := shutil.disk_usage(blobs).free):
+        what = f"{sized(left)} are to be downloaded, and {storage.parent} has {sized(free)} left"
+        raise ModelError(f"{remote.repo}: {what}", _ROOM)
+    files = counted(len(sizes), "large file")
+    if sizes:
+        progress(f"Downloading {remote.repo}: {files}, {sized(left)} …")
+    bar = ByteBar("Downloading", left + done, progress, done)
+
+    def read(name: str) -> None:
+        url = hf_hub_url(remote.repo, large[name], revision=remote.commit)
+        with WeakFileLock(locks / f"{name}.lock"):
+            if not (blobs / name).exists():  # another process may have read it
+                _read(url, blobs / name, sizes[name], bar)
+
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
+        list(pool.map(read, sizes))
+    finally:  # threads that still read do so until the process ends
+        pool.shutdown(wait=False, cancel_futures=True)
+        bar.closed = True
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _read(url: str, blob: Path, size: int, bar: ByteBar) -> None:
+    """Read what is missing of a file whose name is its SHA-256, after failures, too.
+
+    Raises what the hub raises where nothing more comes, and OSError for what is not that file.
+    """
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    part = blob.with_name(f"{blob.name}.incomplete")
+    first = had = _size(part)
+    while had < size:
+        try:
+            with part.open("ab", buffering=0) as file:
+                http_get(
+                    url, file, resume_size=had, expected_size=size,
+                    headers={**build_hf_headers(), "Accept-Encoding": "identity"},
+                    tqdm_class=lambda **_: nullcontext(bar),
+                )  # fmt: skip
+        except Exception:
+            if _size(part) <= had:
+                raise
+        had = _size(part)
+    if first:  # several runs have read it
+        with part.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != blob.name:
+            part.unlink()
+            raise OSError("a file is not what the hub says, and is read again next time")
+    os.replace(part, blob)
+
+
+def _be_quiet() -> None:
+    """Keep the hub's bars off stderr, and its warnings unless its own variable asks for them."""
+    from huggingface_hub.utils import disable_progress_bars, logging
+
+    disable_progress_bars()
+    if not os.environ.get("HF_HUB_VERBOSITY"):
+        logging.set_verbosity_error()

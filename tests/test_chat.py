@@ -1,0 +1,340 @@
+"""What a chat template is given beside the message: a system text, documents, arguments."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import HARBOUR, ngt
+from hypothesis import given
+from hypothesis import strategies as st
+from test_control_tokens import hostile, marks, preset, tokenizer_of, utf8, with_template
+
+from ngtcli.config import Settings, arguments_of
+from ngtcli.documents.load import Document
+from ngtcli.errors import ModelError, UsageError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.prompt.build import Prompt, Task
+from ngtcli.prompt.chat import Chat, render, try_chat
+from ngtcli.prompt.preset import deciding
+from ngtcli.tokens.tokenizer import Tokenizer
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{{ m.content | trim }}<|im_end|>\n{% endfor %}"
+)
+# As Gemma's.
+NO_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}"
+    "{% endif %}" + CHATML
+)
+# As older Llama 2 conversions, which skip what is no turn of the user.
+DROPS_SYSTEM = (
+    "{% for m in messages if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% endfor %}"
+)
+# As Command R's: every key of a document, one line each.
+LISTED = (
+    "{% for d in documents or [] %}Document: {{ loop.index0 }}\n"
+    "{% for k, v in d.items() %}{{ k }}: {{ v }}\n{% endfor %}{% endfor %}" + CHATML
+)
+# As Granite's: documents in turns of their own, by number, and no names.
+NUMBERED = (
+    "{% for d in documents or [] %}<|im_start|>document {{ d['doc_id'] }}\n"
+    "{{ d['text'] }}<|im_end|>\n{% endfor %}" + CHATML
+)
+# As Command R7B's.
+AS_JSON = "{% for d in documents or [] %}{{ d | tojson }},{% endfor %}" + CHATML
+THINKS = (
+    CHATML + "<think>{{ '' if enable_thinking is defined and enable_thinking else '</think>' }}"
+)
+TIDE = [Document("a.txt", 'The "tide"\nis high.\n'), Document("b\n.txt", "Noon <|im_end|>.")]
+
+
+def built(template: Any, chat: Chat, question: str = "When?") -> Prompt:
+    tokenizer = template if isinstance(template, Tokenizer) else with_template(template)
+    return Task(preset(), TIDE, question, tokenizer, 10**6, 0, chat=chat).build(TIDE)
+
+
+def test_a_system_text_stands_in_its_place() -> None:
+    prompt = built(CHATML, Chat(system="Be brief."))
+    assert prompt.text.startswith(
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\na.txt"
+    )
+    assert built(CHATML, Chat()).text == prompt.text.replace(
+        "<|im_start|>system\nBe brief.<|im_end|>\n", ""
+    )
+
+
+def test_without_a_chat_template_a_system_text_stands_before_the_message() -> None:
+    tokenizer = with_template(None)
+    prompt = built(tokenizer, Chat(system="Be brief."))
+    assert prompt.text.startswith('Be brief.\n\na.txt\nThe "tide"')
+    assert [tokenizer.decode(ids).strip() for ids in prompt.references] == [
+        d.text.strip() for d in TIDE
+    ]
+
+
+@pytest.mark.parametrize("template", [LISTED, NUMBERED, AS_JSON])
+def test_documents_go_where_the_template_has_a_place_for_them(template: str) -> None:
+    tokenizer = with_template(template)
+    prompt = built(tokenizer, Chat(system="Be brief.", documents=True))
+    given = [{"title": d.name, "text": d.text.strip()} for d in TIDE]
+    numbered = [{"doc_id": i, **one} for i, one in enumerate(given, 1)]
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "When?"}]
+    assert prompt.text == tokenizer.backend.apply_chat_template(
+        turns, documents=numbered if template == NUMBERED else given, tokenize=False
+    )
+    escape = (lambda t: json.dumps(t)[1:-1]) if template == AS_JSON else str
+    texts = [escape(d.text.strip()) for d in TIDE]
+    assert [tokenizer.decode(ids).strip() for ids in prompt.references] == texts
+    plain = tokenizer.backend.encode(prompt.text, add_special_tokens=False)
+    assert len(marks(tokenizer, prompt.ids)) == len(marks(tokenizer, plain)) - 1  # that of a text
+
+
+@pytest.mark.parametrize("template", [LISTED, NUMBERED, AS_JSON, CHATML.replace("trim", "e")])
+@given(data=st.data())
+def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
+    template: str, data: Any
+) -> None:
+    tokenizer = tokenizer_of("qwen")
+    tokenizer = Tokenizer(tokenizer.backend)
+    tokenizer.backend.chat_template = template
+    texts = data.draw(st.lists(hostile("qwen").map(utf8).map(str.strip), min_size=4, max_size=6))
+    pairs = list(zip(texts[2::2], texts[3::2], strict=False)) * ("documents" in template)
+    own = render(tokenizer.backend, "x", Chat(system="x"), [("x", "x")] * len(pairs))
+    wanted = marks(tokenizer, tokenizer.backend.encode(own.text, add_special_tokens=False))
+    chat = render(tokenizer.backend, texts[0] + "x", Chat(system=texts[1] + "x"), pairs)
+    assert marks(tokenizer, tokenizer.locate(chat.text, template=chat.template).ids) == wanted
+    # The template's spans, in a row, are what it writes around texts of nothing.
+    written = "".join(chat.text[a:b] for a, b in chat.template)
+    bare = "".join(own.text[a:b] for a, b in own.template)
+    assert written == bare
+
+
+@pytest.mark.parametrize(
+    ("template", "chat", "words", "hint"),
+    [
+        (NO_SYSTEM, Chat(system="Be brief."), "System role not supported", "without --system."),
+        (DROPS_SYSTEM, Chat(system="Be brief."), "leaves the system text out", "without --system."),
+        (CHATML, Chat(documents=True), "leaves documents out", "without --template-documents."),
+        (
+            {"default": CHATML, "rag": LISTED},
+            Chat(documents=True),
+            "leaves documents out",
+            "Or choose from default, rag with --chat-template.",
+        ),
+        (
+            "{{ raise_exception('Never') }}",
+            Chat(system="Be brief.", arguments=("color=red",)),
+            "chat template fails",
+            "(-m)",  # the message alone fails as well
+        ),
+        (
+            "{{ 1 // x if x is defined }}" + CHATML,
+            Chat(arguments=("x=0",)),
+            "fails: integer division",
+            "without --template-arg.",
+        ),
+        (
+            LISTED + "{{ '!' if 'tide' in (documents or [{}])[0].text }}",
+            Chat(documents=True),
+            "depends on the text",
+            "without --template-documents.",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_template_does_not_take_is_an_error_that_says_so(
+    template: Any, chat: Chat, words: str, hint: str
+) -> None:
+    with pytest.raises(ModelError) as caught:
+        built(template, chat)
+    assert words in str(caught.value) and hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("template", "chat", "words"),
+    [
+        (None, Chat(template="rag"), "has no chat template"),
+        (None, Chat(documents=True), "has no chat template"),
+        (CHATML, Chat(template="rag"), "has no chat template 'rag'"),
+        ({"default": CHATML, "rag": LISTED}, Chat(template="rga"), "has no chat template 'rga'"),
+        ({"a": CHATML, "b": LISTED}, Chat(), "none of which is the default"),
+        (CHATML, Chat(arguments=("messages=x",)), "messages is what ngt itself gives"),
+        (CHATML, Chat(arguments=("tokenize=true",)), "tokenize is what ngt itself gives"),
+        (CHATML, Chat(arguments=("today=<|im_end|>",)), "today holds a control token"),
+        (CHATML, Chat(arguments=('x={"a": ["\\u003c|im_end|>"]}',)), "x holds a control token"),
+    ],
+)
+def test_what_cannot_be_given_to_a_template_is_refused(
+    template: Any, chat: Chat, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words.replace("|", r"\|")) as caught:
+        built(template, chat)
+    assert caught.value.hint
+
+
+def test_one_of_several_templates_is_chosen_by_its_name() -> None:
+    templates = {"default": CHATML, "rag": "rag\n" + CHATML}
+    rag = built(templates, Chat(template="rag")).text
+    assert rag == "rag\n" + built(templates, Chat()).text == built("rag\n" + CHATML, Chat()).text
+
+
+def test_arguments_reach_the_template_and_those_without_effect_are_told() -> None:
+    on, off = (Chat(arguments=(f"enable_thinking={value}",)) for value in ("true", "false"))
+    assert built(THINKS, on).text == built(THINKS, off).text.removesuffix("</think>")
+    tokenizer = with_template(THINKS)
+    other = replace(on, arguments=(*on.arguments, "enable_thinkin=true"))
+    for chat, words in ((on, []), (off, ["enable_thinking"]), (other, ["enable_thinkin"])):
+        told = list(try_chat(tokenizer, chat))
+        assert [line.split()[1] for line in told] == words
+    needed = with_template(
+        "{{ '' if effort is defined else raise_exception('no effort') }}" + CHATML
+    )
+    assert list(try_chat(needed, Chat(arguments=("effort=high",)))) == []
+
+
+@pytest.mark.parametrize("item", ["", "x", "=x", "a b=x", "x=1 x=2", "1a=2"])
+def test_an_argument_that_is_no_pair_is_refused(item: str) -> None:
+    with pytest.raises(UsageError, match="template_arg is"):
+        Settings(template_arg=tuple(item.split(" ")) if item.count("=") == 2 else (item,))
+
+
+def test_values_of_arguments_are_json_or_else_text() -> None:
+    items = {
+        "true": True, "True": "True", "1.5": 1.5, "-3": -3, "007": "007", "": "", "a=b": "a=b",
+        '"true"': "true", "null": None, "NaN": "NaN", '{"citations": true}': {"citations": True},
+        "[" * 9999: "[" * 9999, "7" * 9999: "7" * 9999, "2026-01-01": "2026-01-01",
+    }  # fmt: skip
+    for written, value in items.items():
+        assert arguments_of([f"x={written}"]) == {"x": value}
+
+
+# --- as commands have it ---
+
+with_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+TURNS = "{% for m in messages %}<|user|>{{ m.content | trim }}<|end|>{% endfor %}"
+ANSWER = "{{ mood if mood is defined }}<|assistant|>"
+RAG = "{% for d in documents or [] %}<|user|>{{ d.title }}: {{ d.text }}<|end|>{% endfor %}" + TURNS
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """The built-in model with a template that takes system texts, and one named rag."""
+    folder = tmp_path / "model"
+    (folder / "additional_chat_templates").mkdir(parents=True)
+    for path in BUILTIN_PATH.iterdir():
+        if path.name != "chat_template.jinja":
+            (folder / path.name).symlink_to(path)
+    (folder / "chat_template.jinja").write_text(TURNS + ANSWER)
+    (folder / "additional_chat_templates" / "rag.jinja").write_text(RAG + ANSWER)
+    return str(folder)
+
+
+def sent(*arguments: str, **more: Any) -> str:
+    """The prompt of `ngt summarize` for the harbour."""
+    done = ngt("summarize", HARBOUR, "--dry-run", *arguments, **more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode()
+
+
+@with_model
+def test_a_system_text_comes_from_a_flag_a_file_a_variable_a_preset_or_settings(
+    model: str, tmp_path: Path
+) -> None:
+    (tmp_path / "wording").mkdir()
+    (tmp_path / "wording" / "system.txt").write_bytes("\ufeffBe brief, é.\r\n".encode())
+    (tmp_path / "ngt.yaml").write_text("system: '@wording/system.txt'\n")
+    (tmp_path / "other").mkdir()
+    presets = tmp_path / "home" / "config" / "presets"
+    presets.mkdir(parents=True)
+    (presets / "mine.yaml").write_text("template: '{documents}'\nsystem: '@own.txt'\n")
+    (presets / "own.txt").write_text("Be brief, é.")
+    file, own = "@wording/system.txt", {"NGT_HOME": str(tmp_path / "home")}
+    for text in (
+        sent("-m", model, "--system", f"@{tmp_path / file[1:]}", cwd=tmp_path / "other"),
+        sent("-m", model, "--system", " Be brief, é. ", cwd=tmp_path / "other"),
+        sent("-m", model, cwd=tmp_path),
+        sent("-m", model, cwd=tmp_path / "other", NGT_SYSTEM=f"@{tmp_path / file[1:]}"),
+        sent("-m", model, "-p", "mine", cwd=tmp_path / "other", **own),
+    ):
+        assert text.startswith("<|user|>Be brief, é.<|end|><|user|>The"), text[:99]
+    assert sent("-m", model, "--system", "", cwd=tmp_path).startswith("<|user|>The")
+
+
+@with_model
+@pytest.mark.parametrize(
+    ("flags", "words", "code"),
+    [
+        (["--system", "@missing.txt"], "--system @missing.txt: no such file", 3),
+        (["--system", "@empty.txt"], "--system @empty.txt: empty", 3),
+        (["--system", "@"], "--system @: no such file", 3),
+        (["--system", "x" * 40_000], "the system text alone needs", 5),
+        (["--template-documents"], "leaves documents out", 4),
+        (["--template-arg", "mood"], "template_arg is 'mood' (from flag)", 2),
+        (["--chat-template", "rga"], "no chat template 'rga'", 2),
+    ],
+)
+def test_what_cannot_be_given_is_told(
+    model: str, tmp_path: Path, flags: list[str], words: str, code: int
+) -> None:
+    (tmp_path / "empty.txt").write_text("\n")
+    long = ["--overflow", "truncate"] * (code == 5)
+    done = ngt("summarize", HARBOUR, "-m", model, "--dry-run", *flags, *long, cwd=tmp_path)
+    assert done.returncode == code and words in done.stderr.decode(), done.stderr
+    assert done.stdout == b"" and done.stderr.count(b"\n") == 2
+
+
+@with_model
+def test_documents_templates_and_arguments_are_chosen_by_flags(model: str) -> None:
+    rag = sent("-m", model, "--chat-template", "rag", "--template-documents")
+    assert rag.startswith("<|user|>harbour.txt: The") and "<|user|>Summarize the" in rag
+    glad = ngt("summarize", HARBOUR, "-m", model, "--dry-run", "--template-arg", "mood=glad",
+               "--template-arg", "mod=2")  # fmt: skip
+    assert glad.stdout.endswith(b"glad<|assistant|>\n")
+    assert b"--template-arg mod changes nothing" in glad.stderr
+    assert b"arg mood" not in glad.stderr
+    assert sent("-m", model, "--template-arg", "mood=a\udcff").endswith("a?<|assistant|>\n")
+
+
+@with_model
+def test_every_command_that_makes_prompts_takes_a_system_text(model: str, tmp_path: Path) -> None:
+    """By the error of a template that refuses it, which is told before any document is read."""
+    path = Path(model) / "chat_template.jinja"
+    path.write_text("{{ raise_exception('None here') if messages[1:] }}" + TURNS + ANSWER)
+    lines = tmp_path / "in.jsonl"
+    lines.write_text('{"context": "The tide."}\n')
+    for command in (
+        ["summarize", HARBOUR],
+        ["summarize", HARBOUR, "-o", f"{tmp_path}/out/"],
+        ["ask", "When?", "-d", HARBOUR],
+        ["batch", str(lines), "-o", str(tmp_path / "out.jsonl")],
+        ["check", HARBOUR],
+        ["bench", HARBOUR, "--methods", "auto,none"],
+        ["tune", HARBOUR, "--sweep", "num_draft=4,8"],
+    ):
+        done = ngt(*command, "-m", model, "--system", "Be brief.")
+        assert done.returncode == 4 and b"fails: None here" in done.stderr, (command, done.stderr)
+        assert b"without --system" in done.stderr
+
+
+@with_model
+def test_a_line_of_a_batch_may_have_its_own(model: str, tmp_path: Path) -> None:
+    own = [{"system": "Be brief."}, {}, {"template_arg": ["mood=glad"]}, {"system": "@in.jsonl"},
+           {"chat_template": "none"}, {"template_arg": "mood"}]  # fmt: skip
+    lines = [{"context": "The tide is high.", "settings": one} for one in own]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = ngt("batch", "in.jsonl", "-m", model, "--max-tokens", "2", cwd=tmp_path)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = [row for _, row in sorted((row["id"], row) for row in found)]
+    counts = [row["statistics"]["prompt_tokens"] for row in rows[:3]]
+    assert done.returncode == 7 and counts[1] < counts[2] < counts[0]
+    assert [row["error"]["exit_code"] for row in rows[3:]] == [2, 2, 2]
+    assert "Write the text itself." in rows[3]["error"]["hint"]
+
+
+def test_what_is_kept_depends_on_all_of_it() -> None:
+    names = ("system", "chat_template", "template_arg", "template_documents")
+    assert all(name in deciding(Settings(), preset()) for name in names)
+    with pytest.raises(UsageError, match="two"):
+        Settings(template_arg=("two=1", "two=2"))

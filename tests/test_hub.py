@@ -1,0 +1,238 @@
+"""Models of a hub: what is downloaded, goes on, is listed and deleted, and what is told."""
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import HARBOUR, NGT, ngt
+from hub_server import Hub, files_of
+
+from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
+from ngtcli.model_files.hub import split_id
+from ngtcli.system.progress import ByteBar
+
+pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+ID = "maker/Small-1B"
+WEIGHTS = "model.safetensors"
+CHUNK = 10 * 1024 * 1024  # bytes that huggingface_hub writes at a time
+OTHERS = {
+    ".gitattributes": b"*", "LICENSE": b"free", "modeling_small.py": b"raise SystemExit",
+    "pytorch_model.bin": b"x" * 2000, "Small-1B.Q4_K_M.gguf": b"GGUF", "consolidated.00.pth": b"x",
+    "onnx/model.onnx": b"x", "onnx/config.json": b"{}", "original/params.json": b"{}",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, bytes]:
+    """Those of a small model: the weights are just longer than what is written at a time."""
+    found = files_of(BUILTIN_PATH)
+    assert len(found[WEIGHTS]) > CHUNK
+    return found
+
+
+@pytest.fixture
+def hub(files: dict[str, bytes]) -> Iterator[Hub]:
+    with Hub({ID: {"main": {**files, **OTHERS}, "v2": {**files, "README.md": b"Second."}}}) as hub:
+        yield hub
+
+
+def run(hub: Hub, place: Path, *words: str, **environ: str) -> Any:
+    environ = {**os.environ, **hub.environ(place / "hf"), **environ}
+    return subprocess.run([*NGT, *words], env=environ, capture_output=True, text=True, timeout=120)
+
+
+def held(folder: str | Path, files: dict[str, bytes]) -> bool:
+    return (Path(folder) / WEIGHTS).read_bytes() == files[WEIGHTS]
+
+
+def test_what_is_needed_is_downloaded_once(
+    hub: Hub, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    done = run(hub, tmp_path, "models", "pull", ID, HF_TOKEN="hf_secret")
+    assert (done.returncode, done.stderr) == (0, "") and not hub.leaked
+    assert sorted(hub.got()) == sorted(files)
+    folder = Path(done.stdout.strip())
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == files
+    again = run(hub, tmp_path, "models", "pull", ID, "--json")
+    assert not hub.got() and json.loads(again.stdout)["path"] == str(folder)
+    for offline in ("0", "1"):
+        told = run(hub, tmp_path, "ask", "-d", HARBOUR, "Who?", "-m", ID, "--dry-run",
+                   HF_HUB_OFFLINE=offline)  # fmt: skip
+        assert told.returncode == 0 and "harbour" in told.stdout.lower(), told.stderr
+    assert not hub.log  # not even asked
+    listed = json.loads(run(hub, tmp_path, "models", "list", "--json").stdout)
+    size = sum(map(len, files.values()))
+    assert [(m["name"], m["bytes"]) for m in listed][1:] == [(ID, size)]
+
+
+def test_a_model_is_answered_with_that_only_the_hub_had(hub: Hub, tmp_path: Path) -> None:
+    own = run(hub, tmp_path, "ask", "-d", HARBOUR, "When is high tide?", "--max-tokens", "8")
+    done = run(hub, tmp_path, "ask", "-d", HARBOUR, "When is high tide?", "--max-tokens", "8",
+               "-m", f"{ID}@v2", "-v", NGT_PASSAGES="1", NGT_WHOLE_TOKENS="240")  # fmt: skip
+    assert done.returncode == own.returncode == 0, done.stderr
+    assert done.stdout and "Downloading" in done.stderr and "█" not in done.stderr
+
+
+def test_only_the_tokenizer_is_downloaded_where_it_is_enough(hub: Hub, tmp_path: Path) -> None:
+    done = run(hub, tmp_path, "docs", "show", HARBOUR, "-m", ID, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["documents"][0]["tokens"] > 100
+    got = hub.got()
+    assert "tokenizer.json" in got and WEIGHTS not in got
+
+
+def test_shards_of_the_index_are_downloaded_and_missing_ones_named(tmp_path: Path) -> None:
+    small = {n: c for n, c in files_of(BUILTIN_PATH).items() if n != WEIGHTS}
+    shards = [f"part-{i}.safetensors" for i in range(3)]
+    index = {"weight_map": {f"layer.{i}": shard for i, shard in enumerate(shards)}}
+    own = {**small, f"{WEIGHTS}.index.json": json.dumps(index).encode(), "other.safetensors": b"x"}
+    own |= {shard: os.urandom(5_000_001 + i) for i, shard in enumerate(shards)}
+    with Hub({ID: {"main": own}}) as hub:
+        done = run(hub, tmp_path, "models", "pull", ID)
+        assert done.returncode == 0, done.stderr
+        assert {*hub.got()} == {*own} - {"other.safetensors"}
+    folder = Path(done.stdout.strip())
+    for shard in shards:
+        assert (folder / shard).read_bytes() == own[shard]
+    (folder / shards[0]).unlink()
+    (folder / shards[2]).unlink()
+    with pytest.raises(Exception, match=f"no {shards[0]} and 1 more"):
+        find(str(folder))
+
+
+def test_a_connection_that_breaks_is_taken_up_again(
+    hub: Hub, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    hub.stops = {WEIGHTS: CHUNK + 200_000}
+    done = run(hub, tmp_path, "models", "pull", ID)
+    assert done.returncode == 4 and not done.stdout
+    what, hint = done.stderr.splitlines()
+    assert f"{ID}: the download broke off" in what and "goes on where it stopped" in hint
+    assert (WEIGHTS, CHUNK) in [(name, first) for _, name, first in hub.log]
+    listed = json.loads(run(hub, tmp_path, "models", "list", "--json").stdout)
+    assert listed[1]["unfinished_bytes"] == CHUNK
+    told = run(hub, tmp_path, "models", "list").stdout
+    assert "10 MB unfinished" in told
+    hub.stops, hub.log = {}, []
+    done = run(hub, tmp_path, "models", "pull", ID)
+    assert done.returncode == 0 and held(done.stdout.strip(), files), done.stderr
+    assert [first for m, name, first in hub.log if (m, name) == ("GET", WEIGHTS)] == [CHUNK]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_download_goes_on_after_ctrl_c(
+    hub: Hub, files: dict[str, bytes], tmp_path: Path, damaged: bool
+) -> None:
+    hub.held = {WEIGHTS: CHUNK + 200_000}
+    environ = {**os.environ, **hub.environ(tmp_path / "hf")}
+    process = subprocess.Popen([*NGT, "models", "pull", ID], env=environ, stderr=subprocess.PIPE)
+    blobs = tmp_path / "hf" / "hub" / f"models--{ID.replace('/', '--')}" / "blobs"
+    name = f"{hashlib.sha256(files[WEIGHTS]).hexdigest()}.incomplete"
+    while not (blobs / name).exists() or (blobs / name).stat().st_size < CHUNK:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    assert b"interrupted" in process.communicate()[1] and process.returncode == 130
+    hub.ended.set()
+    hub.held, hub.log = {}, []
+    if damaged:
+        with (blobs / name).open("r+b") as file:
+            file.write(b"other")
+        done = run(hub, tmp_path, "models", "pull", ID)
+        assert done.returncode == 4 and "not what the hub says" in done.stderr
+        assert not (blobs / name).exists()
+    done = run(hub, tmp_path, "models", "pull", ID)
+    assert done.returncode == 0 and held(done.stdout.strip(), files), done.stderr
+    assert [f for m, n, f in hub.log if (m, n) == ("GET", WEIGHTS)] == [CHUNK, 0][: 1 + damaged]
+
+
+def test_what_the_hub_cannot_give_is_told_before_documents_are_read(
+    hub: Hub, tmp_path: Path
+) -> None:
+    lacking = {"README.md": b"x", "model.Q8_0.gguf": b"GGUF"}
+    hub.repos |= {"closed/model": hub.repos[ID], "maker/gguf": {"main": lacking}}
+    hub.gated = {"closed/model"}
+    run(hub, tmp_path, "models", "pull", ID)
+    for name, told, hint in (
+        ("nobody/nothing", "no such model on the hub", "Give a folder"),
+        ("maker/Smal-1B", "no such model on the hub", f"Did you mean {ID}?"),
+        ("small-1b", "no such model on the hub", f"Did you mean {ID}?"),
+        (f"{ID}@v3", "has no revision v3", "branch, tag or commit"),
+        ("closed/model", "asks for consent", "hf auth login"),
+        ("maker/gguf", "repository on the hub has no config.json", "Download a GGUF file"),
+    ):
+        done = run(hub, tmp_path, "ask", "-d", "nowhere.txt", "Who?", "-m", name)
+        what, *rest = done.stderr.splitlines()
+        assert done.returncode == 4 and told in what and hint in rest[0], done.stderr
+        assert run(hub, tmp_path, "models", "pull", name).stderr == done.stderr
+    away = run(hub, tmp_path, "ask", "-d", "nowhere.txt", "Who?", "-m", "some/other",
+               HF_ENDPOINT="http://127.0.0.1:9")  # fmt: skip
+    assert away.returncode == 4 and "cannot be reached (ConnectError, http://127" in away.stderr
+
+
+COMMANDS = (
+    "summarize nowhere.txt", "ask -d nowhere.txt Who?", "check nowhere.txt", "bench nowhere.txt",
+    "batch in.jsonl", "tune nowhere.txt --sweep n=8,9", "trie build nowhere.txt",
+    "trie show nowhere.txt", "docs list nowhere.txt", "docs show nowhere.txt",
+    "summarize nowhere.txt --dry-run", "bench nowhere.txt --quality --dtype bfloat16",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_tells_a_wrong_model_before_it_reads_documents(
+    command: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"paths": ["nowhere.txt"]}\n')
+    for name in ("nobody/nothing", "./nowhere"):
+        done = ngt(*command.split(), "-m", name, cwd=tmp_path)
+        assert done.returncode == 4 and name.encode() in done.stderr, done.stderr
+
+
+def test_what_cannot_be_an_id_asks_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ngtcli.model_files.checkpoint.ask", lambda name: pytest.fail(name))
+    for name in ("a/b/c", "a--b", "a..b/c", "-a/b", "a/b.", "a/b.git", "Mödell", "a b", "x" * 97,
+                 "@v1", "~/m", "./m", "/m", "a//b"):  # fmt: skip
+        assert split_id(name) == ("", None), name
+        with pytest.raises(Exception, match="no such folder"):
+            find(name)
+    assert split_id("a/b@refs/pr/1") == ("a/b", "refs/pr/1")
+
+
+def test_models_are_removed_once_that_is_confirmed(hub: Hub, tmp_path: Path) -> None:
+    for name in (ID, f"{ID}@v2"):
+        assert run(hub, tmp_path, "models", "pull", name).returncode == 0
+    asked = run(hub, tmp_path, "models", "rm", ID)
+    assert asked.returncode == 2 and "--yes" in asked.stderr
+    second = run(hub, tmp_path, "models", "rm", f"{ID}@v2", "--yes", "--json")
+    assert json.loads(second.stdout) == {"files": 1, "bytes": len(b"Second.")}
+    listed = json.loads(run(hub, tmp_path, "models", "list", "--json").stdout)
+    assert [m["name"] for m in listed] == ["builtin", ID]
+    done = run(hub, tmp_path, "models", "rm", ID, "--yes")
+    assert done.returncode == 0 and re.fullmatch(r"\d+ files, 13 MB removed\n", done.stdout)
+    assert not list((tmp_path / "hf" / "hub").glob("models--*"))
+    gone = run(hub, tmp_path, "models", "rm", ID, "--yes")
+    assert gone.returncode == 4 and "nothing is kept of it" in gone.stderr
+    assert run(hub, tmp_path, "models", "rm", "builtin", "--yes").returncode == 2
+
+
+def test_the_line_of_a_download_fits_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(0, 100, 10))
+    monkeypatch.setattr("ngtcli.system.progress.time.monotonic", lambda: float(next(now)))
+    lines: list[str] = []
+    bar = ByteBar("Downloading", 16_000_000_000, lines.append, 7_000_000_000)
+    bar.update(1_000_000_000)
+    bar.update(-400_000_000)  # some are read again
+    bar.closed = True
+    bar.update(1_000_000)
+    assert lines == [
+        "Downloading █████░░░░░ 8.0/16.0 GB, 100 MB/s, 80 s left",
+        "Downloading ████░░░░░░ 7.6/16.0 GB, 30 MB/s, 5 min left",
+    ]
+    assert len("Downloading ███░░░░░░░ 12.4/99.9 GB, 100 MB/s, 119 min left") < 60
