@@ -40,9 +40,9 @@ class Loads:
         self.folder, self.said, self.quantised = folder, list[str](), 0
         real = module.read_checkpoint
 
-        def counted(*given: Any) -> Any:
+        def counted(*given: Any, **named: Any) -> Any:
             self.quantised += 1
-            return real(*given)
+            return real(*given, **named)
 
         monkeypatch.setattr(module, "read_checkpoint", counted)
 
