@@ -77,7 +77,7 @@ class Model:
     """Stands in for a model that was loaded in a dtype."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype, self.dtype_reason, self.plain_reason = dtype, "", ""
+        self.dtype, self.dtype_reason, self.tree_reason = dtype, "", ""
 
 
 @pytest.mark.parametrize(

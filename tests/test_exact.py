@@ -4,7 +4,6 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,7 +64,7 @@ class RoundingModel:
 
     context_reason = plain_reason = ""
     name = "rounding"
-    passes = SimpleNamespace(first_use=False)
+    takes_chains = took_longer = False
 
     def __init__(self, seed: int = 0, context: int = 60) -> None:
         self.seed, self.context = seed, context

@@ -238,7 +238,7 @@ def test_the_probe_finds_faults_however_small_the_scores(kind: str) -> None:
     hf = build(next(f for f in MANY if f.name == kind))
     with torch.no_grad():
         hf.get_output_embeddings().weight.mul_(1e-3)
-    assert target(hf, kind).plain_reason
+    assert target(hf, kind).tree_reason
 
 
 def test_nested_rope_parameters_limit_the_context_and_say_why() -> None:
@@ -353,8 +353,7 @@ def test_a_probe_in_bfloat16_finds_what_one_in_float32_finds(kind: str) -> None:
     """Some give float32 scores after passes in bfloat16, where rounding is larger all the same."""
     family = next(f for f in MANY if f.name == kind)
     model = target(build(family).to(torch.bfloat16), kind)
-    assert model.plain_reason == family.reason
-    assert model.way.kind == ("steps" if family.reason else "trees")
+    assert (model.tree_reason, model.way.kind) == (family.reason, family.way)
 
 
 @pytest.mark.parametrize("quantized", [True, False])
@@ -363,7 +362,7 @@ def test_only_what_rounds_to_8_bits_may_differ_by_that_in_float32(
 ) -> None:
     hf = build(next(f for f in MANY if f.name == "phi3"))
     hf.lm_head.register_forward_hook(lambda _, given, out: out * (1 + out.shape[1] % 3 / 100))
-    monkeypatch.setattr("ngtcli.decode.scores.is_quantized", lambda hf: quantized)
+    monkeypatch.setattr("ngtcli.decode.scores.bits_of", lambda hf: 8 if quantized else 0)
     if quantized:
         model = target(hf, "phi3")
         assert not model.plain_reason and not why_not(model)

@@ -150,10 +150,9 @@ def test_ctrl_c_twice_keeps_the_text_and_shows_no_traceback() -> None:
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    clock = time.monotonic()
     rest, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and first + rest and b"interrupted" in errors
-    assert b"Traceback" not in errors and time.monotonic() - clock < 10
+    assert b"Traceback" not in errors
 
 
 @needs_model
@@ -175,7 +174,7 @@ def test_sigterm_wipes_the_status_line() -> None:
 
 IN_LIBRARY = (
     "import hashlib\nprint('ready', flush=True)\n"
-    "hashlib.pbkdf2_hmac('sha256', b'x', b'y', 100_000_000)\n"
+    "hashlib.pbkdf2_hmac('sha256', b'x', b'y', 1_000_000_000)\n"
 )
 WRITING = (
     "with process.unbroken():\n    print('ready', flush=True)\n    time.sleep(0.5)\n"
@@ -188,14 +187,13 @@ WRITING = (
 def test_a_signal_ends_a_library_that_does_not_return_and_a_file_is_written_to_its_end(
     tmp_path: Path, work: str, number: int, code: int
 ) -> None:
-    """A hundred million rounds of a hash take a minute, in which Python runs no handler."""
+    """A thousand million rounds of a hash take ten minutes, in which Python runs no handler."""
     process = python(work.format(path=str(tmp_path / "whole")))
     wait_ready(process)
     time.sleep(0.1)
-    clock = time.monotonic()
     process.send_signal(number)
     out, errors = process.communicate(timeout=60)
-    assert process.returncode == code and time.monotonic() - clock < 10
+    assert process.returncode == code
     assert out == b"" and b"Traceback" not in errors
     assert (tmp_path / "whole").exists() == (work == WRITING)
 

@@ -178,10 +178,11 @@ def test_a_pickle_gives_what_safetensors_give(tmp_path: Path, tied: bool) -> Non
 def test_weights_that_are_quantised_already_are_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path, make_hf("llama"))
     config = json.loads((tmp_path / "config.json").read_text())
-    given = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
-    (tmp_path / "config.json").write_text(json.dumps(config | given))
-    with pytest.raises(ModelError, match="quantised already"):
-        loaded(folder)
+    for bits, words in ((3, "quantised already"), (4, "none of its weights are quantised by gptq")):
+        given = {"quantization_config": {"quant_method": "gptq", "bits": bits}}
+        (tmp_path / "config.json").write_text(json.dumps(config | given))
+        with pytest.raises(ModelError, match=words):
+            loaded(folder)
 
 
 def test_a_copy_that_shares_the_weights_outlives_the_model(tmp_path: Path) -> None:

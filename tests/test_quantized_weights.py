@@ -40,9 +40,9 @@ class Loads:
         self.folder, self.said, self.quantised = folder, list[str](), 0
         real = module.read_checkpoint
 
-        def counted(*given: Any, **named: Any) -> Any:
+        def counted(*given: Any, **more: Any) -> Any:
             self.quantised += 1
-            return real(*given, **named)
+            return real(*given, **more)
 
         monkeypatch.setattr(module, "read_checkpoint", counted)
 
@@ -54,7 +54,7 @@ class Loads:
 
     @property
     def file(self) -> Path:
-        return kept_file(self.folder)
+        return kept_file({"folder": self.folder})
 
 
 @pytest.fixture

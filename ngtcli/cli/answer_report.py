@@ -94,6 +94,8 @@ def summary_facts(settings: Settings, answer: "Answer") -> list[str]:
     """What the line under an answer says."""
     s = answer.run.statistics
     facts = [counted(s.new_tokens, "token"), f"{s.tokens_per_s:.1f} tokens/s"]
+    if s.thought_tokens:
+        facts[0] += f", {s.thought_tokens} of thought"
     if s.drafted_tokens:
         share = s.accepted_tokens / s.new_tokens if s.new_tokens else 0.0
         facts += [f"acceptance length {s.mean_acceptance_length:.2f}", f"{share:.0%} drafted"]
@@ -124,17 +126,19 @@ def remarks(answer: "Answer", quantize: str = "none") -> Iterator[str]:
     if run.rows is not None and not model.plain_reason:
         shape = "a token's scores do not depend on the rows beside it"
         if run.rows.are_fixed:
-            shape = f"all passes had {run.rows.most} rows"
+            shape = f"all passes had {counted(run.rows.most, 'row')}"
         yield f"Exact: {shape}; plain decoding with --exact has the same tokens."
     elif (kind := quantize if quantize != "none" else dtype) != "float32":
         if not model.plain_reason:
             yield f"Not exact: in {kind} drafts may change tokens at near ties; see --exact."
+    if model.tree_reason and not model.plain_reason:
+        yield f"Drafts have no branches: {model.tree_reason}."
     if model.dtype_reason:
         yield f"Computed in {dtype}: {model.dtype_reason}."
     if model.unused:
         unused = ", ".join(f"{name}={_short(value)}" for name, value in model.unused.items())
         yield f"Left unused of the model's generation settings: {unused}."
-    if model.passes.reason and not model.plain_reason:
+    if model.passes.reason and not model.tree_reason:
         yield f"The model's passes are not captured: {model.passes.reason}."
 
 
@@ -167,6 +171,8 @@ def _why_no_drafts(settings: Settings, answer: "Answer") -> str:
         return answer.run.model.plain_reason
     if settings.num_draft == 0:
         return "num-draft is 0"
+    if answer.run.exact and answer.run.model.tree_reason:
+        return f"exact without drafts alone, as {answer.run.model.tree_reason}"
     if answer.policy:
         return "no draft would have paid"
     return "no match"

@@ -17,6 +17,7 @@ from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import NEEDS, check_models, fetch
 from ngtcli.model_files.packages import require_for_weights
 from ngtcli.prompt.chat import Chat, try_chat
+from ngtcli.prompt.thinking import switched
 
 LIVE, RECORD, REPLAY, SHAPE, QUALITY = "live", "record", "replay", "shape", "quality"
 Table = Mapping[str, tuple[str, ...]]
@@ -83,14 +84,14 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
     """
     needs = [part for part in NEEDS if part != "weights"] if dry else NEEDS
     check_models(settings.model, "" if dry else settings.draft_model, needs)
-    _try_chat(settings.model, Chat.of(settings))
+    _try_chat(settings.model, Chat.of(settings), settings.think)
     if dry or settings.engine == "vllm":
         return
     if settings.device not in ("auto", "cpu"):
         from ngtcli.system.machine import pick_device  # here: it loads torch
 
         pick_device(settings.device)
-    require_for_weights(settings.model, fetch(settings.model, ["config"]))
+    require_for_weights(settings.model, fetch(settings.model, ["config"]), settings.device)
     neutral = Settings()
     if (settings.method, settings.background) == (neutral.method, neutral.background):
         return
@@ -106,13 +107,15 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
 
 
 @cache
-def _try_chat(model: str, chat: Chat) -> None:
+def _try_chat(model: str, chat: Chat, think: str) -> None:
     """Raise what a prompt would, and tell which arguments of the chat template change nothing."""
-    if chat != Chat():
+    if chat != Chat() or think != "auto":
         from ngtcli.model_files.pretrained import load_tokenizer  # here: it loads transformers
 
-        for words in try_chat(load_tokenizer(model), chat):
+        tokenizer = load_tokenizer(model)
+        for words in try_chat(tokenizer, chat):
             Notes().warn(words)
+        switched(tokenizer, chat, think)
 
 
 def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:

@@ -18,9 +18,9 @@ class AssistantModel:
     """
 
     def __init__(self, model: TargetModel, sampling: Settings) -> None:
-        if model.plain_reason:
+        if model.tree_reason:
             raise ModelError(
-                f"{model.name} cannot draft: {model.plain_reason}", "Name another --draft-model."
+                f"{model.name} cannot draft: {model.tree_reason}", "Name another --draft-model."
             )
         self.model, self._sampling = model, sampling
         self._sampler = Sampler(sampling, ())

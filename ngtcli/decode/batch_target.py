@@ -32,7 +32,7 @@ class BatchTarget:
     `_places` places of one cache, region 0 first.
     """
 
-    first_use = False  # passes over several sequences are not captured
+    took_longer = False  # passes over several sequences are not captured
 
     def __init__(self, model: TargetModel, size: int) -> None:
         self.model, self.size = model, size
@@ -167,8 +167,8 @@ def why_not(model: TargetModel) -> str:
 
 
 def _why_not(model: TargetModel) -> str:
-    if model.plain_reason:
-        return model.plain_reason
+    if model.tree_reason:
+        return model.tree_reason
     rope = getattr(model.config, "rope_parameters", None) or {}
     kinds = {rope.get("rope_type")} | {v.get("rope_type") for v in rope.values() if type(v) is dict}
     if kinds & _ROPE_OF_LENGTH:

@@ -27,7 +27,7 @@ def remembered_costs(model: TargetModel) -> Remembered[Costs]:
     """Where a model's curves are kept. Reading refuses costs that no device has."""
 
     def read(stored: Any) -> Costs:
-        costs = read_costs(stored, _sizes(model))
+        costs = read_costs(stored, _padded(model))
         weights = sum(p.numel() * p.element_size() for p in model.hf.parameters())
         for length, curve in costs.curves.items():
             slowest = (_SLOWEST_S + weights / _SLOWEST_BYTES_PER_S) * length / SHORT
@@ -44,6 +44,11 @@ def remembered_costs(model: TargetModel) -> Remembered[Costs]:
 def _sizes(model: TargetModel) -> tuple[int, ...]:
     """All sizes of a pass that a setting allows."""
     return row_sizes(model.device.type, int(SETTINGS["num_draft"].within[1]) + 1)
+
+
+def _padded(model: TargetModel) -> tuple[int, ...]:
+    """The sizes that passes are padded to; chains are not."""
+    return () if model.tree_reason else _sizes(model)
 
 
 def calibrate(model: TargetModel, limit_s: float = 2.0, longest_s: float = LONGEST_S) -> CostCurve:
@@ -74,7 +79,7 @@ def calibrate(model: TargetModel, limit_s: float = 2.0, longest_s: float = LONGE
             seconds_of_a_pass(model, token, rows)  # the first of a size allocates and prepares
         taken = seconds_of_a_pass(model, token, rows)
         seconds[rows] = min(taken, seconds.get(rows, taken))
-    return CostCurve(seconds, sizes=sizes)
+    return CostCurve(seconds, sizes=_padded(model))
 
 
 def _coarse_first(sizes: Sequence[int]) -> list[int]:
@@ -87,7 +92,7 @@ def _coarse_first(sizes: Sequence[int]) -> list[int]:
 
 
 def seconds_of_a_pass(model: TargetModel, token: int, rows: int) -> float:
-    """Of one pass over `rows` rows, as a run makes them."""
+    """Of one pass over `rows` rows, as a run makes them; a chain before it is taken back."""
     begin = time.perf_counter()
     scores = model.forward(token, chain([token] * (rows - 1)))
     scores.argmax(-1).tolist()  # waits for the device, as verification does

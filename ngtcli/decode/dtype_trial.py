@@ -55,7 +55,7 @@ def load_in_best(
     dtype. At the first load both may be read, one after the other. With drafts of up to `num_draft`
     nodes, its own dtype counts only if it is exact, which is stored of these very weights; with
     None it is that of a draft model, which need not be. `quantized` says how layers are quantised,
-    if they are: it is a part of the trial's key.
+    if they are, the kind first: a part of the trial's key.
     """
     made: dict[torch.dtype, TargetModel] = {}
 
@@ -70,7 +70,7 @@ def load_in_best(
         if not quantized:
             return try_dtype(empty(), name)
         made.update({dtype: load(dtype) for dtype in (half, torch.float32)})
-        return try_passes(made[half], made[torch.float32], name)
+        return try_passes(made[half], made[torch.float32], f"{name} in {quantized.split()[0]}")
 
     stored = remembered_dtype(name, config, half, quantized)
     trial = stored.find(make)
@@ -92,9 +92,12 @@ def load_in_best(
 
 
 def _is_exact(model: TargetModel, num_draft: int, progress: Callable[[str], None]) -> bool:
-    """Whether passes of any number of rows give a row the same bits, after a text of usual size."""
+    """Whether passes of any number of rows give a row the same bits, after a text of usual size.
+
+    Or whether it verifies no trees: then it decodes plainly, see ExactRows.
+    """
     rows = ExactRows(model, lambda: None, progress).of_any_number(num_draft, _TOKENS)
-    return rows is not None or bool(model.plain_reason)
+    return rows is not None or bool(model.tree_reason)
 
 
 def remembered_dtype(
@@ -133,13 +136,13 @@ def try_passes(own: TargetModel, single: TargetModel, name: str) -> DtypeTrial:
     for model in (own, single):
         model.start(tokens + ROWS[-1])
         model.prefill([0] * min(tokens, _READ))
-        if not own.plain_reason:
+        if not own.tree_reason:
             model.cache.repeat(tokens)
     for _ in range(_REPEATS):
         for at, rows in enumerate(ROWS):
-            rows = 1 if own.plain_reason else rows
+            rows = 1 if own.tree_reason else rows
             for which, model in enumerate((own, single)):
                 taken = seconds_of_a_pass(model, 0, rows)
                 seconds[which, at] = min(seconds[which, at], taken)
     times = [(one, few, many) for one, few, many in seconds.tolist()]
-    return DtypeTrial(f"{name} in int8", name_of(own.dtype), times[0], times[1], True)
+    return DtypeTrial(name, name_of(own.dtype), times[0], times[1], True)

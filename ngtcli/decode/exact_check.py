@@ -80,7 +80,7 @@ def find_exactness(
         progress(f"Checking once that {model.name} decodes exactly in passes of {shape} …")
         for name in dict.fromkeys((own, EAGER) if rows.are_fixed else (own,)):
             attend(name)
-            if not model.plain_reason and gives_equal_bits(model, rows, places):
+            if not model.tree_reason and gives_equal_bits(model, rows, places):
                 return Exactness("", "" if name == own else name)
         return Exactness(REASON)
 

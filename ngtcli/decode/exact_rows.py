@@ -52,19 +52,21 @@ class ExactRows:
 
         `wanted` is "auto", "on" or "off", `tokens` the most of prompt and answer. Passes of any
         number of rows come first, for they cost nothing. Raises ModelError where decoding is to be
-        exact and cannot be.
+        exact and cannot be. A model that takes chains alone then decodes plainly, by single rows.
         """
         model, on_cpu = self._model, self._model.device.type == "cpu"
         if wanted == "off" or model.plain_reason:
             return None
+        # Half precision that was chosen for being exact stays so, at the price of rows.
+        is_chosen = model.dtype != torch.float32 and bool(model.dtype_reason)
+        if model.tree_reason:
+            return PassRows.fixed(1) if wanted == "on" or is_chosen else None
         # Elsewhere kernels are chosen by the number of rows.
         if on_cpu and (wanted == "on" or rounds(model.hf)):
             found = self.of_any_number(num_draft, tokens)
             if found is not None:
                 return found
         rows = PassRows.fixed(block_rows(num_draft + 1))
-        # Half precision that was chosen for being exact stays so, at the price of rows.
-        is_chosen = model.dtype != torch.float32 and bool(model.dtype_reason)
         if wanted == "auto" and not is_chosen and not self._costs_nothing(rows.most):
             return None
         reason = self._reason(rows, capacity_for(tokens + rows.most))

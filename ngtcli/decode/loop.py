@@ -5,7 +5,7 @@ A single text is a batch of one. What texts decoded together need besides is in 
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -58,8 +58,8 @@ class Target(Protocol):
     """The target model over the texts of a pass."""
 
     @property
-    def first_use(self) -> bool:
-        """Whether the last pass was the first of its kind, which takes longer."""
+    def took_longer(self) -> bool:
+        """Whether the last pass was one of those that take longer than others of their size."""
 
     def score(self, roots: Sequence[Root], watch: Stopwatch) -> list[Tensor]:
         """For each text, scores (k + 1, vocabulary) after its root and its k nodes."""
@@ -75,8 +75,8 @@ class SingleTarget:
         self._model = model
 
     @property
-    def first_use(self) -> bool:
-        return self._model.passes.first_use
+    def took_longer(self) -> bool:
+        return self._model.took_longer
 
     def score(self, roots: Sequence[Root], watch: Stopwatch) -> list[Tensor]:
         with watch("tree"):
@@ -125,7 +125,7 @@ class Loop:
             self._target.keep([path.rows for path in paths])
         rows_in_all = sum(map(len, scores))
         with watch("draft"):
-            if not self._target.first_use:
+            if not self._target.took_longer:
                 passed = drafters.rows.padded(rows_in_all) if drafters.rows else rows_in_all
                 drafters.spent(passed, watch.elapsed_s - drafting_s)
             going = [(m, path) for m, path in zip(members, paths, strict=True) if m.error is None]
@@ -205,6 +205,7 @@ class Run(InSteps):
         progress: Callable[[int], object] = lambda _: None,
         text: Continuation | None = None,
     ) -> None:
+        context = replace(context, chains=model.takes_chains)
         self.model, self.drafter, self.context, self.limits = model, drafter, context, limits
         self._progress, text = progress, text or Continuation(model, context, sampling, limits)
         self.output, self.statistics = text.output, text.statistics

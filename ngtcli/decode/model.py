@@ -1,9 +1,9 @@
 """The target model: any decoder-only `transformers` model, with passes over draft trees.
 
 A run calls `start` and `prefill`, then at each step `forward` (one pass over the last token and a
-draft tree below it) and `keep` (which rows of that pass stay in the cache). A model whose cache
-cannot be rolled back, or that ignores a tree mask, decodes one token a pass; `plain_reason` says
-why.
+draft tree below it) and `keep` (which rows of that pass stay in the cache). A model that ignores a
+tree mask, or whose layers keep a state, has a cache of its own and takes drafts without branches
+(chains.py), or where that gives other scores one token a pass. `tree_reason` says why.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.decode.captured import Passes
+from ngtcli.decode.chains import ChainRows
 from ngtcli.decode.kv_cache import RollbackCache
 from ngtcli.decode.layout import Layout, Masks, capacity_for, exact_size, pack, row_size, unpack
 from ngtcli.decode.plain import TREES, PlainRows, Way, accepted
@@ -76,13 +77,27 @@ class TargetModel:
         ]
         self.cache = RollbackCache(self._narrow, 0)
         self.passes.forget()
-        self._plain = PlainRows(self.hf, way)
+        self._own = self._own_rows()
         self._rows: PassRows | None = None  # of exact passes; None: as many as a size needs
+
+    def _own_rows(self) -> PlainRows:
+        """What reads a sequence into the model's own cache, which is empty."""
+        return (ChainRows if self.takes_chains else PlainRows)(self.hf, self.way)
+
+    @property
+    def tree_reason(self) -> str:
+        """Why this model cannot verify draft trees; "" if it can."""
+        return self.way.reason
+
+    @property
+    def takes_chains(self) -> bool:
+        """Whether this model verifies drafts that have no branches, and no others."""
+        return self.way.takes_chains
 
     @property
     def plain_reason(self) -> str:
-        """Why this model cannot verify drafts; "" if it can."""
-        return self.way.reason
+        """Why this model cannot verify drafts at all; "" if it can."""
+        return "" if self.takes_chains else self.way.reason
 
     @property
     def _rolls_back(self) -> bool:
@@ -91,7 +106,15 @@ class TargetModel:
     @property
     def length(self) -> int:
         """Rows kept in the cache."""
-        return self.cache.length if self._rolls_back else self._plain.length
+        return self.cache.length if self._rolls_back else self._own.length
+
+    @property
+    def took_longer(self) -> bool:
+        """Whether the last pass took longer than others of its size.
+
+        It was the first of its capture, or one without drafts that read tokens again.
+        """
+        return self.passes.first_use or self._own.read_again
 
     @torch.inference_mode()
     def start(self, capacity: int, rows: PassRows | None = None, ids: Sequence[int] = ()) -> None:
@@ -103,7 +126,7 @@ class TargetModel:
         would be the same, bit for bit.
         """
         if not self._rolls_back:
-            self._plain = PlainRows(self.hf, self.way)
+            self._own = self._own_rows()
             return
         self._rows = rows
         places = capacity_for(capacity + (rows.most if rows else _SPARE))
@@ -127,7 +150,7 @@ class TargetModel:
         `progress` is called before each chunk with the number of ids read.
         """
         if not self._rolls_back:
-            self._plain.prefill(ids, chunk, progress)
+            self._own.prefill(ids, chunk, progress)
             return
         for at in range(0, len(ids), chunk):
             progress(at)
@@ -146,9 +169,14 @@ class TargetModel:
         self.cache.read(ids, rows == PREFILL_CHUNK)
 
     def lay_out(self, token: int, tree: DraftTree) -> Layout:
-        """The inputs of one pass over `token`, which is the tree's root, and the tree."""
+        """The inputs of one pass over `token`, which is the tree's root, and the tree.
+
+        Raises ValueError for one with branches where the model does not take them.
+        """
         ids, length = [token, *tree.tokens], self.length
         if not self._rolls_back:
+            if tree.first_chain() is not tree:
+                raise ValueError("a draft with branches")
             return Layout(ids, len(ids), 0, length, torch.empty(0))
         if self._rows is not None:
             rows, most = exact_size(self.device.type, len(ids), self._rows), self._rows.most
@@ -175,7 +203,7 @@ class TargetModel:
         They hold until the next pass.
         """
         if not self._rolls_back:
-            return self._plain.read(layout.ids, scored=True)
+            return self._own.score(layout.ids)
         scores = self.passes.run(layout.packed, layout.rows, layout.capacity, layout.length)
         return scores[: len(layout.ids)]
 
@@ -197,15 +225,17 @@ class TargetModel:
             torch.mps.synchronize()
 
     def truncate(self, length: int) -> None:
-        """Drop the cache's rows from `length` on. Does nothing for a model that decodes plainly."""
+        """Drop the cache's rows from `length` on. Does nothing in a cache of the model's own."""
         if self._rolls_back:
             self.cache.truncate(length)
 
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:
         """Keep the last pass's rows of the root and of `nodes` (ascending); drop its other rows."""
-        if self._rolls_back:  # otherwise the pass itself has kept its only row
+        if self._rolls_back:
             self.cache.keep([0, *(node + 1 for node in nodes)])
+        else:
+            self._own.keep(len(nodes) + 1)
 
     def run_pass(
         self, ids: Tensor, positions: Tensor, mask: Any, cache: RollbackCache, keep: int = 0

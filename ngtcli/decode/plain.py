@@ -1,4 +1,4 @@
-"""How a model is run, and plain decoding for one whose cache cannot be rolled back."""
+"""How a model is run, and plain decoding for one that cannot verify drafts."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -11,13 +11,15 @@ from transformers import DynamicCache
 
 _STATES = ("past_key_values", "cache_params", "state")  # names of a model's state from pass to pass
 TREES = "trees"  # drafts are verified, in a cache that can be rolled back
+CROPS = "crop"  # drafts are chains; the model's own cache crops what was not accepted
+RESTORES = "restore"  # the same; its state from before is restored, accepted tokens are read again
 STEPS = "steps"  # one token a pass; the model has a state of its own
 REREAD = "reread"  # one token a pass; the model has no state and reads everything again
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a model is run. `reason`: why drafts are not verified, "" if they are.
+    """How a model is run. `reason`: why it verifies no draft trees, "" if it does.
 
     `window`: the tree mask applies the configuration's window (kind TREES). For the other kinds:
     `positions`: the model takes position ids; `cache`: it takes a new cache at the first pass;
@@ -32,13 +34,23 @@ class Way:
     chunks: bool = True
 
     def __post_init__(self) -> None:
-        plain = self.kind in (STEPS, REREAD) and 0 < len(self.reason) < 200
-        if not (plain and self.reason.isprintable()) and (self.kind, self.reason) != (TREES, ""):
+        other = self.kind in (CROPS, RESTORES, STEPS, REREAD) and 0 < len(self.reason) < 200
+        if not (other and self.reason.isprintable()) and (self.kind, self.reason) != (TREES, ""):
             raise ValueError("no way to run a model")
+
+    @property
+    def takes_chains(self) -> bool:
+        """Whether drafts are verified that have no branches, and no others."""
+        return self.kind in (CROPS, RESTORES)
 
 
 class PlainRows:
-    """Reads one sequence from its beginning to its end; `length` tokens of it are read."""
+    """Reads one sequence from its beginning to its end; `length` tokens of it are read.
+
+    `read_again`: whether the last pass, over one row, also read tokens that a pass had read before.
+    """
+
+    read_again = False
 
     def __init__(self, hf: Any, way: Way) -> None:
         self._hf, self._way = hf, way
@@ -61,10 +73,18 @@ class PlainRows:
             progress(at)
             self.read(ids[at : at + chunk])
 
-    def read(self, ids: Sequence[int], scored: bool = False) -> Tensor:
-        """One pass over `ids`; scores (1, vocabulary) after the last. The sequence grows by `ids`.
+    def score(self, ids: Sequence[int]) -> Tensor:
+        """One pass over the last token: scores (1, vocabulary)."""
+        return self.read(ids, 1)
 
-        Without `scored`, a model that reads everything again at each pass stores the ids unread.
+    def keep(self, count: int) -> None:
+        """Keep the first `count` tokens of the last pass; the only one is kept already."""
+
+    def read(self, ids: Sequence[int], scored: int = 0) -> Tensor:
+        """One pass over `ids`; scores (scored, vocabulary) after the last `scored` of them.
+
+        The sequence grows by `ids`. Where none are `scored`, a model that reads everything again at
+        each pass stores the ids unread.
         """
         self._ids += ids
         reread = self._way.kind == REREAD
@@ -74,7 +94,7 @@ class PlainRows:
         start, read = (0, self._ids) if reread else (self.length, ids)
         inputs: dict[str, Any] = {"input_ids": torch.tensor([list(read)], device=self._hf.device)}
         if "logits_to_keep" in self._accepts:
-            inputs["logits_to_keep"] = 1
+            inputs["logits_to_keep"] = max(1, scored)
         if self._way.positions:
             places = torch.arange(start, start + len(read), device=self._hf.device)
             inputs["position_ids"] = places[None]
@@ -85,7 +105,7 @@ class PlainRows:
             if not self._state:
                 raise NotImplementedError("a state of an unknown name")
         self.length += len(ids)
-        scores: Tensor = output.logits[0, -1:]
+        scores: Tensor = output.logits[0, -max(1, scored) :]
         return scores
 
 

@@ -1,17 +1,18 @@
 """Finds how a model is to be run: runs it, and compares with `transformers`' own generate.
 
 The reference is the scores of `generate` on one arbitrary prompt, longer than every window of the
-configuration. A model verifies drafts only if its single steps in a cache that can be rolled back,
-and its rows of a wide tree with a deep path in the last rows, give those scores. Any other model is
-run token by token in the first way that gives them. Where no way does (some `generate` cuts the
-cache to a window that the model's mask does not have), the reference is one pass without a cache.
+configuration. A model verifies draft trees only if its single steps in a cache that can be rolled
+back, and its rows of a wide tree with a deep path in the last rows, give those scores. Any other
+model is run token by token in the first way that gives them, and verifies chains if rows behind
+chains that were taken back give them too. Where no way does (some `generate` cuts the cache to a
+window that the model's mask does not have), the reference is one pass without a cache.
 """
 
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,10 +20,10 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.plain import REREAD, STEPS, TREES, Way
+from ngtcli.decode.plain import CROPS, REREAD, RESTORES, STEPS, TREES, Way
 from ngtcli.decode.row_bits import use_whole_vectors
 from ngtcli.decode.scores import rounds, same_scores, scores_are_not_numbers
-from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.draft.tree import ROOT, DraftTree, chain
 from ngtcli.errors import ModelError
 from ngtcli.model_files.pretrained import window_numbers
 from ngtcli.system.remembered import Remembered
@@ -44,12 +45,15 @@ _WIDEST, _NARROWEST = 512, 40
 _END = 2304  # tokens of context up to which its end is probed: learned positions end at 2,048
 _EMPTY = DraftTree()
 
-KEEPS_STATE = "its layers keep a running state that cannot be rolled back"
+KEEPS_STATE = "its layers keep a running state"
+STARTS_ANEW = "its passes over several tokens do not go on from the state that its layers keep"
 ATTENDS_IN_CHUNKS = (
     "its layers attend within chunks, which the mask of a draft tree does not follow"
 )
 CHOOSES_TOKENS = "its layers choose the tokens they attend to, from a cache of their own"
 NO_TREE_MASK = "it does not honour a tree attention mask"
+# With these chains are tried. Layers that choose tokens may choose others in passes of more rows.
+_CHAIN_REASONS = (KEEPS_STATE, ATTENDS_IN_CHUNKS, NO_TREE_MASK)
 NO_CACHE = "it keeps no cache: everything is read again at each token"
 _KNOWN_KINDS = {"full_attention", "sliding_attention"}  # of layers
 # Why a model with layers of a kind cannot verify drafts; of several reasons the first counts.
@@ -148,7 +152,7 @@ def find_way(model: TargetModel) -> Way:
             for way in _plain_ways(reason):
                 model.use(way)
                 if _holds(_steps_agree, model, truth, siblings):
-                    return way
+                    return _with_chains(way, model, truth, siblings)
     raise ModelError(
         f"{model.name}: {model.config.model_type} models cannot be run: token by token they give"
         " neither what transformers' generate gives nor what they give in one pass",
@@ -191,6 +195,19 @@ def _plain_ways(reason: str) -> Iterator[Way]:
         yield Way(REREAD, reason, positions=positions)
 
 
+def _with_chains(plain: Way, model: TargetModel, truth: Reference, siblings: int) -> Way:
+    """The way that verifies chains, if one does that is else like `plain`; or `plain`."""
+    if plain.kind == STEPS and plain.reason in _CHAIN_REASONS:
+        for kind in (CROPS, RESTORES) if plain.chunks else ():
+            model.use(replace(plain, kind=kind))
+            if _holds(_chains_agree, model, truth, siblings):
+                return model.way
+        if plain.reason == KEEPS_STATE and not plain.chunks:
+            plain = replace(plain, reason=STARTS_ANEW)
+    model.use(plain)
+    return plain
+
+
 Claim = Callable[[TargetModel, Reference, int], bool]
 
 
@@ -205,9 +222,12 @@ def _holds(claim: Claim, model: TargetModel, truth: Reference, siblings: int) ->
 
 
 def _steps_agree(model: TargetModel, truth: Reference, siblings: int) -> bool:
-    """Whether single steps after a prompt read in chunks give the reference's scores."""
+    """Whether single steps after a prompt read in chunks give the reference's scores.
+
+    The last chunk has two to four tokens: what it does not know of those before shows most.
+    """
     model.start(len(truth.prompt) + siblings + 2 * NEW_TOKENS)
-    model.prefill(truth.prompt[:-1], max(1, len(truth.prompt) // 3))
+    model.prefill(truth.prompt[:-1], max(1, len(truth.prompt) // 3 - 1))
     found = _one_by_one(model, (truth.prompt[-1], *truth.tokens[:-1]))
     return same_scores(found, truth.scores, truth.exact)
 
@@ -237,6 +257,23 @@ def _tree_agrees(model: TargetModel, truth: Reference, siblings: int) -> bool:
         if not same_scores([found], [true], truth.exact):
             return False
     return True
+
+
+def _chains_agree(model: TargetModel, truth: Reference, siblings: int) -> bool:
+    """Whether rows behind chains that were taken back have the scores of a text that never had one.
+
+    One chain is wrong from its first token, as long as the windows; one is wrong from its second.
+    """
+    first, second, third = truth.tokens[:3]
+    wrong = _wide_tree(truth, siblings, model.vocabulary).tokens[:siblings]
+    model.start(0)
+    model.prefill(truth.prompt[:-1])
+    found = [model.forward(truth.prompt[-1], chain(wrong))[0].clone()]
+    model.keep(())
+    found += list(model.forward(first, chain((second, wrong[0])))[:2].clone())
+    model.keep((0,))
+    found += _one_by_one(model, (third,))
+    return same_scores(found, truth.scores, truth.exact)
 
 
 def _wide_tree(truth: Reference, siblings: int, vocabulary: int) -> DraftTree:

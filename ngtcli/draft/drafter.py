@@ -60,7 +60,8 @@ class Context:
     `outside` the runs of prompt ids that the trie does not hold; `references` the runs of prompt
     ids that are documents. `tokenizer` is its fingerprint, `vocabulary` the model's size of it.
     `rows` are those of exact passes, None for others; where all have one shape a node costs
-    nothing. `background` takes the place of the drafter's own, if it has one.
+    nothing. `background` takes the place of the drafter's own, if it has one. With `chains` drafts
+    have no branches.
     """
 
     ids: Sequence[int]
@@ -71,6 +72,7 @@ class Context:
     vocabulary: int = 0
     rows: PassRows | None = None
     background: BackgroundCounts | None = None
+    chains: bool = False
 
 
 class Assistant(Protocol):
@@ -204,19 +206,21 @@ class Drafters(Generic[AnyDrafter]):
     Here each drafts by itself, and the nodes of a pass are divided evenly. `make` makes a drafter;
     one whose text has ended is used again. A text gets `most` nodes at most. `rows` are those of
     exact passes, None for others. `proposed` says whether a drafter was queried in the last step.
+    Where a context wants chains, a tree is cut to its first.
     """
 
     rows: PassRows | None = None
 
     def __init__(self, make: Callable[[], AnyDrafter], most: int) -> None:
         self.most, self.proposed = most, False
-        self._make = make
+        self._make, self._chains = make, False
         self._active: list[AnyDrafter] = []
         self._free: list[AnyDrafter] = []
 
     def start(self, context: Context) -> AnyDrafter:
         """The drafter of a text that begins."""
         drafter = self._free.pop() if self._free else self._make()
+        self._chains = context.chains
         drafter.reset(context)
         self._active.append(drafter)
         return drafter
@@ -241,7 +245,8 @@ class Drafters(Generic[AnyDrafter]):
         if depth < 1 or most < 1:
             return _EMPTY
         self.proposed = True
-        return drafter.propose(ids, most).cut(depth, most, probe_depth)
+        tree = drafter.propose(ids, most)
+        return (tree.first_chain() if self._chains else tree).cut(depth, most, probe_depth)
 
     def accept(self, tree: DraftTree, path: Path) -> Path:
         """What counts of the path that verification found in a tree."""

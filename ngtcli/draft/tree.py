@@ -80,6 +80,25 @@ class DraftTree:
             names,
         )
 
+    def first_chain(self) -> "DraftTree":
+        """The tree itself if it has no branches, else the first child, its first child, and so on.
+
+        Methods put the likelier sibling first. Probes are left out.
+
+        >>> DraftTree((1, 2, 3, 4), (-1, -1, 0, 1)).first_chain().tokens
+        (1, 3)
+        """
+        nodes = [ROOT]
+        for node in range(self.drafts):
+            if self.parents[node] == nodes[-1]:
+                nodes.append(node)
+        del nodes[0]
+        if len(nodes) == len(self):
+            return self
+        origins = [self.origins[node] for node in nodes] if len(self.origins) else ()
+        tokens = tuple(self.tokens[node] for node in nodes)
+        return DraftTree(tokens, tuple(range(-1, len(nodes) - 1)), 0, origins, self.names)
+
     def cut(self, depth: int, nodes: int, probe_depth: int | None = None) -> "DraftTree":
         """The tree without what is deeper than `depth`, and its first `nodes` drafts at most.
 
@@ -108,7 +127,7 @@ class DraftTree:
 
 
 def chain(tokens: Sequence[int]) -> DraftTree:
-    """A tree without forks."""
+    """A tree without branches."""
     return DraftTree(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
 
 

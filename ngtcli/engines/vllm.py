@@ -134,7 +134,7 @@ class NgramTrieProposer:
             ids = load_tokenizer(tokenizer)
             background = Backgrounds(own.background, ids, self._vocabulary, model=tokenizer).load()
         settings = DraftSettings(pool=pool, background=background)
-        return AutoDrafters(settings, children=1, texts=texts)
+        return AutoDrafters(settings, chains=True, texts=texts)
 
     def load_model(self, *_: object, **__: object) -> None:
         """There is no model to load."""

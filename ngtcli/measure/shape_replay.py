@@ -85,7 +85,7 @@ class PromptCache:
             self.seconds.setdefault(trace.id, []).append(time.perf_counter() - clock)
             self._read = (trace.id, ids)
         model.truncate(len(ids) - 1)
-        if model.plain_reason:  # it cannot go back: the next one reads the prompt again
+        if model.tree_reason:  # it cannot go back: the next one reads the prompt again
             self._read = None
 
 

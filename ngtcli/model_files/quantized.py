@@ -29,12 +29,14 @@ def kept_folder() -> Path:
     return home("cache") / _FOLDER
 
 
-def kept_file(folder: str) -> Path:
-    """The file of a checkpoint; the order of its integers is that of this CPU and these versions.
+def kept_file(about: dict[str, Any]) -> Path:
+    """The file of what `identity` tells.
 
-    Raises UsageError as `home`.
+    The order of its integers is that of this CPU and these versions. Raises UsageError as `home`.
     """
-    return kept_folder() / f"{key_of(os.path.realpath(folder), *versions_and_cpu())}.safetensors"
+    bits = [about["bits"]] if "bits" in about else []
+    key = key_of(os.path.realpath(about["folder"]), *bits, *versions_and_cpu())
+    return kept_folder() / f"{key}.safetensors"
 
 
 def identity(folder: str) -> dict[str, Any]:

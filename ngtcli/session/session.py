@@ -10,17 +10,25 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from ngtcli.config import Settings
-from ngtcli.decode.steps import InSteps, Limits, PassesReport, Statistics, Step, Token
+from ngtcli.decode.steps import (
+    InSteps,
+    Limits,
+    PassesReport,
+    Statistics,
+    Step,
+    Token,
+    settled,
+)
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Drafter, PassRows
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.card import script_words
 from ngtcli.prompt.build import Prompt, Task
-from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import PartReport
+from ngtcli.prompt.thinking import chat_of, thinking_of
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.ngram import NGramTrie
 from ngtcli.trie.store import TrieReport
@@ -40,7 +48,8 @@ class AnswerOptions:
     `method` and `num_draft` take the place of the settings' values. With `split_times` the device
     is waited for between the parts of a step. `trie` takes the place of the one of the prompt's
     documents, which is then neither read nor written. `drafter` is one made for this method.
-    `to_the_end`: the answer goes on where it repeats itself, as that of other programs.
+    `to_the_end`: the answer goes on where it repeats itself, and thoughts are part of it, as that
+    of other programs.
     """
 
     method: str | None = None
@@ -63,8 +72,8 @@ class Model(Protocol):
     """What is known of a model. `context` is in tokens.
 
     `context_reason` says why it is less than the model's own, `plain_reason` why nothing is
-    drafted, `unused` has what the checkpoint suggests and is not followed,
-    `dtype_reason` why a trial has chosen the dtype, "" where none has.
+    drafted, `tree_reason` why no draft has branches, `unused` has what the checkpoint suggests and
+    is not followed, `dtype_reason` why a trial has chosen the dtype, "" where none has.
     """
 
     @property
@@ -79,6 +88,8 @@ class Model(Protocol):
     def context_reason(self) -> str: ...
     @property
     def plain_reason(self) -> str: ...
+    @property
+    def tree_reason(self) -> str: ...
     @property
     def unused(self) -> dict[str, Any]: ...
     @property
@@ -156,7 +167,7 @@ class Answer(InSteps):
         return FinishedAnswer(
             key,
             self.prompt,
-            tuple(self.steps),
+            settled(self.steps),
             self.finish_reason,
             run.statistics,
             self.policy,
@@ -196,8 +207,13 @@ class FinishedAnswer:
 
     @property
     def text(self) -> str:
-        """The text of all steps."""
+        """The text of all steps, without thoughts."""
         return "".join(token.text for token in self.tokens)
+
+    @property
+    def thought(self) -> str | None:
+        """The text of all thoughts; None where there is none."""
+        return "".join(token.thought or "" for token in self.tokens).strip() or None
 
 
 AS_SET = AnswerOptions()
@@ -237,9 +253,16 @@ class Session(ABC):
         return self._task(preset, documents, question)
 
     def _task(self, preset: Preset, documents: Sequence[Document], question: str) -> Task:
-        m, most = self.model, self.settings.max_tokens
-        own, chat = (preset, documents, question), Chat.of(self.settings)
+        m, most = self.model, self.limits.most
+        own, chat = (preset, documents, question), chat_of(self.settings, m.tokenizer)
         return Task(*own, m.tokenizer, m.context, most, m.vocabulary, self.status, chat=chat)
+
+    @property
+    def limits(self) -> Limits:
+        """When answers stop, by the settings and the model's chat template. Raises ModelError."""
+        s = self.settings
+        thinking = thinking_of(s, self.model.tokenizer)
+        return Limits(s.max_tokens, s.num_draft, s.stop, s.max_repeats, thinking)
 
     def _warn_of_scripts(self, documents: Sequence[Document], question: str) -> None:
         if words := script_words(self.settings.model, documents, question):

@@ -24,13 +24,16 @@ from transformers.quantizers import HfQuantizer
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from ngtcli.errors import ModelError
 from ngtcli.model_files.gguf import source_of
+from ngtcli.model_files.scheme import Scheme
 from ngtcli.system.progress import ByteBar
 from ngtcli.weights.gguf_weights import GgufWeight, gguf_weights
 from ngtcli.weights.places import Taken
+from ngtcli.weights.stored import stored_layers
 
 Notify = Callable[[str], None]
-Stored = Mapping[str, "_Stored"]
+Stored = Mapping[str, Any]
 _METHOD = "ngt"
 _SHOWN = 1e8  # bytes from which on a bar is shown; guess: fewer take less than a second
 _DONTNEED = 4  # MADV_DONTNEED of Linux
@@ -92,7 +95,7 @@ class _Quantizer(HfQuantizer, ConversionOps):  # type: ignore[misc]
                 if missing_keys is not None:
                     missing_keys.discard(name)
                 continue  # a pickle has a tied weight under both names
-            if name not in places or weight.shape != places[name].weight.shape:
+            if name not in places or not layers.takes(places[name], weight):
                 places.pop(name, None)  # a wrong shape is reported as any other's
                 rest[name] = weight
                 continue
@@ -117,15 +120,23 @@ def read_checkpoint(
     layers: Taken[Any] | None = None,
     dtype: torch.dtype | str | None = None,
     progress: Notify = lambda _: None,
+    scheme: Scheme | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """What `transformers` makes of a checkpoint or a GGUF file, and its loading report.
 
     `layers` take their weights as they come; the others are in `dtype`, "auto" for that of the
     configuration, None for that of most weights. Weights of safetensors that are neither taken nor
-    converted stay in the mapped files. `progress` gets lines with the bytes that were read.
+    converted stay in the mapped files. `progress` gets lines with the bytes that were read. The
+    `scheme` is that of a checkpoint whose layers are taken as they are; `config` has none then.
+    Raises ModelError where they cannot be.
     """
     empty = empty_model(config)
     stored = _opened(path, empty, progress)
+    if scheme is not None:
+        if stored is None:
+            hint = "Name a checkpoint that has them there."
+            raise ModelError(f"{path}: its quantised weights are in no safetensors files", hint)
+        stored = stored_layers(stored, scheme)
     told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     hook = _Config(layers, stored or {})
     if layers is not None:
@@ -193,6 +204,10 @@ class _Stored:
     def get_dtype(self) -> str:
         """Its dtype, as safetensors name them."""
         return str(self.one.get_dtype())
+
+    def get_shape(self) -> list[int]:
+        """Its shape."""
+        return list(self.one.get_shape())
 
     def __getitem__(self, _: object) -> Tensor:
         """All of it, whatever is asked for."""

@@ -12,8 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from ngtcli.model_files.dtypes import ROWS, Times, name_of
 from ngtcli.system.remembered import Remembered
-from ngtcli.weights.places import Place, Taken, packable, tie
+from ngtcli.weights.places import NOTHING, Place, Taken, named, packable, tie
 from ngtcli.weights.trials import remembered
 
 # Rows of the least product. Measured (one thread, 2,048 × 8,192, float32, over one row unpacked):
@@ -276,18 +275,18 @@ class PackedLayers(Taken[Place]):
     left: list[Any] = field(default_factory=list)  # layers that cannot be packed
     bytes: int = 0
 
-    def find(self, hf: Any, stored: Mapping[str, Any] = MappingProxyType({})) -> None:
+    def find(self, hf: Any, stored: Mapping[str, Any] = NOTHING) -> None:
         """Find them in a model without values; none where it is not known what is `stored`."""
-
-        def is_one(own: str, other: str) -> bool:
-            with torch.device("cpu"):  # the model is made on another
-                both = own in stored and other in stored
-                return not both or torch.equal(stored[own][...], stored[other][...])
-
         tie(hf)
         # A weight of another dtype than the model's would come in that of the model.
         places = [one for one in worth_packing(hf) if one.layer.weight.dtype == hf.dtype]
-        self.add(hf, places if stored else [], is_one)
+        for own, other, place in named(hf, places if stored else []):
+            if own != other and own in stored and other in stored:
+                with torch.device("cpu"):  # the model is made on another
+                    is_one = torch.equal(stored[own][...], stored[other][...])
+                if not is_one:
+                    place, other = replace(place, tied=None), own
+            self.add(hf, place, own, other)
 
     def put(self, name: str, weight: Tensor) -> None:
         """Pack a layer's weight; its bias may come later."""

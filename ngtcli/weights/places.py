@@ -4,12 +4,13 @@ A model may be without values: then its weights are taken one by one as they com
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float16 on few CPUs: tried
 
@@ -92,6 +93,16 @@ def tie(hf: Any) -> None:
 
 
 AnyPlace = TypeVar("AnyPlace", bound=Place)
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def named(hf: Any, places: Iterable[AnyPlace]) -> Iterator[tuple[str, str, AnyPlace]]:
+    """Places with the name of their weight, and that of the embedding tied to it or the same."""
+    names = {id(module): name for name, module in hf.named_modules()}
+    for place in places:
+        own = f"{names[id(place.layer)]}.weight"
+        tied = None if place.tied is None else getattr(*place.tied)
+        yield own, own if tied is None else f"{names[id(tied)]}.weight", place
 
 
 @dataclass(slots=True)
@@ -104,26 +115,23 @@ class Taken(Generic[AnyPlace]):
     places: dict[str, AnyPlace] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
 
-    def find(self, hf: Any, stored: Any = ()) -> None:
+    def find(self, hf: Any, stored: Mapping[str, Any] = NOTHING) -> None:
         """Find their places in a model; `stored` holds what will come, by name, if it is known."""
         raise NotImplementedError
 
-    def put(self, name: str, weight: Tensor) -> None:
+    def takes(self, place: AnyPlace, weight: Any) -> bool:
+        """Whether a weight is taken there: it has its shape."""
+        return bool(weight.shape == place.weight.shape)
+
+    def put(self, name: str, weight: Any) -> None:
         """Take a weight, which the model does not hold in that form from then on."""
         raise NotImplementedError
 
-    def add(self, hf: Any, places: Iterable[AnyPlace], is_one: Callable[[str, str], bool]) -> None:
-        """Add places of layers; `is_one` says whether two names that are tied are of one weight."""
-        names = {id(module): name for name, module in hf.named_modules()}
-        for place in places:
-            own = other = f"{names[id(place.layer)]}.weight"
-            if place.tied is not None:
-                other = f"{names[id(getattr(*place.tied))]}.weight"
-                if not is_one(own, other):
-                    place, other = replace(place, tied=None), own
-            self.places |= {own: place, other: place}
-            for tied in {own, other}:
-                hf.all_tied_weights_keys.pop(tied, None)
+    def add(self, hf: Any, place: AnyPlace, *names: str) -> None:
+        """Add the place of a weight of these names, which the model does not tie any more."""
+        for name in names:
+            self.places[name] = place
+            hf.all_tied_weights_keys.pop(name, None)
 
     def names(self, name: str) -> list[str]:
         """The names of the weight of this name, of which it is kept under the first."""

@@ -324,9 +324,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     continue
                 model = open_model(path, args.device, weights)
                 places = capacity_for(PROMPT + args.answer + args.rows)
-                shapes = [] if model.plain_reason else exact_shapes(model, args.rows, places)
+                shapes = [] if model.tree_reason else exact_shapes(model, args.rows, places)
                 if not shapes:
-                    reason = model.plain_reason or "no equal bits"
+                    reason = model.tree_reason or "no equal bits"
                     print(f"{name}, {weights}: {reason}; left out")
                     continue
                 found += measure(model, name, weights, shapes, args.tokens, args.answer)

@@ -1,0 +1,166 @@
+"""Drafts without branches, for models whose own cache takes back what was not accepted."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from helpers import decode, generate, make_drafter, make_target, plain
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_families import FAMILIES, VOCABULARY, Family, build, chained, prompts, target
+
+from ngtcli.decode import chains
+from ngtcli.decode.calibration import calibrate
+from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.plain import RESTORES, STEPS, TREES, PlainRows
+from ngtcli.draft.costs import SHORT, Costs
+from ngtcli.draft.drafter import Context, Drafters, DraftSettings, PassRows
+from ngtcli.draft.tree import ROOT, DraftTree, chain
+
+MANY = [f for f in FAMILIES if f.way not in (TREES, STEPS) and f.kind not in ("openai-gpt", "bert")]
+NAMES = ["lfm2", "llama4_text", "bloom", "mamba2", "qwen3_next", "falcon_h1", "rwkv"]
+
+
+def family(name: str) -> Family:
+    return next(f for f in FAMILIES if f.name == name)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def model(request: pytest.FixtureRequest) -> TargetModel:
+    return target(build(family(request.param)), request.param)
+
+
+def fresh(model: TargetModel, ids: list[int]) -> torch.Tensor:
+    """The scores (vocabulary,) after `ids` by a state that never saw a draft."""
+    rows = PlainRows(model.hf, replace(model.way, kind=STEPS))
+    with torch.inference_mode():
+        return rows.read(ids, 1)[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_behind_chains_taken_back_are_those_of_a_new_state(
+    model: TargetModel, seed: int
+) -> None:
+    rng = random.Random(seed)
+    ids = [rng.randrange(VOCABULARY) for _ in range((1, 2, 40)[seed])]
+    model.start(0)
+    model.prefill(ids[:-1])
+    for _ in range(12):
+        draft = [rng.randrange(VOCABULARY) for _ in range(rng.choice((0, 0, 1, 2, 3, 6, 20)))]
+        kept = rng.randint(0, len(draft))
+        scores = model.forward(ids[-1], chain(draft))
+        assert len(scores) == len(draft) + 1
+        assert torch.allclose(scores[0], fresh(model, ids), atol=1e-3)
+        assert torch.allclose(scores[kept], fresh(model, ids + draft[:kept]), atol=1e-3)
+        if rng.random() < 0.2 and draft:  # as calibration does
+            scores = model.forward(ids[-1], chain(draft))
+            assert torch.allclose(scores[kept], fresh(model, ids + draft[:kept]), atol=1e-3)
+        model.keep(range(kept))
+        ids += [*draft[:kept], rng.randrange(VOCABULARY)]
+
+
+def test_tokens_are_read_again_in_a_pass_of_their_own_where_there_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, passes = target(build(family("mamba2")), "mamba2"), list[int]()
+    read = chains.ChainRows.read
+
+    def counted(self: Any, ids: Any, scored: int = 0) -> Any:
+        passes.append(len(ids))
+        return read(self, ids, scored)
+
+    monkeypatch.setattr(chains.ChainRows, "read", counted)
+    monkeypatch.setattr(chains, "_MOST_UNREAD", 4)
+    model.start(0)
+    model.prefill([1, 2, 3])
+    for _ in range(4):  # the root and two are accepted, two are rejected
+        model.forward(5, chain([1, 2, 3, 4]))
+        model.keep((0, 1))
+    assert passes == [3, 5, 8, 6, 5, 8] and not model.took_longer
+    model.forward(5, DraftTree())
+    assert passes[6:] == [7] and model.took_longer
+    model.forward(5, DraftTree())
+    assert passes[7:] == [1] and not model.took_longer
+
+
+@pytest.mark.parametrize("prompt", [prompts()[0], prompts()[-1]], ids=["one", "many"])
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_next", "bloom", "llama4_text"])
+def test_memory_that_ends_within_a_chain_changes_no_token(name: str, prompt: list[int]) -> None:
+    hf = build(family(name))
+    model = target(hf, name)
+    expected = generate(hf, prompt, 24)
+    layer = [m for m in hf.modules() if isinstance(m, torch.nn.Linear)][-2]
+    left = [1]
+
+    def fails(module: Any, given: Any, out: torch.Tensor) -> None:
+        if 4 < out.shape[-2] < 30 and left[0]:
+            left[0] -= 1
+            raise torch.OutOfMemoryError("out of memory")
+
+    layer.register_forward_hook(fails)
+    run = decode(model, chained(expected, len(prompt)), prompt, max_tokens=24)
+    assert run.output == expected and left == [0] and run.statistics.accepted_tokens
+
+
+@pytest.mark.parametrize("method", ["auto", "recycling", "lookahead", "prompt-lookup", "suffix"])
+def test_any_method_drafts_chains(model: TargetModel, method: str) -> None:
+    if method == "suffix":
+        pytest.importorskip("arctic_inference.suffix_decoding", exc_type=ImportError)
+    costs = Costs({SHORT: calibrate(model, 0.1)}) if method == "auto" else None
+    for prompt in prompts():
+        expected = plain(model, prompt, max_tokens=40)
+        drafter = make_drafter(method, DraftSettings(costs=costs))
+        assert decode(model, drafter, prompt, max_tokens=40).output == expected
+
+
+def test_auto_grows_a_chain_where_a_context_wants_one() -> None:
+    drafters = Drafters(lambda: make_drafter("auto", DraftSettings()), 16)
+    ids = [1, 2, 3, 4, 5, 1, 2, 9, 7, 1, 2, 3, 1, 2]
+
+    class Text:
+        depth = left = 50
+
+    for wanted in (True, False):
+        drafter = drafters.start(Context(ids, outside=(tuple(ids),), vocabulary=20, chains=wanted))
+        text: Any = Text()
+        text.ids = ids
+        (tree,) = drafters.propose([drafter], [text])
+        assert len(tree) > 3 and (tree.first_chain() is tree) == wanted
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_the_first_chain_of_a_tree(data: st.DataObject) -> None:
+    size = data.draw(st.integers(0, 12))
+    parents = tuple(data.draw(st.integers(ROOT, i - 1)) for i in range(size))
+    tree = DraftTree(tuple(range(size)), parents, data.draw(st.integers(0, size)))
+    found, node, path = tree.first_chain(), ROOT, []
+    while (node := next((i for i in range(tree.drafts) if parents[i] == node), None)) is not None:
+        path.append(node)
+    assert found.tokens == tuple(path) and found.parents == chain(path).parents
+    assert (found is tree) == (len(path) == size)
+
+
+def test_branches_are_refused_and_no_texts_are_joined() -> None:
+    from ngtcli.decode.batch_target import why_not
+
+    model = target(build(family("lfm2")), "lfm2")
+    assert why_not(model) == model.tree_reason
+    model.start(0)
+    model.prefill([1, 2])
+    with pytest.raises(ValueError, match="branches"):
+        model.forward(3, DraftTree((1, 2), (ROOT, ROOT)))
+
+
+def test_exact_decoding_of_a_model_that_takes_chains_is_plain() -> None:
+    hf = build(family("mamba2")).to(torch.bfloat16)
+    model = target(hf, "mamba2")
+    rows = ExactRows(model, lambda: None, print)
+    assert model.way.kind == RESTORES and rows.choose("auto", 32, 100) is None
+    assert rows.choose("on", 32, 100) == PassRows.fixed(1)
+    model.dtype_reason = "it is quicker"
+    assert rows.choose("auto", 32, 100) == PassRows.fixed(1)
+    assert ExactRows(make_target(), lambda: None, print).choose("auto", 32, 100) is None
