@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,8 +26,9 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.gguf import source_of
+from ngtcli.model_files.pretrained import check_weights
 from ngtcli.model_files.scheme import Scheme
+from ngtcli.model_files.stand_in import Source, source_of
 from ngtcli.system.progress import ByteBar
 from ngtcli.weights.gguf_weights import GgufWeight, gguf_weights
 from ngtcli.weights.places import Taken
@@ -122,7 +124,7 @@ def read_checkpoint(
     progress: Notify = lambda _: None,
     scheme: Scheme | None = None,
 ) -> tuple[Any, dict[str, Any]]:
-    """What `transformers` makes of a checkpoint or a GGUF file, and its loading report.
+    """What `transformers` makes of a checkpoint, GGUF file or adapter, and its loading report.
 
     `layers` take their weights as they come; the others are in `dtype`, "auto" for that of the
     configuration, None for that of most weights. Weights of safetensors that are neither taken nor
@@ -130,8 +132,12 @@ def read_checkpoint(
     `scheme` is that of a checkpoint whose layers are taken as they are; `config` has none then.
     Raises ModelError where they cannot be.
     """
-    empty = empty_model(config)
-    stored = _opened(path, empty, progress)
+    empty, source = empty_model(config), source_of(path)
+    stored: Stored | None
+    if source and source.base:
+        stored = _merged(source, config, dtype, progress)
+    else:
+        stored = _opened(path, empty, progress)
     if scheme is not None:
         if stored is None:
             hint = "Name a checkpoint that has them there."
@@ -147,14 +153,28 @@ def read_checkpoint(
             told |= {"dtype": dtype or "auto", "trust_remote_code": False}
             found: tuple[Any, Any] = AutoModelForCausalLM.from_pretrained(path, **told)
             return found
-        told |= {"config": empty.config, "dtype": dtype or empty.config.dtype}
-        if (dtype is None and not source_of(path)) or (dtype == "auto" and not empty.config.dtype):
-            told["dtype"] = _dtype(stored.values())
+        told |= {"config": empty.config, "dtype": dtype or empty.config.dtype or torch.float32}
+        if (dtype is None and not source) or (dtype == "auto" and not empty.config.dtype):
+            told["dtype"] = torch.float32 if source else _dtype(stored.values())
         found = type(empty).from_pretrained(None, state_dict=stored, **told)
     except RuntimeError as error:
         raise hook.error or error from None
     tell_source(found[0], path)
     return found
+
+
+def _merged(source: Source, config: Any, dtype: Any, progress: Notify) -> dict[str, Tensor]:
+    """The weights of a base model with an adapter, which the package peft merges into them."""
+    from peft import PeftModel
+
+    hf, report = read_checkpoint(source.base, config, dtype=dtype, progress=progress)
+    check_weights(source.base, report, lambda _: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", message="Found missing adapter keys")
+        hf = PeftModel.from_pretrained(hf, source.file).merge_and_unload()
+    tied = hf.all_tied_weights_keys
+    return {name: one for name, one in hf.state_dict().items() if name not in tied}
 
 
 def tell_source(hf: Any, path: str) -> None:
