@@ -38,7 +38,8 @@ from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.thinking import ANSWER, THOUGHT, Thinking
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.packed import pack_layers, packable
+from ngtcli.weights.packed import pack_layers
+from ngtcli.weights.places import packable
 from tests.tools import exactness
 
 ROWS = 8

@@ -20,12 +20,12 @@ from ngtcli.errors import ModelError
 from ngtcli.model_files import gguf as gguf_module
 from ngtcli.model_files import packages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, check_models, find
-from ngtcli.model_files.gguf import source_of
 from ngtcli.model_files.pretrained import load_config, load_tokenizer
 from ngtcli.model_files.quantized import kept
+from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.storage import home
+from ngtcli.weights.checkpoints import read_checkpoint
 from ngtcli.weights.load_quantized import load_quantized
-from ngtcli.weights.quantize import read_checkpoint
 from tests.tools.gguf_files import ARCHITECTURES, stored, write
 
 pytestmark = pytest.mark.skipif(find_spec("gguf") is None, reason="the package gguf is missing")
@@ -179,7 +179,7 @@ def test_int8_is_that_of_the_dequantised_checkpoint_and_is_kept(
     # Norms are float32 in the file and bfloat16 in the other checkpoint.
     torch.testing.assert_close(scores(found), scores(true), rtol=0.05, atol=0.5)
     assert str(tmp_path / "a.gguf") in {one.folder for one in kept()}
-    monkeypatch.setattr("ngtcli.weights.quantize.gguf_weights", None)  # nothing is read again
+    monkeypatch.setattr("ngtcli.weights.checkpoints.gguf_weights", None)  # nothing is read again
     again, _ = load_quantized(folder, torch.float32, WAY, progress=told.append)
     assert torch.equal(scores(again), scores(found)) and told[-1].startswith("Read")
 
@@ -270,8 +270,8 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ModelError, match="no such file") as caught:
         find(str(tmp_path / "aa.gguf"))
     assert "a.gguf?" in caught.value.hint
-    with pytest.raises(ModelError, match="own engine alone"):
-        find(str(path), gguf=False)
+    with pytest.raises(ModelError, match="where a whole folder is needed"):
+        find(str(path), plain=True)
     write(tmp_path / "b.gguf", tiny("llama").config, [])
     with pytest.raises(ModelError, match="has no tokenizer"):
         find(str(tmp_path / "b.gguf"))
@@ -308,4 +308,4 @@ def test_commands_answer_from_a_file_and_say_what_it_is(tmp_path: Path, own_home
     assert b"its tokenizer has" not in done.stderr  # as many tokens as the model
     lines = [line for line in done.stderr.decode().splitlines() if "GGUF" in line]
     assert lines == [f"ngt: {path} is a GGUF file with weights in F16; computed in float32"]
-    assert [*(home("cache") / "gguf").iterdir()]
+    assert [*(home("cache") / "stand-ins").iterdir()]
