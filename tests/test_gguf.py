@@ -20,9 +20,9 @@ from ngtcli.errors import ModelError
 from ngtcli.model_files import gguf as gguf_module
 from ngtcli.model_files import packages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, check_models, find
-from ngtcli.model_files.gguf import source_of
 from ngtcli.model_files.pretrained import load_config, load_tokenizer
 from ngtcli.model_files.quantized import kept
+from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.storage import home
 from ngtcli.weights.load_quantized import load_quantized
 from ngtcli.weights.quantize import read_checkpoint
@@ -270,8 +270,8 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ModelError, match="no such file") as caught:
         find(str(tmp_path / "aa.gguf"))
     assert "a.gguf?" in caught.value.hint
-    with pytest.raises(ModelError, match="own engine alone"):
-        find(str(path), gguf=False)
+    with pytest.raises(ModelError, match="where a whole folder is needed"):
+        find(str(path), plain=True)
     write(tmp_path / "b.gguf", tiny("llama").config, [])
     with pytest.raises(ModelError, match="has no tokenizer"):
         find(str(tmp_path / "b.gguf"))
@@ -308,4 +308,4 @@ def test_commands_answer_from_a_file_and_say_what_it_is(tmp_path: Path, own_home
     assert b"its tokenizer has" not in done.stderr  # as many tokens as the model
     lines = [line for line in done.stderr.decode().splitlines() if "GGUF" in line]
     assert lines == [f"ngt: {path} is a GGUF file with weights in F16; computed in float32"]
-    assert [*(home("cache") / "gguf").iterdir()]
+    assert [*(home("cache") / "stand-ins").iterdir()]

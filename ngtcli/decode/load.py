@@ -17,10 +17,10 @@ from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN, fetch
 from ngtcli.model_files.dtypes import name_of
-from ngtcli.model_files.gguf import source_of
 from ngtcli.model_files.packages import require_for_weights
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
 from ngtcli.model_files.scheme import Scheme, scheme_of
+from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.int4 import bits_of
@@ -187,7 +187,7 @@ def load_model(
         model = prepare(checkpoint.read("auto" if stays else pick_dtype(dtype, device)))
     if source := source_of(path):
         computed = kind and f"quantised to {kind} and "
-        warn(f"{name} is a GGUF file {source.words}; {computed}computed in {name_of(model.dtype)}")
+        warn(f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}")
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0
     if known > model.vocabulary:
         warn(

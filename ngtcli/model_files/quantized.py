@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.model_files.checkpoint import WEIGHTS
-from ngtcli.model_files.gguf import source_of
+from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.arrays import read_header
 from ngtcli.system.remembered import versions_and_cpu
 from ngtcli.system.storage import DamagedFileError, home, key_of, parse_json
@@ -42,11 +42,15 @@ def kept_file(about: dict[str, Any]) -> Path:
 def identity(folder: str) -> dict[str, Any]:
     """What tells a checkpoint from a changed one: folder, names, sizes and times of its files.
 
-    A GGUF file stands for its folder. It can be written as JSON. Raises OSError.
+    A GGUF file stands for its folder, an adapter for that of its base. It can be written as JSON.
+    Raises OSError.
     """
-    files = sorted({p for one in (*WEIGHTS, "config.json") for p in Path(folder).glob(one)})
-    if source := source_of(folder):
-        folder, files = source.file, [Path(source.file)]
+    source, kinds = source_of(folder), (*WEIGHTS, "adapter_*", "config.json")
+    folder = source.file if source else folder
+    places = [place for place in (folder, source.base if source else "") if place]
+    files = sorted({p for place in places for one in kinds for p in Path(place).glob(one)})
+    if source and not source.base:
+        files = [Path(source.file)]
     stats = [(path.name, path.stat()) for path in files]
     found = [[name, about.st_size, about.st_mtime_ns] for name, about in stats]
     return {"folder": os.path.realpath(folder), "files": found}

@@ -8,6 +8,7 @@ that is quantised already the integers are taken as they are (stored.py).
 """
 
 import json
+import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,8 +25,9 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.gguf import source_of
+from ngtcli.model_files.pretrained import check_weights
 from ngtcli.model_files.scheme import Scheme
+from ngtcli.model_files.stand_in import Source, source_of
 from ngtcli.system.storage import DamagedFileError
 from ngtcli.weights.gguf_weights import gguf_weights
 from ngtcli.weights.int4 import Int4Linear, packed
@@ -267,14 +269,17 @@ def read_checkpoint(
     dtype: torch.dtype | str | None = None,
     scheme: Scheme | None = None,
 ) -> tuple[Any, dict[str, Any]]:
-    """What `transformers` makes of a checkpoint or a GGUF file, and its loading report.
+    """What `transformers` makes of a checkpoint, GGUF file or adapter, and its loading report.
 
     What `layers` quantise has no values in it. The default of `dtype` is that of most weights. The
     `scheme` is that of a checkpoint whose layers are taken as they are; `config` has none then.
     Raises ModelError where they cannot be.
     """
     empty, source = empty_model(config), source_of(path)
-    tensors = gguf_weights(source, empty) if source else _tensors(Path(path))
+    if source and source.base:
+        tensors: dict[str, Any] | None = _merged(source, config, dtype)
+    else:
+        tensors = gguf_weights(source, empty) if source else _tensors(Path(path))
     if scheme is not None:
         if tensors is None:
             hint = "Name a checkpoint that has them there."
@@ -289,9 +294,23 @@ def read_checkpoint(
             path, dtype="auto", trust_remote_code=False, **told
         )
         return found
-    own = dtype or (config.dtype if source else _dtype(tensors.values()))
+    own = dtype or (config.dtype or torch.float32 if source else _dtype(tensors.values()))
     found = type(empty).from_pretrained(None, config=config, state_dict=tensors, dtype=own, **told)
     return found
+
+
+def _merged(source: Source, config: Any, dtype: torch.dtype | str | None) -> dict[str, Tensor]:
+    """The weights of a base model with an adapter, which the package peft merges into them."""
+    from peft import PeftModel
+
+    hf, report = read_checkpoint(source.base, config, dtype=dtype)
+    check_weights(source.base, report, lambda _: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", message="Found missing adapter keys")
+        hf = PeftModel.from_pretrained(hf, source.file).merge_and_unload()
+    tied = hf.all_tied_weights_keys
+    return {name: one for name, one in hf.state_dict().items() if name not in tied}
 
 
 def tell_source(hf: Any, path: str) -> None:
