@@ -155,12 +155,12 @@ def env(
     verbose: Annotated[
         bool,
         typer.Option(
-            "--verbose", "-v", help="Ask torch, and say what memory the model needs; takes seconds."
+            "--verbose", "-v", help="Say what memory the model needs; takes seconds. So does -m."
         ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show versions, the device and the folders used, and what a model needs here."""
+    """Show versions, device and folders, and what a model needs here."""
     settings: Settings = merge([Layer("flag", flags), *environment_and_file_layers()]).settings
     full = verbose or bool(flags)
     device, name = _device_of_torch(settings.device) if full else _likely_device()
