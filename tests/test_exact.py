@@ -36,7 +36,8 @@ from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.packed import pack_layers, packable
+from ngtcli.weights.packed import pack_layers
+from ngtcli.weights.places import packable
 from tests.tools import exactness
 
 ROWS = 8

@@ -24,8 +24,8 @@ from ngtcli.model_files.pretrained import load_config, load_tokenizer
 from ngtcli.model_files.quantized import kept
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.storage import home
+from ngtcli.weights.checkpoints import read_checkpoint
 from ngtcli.weights.load_quantized import load_quantized
-from ngtcli.weights.quantize import read_checkpoint
 from tests.tools.gguf_files import ARCHITECTURES, stored, write
 
 pytestmark = pytest.mark.skipif(find_spec("gguf") is None, reason="the package gguf is missing")
@@ -179,7 +179,7 @@ def test_int8_is_that_of_the_dequantised_checkpoint_and_is_kept(
     # Norms are float32 in the file and bfloat16 in the other checkpoint.
     torch.testing.assert_close(scores(found), scores(true), rtol=0.05, atol=0.5)
     assert str(tmp_path / "a.gguf") in {one.folder for one in kept()}
-    monkeypatch.setattr("ngtcli.weights.quantize.gguf_weights", None)  # nothing is read again
+    monkeypatch.setattr("ngtcli.weights.checkpoints.gguf_weights", None)  # nothing is read again
     again, _ = load_quantized(folder, torch.float32, WAY, progress=told.append)
     assert torch.equal(scores(again), scores(found)) and told[-1].startswith("Read")
 

@@ -17,8 +17,9 @@ from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import ContextOverflowError, ModelError
+from ngtcli.weights.checkpoints import empty_model
 from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
-from ngtcli.weights.quantize import empty_model, quantized_bytes
+from ngtcli.weights.quantize import quantized_bytes
 
 LONG = 2500
 PROMPT = (prompts(1, seed=21)[0] * 200)[:LONG]

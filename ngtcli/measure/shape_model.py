@@ -30,6 +30,7 @@ from ngtcli.system.machine import pick_device
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.int8 import Way
 from ngtcli.weights.load_quantized import use_between, words
+from ngtcli.weights.packed import to_pack
 from ngtcli.weights.quantize import Layers, quantized_bytes
 
 SEED = 0
@@ -136,7 +137,7 @@ def make_hf(plan: Plan) -> Any:
         hf = AutoModelForCausalLM.from_config(deepcopy(plan.config), dtype=plan.dtype)
     hf.tie_weights()
     generator = torch.Generator(plan.device).manual_seed(SEED)
-    layers = Layers(plan.way) if plan.way is not None else None
+    layers = Layers(way=plan.way) if plan.way is not None else None
     if layers is not None:
         layers.find(hf)
     with torch.no_grad():
@@ -174,8 +175,11 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None], st
     other = _shared(hf) if stock else None
     if planned.way is not None:
         progress(words(hf, time.perf_counter() - begin))
-    name, packed = planned.shape.name, settings.packed
-    model = prepared(hf, Tokenizer(_NoText()), name, packed, warn=progress, progress=progress)
+    elif planned.device == "cpu":
+        layers = to_pack(hf, wanted=settings.packed, warn=progress, progress=progress)
+        if layers is not None:
+            layers.finish(hf)
+    model = prepared(hf, Tokenizer(_NoText()), planned.shape.name, progress)
     model.end_ids = frozenset()
     if settings.capture or settings.compile:
         model.passes.switch_on(model.device, settings.compile, progress)

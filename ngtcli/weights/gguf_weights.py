@@ -30,6 +30,11 @@ class GgufWeight:
     processor: Any
     names: Mapping[str, str]
 
+    @property
+    def size(self) -> int:
+        """The bytes that it has in the file."""
+        return sum(int(part.nbytes) for part in self.parts)
+
     def __getitem__(self, _: object) -> Tensor:
         """All of it, whatever is asked for."""
         told: dict[str, dict[str, Tensor]] = {"tensors": {}}

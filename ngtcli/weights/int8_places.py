@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from ngtcli.weights.int8 import Int8Embedding
-from ngtcli.weights.packed import Place, is_embedding, is_plain, packable
+from ngtcli.weights.places import Place, is_embedding, is_plain, packable
 
 _ROUTERS = ("gate", "router", "shared_expert_gate")  # choose experts: a small error is another one
 

@@ -16,13 +16,14 @@ from ngtcli.model_files.quantized import identity, kept_file, kept_folder
 from ngtcli.model_files.scheme import Scheme, scheme_of
 from ngtcli.system.array_stream import map_arrays
 from ngtcli.system.storage import DamagedFileError, in_bounds
+from ngtcli.weights.checkpoints import empty_model, read_checkpoint, tell_source
 from ngtcli.weights.int4 import Int4Linear, bits_of
 from ngtcli.weights.int8 import VERSION, Int8Linear, Way
 from ngtcli.weights.int8_order import Packer, SizeOrder, makes_opaque
-from ngtcli.weights.quantize import SCALE, Layers, empty_model, read_checkpoint, tell_source
+from ngtcli.weights.quantize import SCALE, Layers
 from ngtcli.weights.quantized_weights import Weights, tensors_of
 
-Notify = Callable[[str], object]
+Notify = Callable[[str], None]
 Report = dict[str, Any]
 _MOST = 0.5  # of the weights; where fewer are quantised, one line says so
 
@@ -58,7 +59,7 @@ def load_quantized(
         if scheme.bits != (8 if way else 4):
             progress(f"Quantising {shown} …")
             done = "Quantised"
-        hf, report = _from_checkpoint(path, about, config, dtype, way, warn, scheme)
+        hf, report = _from_checkpoint(path, about, config, dtype, way, warn, scheme, progress)
     tell_source(hf, path)
     hf = use_between(hf, dtype)
     progress(words(hf, time.perf_counter() - begin, done))
@@ -89,7 +90,7 @@ def _from_cache(
         unused = [str(name) for name in about["unused"]]
     except (KeyError, TypeError, ValueError):
         raise DamagedFileError("it is told otherwise") from None
-    hf, layers = empty_model(config), Layers(way, packer=Packer(known))
+    hf, layers = empty_model(config), Layers(way=way, packer=Packer(known))
     layers.find(hf, shapes, {name.removesuffix(SCALE) for name in shapes if name.endswith(SCALE)})
     layers.fill(hf, tensors_of(whole, shapes), dtype)
     return hf, {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": unused}
@@ -103,14 +104,15 @@ def _from_checkpoint(
     way: Way | None,
     warn: Notify,
     scheme: Scheme,
+    progress: Notify,
 ) -> tuple[Any, Report]:
     """The model of a checkpoint, which is quantised while it is read, and kept."""
     room = sum(size for _, size, _ in about["files"])  # of integers it has no more
     weights = Weights(kept_folder() if makes_opaque() or way is None else None, room, warn)
     try:
-        layers = Layers(way, weights)
+        layers = Layers(way=way, weights=weights)
         own = scheme if scheme.bits else None
-        hf, report = read_checkpoint(path, config, layers, scheme=own)
+        hf, report = read_checkpoint(path, config, layers, progress=progress, scheme=own)
         if report["missing_keys"] or report["mismatched_keys"]:
             return hf, report
         for name, tensor in (*hf.named_parameters(), *hf.named_buffers()):
