@@ -20,7 +20,8 @@ from ngtcli.model_files.pretrained import context_limit, loading, transformers_q
 from ngtcli.model_files.quantized import identity
 from ngtcli.model_files.scheme import scheme_of
 from ngtcli.system.remembered import cpu
-from ngtcli.weights.quantize import empty_model, quantized_bytes
+from ngtcli.weights.checkpoints import empty_model
+from ngtcli.weights.quantize import quantized_bytes
 
 SPARE = 1.15  # of the weights' bytes, for what loading and a pass need in addition to them; guess
 _TOKENS = 0.75  # of the places that fit: at least so many are not `capacity_for`'s spare ones
@@ -59,7 +60,7 @@ def cache_numbers(config: Any) -> int | None:
 
     Counted are those of passes of a model without values.
     """
-    empty = empty_model(deepcopy(config)).to(torch.bfloat16)  # some layers take no other dtype
+    empty = empty_model(deepcopy(config), torch.bfloat16)  # some layers take no other dtype
     empty.config.get_text_config().pad_token_id = None  # it would be looked for in the ids
 
     def size(tokens: int) -> int:
