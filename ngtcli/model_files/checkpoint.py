@@ -165,7 +165,8 @@ def _gguf_file(name: str, path: Path) -> Path | None:
 def _check_folder(name: str, folder: Path, needs: Collection[str] = NEEDS) -> None:
     """Raise ModelError if a part in `needs` is lacking."""
     try:
-        names = [entry.name for entry in os.scandir(folder) if entry.is_file()]
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_file()]
     except OSError:
         names = []
     _check_names(name, names, needs)

@@ -115,20 +115,21 @@ def try_chat(tokenizer: Tokenizer, chat: Chat) -> Iterator[str]:
     Raises UsageError as `check_chat`, ModelError as `render`.
     """
     check_chat(tokenizer, chat)
-
-    def rendered(chat: Chat) -> str:
-        return render(tokenizer.backend, "1", chat, [("1", "1")] * chat.documents).text
-
-    whole = rendered(chat) if tokenizer.has_chat_template else ""
+    whole = short_chat(tokenizer, chat) if tokenizer.has_chat_template else ""
     for argument in chat.arguments:
         others = tuple(other for other in chat.arguments if other is not argument)
         try:
-            same = not whole or rendered(replace(chat, arguments=others)) == whole
+            same = not whole or short_chat(tokenizer, replace(chat, arguments=others)) == whole
         except ModelError:  # it is needed
             same = False
         if same:
             key = argument.partition("=")[0]
             yield f"--template-arg {key} changes nothing in the prompt of this model"
+
+
+def short_chat(tokenizer: Tokenizer, chat: Chat) -> str:
+    """The chat of short texts. Raises ModelError as `render`."""
+    return render(tokenizer.backend, "1", chat, [("1", "1")] * chat.documents).text
 
 
 def render(

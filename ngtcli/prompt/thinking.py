@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from ngtcli.config import Settings, arguments_of
 from ngtcli.errors import UsageError
-from ngtcli.prompt.chat import Chat, render
+from ngtcli.prompt.chat import Chat, short_chat
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer, overlap
 
 # What follows a mark: a thought, the answer, the name of a channel, or what that name says.
@@ -103,9 +103,9 @@ def switched(tokenizer: Tokenizer, chat: Chat, think: str) -> Chat:
             raise UsageError(what, "Give one of them.")
         given = [(*chat.arguments, f"{name}={value}") for value in ("false", "true")]
         off, on = (replace(chat, arguments=arguments) for arguments in given)
-        if _rendered(tokenizer, off) != _rendered(tokenizer, on):
+        if short_chat(tokenizer, off) != short_chat(tokenizer, on):
             return on if think == "on" else off
-    part = _part_after(_rendered(tokenizer, chat), found)
+    part = _part_after(short_chat(tokenizer, chat), found)
     if part == ANSWER and think == "on":
         raise UsageError("--think on: the chat template closes the thought", "Leave it out.")
     opening = "" if part in (THOUGHT, ANSWER) else found.opening
@@ -126,7 +126,7 @@ def _thinking(tokenizer: Tokenizer, chat: Chat, think: str, most: int) -> Thinki
     chat = switched(tokenizer, chat, think)
     if (found := _format(tokenizer, chat)) is None:
         return None
-    part = _part_after(_rendered(tokenizer, chat), found)
+    part = _part_after(short_chat(tokenizer, chat), found)
     ids = {name: token for token, name in tokenizer.control.texts.items()}
     closing = tokenizer.locate(found.closing, template=[(0, len(found.closing))]).ids
     return Thinking(
@@ -137,11 +137,6 @@ def _thinking(tokenizer: Tokenizer, chat: Chat, think: str, most: int) -> Thinki
         part == ANSWER or think == "off",
         most,
     )
-
-
-def _rendered(tokenizer: Tokenizer, chat: Chat) -> str:
-    """The chat of a short text."""
-    return render(tokenizer.backend, "1", chat, [("1", "1")] * chat.documents).text
 
 
 def _format(tokenizer: Tokenizer, chat: Chat) -> Format | None:
