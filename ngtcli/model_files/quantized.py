@@ -17,11 +17,12 @@ _FOLDER = "quantized"  # of the cache
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Quantised weights of the checkpoint in `folder`, their file and its bytes."""
+    """Quantised weights of the checkpoint in `folder`, their file, its bytes; int4 or int8."""
 
     folder: str
     file: Path
     bytes: int
+    kind: str
 
 
 def kept_folder() -> Path:
@@ -61,8 +62,9 @@ def kept() -> Iterator[Kept]:
     found = []
     for path in kept_folder().glob("*.safetensors"):
         try:
-            folder = parse_json(read_header(path)[0]["about"], dict)["folder"]
-            found.append(Kept(str(folder), path, path.stat().st_size))
+            about = parse_json(read_header(path)[0]["about"], dict)
+            kind = f"int{about.get('bits', 8)}"
+            found.append(Kept(str(about["folder"]), path, path.stat().st_size, kind))
         except (OSError, DamagedFileError, KeyError):
             continue  # it is made again
-    yield from sorted(found, key=lambda one: one.folder)
+    yield from sorted(found, key=lambda one: (one.folder, one.kind))
