@@ -185,7 +185,7 @@ class ContextLimit:
     reason: str = ""
 
 
-def context_limit(config: Any, tokenizer: Tokenizer) -> ContextLimit:
+def context_limit(config: Any, tokenizer: Tokenizer | None) -> ContextLimit:
     """The smallest limit of configuration, tokenizer and rotary positions.
 
     Raises ModelError if the configuration's number is not a positive integer.
@@ -197,7 +197,8 @@ def context_limit(config: Any, tokenizer: Tokenizer) -> ContextLimit:
     if isinstance(positions, bool) or not isinstance(positions, int) or positions < 1:
         what = f"the model's configuration says {name}: {positions!r}"
         raise ModelError(what, "Mend its config.json.")
-    longest = getattr(tokenizer.backend, "model_max_length", None) or positions
+    backend = tokenizer and tokenizer.backend
+    longest = getattr(backend, "model_max_length", None) or positions
     limit = ContextLimit(int(min(positions, longest)))
     for kind, first in _first_lengths(config):
         if first < limit.tokens:
