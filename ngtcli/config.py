@@ -137,7 +137,7 @@ class Setting:
         Raises UsageError, which begins with `where`, for a value of another type.
         """
         kind = self.kind
-        if self.choices == SWITCH and isinstance(value, bool):  # as YAML reads on and off
+        if {*SWITCH} == {*self.choices} and isinstance(value, bool):  # as YAML reads on and off
             return "on" if value else "off"
         if kind is tuple:
             items = [value] if isinstance(value, str) else value
@@ -245,6 +245,20 @@ class Settings:
     )
     max_tokens: int = _answer(
         256, "At most this many tokens in the answer.", within=(1, 10**6), per_line=True
+    )
+    think: str = _answer(
+        "auto",
+        "Of a model that thinks: on, off, or auto, as its chat template has it without a word.",
+        choices=("on", "off", "auto"),
+        per_line=True,
+    )
+    max_thinking: int = _answer(
+        4096,
+        "Of a model that thinks: at most this many tokens of thought, then it is closed and the"
+        " answer begun.",
+        within=(0, 10**6),
+        per_line=True,
+        engine="ngt",
     )
     temperature: float = _sampling(0.0, "0 is greedy.", within=(0.0, 100.0))
     top_p: float = _sampled(

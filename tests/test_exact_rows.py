@@ -26,7 +26,8 @@ from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import chain
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.packed import pack_layers, packable
+from ngtcli.weights.packed import pack_layers
+from ngtcli.weights.places import packable
 
 # Rows of whole vectors: others are found at once, which the first tests leave out.
 WHOLE = {"head_dim": 32, "intermediate_size": 128}

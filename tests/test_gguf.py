@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ from ngtcli.errors import ModelError
 from ngtcli.model_files import gguf as gguf_module
 from ngtcli.model_files import packages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, check_models, find
-from ngtcli.model_files.gguf import source_of
 from ngtcli.model_files.pretrained import load_config, load_tokenizer
 from ngtcli.model_files.quantized import kept
+from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.storage import home
+from ngtcli.weights.checkpoints import read_checkpoint
 from ngtcli.weights.load_quantized import load_quantized
-from ngtcli.weights.quantize import read_checkpoint
 from tests.tools.gguf_files import ARCHITECTURES, stored, write
 
 pytestmark = pytest.mark.skipif(find_spec("gguf") is None, reason="the package gguf is missing")
@@ -115,6 +116,18 @@ def test_every_kind_is_read_as_what_it_holds(kind: str, tmp_path: Path) -> None:
     assert config["dtype"] == str(own).removeprefix("torch.")
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text"])
+def test_the_configuration_is_that_which_transformers_reads(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / "a.gguf", tiny(family))
+    quick = json.loads((Path(find(str(tmp_path / "a.gguf"))) / "config.json").read_text())
+    shutil.rmtree(home("cache") / "stand-ins")
+    monkeypatch.setattr(gguf_module, "_BY_TABLE", {})
+    slow = json.loads((Path(find(str(tmp_path / "a.gguf"))) / "config.json").read_text())
+    assert quick == slow
+
+
 def test_long_matrices_are_dequantised_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +192,7 @@ def test_int8_is_that_of_the_dequantised_checkpoint_and_is_kept(
     # Norms are float32 in the file and bfloat16 in the other checkpoint.
     torch.testing.assert_close(scores(found), scores(true), rtol=0.05, atol=0.5)
     assert str(tmp_path / "a.gguf") in {one.folder for one in kept()}
-    monkeypatch.setattr("ngtcli.weights.quantize.gguf_weights", None)  # nothing is read again
+    monkeypatch.setattr("ngtcli.weights.checkpoints.gguf_weights", None)  # nothing is read again
     again, _ = load_quantized(folder, torch.float32, WAY, progress=told.append)
     assert torch.equal(scores(again), scores(found)) and told[-1].startswith("Read")
 
@@ -270,8 +283,8 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ModelError, match="no such file") as caught:
         find(str(tmp_path / "aa.gguf"))
     assert "a.gguf?" in caught.value.hint
-    with pytest.raises(ModelError, match="own engine alone"):
-        find(str(path), gguf=False)
+    with pytest.raises(ModelError, match="where a whole folder is needed"):
+        find(str(path), plain=True)
     write(tmp_path / "b.gguf", tiny("llama").config, [])
     with pytest.raises(ModelError, match="has no tokenizer"):
         find(str(tmp_path / "b.gguf"))
@@ -308,4 +321,4 @@ def test_commands_answer_from_a_file_and_say_what_it_is(tmp_path: Path, own_home
     assert b"its tokenizer has" not in done.stderr  # as many tokens as the model
     lines = [line for line in done.stderr.decode().splitlines() if "GGUF" in line]
     assert lines == [f"ngt: {path} is a GGUF file with weights in F16; computed in float32"]
-    assert [*(home("cache") / "gguf").iterdir()]
+    assert [*(home("cache") / "stand-ins").iterdir()]

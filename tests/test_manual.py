@@ -15,7 +15,7 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 PAGES = [ROOT_FOLDER / "README.md", ROOT_FOLDER / "ngtcli" / "README.md", *topics().values()]
 SLOW = ("bench", "check", "tune")  # whole measurements: only their flags are looked at
-ELSEWHERE = {"--engine", "--embedder", "--reranker", "pull", "rm"}  # need what is not here
+ELSEWHERE = {"--engine", "--embedder", "--reranker", "pull", "rm", "--think"}  # of others
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:

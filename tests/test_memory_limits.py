@@ -17,8 +17,9 @@ from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import ContextOverflowError, ModelError
+from ngtcli.weights.checkpoints import empty_model
 from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
-from ngtcli.weights.quantize import empty_model, quantized_bytes
+from ngtcli.weights.quantize import quantized_bytes
 
 LONG = 2500
 PROMPT = (prompts(1, seed=21)[0] * 200)[:LONG]
@@ -153,9 +154,9 @@ def test_a_checkpoint_that_does_not_fit_gets_a_line_with_what_would(
     kept += [m.held.nbytes for m in there.modules() if isinstance(m, WideEmbedding)]
     assert whole + sum(kept) == mixed == quantized_bytes(empty_model(hf.config), torch.float32)
 
-    def words(free: int, dtype: Any, quantised: bool = False, device: str = "cpu") -> str:
+    def words(free: int, dtype: Any, bits: int = 0, device: str = "cpu") -> str:
         monkeypatch.setattr(memory_limits, "free_memory", lambda _: free)
-        return memory_words(str(tmp_path), hf.config, device, dtype, quantised)
+        return memory_words(str(tmp_path), hf.config, device, dtype, bits)
 
     assert words(4 * count, torch.float32) == ""
     both = words(4 * count - 1, torch.float32)
@@ -164,5 +165,5 @@ def test_a_checkpoint_that_does_not_fit_gets_a_line_with_what_would(
     assert words(2 * count, "auto") == "" != words(2 * count - 1, "auto")
     assert "--quantize" not in words(2 * count - 1, "auto", device="cuda")
     assert ";" not in words(mixed - 1, torch.float32)  # nothing fits
-    assert words(mixed, torch.float32, True) == "" != words(mixed - 1, torch.float32, True)
-    assert memory_words("nobody/nothing", hf.config, "cpu", torch.float32, False) == ""
+    assert words(mixed, torch.float32, 8) == "" != words(mixed - 1, torch.float32, 8)
+    assert memory_words("nobody/nothing", hf.config, "cpu", torch.float32, 0) == ""

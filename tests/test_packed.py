@@ -31,13 +31,13 @@ from ngtcli.weights.packed import (
     Trial,
     find_layout,
     is_packed,
-    pack_if_it_pays,
     pack_layers,
-    packable,
     packed_copy,
     remembered_trial,
+    to_pack,
     try_packing,
 )
+from ngtcli.weights.places import packable
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
@@ -51,6 +51,11 @@ def packed_or_skip(layer: nn.Linear) -> PackedLinear:
 
 if packed_copy(nn.Linear(8, 8)) is None:
     pytest.skip("torch has no packed products here", allow_module_level=True)
+
+
+def pack_if_it_pays(hf: Any, **told: Any) -> bool:
+    layers = to_pack(hf, **told)
+    return layers is not None and layers.finish(hf)
 
 
 def linear(inputs: int, outputs: int, bias: bool, dtype: torch.dtype = torch.float32) -> nn.Linear:

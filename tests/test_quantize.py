@@ -26,7 +26,7 @@ from ngtcli.measure.shape_model import _shared, plan
 from ngtcli.measure.shape_model import make_hf as make_shape
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights import int8_order, quantize
+from ngtcli.weights import checkpoints, int8_order, quantize
 from ngtcli.weights import load_quantized as load_module
 from ngtcli.weights.int8 import Int8Embedding, Int8Linear
 from ngtcli.weights.load_quantized import load_quantized, quantized_share
@@ -178,10 +178,11 @@ def test_a_pickle_gives_what_safetensors_give(tmp_path: Path, tied: bool) -> Non
 def test_weights_that_are_quantised_already_are_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path, make_hf("llama"))
     config = json.loads((tmp_path / "config.json").read_text())
-    given = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
-    (tmp_path / "config.json").write_text(json.dumps(config | given))
-    with pytest.raises(ModelError, match="quantised already"):
-        loaded(folder)
+    for bits, words in ((3, "quantised already"), (4, "none of its weights are quantised by gptq")):
+        given = {"quantization_config": {"quant_method": "gptq", "bits": bits}}
+        (tmp_path / "config.json").write_text(json.dumps(config | given))
+        with pytest.raises(ModelError, match=words):
+            loaded(folder)
 
 
 def test_a_copy_that_shares_the_weights_outlives_the_model(tmp_path: Path) -> None:
@@ -230,9 +231,9 @@ def test_integers_and_the_dtype_of_most_tensors_are_seen_in_the_files(tmp_path: 
     for integers, more in ((False, {"mask": mask}), (True, {"b.weight": mask}),
                            (True, {"b.weight": mask.to(torch.int8)})):  # fmt: skip
         save_file({"a": half, "c": half + 1, "norm": one, **more}, tmp_path / "model.safetensors")
-        assert quantize.stores_integers(str(tmp_path)) == integers
-        slices = quantize._tensors(tmp_path)
-        assert slices is not None and quantize._dtype(slices.values()) == torch.bfloat16
+        assert checkpoints.stores_integers(str(tmp_path)) == integers
+        stored = checkpoints._opened(str(tmp_path))
+        assert stored is not None and checkpoints._dtype(stored.values()) == torch.bfloat16
 
 
 def test_a_shape_is_made_of_quantised_layers() -> None:

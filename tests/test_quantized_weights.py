@@ -40,9 +40,9 @@ class Loads:
         self.folder, self.said, self.quantised = folder, list[str](), 0
         real = module.read_checkpoint
 
-        def counted(*given: Any) -> Any:
+        def counted(*given: Any, **more: Any) -> Any:
             self.quantised += 1
-            return real(*given)
+            return real(*given, **more)
 
         monkeypatch.setattr(module, "read_checkpoint", counted)
 
@@ -54,7 +54,7 @@ class Loads:
 
     @property
     def file(self) -> Path:
-        return kept_file(self.folder)
+        return kept_file({"folder": self.folder})
 
 
 @pytest.fixture
@@ -296,7 +296,8 @@ def test_models_list_shows_what_is_kept(loads: Loads) -> None:
     rows = {row["name"]: row for row in json.loads(ngt("models", "list", "--json").stdout)}
     assert rows["builtin"]["quantized_bytes"] == 0
     row = rows[os.path.realpath(loads.folder)]
-    assert row["quantized_bytes"] == size and row["bytes"] > 0
+    assert row["quantized_bytes"] == size and row["bytes"] > 0 and row["kinds"] == ["int8"]
+    assert b" in int8" in ngt("models", "list").stdout
     assert os.path.realpath(loads.folder).encode() in ngt("models", "list").stdout
     Path(loads.folder).rename(f"{loads.folder}-moved")
     assert b"\tgone\t" in ngt("models", "list").stdout

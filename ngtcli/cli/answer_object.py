@@ -28,6 +28,7 @@ FINISH_REASONS = {
 _EXACT = "no token depends on drafts, in any dtype"
 _PARTS = "the parts that were summarized first; none where everything fits"
 _PASSES = "shapes of passes that are captured, the time that took, and why not"
+_THOUGHT = "what the model thought before its answer, which is not in text"
 _POLICY = "what auto decided, in seconds and steps"
 
 
@@ -40,6 +41,7 @@ class AnswerObject:
     """An answer; it has `tokens` with --json-tokens, `policy` for methods that set their budget."""
 
     text: str
+    thought: str | None = field(metadata=json_key(omit=True, about=_THOUGHT))
     task: str = field(metadata=json_key(choices=TASKS))
     question: str = field(metadata=json_key(null=True))
     model: str
@@ -67,6 +69,7 @@ def answer_object(
     """The object that --json prints, with `tokens` that of --json-tokens."""
     return AnswerObject(
         text=answer.text,
+        thought=answer.thought,
         task=request.task,
         question=request.question,
         model=request.settings.model,

@@ -94,6 +94,8 @@ def summary_facts(settings: Settings, answer: "Answer") -> list[str]:
     """What the line under an answer says."""
     s = answer.run.statistics
     facts = [counted(s.new_tokens, "token"), f"{s.tokens_per_s:.1f} tokens/s"]
+    if s.thought_tokens:
+        facts[0] += f", {s.thought_tokens} of thought"
     if s.drafted_tokens:
         share = s.accepted_tokens / s.new_tokens if s.new_tokens else 0.0
         facts += [f"acceptance length {s.mean_acceptance_length:.2f}", f"{share:.0%} drafted"]

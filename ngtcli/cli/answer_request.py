@@ -27,6 +27,7 @@ _TOKENS = typer.Option("--json-tokens", help="Like --json, with every token and 
 _DRY = typer.Option("--dry-run", help="Print the prompt and its token count; run no model.")
 _EXPLAIN = typer.Option("--explain", help="Say on stderr what each step drafted, and why.")
 _CITE = typer.Option("--cite", help="Mark what stands in documents word for word; name the places.")
+_THINKING = typer.Option("--show-thinking", help="Show the thought, too, before the answer.")
 _HTML = file_option("--html", help="Also write a page: the answer next to its documents, linked.")
 _SVG = file_option("--svg", help="Also write a picture: the answer as a terminal shows it.")
 
@@ -42,6 +43,7 @@ class AnswerFlags:
     dry_run: Annotated[bool, _DRY] = False
     explain: Annotated[bool, _EXPLAIN] = False
     cite: Annotated[bool, _CITE] = False
+    show_thinking: Annotated[bool, _THINKING] = False
     html: Annotated[Path | None, _HTML] = None
     svg: Annotated[Path | None, _SVG] = None
     verbose: VerboseOption = False
@@ -105,6 +107,7 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
         refuse_colour(form, flags)
         if form.startswith("--json"):
             refuse_with(form, {"--cite": r.cite}, "Its sources are in the object anyway.")
+            refuse_with(form, {"--show-thinking": r.show_thinking}, "The object has it anyway.")
     if s.engine == "vllm":
         steps = {"--explain": r.explain, "--json-tokens": r.json_tokens}
         refuse_with("--engine vllm", steps, "vLLM does not tell which tokens were drafted.")
@@ -117,7 +120,8 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
 
         check_encoders(s.embedder, s.reranker)
     if r.dry_run:
-        shown = {"--cite": r.cite, "--html": r.html, "--svg": r.svg}
+        shown: dict[str, object] = {"--cite": r.cite, "--show-thinking": r.show_thinking}
+        shown |= {"--html": r.html, "--svg": r.svg}
         refuse_with("--dry-run", shown, "There is no answer to show.")
         refuse_with("--dry-run", {"--explain": r.explain}, "It makes no step.")
         refuse_with("--dry-run", {"--json-tokens": r.json_tokens}, "Give --dry-run --json.")

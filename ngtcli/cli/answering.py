@@ -33,17 +33,23 @@ from ngtcli.prompt.build import Task
 from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
+from ngtcli.prompt.thinking import thinking_of
 from ngtcli.render import answer_view
 from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
-from ngtcli.render.sinks import PlainSink, TerminalSink, runs_of
-from ngtcli.render.terminal import DIM, paint, reveal, visible, wants_color
+from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
+from ngtcli.render.terminal import DIM, THOUGHT, paint, reveal, visible, wants_color
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ngtcli.decode.steps import Step
     from ngtcli.session.parts import Splitting
     from ngtcli.session.session import Answer, FinishedAnswer, Session
 
+_WORDS = 400  # characters of a thought, of which a status line shows the last; guess
+_STRAYED = "what stands above is a thought: only its end has told"
 _LONG = 5_000_000  # characters of documents that take longer to compare than is waited; guess
 
 
@@ -132,6 +138,8 @@ class _Showing:
                 write_page(self._page(finished, sources, facts), request.html)
             if request.svg:
                 write_page(self._picture(finished, sources, facts), request.svg)
+        if finished.thought and not finished.text.strip():
+            notes.warn("it ended within its thought: there is no answer")
         self._conclude(facts)
 
     def _sink(self) -> PlainSink:
@@ -145,24 +153,49 @@ class _Showing:
         return PlainSink(sys.stdout, color)
 
     def _decode(self, sink: PlainSink | None) -> None:
-        tokens = 0
-        for step in self._answer:
-            if sink is None:
-                self._notes.status(f"Writing the answer: {counted(tokens, 'token')} …")
-            elif tokens:
-                self._notes.clear()
-            else:
-                process.unwind_on_interrupt()
-                self._notes.begin_answer()
-            tokens += len(step.tokens)
+        """Show steps as they come; a pipe waits until it is known whether they are a thought."""
+        thinking, notes = self._answer.run.limits.thinking, self._notes
+        waits = thinking is not None and thinking.unannounced and not sys.stdout.isatty()
+        tokens, begun, words = 0, False, ""
+        held: list[Step] = []
+        try:
+            for step in self._answer:
+                if sink is not None and not tokens:
+                    process.unwind_on_interrupt()
+                held.append(step)
+                own = [token.thought for token in step.tokens if token.thought is not None]
+                waits, words = waits and not own, (words + "".join(own))[-_WORDS:]
+                hidden = sink is None or not self._request.show_thinking
+                if own and hidden and not any(token.text for token in step.tokens):
+                    thought = self._answer.run.statistics.thought_tokens or 0
+                    notes.status(f"Thinking, {counted(thought, 'token')} … ", words)
+                elif sink is None:
+                    notes.status(f"Writing the answer: {counted(tokens, 'token')} …")
+                elif not waits:
+                    (notes.clear if begun else notes.begin_answer)()
+                    begun = True
+                    sink.step(self._runs(held))
+                    if any(token.strayed for token in step.tokens):
+                        notes.warn(_STRAYED)
+                held = held if waits else []
+                tokens += len(step.tokens)
+                if self._request.explain:
+                    notes.say(explanation(self._answer, step), dim=True)
+        finally:
             if sink is not None:
-                sink.step(runs_of(step.tokens))
-            if self._request.explain:
-                self._notes.say(explanation(self._answer, step), dim=True)
+                sink.step(self._runs(held))
+
+    def _runs(self, steps: "Sequence[Step]") -> list[Run]:
+        """What is shown of steps."""
+        from ngtcli.decode.steps import settled  # here: it loads torch
+
+        tokens = [token for step in settled(steps) for token in step.tokens]
+        return runs_of(tokens, self._request.show_thinking)
 
     def _print_cited(self, answer: "FinishedAnswer", sources: Sources) -> None:
         """The answer with marks, and its sources below it; on a terminal they link to the files."""
         sink = self._sink()
+        sink.step(_thought(self._request, answer))
         sink.step(with_marks(runs_of(answer.tokens), sources))
         sink.close()
         if sys.stdout.isatty():
@@ -206,6 +239,7 @@ class _Showing:
         width, tokens, cite = terminal_width(sys.stdout), answer.tokens, self._request.cite
         origins = sorted({token.origin for token in tokens if token.drafted})
         shown = with_marks(runs_of(tokens), sources) if cite else runs_of(tokens)
+        shown = [*_thought(self._request, answer), *shown]
         parts = [
             f"$ {reveal(visible(command_line()))}\n",
             answer_view.legend(origins) + "\n" if origins else "",
@@ -216,15 +250,22 @@ class _Showing:
         return answer_view.svg("\n".join(filter(None, parts)), answer.text, width)
 
 
+def _thought(request: AnswerRequest, answer: "FinishedAnswer") -> list[Run]:
+    """What stands before an answer that is shown whole: its thought, where that is wanted."""
+    return [(f"{answer.thought}\n\n", THOUGHT)] if request.show_thinking and answer.thought else []
+
+
 def body_of(request: AnswerRequest, answer: "FinishedAnswer", sources: Sources) -> str:
     """What a file gets, without its last newline: the JSON object, or the answer."""
     if request.json or request.json_tokens:
         from ngtcli.cli.answer_object import answer_object  # here: it loads torch
 
         return dump_json(answer_object(request, answer, sources, request.json_tokens))
+    thought = _thought(request, answer)
     if not request.cite:
-        return visible(answer.text.rstrip("\n"))
-    text = visible("".join(shown for shown, _ in with_marks(runs_of(answer.tokens), sources)))
+        return visible("".join(shown for shown, _ in thought) + answer.text.rstrip("\n"))
+    marked = [*thought, *with_marks(runs_of(answer.tokens), sources)]
+    text = visible("".join(shown for shown, _ in marked))
     return "\n".join([text, *([""] * bool(sources.found)), *map(listed, sources.places())])
 
 
@@ -234,13 +275,14 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     notes.status(f"Loading the tokenizer of {s.model} …")
     tokenizer, config = load_tokenizer(s.model), load_config(s.model)
     context = context_limit(config, tokenizer).tokens
+    thinking = thinking_of(s, tokenizer)
     task = Task(
         request.preset,
         request.documents,
         request.question,
         tokenizer,
         context,
-        s.max_tokens,
+        s.max_tokens + (thinking.room if thinking else 0),
         config.vocab_size,
         notes.status,
         chat=Chat.of(s),

@@ -42,7 +42,7 @@ COMMANDS = {
         "bench:bench",
     ),
     "tune": ("Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5", "tune:tune"),
-    "env": ("Show versions, the device and the folders used.", "about:env"),
+    "env": ("Show versions, device and folders, and what a model needs here.", "about:env"),
     "schema": (
         "Print the JSON Schema of what --json prints, of one command or of all that have one.",
         "schema:schema",

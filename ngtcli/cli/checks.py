@@ -17,6 +17,7 @@ from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import NEEDS, check_models, fetch
 from ngtcli.model_files.packages import require_for_weights
 from ngtcli.prompt.chat import Chat, try_chat
+from ngtcli.prompt.thinking import switched
 
 LIVE, RECORD, REPLAY, SHAPE, QUALITY = "live", "record", "replay", "shape", "quality"
 Table = Mapping[str, tuple[str, ...]]
@@ -90,7 +91,7 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
         from ngtcli.system.machine import pick_device  # here: it loads torch
 
         pick_device(settings.device)
-    require_for_weights(settings.model, fetch(settings.model, ["config"]))
+    require_for_weights(settings.model, fetch(settings.model, ["config"]), settings.device)
     neutral = Settings()
     if (settings.method, settings.background) == (neutral.method, neutral.background):
         return
@@ -111,8 +112,10 @@ def _try_chat(model: str, chat: Chat) -> None:
     if chat != Chat():
         from ngtcli.model_files.pretrained import load_tokenizer  # here: it loads transformers
 
-        for words in try_chat(load_tokenizer(model), chat):
+        tokenizer = load_tokenizer(model)
+        for words in try_chat(tokenizer, chat):
             Notes().warn(words)
+        switched(tokenizer, chat)
 
 
 def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:

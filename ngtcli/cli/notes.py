@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from rich.cells import cell_len
+
 from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import GrammarError, NgtError, counted, short
 from ngtcli.render.tables import cell
@@ -43,12 +45,18 @@ class Notes:
         """Put this before every passing line from now on; "" for nothing."""
         self._part = f"{part}: " if part else ""
 
-    def status(self, message: str) -> None:
-        """A passing line: what is being done right now."""
+    def status(self, message: str, words: str = "") -> None:
+        """A passing line: what is being done right now; dim and behind it the last of `words`."""
         message = f"{self._part}{message}"
         if self.wipes:
             process.wipe_at_end(_WIPE.encode())
-            line = cut(reveal(one_line(message)), terminal_width(sys.stderr) - 1)
+            columns = terminal_width(sys.stderr) - 1
+            line = cut(reveal(one_line(message)), columns)
+            if words:
+                last = reveal(one_line(words[-columns:]))
+                while last and cell_len(line) + cell_len(last) > columns:
+                    last = last[1:]
+                line += paint(last, DIM) if wants_color(sys.stderr, "auto") else last
             _write((_WIPE if self._status else "") + line)
             self._status = True
         elif self.verbose and set(BAR).isdisjoint(message):
@@ -145,8 +153,6 @@ def pointed(text: str, place: int, before: int = 40, after: int = 14) -> list[st
     >>> pointed("n=8..x", 5)
     ['  n=8..x', '       ^']
     """
-    from rich.cells import cell_len  # wide characters take two columns
-
     first = max(0, place - before)
     head, rest = cell(text[first:place]), cell(text[place : place + after])
     return [f"  {head}{rest}", " " * (2 + cell_len(head)) + "^"]

@@ -33,7 +33,9 @@ from ngtcli.system.storage import in_bounds
 
 # What commands read that compare whole answers of models that ngt runs.
 OF_OWN_ENGINE = tuple(
-    name for name, s in SETTINGS.items() if s.panel != "Engine" and name != "max_repeats"
+    name
+    for name, s in SETTINGS.items()
+    if s.panel != "Engine" and name not in ("max_repeats", "max_thinking")
 )
 PresetOption = Annotated[
     str | None,

@@ -17,6 +17,7 @@ from ngtcli.decode.steps import OWN, Limits, Statistics, Step, Token
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.tree import DraftTree, Path
 from ngtcli.errors import ContextOverflowError
+from ngtcli.prompt.thinking import ANSWER, TextStream
 from ngtcli.tokens.tokenizer import Detokenizer
 
 LONGEST = 512  # tokens that repeat, at most; guess
@@ -50,40 +51,6 @@ class Repetition:
         return bool((self._same >= self._needed).any())
 
 
-class TextStream:
-    """Returns the text of tokens as they come, except an end that may begin a stop string."""
-
-    def __init__(self, detokenizer: Detokenizer, stop: Sequence[str]) -> None:
-        self._detokenizer, self._stop = detokenizer, [s for s in stop if s]
-        self._kept_back = ""
-
-    def push(self, token: int) -> tuple[str, bool]:
-        """(text to show, whether a stop string was completed and cut off)."""
-        return self._release(self._detokenizer.push(token))
-
-    def flush(self) -> str:
-        """The rest of the text when there are no more tokens."""
-        text, stopped = self._release(self._detokenizer.flush())
-        return text if stopped else text + self._kept_back
-
-    def _release(self, text: str) -> tuple[str, bool]:
-        text = self._kept_back + text
-        ends = [at for s in self._stop if (at := text.find(s)) >= 0]
-        if ends:
-            self._kept_back = ""
-            return text[: min(ends)], True
-        longest = max((_overlap(text, s) for s in self._stop), default=0)
-        self._kept_back = text[len(text) - longest :]
-        return text[: len(text) - longest], False
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that is a proper start of `stop`."""
-    return next(
-        (k for k in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:k])), 0
-    )
-
-
 class Continuation:
     """Grows by `emit` and `commit`, step by step.
 
@@ -103,19 +70,26 @@ class Continuation:
                 model.context_reason or "Shorten the prompt.",
             )
         self._model, self._limits = model, limits
-        self._room = min(limits.max_tokens, model.context - len(context.ids))
+        left = model.context - len(context.ids)
+        self._room = min(limits.most, left)
         self.sampler = Sampler(sampling, context.ids)
         self.ids, self.output = list(context.ids), list[int]()
         self.most = len(self.ids) + self._room  # tokens of prompt and output
         self.statistics = Statistics(prompt_tokens=len(context.ids))
         self.finish_reason = ""
-        self._text = TextStream(Detokenizer(model.tokenizer), limits.stop)
+        thinking = limits.thinking
+        for_answer = min(limits.max_tokens, left // 2) + (len(thinking.closing) if thinking else 0)
+        most = min(thinking.most, max(0, left - for_answer)) if thinking else 0
+        self._text = TextStream(Detokenizer(model.tokenizer), limits.stop, thinking, most)
         self._repetition = Repetition(limits.max_repeats)
 
     @property
     def depth(self) -> int:
         """How deep a draft may be: behind it one more token can be emitted."""
-        return self._room - len(self.output) - 1
+        left = self._room - len(self.output)
+        if self._text.part == ANSWER:
+            left = min(left, self._limits.max_tokens - self._text.answered)
+        return left - 1
 
     @property
     def left(self) -> int:
@@ -128,10 +102,17 @@ class Continuation:
         """What `verify` asks, for scores (k + 1, vocabulary) after the root and k nodes.
 
         `chosen` are the tokens of the rows, where they are known already. What is returned raises
-        ModelError for scores that are not numbers.
+        ModelError for scores that are not numbers. It is called for nodes each below the one
+        before.
         """
+        ahead = self._text.copy() if self._text.may_force(len(scores)) else None
 
         def choose(node: int, tokens: Sequence[int]) -> int:
+            if ahead is not None:
+                for token in tokens[-1:]:
+                    ahead.push(token)
+                if ahead.forced is not None:
+                    return ahead.forced
             if chosen is not None:
                 token = chosen[node + 1]
             else:
@@ -148,14 +129,14 @@ class Continuation:
         for i, token in enumerate(path.tokens):
             self.output.append(token)
             ends = token in self._model.end_ids
-            text, stopped = ("", False) if ends else self._text.push(token)
+            thought, text = (None, "") if ends else self._text.push(token)
             origin = tree.origin(path.nodes[i]) if i < len(path.nodes) else OWN
-            shown.append(Token(token, text, origin))
-            repeats = self._repetition.push(token)
-            self.finish_reason = self._reason(ends or stopped, repeats)
+            repeats = self._text.part == ANSWER and self._repetition.push(token)
+            self.finish_reason = self._reason(ends or self._text.stopped, repeats)
             if self.finish_reason:
-                if not stopped:
-                    shown[-1] = Token(token, text + self._text.flush(), origin)
+                thought, text = self._text.flush(thought, text)
+            shown.append(Token(token, text, origin, thought, self._text.strayed and not ends))
+            if self.finish_reason:
                 break
         return Step(tuple(shown), self.finish_reason, tree.drafts)
 
@@ -164,9 +145,9 @@ class Continuation:
             return "stop"
         if repeats:
             return "repetition"
-        if len(self.output) < self._room:
+        if len(self.output) < self._room and self._text.answered < self._limits.max_tokens:
             return ""
-        return "length" if self._room == self._limits.max_tokens else "context"
+        return "context" if len(self.output) == self._room < self._limits.most else "length"
 
     def commit(self, step: Step, accepted: int) -> None:
         """The text goes on with a step's tokens, of which `accepted` were drafted; count it."""
@@ -174,3 +155,5 @@ class Continuation:
         self.sampler.commit(emitted)
         self.ids += emitted
         self.statistics.add_step(step.nodes, min(accepted, len(emitted)), len(emitted))
+        if self._limits.thinking:
+            self.statistics.thought_tokens = self._text.thought

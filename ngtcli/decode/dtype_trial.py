@@ -1,7 +1,7 @@
 """In which dtype a half-precision checkpoint is computed on a CPU: its own where that is quicker.
 
-A model of `--dtype auto` is loaded in its own dtype once, and some of its layers are timed there
-and in float32, packed and not. The dtype is taken if it is quicker over one, eight and 32 rows than
+Of a model of `--dtype auto` some layers are timed in its own dtype and in float32, packed and not,
+with random weights. The dtype is taken if it is quicker over one, eight and 32 rows than
 float32 in its better way, and if decoding is exact in passes of any number of rows. Otherwise the
 model is loaded in float32. Of a quantised model whole passes are timed, in both dtypes between its
 layers.
@@ -43,43 +43,39 @@ def load_in_best(
     name: str,
     config: Any,
     half: torch.dtype,
-    read: Callable[[torch.dtype], Any],
-    prepare: Callable[[Any], TargetModel],
+    empty: Callable[[], Any],
+    load: Callable[[torch.dtype], TargetModel],
     progress: Callable[[str], None],
     num_draft: int | None,
     quantized: str = "",
 ) -> TargetModel:
     """The model in the dtype that its trial chooses; `dtype_reason` says why.
 
-    `read` gives the `transformers` model in a dtype, `prepare` what is computed with. At the first
-    load both dtypes may be read, one after the other. With drafts of up to `num_draft` nodes, its
-    own dtype counts only if it is exact: what is stored of that is of these very weights. With None
-    it is that of a draft model, which need not be.
-    `quantized` says how layers are, if they are: it is a part of the trial's key.
+    `empty` gives the `transformers` model in its own dtype without values, `load` a model in a
+    dtype. At the first load both may be read, one after the other. With drafts of up to `num_draft`
+    nodes, its own dtype counts only if it is exact, which is stored of these very weights; with
+    None it is that of a draft model, which need not be. `quantized` says how layers are quantised,
+    if they are, the kind first: a part of the trial's key.
     """
     made: dict[torch.dtype, TargetModel] = {}
 
-    def load(dtype: torch.dtype) -> TargetModel:
-        return made.pop(dtype, None) or prepare(read(dtype))
+    def loaded(dtype: torch.dtype) -> TargetModel:
+        return made.pop(dtype) if dtype in made else load(dtype)
 
     def make() -> DtypeTrial:
         return replace(tried(), threads=torch.get_num_threads(), where=here())
 
     def tried() -> DtypeTrial:
-        hf = read(half)
         progress(f"Trying whether {name_of(half)} is quicker than float32 …")
-        if quantized:
-            made[half], made[torch.float32] = prepare(hf), load(torch.float32)
-            return try_passes(made[half], made[torch.float32], name)
-        trial = try_dtype(hf, name)
-        if trial.is_quicker:
-            made[half] = prepare(hf)
-        return trial
+        if not quantized:
+            return try_dtype(empty(), name)
+        made.update({dtype: load(dtype) for dtype in (half, torch.float32)})
+        return try_passes(made[half], made[torch.float32], f"{name} in {quantized.split()[0]}")
 
     stored = remembered_dtype(name, config, half, quantized)
     trial = stored.find(make)
     if trial.is_quicker and (trial.alike or num_draft is None):
-        model = load(half)
+        model = loaded(half)
         if num_draft is None or _is_exact(model, num_draft, progress):
             model.dtype_reason = trial.reason
             if made.pop(torch.float32, None) is not None:
@@ -90,7 +86,7 @@ def load_in_best(
         del model
     made.pop(half, None)
     gc.collect()  # its memory is free before the other is read
-    model = load(torch.float32)
+    model = loaded(torch.float32)
     model.dtype_reason = trial.reason
     return model
 
@@ -116,7 +112,7 @@ def remembered_dtype(
 def try_dtype(hf: Any, name: str) -> DtypeTrial:
     """Time the layers of a model in its own dtype, as it will be packed, and in float32.
 
-    What it finds of packing is stored for the model.
+    The model needs no values. What it finds of packing is stored for the model.
     """
     places, dtype = worth_packing(hf), name_of(hf.dtype)
     if not places:  # nothing is known to be quicker
@@ -149,4 +145,4 @@ def try_passes(own: TargetModel, single: TargetModel, name: str) -> DtypeTrial:
                 taken = seconds_of_a_pass(model, 0, rows)
                 seconds[which, at] = min(seconds[which, at], taken)
     times = [(one, few, many) for one, few, many in seconds.tolist()]
-    return DtypeTrial(f"{name} in int8", name_of(own.dtype), times[0], times[1], True)
+    return DtypeTrial(name, name_of(own.dtype), times[0], times[1], True)

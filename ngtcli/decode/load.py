@@ -17,15 +17,17 @@ from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN, fetch
 from ngtcli.model_files.dtypes import name_of
-from ngtcli.model_files.gguf import source_of
-from ngtcli.model_files.packages import quantised_by, require_for_weights
+from ngtcli.model_files.packages import require_for_weights
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
+from ngtcli.model_files.scheme import Scheme, scheme_of
+from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.int8 import Way, choose_least, find_way, is_quantized
+from ngtcli.weights.checkpoints import empty_model, read_checkpoint, stores_integers
+from ngtcli.weights.int4 import bits_of
+from ngtcli.weights.int8 import Way, choose_least, find_way
 from ngtcli.weights.load_quantized import load_quantized
-from ngtcli.weights.packed import pack_if_it_pays
-from ngtcli.weights.quantize import read_checkpoint, stores_integers, tell_source
+from ngtcli.weights.packed import to_pack
 
 Notify = Callable[[str], None]
 
@@ -59,13 +61,18 @@ def use_threads(wanted: int) -> None:
 class _Checkpoint:
     """Reads the model `name` from its folder into a device's memory.
 
-    With a `way` its layers are quantised, by which 8-bit products are computed.
+    With a `way` its layers are quantised, by which 8-bit products are computed. `scheme`: that in
+    which they are already, if it is computed here. Others are packed on a CPU, with `packed`, where
+    that pays; `drafts`: drafts will be verified.
     """
 
     name: str
     path: str
     device: str
     way: Way | None
+    scheme: Scheme
+    packed: bool
+    drafts: bool
     warn: Notify
     progress: Notify
 
@@ -75,13 +82,21 @@ class _Checkpoint:
             auto = transformers_quiet().AutoConfig
             return auto.from_pretrained(self.path, trust_remote_code=False)
 
-    def read(self, dtype: Any) -> Any:
-        """The `transformers` model; the dtype "auto" is the checkpoint's own. Raises ModelError."""
-        require_for_weights(self.name, self.path)
-        config, whole = self.config(), self.way is not None
+    def empty(self, dtype: Any) -> Any:
+        """The `transformers` model without values. Raises ModelError."""
+        config = self.config()
+        with loading(self.name):
+            return empty_model(config, None if dtype == "auto" else dtype)
+
+    def read(self, dtype: Any, slow: Notify) -> Any:
+        """The `transformers` model; the dtype "auto" is the checkpoint's own. Raises ModelError.
+
+        `slow` is called for a dtype that is slow here.
+        """
+        config, bits = self.config(), self.scheme.bits if self.way is None else 8
         with loading(self.name), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
-            if line := memory_words(self.path, config, self.device, dtype, whole):
+            if line := memory_words(self.path, config, self.device, dtype, bits):
                 self.warn(f"{self.name}: {line}")
             quantised = getattr(config, "quantization_config", None) is not None
             if stores_integers(self.path) and not quantised:
@@ -89,12 +104,20 @@ class _Checkpoint:
                     f"{self.name}: its weights are integers, of which config.json says nothing",
                     "Name the checkpoint that they were made of.",
                 )
-            if self.way is not None:
+            pack = partial(
+                to_pack,
+                wanted=self.packed,
+                drafts=self.drafts,
+                warn=slow,
+                progress=self.progress,
+            )
+            layers = None
+            if bits:
                 hf, report = load_quantized(self.path, dtype, self.way, self.warn, self.progress)
-            elif source_of(self.path):
-                hf, report = read_checkpoint(self.path, config, dtype=dtype)
-                tell_source(hf, self.path)
-            else:
+                # The head of a checkpoint that is quantised already may not be.
+                if type(hf.get_output_embeddings()) is torch.nn.Linear:
+                    layers = pack(hf)
+            elif quantised:
                 hf, report = transformers_quiet().AutoModelForCausalLM.from_pretrained(
                     self.path,
                     dtype=dtype,
@@ -103,29 +126,26 @@ class _Checkpoint:
                     output_loading_info=True,
                     ignore_mismatched_sizes=True,
                     # Layers of other libraries cannot be moved later.
-                    device_map=self.device if quantised and self.device != "cpu" else None,
+                    device_map=self.device if self.device != "cpu" else None,
                 )
+            else:
+                layers = pack(self.empty(dtype)) if self.device == "cpu" else None
+                hf, report = read_checkpoint(self.path, config, layers, dtype, self.progress)
             check_weights(self.name, report, self.warn)
-            return hf if self.way or hf.device.type == self.device else hf.to(self.device).eval()
+            if layers is not None:
+                layers.finish(hf)
+            return hf if bits or hf.device.type == self.device else hf.to(self.device).eval()
 
 
 def prepared(
-    hf: Any,
-    tokenizer: Tokenizer,
-    name: str,
-    packed: bool,
-    drafts: bool = True,
-    warn: Notify = lambda _: None,
-    progress: Notify = lambda _: None,
+    hf: Any, tokenizer: Tokenizer, name: str, progress: Notify = lambda _: None
 ) -> TargetModel:
-    """The target model on a `transformers` model, whose layers and attention it prepares.
+    """The target model on a `transformers` model, whose products and attention it prepares.
 
-    The parameters are those of `load_model`. Raises ModelError for a model that cannot be run.
+    Raises ModelError for a model that cannot be run.
     """
-    if is_quantized(hf):
+    if bits_of(hf) == 8:
         choose_least(hf)
-    elif hf.device.type == "cpu" and getattr(hf.config, "quantization_config", None) is None:
-        pack_if_it_pays(hf, wanted=packed, drafts=drafts, warn=warn, progress=progress)
     use_grouped(hf)
     return target_model(hf, tokenizer, name, progress)
 
@@ -151,32 +171,37 @@ def load_model(
     drafts of so many nodes. `ready` is called with the model before that is found out.
     """
     device, warn = pick_device(device), cache(warn)  # each line once
-    way = int8_way(device) if quantize == "int8" else None
+    eight = int8_way(device) if quantize == "int8" else None
     path = fetch(name, progress=progress)
+    require_for_weights(name, path, device)
+    scheme = scheme_of(path)
+    quantised = bool(scheme.method) and not (scheme.bits and device == "cpu")  # by a library
+    scheme = Scheme() if quantised else scheme
+    way = find_way() if scheme.bits == 8 else eight
     tokenizer = load_tokenizer(name)
-    checkpoint = _Checkpoint(name, path, device, way, warn, progress)
+    checkpoint = _Checkpoint(name, path, device, way, scheme, packed, drafts, warn, progress)
 
-    def prepare(hf: Any, slow: Notify = warn) -> TargetModel:
-        model = prepared(hf, tokenizer, name, packed, drafts, slow, progress)
+    def load(dtype: Any, slow: Notify = lambda _: None) -> TargetModel:
+        model = prepared(checkpoint.read(dtype, slow), tokenizer, name, progress)
         ready(model)
         return model
 
-    quantised = bool(quantised_by(path))
-    tries = (dtype, device) == ("auto", "cpu") and (packed or way is not None) and not quantised
+    kind = "int8" if way is not None else "int4" if scheme.bits else ""
+    tries = (dtype, device) == ("auto", "cpu") and (packed or kind) and not quantised
     # What is said of the built-in model's answers was measured in float32.
     config = checkpoint.config() if tries and name != BUILTIN else None
-    if config is not None and (half := half_of(config)) is not None:
-        of_best = partial(prepare, slow=lambda _: None)  # it is quicker than float32
-        quantized = "" if way is None else str(way)
-        read = checkpoint.read
+    half = None if config is None else torch.bfloat16 if kind == "int4" else half_of(config)
+    if config is not None and half is not None:
+        quantized = kind and f"{kind} {way}"
         own = path if os.path.exists(os.path.expanduser(name)) else name
-        model = load_in_best(own, config, half, read, of_best, progress, num_draft, quantized)
+        empty = partial(checkpoint.empty, half)
+        model = load_in_best(own, config, half, empty, load, progress, num_draft, quantized)
     else:
         stays = quantised and dtype == "auto"  # in that which its kernels are made for
-        model = prepare(checkpoint.read("auto" if stays else pick_dtype(dtype, device)))
+        model = load("auto" if stays else pick_dtype(dtype, device), warn)
     if source := source_of(path):
-        computed = "" if way is None else "quantised to int8 and "
-        warn(f"{name} is a GGUF file {source.words}; {computed}computed in {name_of(model.dtype)}")
+        computed = kind and f"quantised to {kind} and "
+        warn(f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}")
     known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0
     if known > model.vocabulary:
         warn(

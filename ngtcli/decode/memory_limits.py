@@ -14,9 +14,11 @@ import torch
 from ngtcli.decode.model import PREFILL_CHUNK, TargetModel
 from ngtcli.draft.drafter import PassRows
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
-from ngtcli.model_files.gguf import source_of
 from ngtcli.model_files.quantized import identity
-from ngtcli.weights.quantize import empty_model, quantized_bytes
+from ngtcli.model_files.scheme import scheme_of
+from ngtcli.model_files.stand_in import source_of
+from ngtcli.weights.checkpoints import empty_model
+from ngtcli.weights.quantize import quantized_bytes
 
 # Times as large as in its files a model is at most: float32 of 8 bits; of 2 bits in a GGUF file.
 _WIDENED, _WIDENED_GGUF = 4, 16
@@ -86,10 +88,10 @@ def free_memory(device: str) -> int | None:
     return int(found[0]) * 1024 if found else None
 
 
-def memory_words(path: str, config: Any, device: str, dtype: Any, quantised: bool) -> str:
+def memory_words(path: str, config: Any, device: str, dtype: Any, bits: int) -> str:
     """That the weights of a checkpoint do not fit in free memory, and what would fit; or "".
 
-    "auto" is the checkpoint's own dtype.
+    "auto" is the checkpoint's own dtype. `bits`: those of weights that are quantised, otherwise 0.
     """
     free = free_memory(device)
     if free is None or not (files := identity(path)["files"]):
@@ -100,14 +102,16 @@ def memory_words(path: str, config: Any, device: str, dtype: Any, quantised: boo
     empty = empty_model(config)
     own = empty.dtype if dtype == "auto" else dtype
     count, whole = sum(p.numel() for p in empty.parameters()), quantized_bytes(empty, own)
-    needed = whole if quantised else count * own.itemsize
+    needed = whole if bits else count * own.itemsize
+    if bits and bits == scheme_of(path).bits:  # they are in the files
+        needed = sum(size for _, size, _ in files)
     if needed <= free:
         return ""
-    others = [("--quantize int8", whole)] if device == "cpu" and not quantised else []
-    if own == torch.float32 and not quantised:
+    others = [("--quantize int8", whole)] if device == "cpu" and not bits else []
+    if own == torch.float32 and not bits:
         others.append(("--dtype bfloat16", 2 * count))
     fits = [f"{flag} takes {size / 1e9:.1f} GB" for flag, size in others if size <= free]
-    how = "8-bit integers" if quantised else str(own).removeprefix("torch.")
+    how = f"{bits}-bit integers" if bits else str(own).removeprefix("torch.")
     line = f"its weights take {needed / 1e9:.1f} GB in {how}, and {free / 1e9:.1f} GB are free"
     return "; ".join([line, *fits])
 

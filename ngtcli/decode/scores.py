@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.errors import ModelError
-from ngtcli.weights.int8 import is_quantized
+from ngtcli.weights.int4 import bits_of
 
 _BLOCK = 64  # scores; swept over 16 to 256 at 151,936 scores and k of 8, 40 and 256
 _HIDDEN = -1e6  # scores below it are masked: compared is only whether both are
@@ -94,7 +94,7 @@ def rounds(hf: Any) -> bool:
 
     Some give float32 scores after passes in less.
     """
-    return hf.dtype not in (torch.float32, torch.float64) or is_quantized(hf)
+    return hf.dtype not in (torch.float32, torch.float64) or bits_of(hf) > 0
 
 
 def _difference(row: Tensor, true: Tensor) -> float:

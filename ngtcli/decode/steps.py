@@ -2,23 +2,35 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Self
 
-from ngtcli.system.json_form import json_key, json_property, schema_of, shape
+from ngtcli.prompt.thinking import Thinking
+from ngtcli.system.json_form import HIDDEN, json_key, json_property, schema_of, shape
 
 OWN = "model"
+_THOUGHT = "text of a thought, for a token that is none of the answer's"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to stop, besides the model's end tokens; `num_draft` nodes a step at most."""
+    """When to stop, besides the model's end tokens; `num_draft` nodes a step at most.
+
+    With `thinking` the thoughts come in addition to `max_tokens`, and stop strings and repeats
+    count in the answer alone.
+    """
 
     max_tokens: int = 256
     num_draft: int = 32
     stop: tuple[str, ...] = ()
     max_repeats: int = 0  # of the same tokens in a row; see Repetition
+    thinking: Thinking | None = None
+
+    @property
+    def most(self) -> int:
+        """Tokens at most, of thought and answer."""
+        return self.max_tokens + (self.thinking.room if self.thinking else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +38,15 @@ class Token:
     """One emitted token and the text it completed.
 
     `origin` is OWN for the model's own choice; an accepted draft names its source, or "draft".
+    `thought` is the text of a thought that it completed, None for a token of the answer. `strayed`:
+    all before it was a thought, which only its end has told.
     """
 
     id: int
     text: str
     origin: str = OWN
+    thought: str | None = field(default=None, metadata=json_key(omit=True, about=_THOUGHT))
+    strayed: bool = field(default=False, metadata=HIDDEN)
 
     @property
     def drafted(self) -> bool:
@@ -49,6 +65,22 @@ class Step:
     tokens: tuple[Token, ...]
     finish_reason: str = ""
     nodes: int = 0
+
+
+def settled(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps, in which all before a token that has `strayed` is a thought."""
+    places = [(i, k) for i, s in enumerate(steps) for k, t in enumerate(s.tokens) if t.strayed]
+    last = max(places, default=(0, 0))
+
+    def told(token: Token) -> Token:
+        return replace(token, text="", thought=(token.thought or "") + token.text)
+
+    return tuple(
+        replace(s, tokens=tuple(told(t) if (i, k) < last else t for k, t in enumerate(s.tokens)))
+        if i <= last[0] and places
+        else s
+        for i, s in enumerate(steps)
+    )
 
 
 class InSteps:
@@ -107,12 +139,16 @@ class Stopwatch:
         self._last = now
 
 
+_THOUGHTS = "new tokens that are none of the answer's, of a model that thinks"
+
+
 @dataclass(slots=True)
 class Statistics:
     """Grows step by step. Times are in seconds of wall clock."""
 
     prompt_tokens: int = 0
     new_tokens: int = 0
+    thought_tokens: int | None = field(default=None, metadata=json_key(omit=True, about=_THOUGHTS))
     steps: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0

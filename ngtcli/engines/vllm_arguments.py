@@ -77,7 +77,7 @@ def engine_arguments(settings: Settings, sequences: int, on_cpu: bool) -> dict[s
     """
     s = settings
     arguments: dict[str, Any] = {
-        "model": fetch(s.model, gguf=False),
+        "model": fetch(s.model, plain=True),
         "dtype": "float32" if s.dtype == "auto" and on_cpu else s.dtype,
         "seed": s.seed % 2**32,  # of its own generators; each request has the whole one
         "enforce_eager": on_cpu or not s.capture,

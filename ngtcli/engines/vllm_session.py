@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from ngtcli.config import Settings
-from ngtcli.decode.continuation import Repetition, TextStream
-from ngtcli.decode.steps import InSteps, Limits, PassesReport, Statistics, Step, Token
+from ngtcli.decode.continuation import Repetition
+from ngtcli.decode.steps import OWN, InSteps, Limits, PassesReport, Statistics, Step, Token
 from ngtcli.draft.drafter import DraftSettings, PassRows
 from ngtcli.draft.registry import parse_method
 from ngtcli.engines.vllm_arguments import sampling_arguments
@@ -19,6 +19,7 @@ from ngtcli.engines.vllm_engine import Piece, VllmEngine
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.thinking import ANSWER, TextStream
 from ngtcli.session.session import (
     AS_SET,
     Answer,
@@ -70,24 +71,29 @@ class VllmRun(InSteps):
     rows: PassRows | None = None
 
     def __init__(
-        self, engine: VllmEngine, model: VllmModel, settings: Settings, ids: list[int]
+        self,
+        engine: VllmEngine,
+        model: VllmModel,
+        settings: Settings,
+        limits: Limits,
+        ids: list[int],
     ) -> None:
-        room = min(settings.max_tokens, model.context - len(ids))
+        room = min(limits.most, model.context - len(ids))
         if room < 1:
             raise ContextOverflowError(
                 f"the prompt has {len(ids)} tokens, vLLM takes {model.context - 1}",
                 "Shorten the prompt.",
             )
         self.model, self.output = model, list[int]()
-        self.limits = Limits(
-            settings.max_tokens, settings.num_draft, settings.stop, settings.max_repeats
-        )
+        self.limits = limits
         self.drafter = parse_method("none", DraftSettings()).build()  # vLLM's is in its process
         self.statistics = Statistics(prompt_tokens=len(ids))
         self.finish_reason = ""
         self._engine, self._ids, self._room = engine, ids, room
-        self._parameters = sampling_arguments(settings, room)
-        self._text = TextStream(Detokenizer(model.tokenizer), settings.stop)
+        # Of a model that thinks vLLM cannot tell the answer, in which alone stop strings count.
+        stop = () if limits.thinking else settings.stop
+        self._parameters = sampling_arguments(replace(settings, stop=stop), room)
+        self._text = TextStream(Detokenizer(model.tokenizer), limits.stop, limits.thinking, room)
         self._repetition = Repetition(settings.max_repeats)
 
     def __iter__(self) -> Iterator[Step]:
@@ -116,16 +122,21 @@ class VllmRun(InSteps):
         """The tokens of a piece with their texts, up to a stop string."""
         reason = piece.finish_reason
         if reason not in ("", "stop"):
-            reason = "length" if self._room == self.limits.max_tokens else "context"
+            reason = "length" if self._room == self.limits.most else "context"
         shown: list[Token] = []
         for i, token in enumerate(piece.ids, 1):
             last = i == len(piece.ids)
-            text, stopped = ("", False) if last and piece.ended else self._text.push(token)
-            self.finish_reason = "stop" if stopped else reason if last else ""
-            if self._repetition.push(token) and self.finish_reason != "stop":
+            ends = last and piece.ended
+            thought, text = (None, "") if ends else self._text.push(token)
+            self.finish_reason = "stop" if self._text.stopped else reason if last else ""
+            repeats = self._text.part == ANSWER and self._repetition.push(token)
+            if repeats and self.finish_reason != "stop":
                 self.finish_reason = "repetition"
-            text += self._text.flush() if self.finish_reason and not stopped else ""
-            shown.append(Token(token, text))
+            if not self.finish_reason and self._text.answered >= self.limits.max_tokens:
+                self.finish_reason = "length"
+            if self.finish_reason:
+                thought, text = self._text.flush(thought, text)
+            shown.append(Token(token, text, OWN, thought, self._text.strayed and not ends))
             if self.finish_reason:
                 break
         self.finish_reason = self.finish_reason or reason
@@ -137,6 +148,7 @@ class VllmRun(InSteps):
         """Count tokens and steps; how often drafts were accepted is in the last piece."""
         s, accepted = self.statistics, Counter(dict(enumerate(piece.accepted)))
         s.new_tokens, s.drafted_tokens = len(self.output), piece.drafted
+        s.thought_tokens = self._text.thought if self.limits.thinking else None
         # Drafts behind the end of the answer were accepted, and left out of it.
         s.accepted_tokens = min(sum(accepted.elements()), max(0, s.new_tokens - 1))
         s.steps = s.new_tokens - s.accepted_tokens
@@ -164,7 +176,7 @@ class VllmSession(Session):
 
     def answer(self, prompt: Prompt, options: AnswerOptions = AS_SET) -> Answer:
         """A prepared answer to `prompt`; of the options none counts for vLLM."""
-        run = VllmRun(self.engine, self.model, self.settings, prompt.ids)
+        run = VllmRun(self.engine, self.model, self.settings, self.limits, prompt.ids)
         return Answer(run, prompt, TrieReport("none"))
 
     def answers(
@@ -203,7 +215,7 @@ class VllmSession(Session):
 
     async def _finished(self, key: int, prompt: Prompt) -> FinishedAnswer:
         try:
-            run = VllmRun(self.engine, self.model, self.settings, prompt.ids)
+            run = VllmRun(self.engine, self.model, self.settings, self.limits, prompt.ids)
             answer = Answer(run, prompt, TrieReport("none"))
             answer.steps += [step async for step in run.steps()]
         except NgtError as error:

@@ -50,7 +50,7 @@ from ngtcli.session.local import LocalSession
 from ngtcli.session.session import AnswerOptions, AnswerRun
 from ngtcli.system.remembered import processor
 from ngtcli.trie.store import TrieReport
-from ngtcli.weights.int8 import is_quantized
+from ngtcli.weights.int4 import bits_of
 
 AGAINST: dict[str, dict[str, int]] = {
     "hf": {},
@@ -281,13 +281,13 @@ def judged(
 
 
 def machine(model: TargetModel) -> Machine:
-    """What a model runs on, and in: a dtype, or int8 between layers of one."""
+    """What a model runs on, and in: a dtype, or int8 or int4 between layers of one."""
     device, dtype = model.device, name_of(model.dtype)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return Machine(
         device=device.type,
         device_name=name,
-        dtype=f"int8 in {dtype}" if is_quantized(model.hf) else dtype,
+        dtype=f"int{bits} in {dtype}" if (bits := bits_of(model.hf)) else dtype,
         threads=torch.get_num_threads(),
         cores=os.cpu_count(),
     )

@@ -21,6 +21,7 @@ from transformers.utils import logging
 from ngtcli.config import Settings
 from ngtcli.decode.load import int8_way, pick_dtype, prepared
 from ngtcli.decode.memory_limits import free_memory
+from ngtcli.decode.memory_needs import SPARE, cache_numbers
 from ngtcli.decode.model import TargetModel
 from ngtcli.errors import InputError, ModelError
 from ngtcli.measure.options import Shape
@@ -29,11 +30,11 @@ from ngtcli.system.machine import pick_device
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.int8 import Way
 from ngtcli.weights.load_quantized import use_between, words
+from ngtcli.weights.packed import to_pack
 from ngtcli.weights.quantize import Layers, quantized_bytes
 
 SEED = 0
 _HALF_WIDTH = 0.02 * 3**0.5  # of the uniform distribution: a standard deviation of 0.02
-_SPARE = 1.15  # of the weights' bytes, for what a pass needs in addition to them; guess
 _GB = 1e9
 
 
@@ -78,14 +79,8 @@ class Plan:
         return sum(p.nbytes for p in self.empty.parameters())
 
     def cache_bytes(self, tokens: int) -> int:
-        """Bytes of keys and values of `tokens` in all layers; 0 where no layer attends."""
-        config = self.config.get_text_config()
-        if (heads := getattr(config, "num_attention_heads", 0)) < 1:
-            return 0
-        width = getattr(config, "head_dim", None) or config.hidden_size // heads
-        heads = getattr(config, "num_key_value_heads", None) or heads
-        size = torch.finfo(self.dtype).bits // 8
-        return int(2 * config.num_hidden_layers * heads * width * tokens * size)
+        """Bytes of keys and values of `tokens` in all layers."""
+        return tokens * (cache_numbers(self.config) or 0) * self.dtype.itemsize
 
 
 def plan(shape: Shape, settings: Settings) -> Plan:
@@ -122,7 +117,7 @@ def _line(error: Exception) -> str:
 
 def check_memory(plan: Plan, tokens: int, copies: int = 1) -> None:
     """Raise ModelError where so many copies of the weights and a cache of `tokens` do not fit."""
-    needed = int(_SPARE * copies * plan.weight_bytes) + plan.cache_bytes(tokens)
+    needed = int(SPARE * copies * plan.weight_bytes) + plan.cache_bytes(tokens)
     free = free_memory(plan.device)
     if free is not None and needed > free:
         smaller = "" if plan.dtype.itemsize < 4 else ", or --dtype bfloat16"
@@ -142,7 +137,7 @@ def make_hf(plan: Plan) -> Any:
         hf = AutoModelForCausalLM.from_config(deepcopy(plan.config), dtype=plan.dtype)
     hf.tie_weights()
     generator = torch.Generator(plan.device).manual_seed(SEED)
-    layers = Layers(plan.way) if plan.way is not None else None
+    layers = Layers(way=plan.way) if plan.way is not None else None
     if layers is not None:
         layers.find(hf)
     with torch.no_grad():
@@ -180,8 +175,11 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None], st
     other = _shared(hf) if stock else None
     if planned.way is not None:
         progress(words(hf, time.perf_counter() - begin))
-    name, packed = planned.shape.name, settings.packed
-    model = prepared(hf, Tokenizer(_NoText()), name, packed, warn=progress, progress=progress)
+    elif planned.device == "cpu":
+        layers = to_pack(hf, wanted=settings.packed, warn=progress, progress=progress)
+        if layers is not None:
+            layers.finish(hf)
+    model = prepared(hf, Tokenizer(_NoText()), planned.shape.name, progress)
     model.end_ids = frozenset()
     if settings.capture or settings.compile:
         model.passes.switch_on(model.device, settings.compile, progress)

@@ -28,6 +28,7 @@ BUILTIN = "builtin"
 NEEDS = ("config", "weights", "tokenizer")
 BUILTIN_PATH = Path(__file__).parent.parent / "builtin" / "model"
 _MOST_NAMES = 2000  # models of the hub's cache that a name is compared with; guess
+ADAPTER = "adapter_config.json"
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*")
 _TOKENIZERS = (
     "tokenizer.json tokenizer.model vocab.json vocab.txt *.vocab *.tiktoken spiece.model"
@@ -39,26 +40,33 @@ _TEMPLATE_BYTES = 10_000_000  # of the file that holds a template; guess, most h
 HINT = "Give a folder with a transformers model, a GGUF file, a hub id, or -m builtin."
 
 
-def find(name: str, needs: Collection[str] = NEEDS, gguf: bool = True) -> str:
+def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
     """The folder of the model `name`: a folder, "builtin", or ID[@REVISION] in the hub's cache.
 
-    For what must be downloaded, which `fetch` does, it is `name`; for a GGUF file, or a folder with
-    one, it is a folder of ngt's cache. `needs`, a subset of NEEDS, is what a folder must contain;
-    without `gguf` such files are refused. Raises ModelError if there is no such folder, if it lacks
-    a part, or if the hub cannot be reached or does not have the model; UsageError for "".
+    For what must be downloaded, which `fetch` does, it is `name`; for an adapter, a GGUF file, or
+    a folder with one, it is a folder of ngt's cache. `needs`, a subset of NEEDS, is what a folder
+    must contain; `plain` refuses adapters and GGUF files. Raises ModelError if there is no such
+    folder, if it lacks a part, or if the hub cannot be reached or does not have the model;
+    UsageError for "".
     """
     if not name:  # a path that is empty is the current folder
         raise UsageError("the model's name is empty", HINT)
     if name == BUILTIN:
         return str(BUILTIN_PATH)
     path = Path(os.path.expanduser(name))
-    if file := _gguf_file(name, path):
-        if not gguf:
-            hint = "Give a folder with a transformers model, or a hub id."
-            raise ModelError(f"{name}: a GGUF file, which ngt's own engine alone reads", hint)
+    file = _gguf_file(name, path)
+    is_adapter = os.path.isfile(path / ADAPTER) and not os.path.isfile(path / "config.json")
+    if plain and (file or is_adapter):
+        what = f"{name}: {'a GGUF file' if file else 'an adapter'}, where a whole folder is needed"
+        raise ModelError(what, "Give a folder with a transformers model, or a hub id.")
+    if file:
         from ngtcli.model_files.gguf import unpacked  # here: for those files alone
 
         return unpacked(name, file)
+    if is_adapter:
+        from ngtcli.model_files.adapters import adapted  # here: it imports this file
+
+        return adapted(name, path.resolve())
     if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
         _check_folder(name, path, needs)
         return os.path.realpath(path)  # what is found out of a model is stored by it
@@ -77,13 +85,13 @@ def fetch(
     name: str,
     needs: Collection[str] = NEEDS,
     progress: Callable[[str], None] = lambda _: None,
-    gguf: bool = True,
+    plain: bool = False,
 ) -> str:
     """The folder of the model `name`; what it `needs` is downloaded where only the hub has it.
 
     `progress` gets passing lines. Raises as `find`, and ModelError for a download that breaks off.
     """
-    found = find(name, needs, gguf)
+    found = find(name, needs, plain)
     return found if os.path.isdir(found) else download(name, "weights" in needs, progress)
 
 
@@ -157,7 +165,8 @@ def _gguf_file(name: str, path: Path) -> Path | None:
 def _check_folder(name: str, folder: Path, needs: Collection[str] = NEEDS) -> None:
     """Raise ModelError if a part in `needs` is lacking."""
     try:
-        names = [entry.name for entry in os.scandir(folder) if entry.is_file()]
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_file()]
     except OSError:
         names = []
     _check_names(name, names, needs)
@@ -180,7 +189,7 @@ def _check_names(
         ("tokenizer", _TOKENIZERS, "tokenizer (tokenizer.json)", "Download it as well."),
     ):
         if part in needs and not any(fnmatchcase(own, one) for one in files for own in names):
-            if part == "config" and "adapter_config.json" in names:
+            if part == "config" and ADAPTER in names:
                 what += " (it holds an adapter)"
             if not in_folder:
                 has_gguf = any(own.endswith(".gguf") for own in names)

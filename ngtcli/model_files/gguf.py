@@ -6,26 +6,18 @@ folder of the cache. The weights stay in the file, from which weights/gguf_weigh
 
 import json
 import os
-import shutil
 import struct
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
-from importlib import metadata
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from ngtcli.errors import ModelError
 from ngtcli.model_files.packages import require
-from ngtcli.model_files.pretrained import loading, read_object, transformers_quiet
-from ngtcli.system.json_form import from_json
-from ngtcli.system.storage import home, key_of, mark_used, private_folder, write_file
+from ngtcli.model_files.pretrained import loading, transformers_quiet
+from ngtcli.model_files.stand_in import Source, stand_in
 
-_VERSION = 1  # raised where the files of a folder are made in another way
-_MADE = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 _AGAIN = "Download it again."
 # Tokens that end a turn, beside those that the metadata has ids of: of llama.cpp's list in
 # llama-vocab.cpp those that end nothing else in another family.
@@ -35,6 +27,9 @@ _ENDS = {
 }  # fmt: skip
 # No decoders; and those of which transformers 5.23 leaves out weights or rotary parameters.
 _UNREAD = {"general", "tokenizer", "t5", "umt5", "gpt_oss", "gemma4"}
+# Model types whose configuration is what the library's table says: its own reader takes 10 s and
+# more for a vocabulary of 128,000.
+_BY_TABLE = {one: one for one in ("llama", "qwen2", "qwen3", "gemma2")} | {"gemma3": "gemma3_text"}
 # Sizes that it leaves as a class of configurations has them, in some families.
 _LEFT_OUT = {
     "attention.key_length": "head_dim",
@@ -50,43 +45,16 @@ _LLAMA3 = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The GGUF `file` of a folder of the cache, and what it holds, in `words`."""
-
-    file: str
-    words: str
-
-
-def source_of(folder: str | Path) -> Source | None:
-    """What a folder that `unpacked` has made stands for; None for any other."""
-    try:
-        found: Source = from_json(Source, read_object(Path(folder) / _MADE[0])["gguf"])
-        return found
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
 def unpacked(name: str, file: Path) -> str:
     """The folder of the cache with configuration and tokenizer of a GGUF file.
 
-    Raises ModelError for a file that cannot be read, without the package gguf, and for a cache that
-    cannot be written to.
+    Raises ModelError for a file that cannot be read, and without the package gguf.
     """
     file = file.resolve()
     with loading(name):
         about = file.stat()
-    versions = _VERSION, metadata.version("transformers")
-    folder = home("cache") / "gguf" / key_of(file, about.st_size, about.st_mtime_ns, *versions)
-    if not all((folder / made).is_file() for made in _MADE):
-        with loading(name), tempfile.TemporaryDirectory() as place:
-            _unpack(name, file, Path(place))
-            private_folder(folder)
-            for made in _MADE:
-                write_file(folder / made, partial(shutil.copyfile, Path(place) / made))
-    for made in _MADE:
-        mark_used(folder / made)
-    return os.path.realpath(folder)
+    of = (str(file), about.st_size, about.st_mtime_ns)
+    return stand_in(name, of, lambda place: _unpack(name, file, place))
 
 
 def read_header(name: str, file: str) -> tuple[dict[str, Any], Any]:
@@ -113,8 +81,8 @@ def read_header(name: str, file: str) -> tuple[dict[str, Any], Any]:
     return told, header
 
 
-def _unpack(name: str, file: Path, place: Path) -> None:
-    """Write the files of _MADE to a folder."""
+def _unpack(name: str, file: Path, place: Path) -> Source:
+    """Write all but the weights to a folder."""
     told, header = read_header(name, str(file))
     if (parts := told.get("split.count", 0)) > 1:
         hint = "Join them: llama-gguf-split --merge FIRST-PART WHOLE.gguf"
@@ -130,14 +98,14 @@ def _unpack(name: str, file: Path, place: Path) -> None:
     kinds = [kind for kind, _ in sizes.most_common()]
     dtype = {"F32": "float32", "F16": "float16"}.get(kinds[0], "bfloat16")
     config = _config(name, file, told, header)
-    own = f", dequantised to {dtype}" if dtype == "bfloat16" else ""
-    config.gguf = {"file": str(file), "words": f"with weights in {' and '.join(kinds)}{own}"}
     config.dtype = dtype
-    (place / _MADE[0]).write_text(config.to_json_string(), encoding="utf-8")
+    (place / "config.json").write_text(config.to_json_string(), encoding="utf-8")
     ends = {told.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom")} - {None}
     ends |= _write_tokenizer(file, place)
     generation = json.dumps({"eos_token_id": sorted(ends)} if ends else {})
-    (place / _MADE[1]).write_text(generation, encoding="utf-8")
+    (place / "generation_config.json").write_text(generation, encoding="utf-8")
+    own = f", dequantised to {dtype}" if dtype == "bfloat16" else ""
+    return Source(str(file), f"a GGUF file with weights in {' and '.join(kinds)}{own}")
 
 
 def _write_tokenizer(file: Path, place: Path) -> set[int]:
@@ -161,12 +129,22 @@ def _config(name: str, file: Path, told: Mapping[str, Any], header: Any) -> Any:
     """The configuration, with what `transformers` leaves out of it. Raises ModelError."""
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 
-    own = header.architecture
+    own, library = header.architecture, transformers_quiet()
+    family = own.replace("-", "_").replace("moe", "_moe")
     known = sorted({*GGUF_SUPPORTED_ARCHITECTURES} - _UNREAD)
-    if own.replace("-", "_").replace("moe", "_moe") not in known:
+    if family not in known:
         what = f"{name}: GGUF files of the architecture {own} are not read"
         raise ModelError(what, f"These are: {', '.join(known)}.")
-    config = transformers_quiet().AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+    if family in _BY_TABLE:
+        table = library.integrations.GGUF_CONFIG_MAPPING
+        keys = {f"{own}.{key}": to for key, to in table[family].items()}
+        keys |= {f"tokenizer.{key}": to for key, to in table["tokenizer"].items()}
+        values = {"vocab_size": told["tokenizer.ggml.tokens"]}
+        values |= {to: told[key] for key, to in keys.items() if to and key in told}
+        values["tie_word_embeddings"] = "output.weight" not in header.ggml_types
+        config = library.AutoConfig.for_model(_BY_TABLE[family], **values)
+    else:
+        config = library.AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
     for key, size in _LEFT_OUT.items():
         if (found := told.get(f"{own}.{key}")) and hasattr(config, size):
             setattr(config, size, found)

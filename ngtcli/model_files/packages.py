@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.pretrained import read_object
+from ngtcli.model_files.scheme import scheme_of
 
 # By the `quant_method` of config.json, as packages are named where they are installed from: what
 # transformers 5.23 asks for. A method that is not here is left to what it says itself.
@@ -33,21 +33,13 @@ def require(what: str, packages: Sequence[str], install: str = "") -> None:
         raise ModelError(f"{what} needs {needs}, which {are} not installed", hint)
 
 
-def quantised_by(folder: str | Path) -> str:
-    """The method by which the weights in a model's folder are quantised; "" for none or no folder.
+def require_for_weights(name: str, folder: str | Path, device: str = "cpu") -> None:
+    """Raise ModelError where a package is missing that reads the quantised weights in a folder.
 
-    It is "unknown" where config.json does not name it.
+    None is needed for a scheme that is computed here on a CPU, for which "auto" may stand.
     """
-    config = read_object(Path(folder) / "config.json")
-    parts = (config, config.get("text_config"))
-    for part in parts:
-        about = part.get("quantization_config") if isinstance(part, dict) else None
-        if isinstance(about, dict):
-            return str(about.get("quant_method") or "unknown")
-    return ""
-
-
-def require_for_weights(name: str, folder: str | Path) -> None:
-    """Raise ModelError where a package is missing that reads the quantised weights in a folder."""
-    method = quantised_by(folder)
-    require(f"{name}: reading weights quantised by {method}", _QUANTISED.get(method, ()))
+    scheme = scheme_of(folder)
+    if not scheme.bits or device not in ("cpu", "auto"):
+        why = f" ({scheme.reason})" if scheme.reason else ""
+        what = f"{name}: reading weights quantised by {scheme.method}{why}"
+        require(what, _QUANTISED.get(scheme.method, ()))

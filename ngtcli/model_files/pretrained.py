@@ -19,6 +19,7 @@ from ngtcli.system.process import without_collection
 from ngtcli.system.reading import read_bounded
 from ngtcli.tokens.tokenizer import Tokenizer
 
+SOURCE = "ngt_source"  # in config.json of a folder that stands for a file or an adapter
 LARGEST_JSON = 256_000_000  # bytes of a tokenizer's files; the largest known have 35 MB
 
 # The class that AutoTokenizer chooses, by model type and by the class that tokenizer_config.json
@@ -68,7 +69,7 @@ def tokenizer_class(path: str) -> str:
     if not (folder.is_absolute() and metadata.version("transformers").startswith(_CHOSEN_IN)):
         return ""  # AutoTokenizer takes some short relative paths for well-known hub ids
     config = read_object(folder / "config.json")
-    if "gguf" in config:
+    if config.get(SOURCE, {}).get("base") == "":  # a GGUF file
         return "TokenizersBackend"  # the class that wrote it
     about = read_object(folder / "tokenizer_config.json")
     named = about.get("tokenizer_class")
@@ -184,7 +185,7 @@ class ContextLimit:
     reason: str = ""
 
 
-def context_limit(config: Any, tokenizer: Tokenizer) -> ContextLimit:
+def context_limit(config: Any, tokenizer: Tokenizer | None) -> ContextLimit:
     """The smallest limit of configuration, tokenizer and rotary positions.
 
     Raises ModelError if the configuration's number is not a positive integer.
@@ -196,7 +197,8 @@ def context_limit(config: Any, tokenizer: Tokenizer) -> ContextLimit:
     if isinstance(positions, bool) or not isinstance(positions, int) or positions < 1:
         what = f"the model's configuration says {name}: {positions!r}"
         raise ModelError(what, "Mend its config.json.")
-    longest = getattr(tokenizer.backend, "model_max_length", None) or positions
+    backend = tokenizer and tokenizer.backend
+    longest = getattr(backend, "model_max_length", None) or positions
     limit = ContextLimit(int(min(positions, longest)))
     for kind, first in _first_lengths(config):
         if first < limit.tokens:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.model_files.checkpoint import WEIGHTS
-from ngtcli.model_files.gguf import source_of
+from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.arrays import read_header
 from ngtcli.system.remembered import versions_and_cpu
 from ngtcli.system.storage import DamagedFileError, home, key_of, parse_json
@@ -17,11 +17,12 @@ _FOLDER = "quantized"  # of the cache
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Quantised weights of the checkpoint in `folder`, their file and its bytes."""
+    """Quantised weights of the checkpoint in `folder`, their file, its bytes; int4 or int8."""
 
     folder: str
     file: Path
     bytes: int
+    kind: str
 
 
 def kept_folder() -> Path:
@@ -29,22 +30,28 @@ def kept_folder() -> Path:
     return home("cache") / _FOLDER
 
 
-def kept_file(folder: str) -> Path:
-    """The file of a checkpoint; the order of its integers is that of this CPU and these versions.
+def kept_file(about: dict[str, Any]) -> Path:
+    """The file of what `identity` tells.
 
-    Raises UsageError as `home`.
+    The order of its integers is that of this CPU and these versions. Raises UsageError as `home`.
     """
-    return kept_folder() / f"{key_of(os.path.realpath(folder), *versions_and_cpu())}.safetensors"
+    bits = [about["bits"]] if "bits" in about else []
+    key = key_of(os.path.realpath(about["folder"]), *bits, *versions_and_cpu())
+    return kept_folder() / f"{key}.safetensors"
 
 
 def identity(folder: str) -> dict[str, Any]:
     """What tells a checkpoint from a changed one: folder, names, sizes and times of its files.
 
-    A GGUF file stands for its folder. It can be written as JSON. Raises OSError.
+    A GGUF file stands for its folder, an adapter for that of its base. It can be written as JSON.
+    Raises OSError.
     """
-    files = sorted({p for one in (*WEIGHTS, "config.json") for p in Path(folder).glob(one)})
-    if source := source_of(folder):
-        folder, files = source.file, [Path(source.file)]
+    source, kinds = source_of(folder), (*WEIGHTS, "adapter_*", "config.json")
+    folder = source.file if source else folder
+    places = [place for place in (folder, source.base if source else "") if place]
+    files = sorted({p for place in places for one in kinds for p in Path(place).glob(one)})
+    if source and not source.base:
+        files = [Path(source.file)]
     stats = [(path.name, path.stat()) for path in files]
     found = [[name, about.st_size, about.st_mtime_ns] for name, about in stats]
     return {"folder": os.path.realpath(folder), "files": found}
@@ -55,8 +62,9 @@ def kept() -> Iterator[Kept]:
     found = []
     for path in kept_folder().glob("*.safetensors"):
         try:
-            folder = parse_json(read_header(path)[0]["about"], dict)["folder"]
-            found.append(Kept(str(folder), path, path.stat().st_size))
+            about = parse_json(read_header(path)[0]["about"], dict)
+            kind = f"int{about.get('bits', 8)}"
+            found.append(Kept(str(about["folder"]), path, path.stat().st_size, kind))
         except (OSError, DamagedFileError, KeyError):
             continue  # it is made again
-    yield from sorted(found, key=lambda one: one.folder)
+    yield from sorted(found, key=lambda one: (one.folder, one.kind))

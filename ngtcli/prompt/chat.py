@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ngtcli.config import Settings, arguments_of
@@ -21,7 +22,8 @@ from ngtcli.tokens.tokenizer import Tokenizer
 # Digits, since no filter of a template changes them; those in the middle number the text.
 _PLACEHOLDER = "7302{:07d}9"
 _PLACES = re.compile(r"7302(\d{7})9")
-# Numbers of texts: the message's, the system text's, and of each document its name's and text's.
+# Numbers of texts: the message's, the system text's, and of each document its name's, which is
+# even and which a template need not write, and its text's.
 _NONE, _MESSAGE, _SYSTEM, _DOCUMENTS = -1, 0, 1, 2
 _ROLES = {_SYSTEM: "system", _MESSAGE: "user"}
 # A template's program: real ones take milliseconds and some thousand characters; guesses.
@@ -35,6 +37,7 @@ Content = str | list[dict[str, str]]
 Form = Callable[[str], Content]
 _FORMS: tuple[Form, ...] = (str, lambda text: [{"type": "text", "text": text}])
 Texts = Mapping[int, str]  # by their numbers
+Apply = Callable[[Texts], str]
 Frame = list[tuple[str, int]]  # what the template wrote, and which text is behind it; last _NONE
 Span = tuple[int, int]
 
@@ -45,18 +48,22 @@ class Chat:
 
     `arguments` are KEY=VALUE texts, which `arguments_of` makes variables of the template. With
     `documents` it is given those, too, and places them; else they stand in the message.
+    `think` is for `thinking.switched`, which `render` does not read.
     """
 
     system: str = ""
     template: str = ""
     arguments: tuple[str, ...] = ()
     documents: bool = False
+    think: str = "auto"
+    ending: str = ""  # written behind what the template writes
 
     @classmethod
     def of(cls, settings: Settings) -> "Chat":
         """As the settings have it."""
         s = settings
-        return cls(s.system.strip(), s.chat_template, s.template_arg, s.template_documents)
+        given = s.system.strip(), s.chat_template, s.template_arg, s.template_documents
+        return cls(*given, s.think)
 
     @property
     def flags(self) -> list[str]:
@@ -111,20 +118,21 @@ def try_chat(tokenizer: Tokenizer, chat: Chat) -> Iterator[str]:
     Raises UsageError as `check_chat`, ModelError as `render`.
     """
     check_chat(tokenizer, chat)
-
-    def rendered(chat: Chat) -> str:
-        return render(tokenizer.backend, "1", chat, [("1", "1")] * chat.documents).text
-
-    whole = rendered(chat) if tokenizer.has_chat_template else ""
+    whole = short_chat(tokenizer, chat) if tokenizer.has_chat_template else ""
     for argument in chat.arguments:
         others = tuple(other for other in chat.arguments if other is not argument)
         try:
-            same = not whole or rendered(replace(chat, arguments=others)) == whole
+            same = not whole or short_chat(tokenizer, replace(chat, arguments=others)) == whole
         except ModelError:  # it is needed
             same = False
         if same:
             key = argument.partition("=")[0]
             yield f"--template-arg {key} changes nothing in the prompt of this model"
+
+
+def short_chat(tokenizer: Tokenizer, chat: Chat) -> str:
+    """The chat of short texts. Raises ModelError as `render`."""
+    return render(tokenizer.backend, "1", chat, [("1", "1")] * chat.documents).text
 
 
 def render(
@@ -140,11 +148,9 @@ def render(
     others = enumerate((text for pair in documents for text in pair), _DOCUMENTS)
     texts = dict([(_MESSAGE, message), *own, *others])
     try:
-        form, frame = _frame(backend, chat, texts)
-        text = _apply(backend, chat, texts, form)
-        shown: Texts = texts
-        if _filled(frame, shown)[0] != text:
-            shown, text = _as_written(backend, chat, texts, form, frame)
+        apply, frame = _frame(backend, chat, texts)
+        text = apply(texts)
+        shown = _as_written(apply, frame, texts, text)
     except ModelError as error:
         if not chat.flags:
             raise
@@ -157,16 +163,17 @@ def render(
     ends = [0, *(end for _, end in spans)]
     written = tuple((end, start) for end, (start, _) in zip(ends, spans, strict=False))
     first = {n: span for (_, n), span in zip(reversed(frame), reversed(spans), strict=True)}
-    given = tuple(first[_DOCUMENTS + 2 * i + 1] for i in range(len(documents)))
+    given = tuple(first[n] for n in texts if n > _DOCUMENTS and n % 2)
     return Rendered(text, written, first[_MESSAGE], given)
 
 
-def _frame(backend: Any, chat: Chat, numbers: Texts) -> tuple[Form, Frame]:
-    """The form of content that the template takes, and what it writes around the texts."""
+def _frame(backend: Any, chat: Chat, texts: Texts) -> tuple[Apply, Frame]:
+    """What renders texts, in the form of content that the template takes, and their frame."""
     failure: ModelError | None = None
     for form in _FORMS:
+        apply = partial(_apply, backend, chat, form)
         try:
-            text = _apply(backend, chat, {n: _PLACEHOLDER.format(n) for n in numbers}, form)
+            text = apply(_placeholders(texts))
         except ModelError as error:
             if isinstance(error.__cause__, BoundError):
                 raise
@@ -175,47 +182,51 @@ def _frame(backend: Any, chat: Chat, numbers: Texts) -> tuple[Form, Frame]:
         parts = _PLACES.split(text)
         frame = [*zip(parts[::2], map(int, parts[1::2]), strict=False), (parts[-1], _NONE)]
         found = {n for piece, n in frame if not (n in _ROLES and piece.endswith(_SPELLED_OUT))}
-        missing = next((n for n in numbers if n not in found and _is_needed(n)), None)
-        if missing is None:
-            return form, frame
-        what = {_MESSAGE: "the text", _SYSTEM: "the system text"}.get(missing, "documents")
+        missing = [n for n in texts if n not in found and (n in _ROLES or n % 2)]
+        if not missing:
+            return apply, frame
+        what = {_MESSAGE: "the text", _SYSTEM: "the system text"}.get(missing[0], "documents")
         failure = failure or ModelError(f"the chat template leaves {what} out", TEMPLATE_HINT)
     assert failure is not None
     raise failure
 
 
-def _is_needed(number: int) -> bool:
-    """Whether a template must write the text of that number: all but the names of documents."""
-    return number < _DOCUMENTS or (number - _DOCUMENTS) % 2 == 1
+def _placeholders(texts: Texts) -> dict[int, str]:
+    return {number: _PLACEHOLDER.format(number) for number in texts}
 
 
-def _as_written(
-    backend: Any, chat: Chat, texts: Texts, form: Form, frame: Frame
-) -> tuple[Texts, str]:
-    """The texts as the template writes them, and the chat.
+def _as_written(apply: Apply, frame: Frame, texts: Texts, chat: str) -> Texts:
+    """The texts as they stand in the chat, which the template may have changed.
 
-    One text after another takes its placeholder's place. Its copies have one length, if the
-    template adds no more. Raises ModelError for another chat than the frame with these texts.
+    The message, then the system text, takes its placeholder's place. Its copies have one length, if
+    the template adds no more. Documents are as they are given, or as in JSON. Raises ModelError for
+    another chat than the frame with these texts.
     """
-    given = {number: _PLACEHOLDER.format(number) for number in texts}
+    if _filled(frame, texts)[0] == chat:
+        return texts
+    failure = ModelError("the chat template depends on the text that it is given", TEMPLATE_HINT)
+    given = _placeholders(texts)
     shown = dict(given)
-    before, spans = _filled(frame, shown)
-    for number, text in texts.items():
+    for number in (n for n in (_MESSAGE, _SYSTEM) if n in texts):
+        before, spans = _filled(frame, shown)
         places = [span for (_, n), span in zip(frame, spans, strict=True) if n == number]
-        if not places:
-            continue
-        given[number] = text
-        whole = _apply(backend, chat, given, form)
+        given[number], own = texts[number], texts[number].strip()
+        whole = chat if given == texts else apply(given)
         start, end = places[0]
         end = max(start, end + (len(whole) - len(before)) // len(places))
-        shown[number], own = whole[start:end], text.strip()
+        shown[number] = whole[start:end]
         head, found, tail = shown[number].partition(own) if own else ("", True, shown[number])
-        before, spans = _filled(frame, shown)
-        more = found and (head + tail).replace("\\", "").strip()  # beside what JSON escapes
-        if before != whole or more:  # the placeholder got no more
-            what = "the chat template depends on the text that it is given"
-            raise ModelError(what, TEMPLATE_HINT)
-    return shown, before
+        if found and (head + tail).replace("\\", "").strip():  # more than space and JSON's escapes
+            raise failure
+    for write in (str, _in_json):
+        shown |= {n: write(text) for n, text in texts.items() if n >= _DOCUMENTS}
+        if _filled(frame, shown)[0] == chat:
+            return shown
+    raise failure
+
+
+def _in_json(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _filled(frame: Frame, texts: Texts) -> tuple[str, list[Span]]:
@@ -237,7 +248,7 @@ def _names(backend: Any) -> list[str]:
     return sorted(templates) if isinstance(templates, dict) else []
 
 
-def _apply(backend: Any, chat: Chat, texts: Texts, form: Form) -> str:
+def _apply(backend: Any, chat: Chat, form: Form, texts: Texts) -> str:
     """The rendered chat of one user's turn. Raises ModelError with the template's message."""
     turns = [{"role": r, "content": form(texts[n])} for n, r in _ROLES.items() if n in texts]
     options = arguments_of(chat.arguments)
@@ -263,4 +274,4 @@ def _apply(backend: Any, chat: Chat, texts: Texts, form: Form) -> str:
     except (Exception, BoundError) as error:  # a template is a program and can raise anything
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"the chat template fails: {lines[0]}", TEMPLATE_HINT) from error
-    return utf8(text)
+    return utf8(text) + chat.ending

@@ -52,7 +52,7 @@ def answer_page(
     """The HTML. `title` is what was asked, `facts` what the line below an answer says."""
     answer = (
         '<section class="answer" aria-label="Answer"><h2>Answer</h2><p class="text" dir="auto">'
-        f"{''.join(_answer(steps, sources))}</p>{_list(sources)}</section>"
+        f"{''.join(_answer(steps, sources))}</p>{_list(sources)}{_thought(steps)}</section>"
     )
     is_long = sum(len(d.text) for d in documents) > _MOST_OF_ALL
     shown = "".join(
@@ -93,6 +93,18 @@ def _answer(steps: "Sequence[Step]", sources: Sources) -> Iterator[str]:
         yield _stretch(source, inner, numbers[0], numbers[-1])
         at = source.span.end
     yield between(at, starts[-1])[0]
+
+
+def _thought(steps: "Sequence[Step]") -> str:
+    """What the model thought before the answer, closed; "" for nothing."""
+    tokens = [token for step in steps for token in step.tokens if token.thought is not None]
+    pieces = "".join(_piece(token.drafted, token.thought or "") for token in tokens)
+    if not pieces:
+        return ""
+    return (
+        f'<details class="thought"><summary>Thought <small>{counted(len(tokens), "token")}</small>'
+        f'</summary><div class="text" dir="auto">{pieces}</div></details>'
+    )
 
 
 def _piece(drafted: bool, part: str) -> str:

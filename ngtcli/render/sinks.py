@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
 
-from ngtcli.render.terminal import drafted_style, paint, reveal, visible
+from ngtcli.render.terminal import THOUGHT, drafted_style, paint, reveal, visible
 
 if TYPE_CHECKING:
     from ngtcli.decode.steps import Token
@@ -23,9 +23,14 @@ _TAB = 8  # columns between the tab stops of terminals
 Run = tuple[str, str]  # text, and the origin of its style; "" for unstyled
 
 
-def runs_of(tokens: "Iterable[Token]") -> list[Run]:
-    """A run for each token; accepted drafts are styled by their origin."""
-    return [(token.text, token.origin if token.drafted else "") for token in tokens]
+def runs_of(tokens: "Iterable[Token]", thoughts: bool = False) -> list[Run]:
+    """A run for each token, or two with `thoughts`; accepted drafts are styled by their origin."""
+    runs: list[Run] = []
+    for token in tokens:
+        if thoughts and token.thought:
+            runs.append((token.thought, THOUGHT))
+        runs.append((token.text, token.origin if token.drafted else ""))
+    return runs
 
 
 class PlainSink:

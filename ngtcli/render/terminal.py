@@ -40,6 +40,7 @@ COLORS = {
     **dict(zip(SOURCES, ("magenta", "blue", "yellow", "red", "green"), strict=True)),
 }
 DIM = Style(dim=True)
+THOUGHT = "thought"  # what stands in the place of an origin for all text of a thought
 
 
 def visible(text: str) -> str:
@@ -121,7 +122,12 @@ def wants_color(stream: TextIO, setting: str) -> bool:
 
 
 def drafted_style(origin: str) -> Style:
-    """Underlined, and coloured by origin unless NO_COLOR asks for none. Raises KeyError."""
+    """Underlined, and coloured by origin unless NO_COLOR asks for none; THOUGHT is dim alone.
+
+    Raises KeyError.
+    """
+    if origin == THOUGHT:
+        return DIM
     if os.environ.get("NO_COLOR"):
         return Style(underline=True)
     return Style(color=COLORS[origin], underline=True)

@@ -251,14 +251,14 @@ class Reranker(_Encoder):
 def load_embedder(name: str, device: str = "auto") -> Embedder:
     """An embedding model, by folder or hub id. Raises ModelError."""
     with _said_of("embedder", _EMBEDDER):
-        return Embedder(name, Path(fetch(name, gguf=False)), device)
+        return Embedder(name, Path(fetch(name, plain=True)), device)
 
 
 @lru_cache(maxsize=1)
 def load_reranker(name: str, device: str = "auto") -> Reranker:
     """A cross-encoder, by folder or hub id. Raises ModelError."""
     with _said_of("reranker", _RERANKER):
-        return Reranker(name, Path(fetch(name, gguf=False)), device)
+        return Reranker(name, Path(fetch(name, plain=True)), device)
 
 
 def check_encoders(embedder: str, reranker: str) -> None:
@@ -272,7 +272,7 @@ def check_encoders(embedder: str, reranker: str) -> None:
         ("reranker", reranker, _RERANKER, _check_cross_encoder),
     ):
         with _said_of(kind, hint):
-            if name and os.path.isdir(folder := find(name, gguf=False)):
+            if name and os.path.isdir(folder := find(name, plain=True)):
                 check(name, Path(folder))
 
 

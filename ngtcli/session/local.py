@@ -17,7 +17,7 @@ from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import rounds
-from ngtcli.decode.steps import Limits
+from ngtcli.decode.steps import Limits, settled
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, Drafter, Drafters, draft_settings
 from ngtcli.draft.pool import Pool
@@ -257,9 +257,12 @@ class LocalSession(Session):
 
         `exact` is as the setting of that name. Raises as `answer`.
         """
-        s, method = self.settings, self.parse_method(options.method)
+        method = self.parse_method(options.method)
         num_draft = method.settings.num_draft if options.num_draft is None else options.num_draft
-        tokens = min(len(prompt.ids) + s.max_tokens, self.model.context)
+        limits = replace(self.limits, num_draft=num_draft)
+        if options.to_the_end:
+            limits = replace(limits, max_repeats=0, thinking=None)
+        tokens = min(len(prompt.ids) + limits.most, self.model.context)
         rows = self._exact_rows.choose(exact, num_draft, tokens)
         whole = prompt.selection is None  # passages are others for each question
         trie, report = options.trie or self.documents_trie(prompt.documents, whole, method)
@@ -273,7 +276,6 @@ class LocalSession(Session):
             rows,
             self._folder_counts(prompt, method) if num_draft else None,
         )
-        limits = Limits(s.max_tokens, num_draft, s.stop, 0 if options.to_the_end else s.max_repeats)
         return context, report, limits
 
     def _folder_counts(self, prompt: Prompt, method: MethodSpec) -> BackgroundCounts | None:
@@ -333,7 +335,7 @@ def _finished(session_of: Callable[[int], LocalSession], member: Member) -> Fini
     return FinishedAnswer(
         key,
         prompt,
-        tuple(member.steps),
+        settled(member.steps),
         text.finish_reason,
         text.statistics,
         member.policy,

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from ngtcli.config import Settings
-from ngtcli.decode.steps import InSteps, Limits, PassesReport, Statistics, Step, Token
+from ngtcli.decode.steps import (
+    InSteps,
+    Limits,
+    PassesReport,
+    Statistics,
+    Step,
+    Token,
+    settled,
+)
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Drafter, PassRows
 from ngtcli.draft.origins import PolicyReport
@@ -21,6 +29,7 @@ from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import PartReport
+from ngtcli.prompt.thinking import thinking_of
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.ngram import NGramTrie
 from ngtcli.trie.store import TrieReport
@@ -40,7 +49,8 @@ class AnswerOptions:
     `method` and `num_draft` take the place of the settings' values. With `split_times` the device
     is waited for between the parts of a step. `trie` takes the place of the one of the prompt's
     documents, which is then neither read nor written. `drafter` is one made for this method.
-    `to_the_end`: the answer goes on where it repeats itself, as that of other programs.
+    `to_the_end`: the answer goes on where it repeats itself, and thoughts are part of it, as that
+    of other programs.
     """
 
     method: str | None = None
@@ -158,7 +168,7 @@ class Answer(InSteps):
         return FinishedAnswer(
             key,
             self.prompt,
-            tuple(self.steps),
+            settled(self.steps),
             self.finish_reason,
             run.statistics,
             self.policy,
@@ -198,8 +208,13 @@ class FinishedAnswer:
 
     @property
     def text(self) -> str:
-        """The text of all steps."""
+        """The text of all steps, without thoughts."""
         return "".join(token.text for token in self.tokens)
+
+    @property
+    def thought(self) -> str | None:
+        """The text of all thoughts; None where there is none."""
+        return "".join(token.thought or "" for token in self.tokens).strip() or None
 
 
 AS_SET = AnswerOptions()
@@ -239,9 +254,16 @@ class Session(ABC):
         return self._task(preset, documents, question)
 
     def _task(self, preset: Preset, documents: Sequence[Document], question: str) -> Task:
-        m, most = self.model, self.settings.max_tokens
+        m, most = self.model, self.limits.most
         own, chat = (preset, documents, question), Chat.of(self.settings)
         return Task(*own, m.tokenizer, m.context, most, m.vocabulary, self.status, chat=chat)
+
+    @property
+    def limits(self) -> Limits:
+        """When answers stop, by the settings and the model's chat template. Raises ModelError."""
+        s = self.settings
+        thinking = thinking_of(s, self.model.tokenizer)
+        return Limits(s.max_tokens, s.num_draft, s.stop, s.max_repeats, thinking)
 
     def _warn_of_scripts(self, documents: Sequence[Document], question: str) -> None:
         if words := script_words(self.settings.model, documents, question):

@@ -81,8 +81,10 @@ STORES = (
     Store("compiled", "compiled functions", "the first use of auto", "compiled", bounded=False),
     Store("costs", "times of models' passes", "auto", "costs", bounded=False),
     Store("packed", "if packed weights are faster", "loading a model", "packed", bounded=False),
-    Store("quantized", "models' 8-bit weights", "--quantize int8", "quantized", apart=True),
-    Store("gguf", "configurations and tokenizers of GGUF files", "the first use of one", "gguf"),
+    Store("quantized", "models' quantised weights", "--quantize int8", "quantized", apart=True),
+    Store(
+        "stand-ins", "what GGUF files and adapters load with", "the first use of one", "stand-ins"
+    ),
     Store("int8", "how 8-bit products are computed", "--quantize int8", "int8", bounded=False),
     Store("dtypes", "if half precision is faster", "loading a model", "dtypes", bounded=False),
     Store("exact", "if passes are exact", "--exact", "exact", bounded=False),

@@ -132,25 +132,38 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._ids: list[int] = []
-        self._start = 0  # index of the first id of the window
-        self._shown = 0  # number of ids whose text was returned
+        self._ids: tuple[int, ...] = ()  # of the window
+        self._shown = 0  # number of them whose text was returned
 
     def push(self, token: int) -> str:
         """The text that `token` completes; "" while a character is incomplete."""
-        self._ids.append(token)
-        before = self._tokenizer.decode(self._ids[self._start : self._shown])
-        after = self._tokenizer.decode(self._ids[self._start :])
+        self._ids += (token,)
+        before, after = self._texts()
         if after.endswith("�") and len(self._ids) - self._shown < 8:
             return ""
         return self._advance(before, after)
 
     def flush(self) -> str:
         """The rest of the text, without a character at its end that is incomplete."""
-        before = self._tokenizer.decode(self._ids[self._start : self._shown])
-        return self._advance(before, self._tokenizer.decode(self._ids[self._start :])).rstrip("�")
+        return self._advance(*self._texts()).rstrip("�")
+
+    def _texts(self) -> tuple[str, str]:
+        """The text of the ids whose text was returned, and of all."""
+        return self._tokenizer.decode(self._ids[: self._shown]), self._tokenizer.decode(self._ids)
 
     def _advance(self, before: str, after: str) -> str:
         if self._shown < len(self._ids):
-            self._start, self._shown = self._shown, len(self._ids)
+            self._ids = self._ids[self._shown :]
+            self._shown = len(self._ids)
         return after[len(before) :]
+
+
+def overlap(text: str, mark: str) -> int:
+    """Length of the longest end of `text` that is a proper start of `mark`.
+
+    >>> overlap("so it is <th", "<think>")
+    3
+    """
+    return next(
+        (k for k in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:k])), 0
+    )

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ngtcli.model_files.gguf import FACTORS, Source, read_header
+from ngtcli.model_files.gguf import FACTORS, read_header
+from ngtcli.model_files.stand_in import Source
 
 _AT_ONCE = 1 << 20  # numbers that are dequantised at once: quickest of 2^18, 2^20, 2^22, 2^24
 _OWN_DTYPES = {0: torch.float32, 1: torch.float16}  # by ggml's number of a kind; else bfloat16
@@ -28,6 +29,11 @@ class GgufWeight:
     parts: tuple[Any, ...]
     processor: Any
     names: Mapping[str, str]
+
+    @property
+    def size(self) -> int:
+        """The bytes that it has in the file."""
+        return sum(int(part.nbytes) for part in self.parts)
 
     def __getitem__(self, _: object) -> Tensor:
         """All of it, whatever is asked for."""

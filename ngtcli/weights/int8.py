@@ -261,8 +261,3 @@ def _padded(layers: Sequence[Int8Linear]) -> tuple[tuple[int, int], ...]:
         size = layer.out_features, layer.in_features
         totals[size] = totals.get(size, 0) + seconds
     return tuple(size for size, (one, four) in totals.items() if four < _GAIN * one)
-
-
-def is_quantized(hf: nn.Module) -> bool:
-    """Whether some layers of a model are quantised."""
-    return any(isinstance(module, Int8Linear) for module in hf.modules())

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from ngtcli.weights.int8 import Int8Embedding, Int8Linear
-from ngtcli.weights.packed import Place, is_embedding, is_plain, packable
+from ngtcli.weights.int8 import Int8Embedding
+from ngtcli.weights.places import Place, is_embedding, is_plain, packable
 
 _ROUTERS = ("gate", "router", "shared_expert_gate")  # choose experts: a small error is another one
 
@@ -61,7 +61,7 @@ class Int8Place(Place):
         if self.tied is not None:
             getattr(*self.tied).weight = none
 
-    def put(self, layers: Sequence[Int8Linear], order: int | None, dtype: torch.dtype) -> None:
+    def put(self, layers: Sequence[Any], order: int | None, dtype: torch.dtype) -> None:
         """Put layers in the place of the weight; `order` and `dtype` as for `Int8Embedding`."""
         if self.experts:
             delattr(self.parent, self.name)

@@ -13,14 +13,17 @@ from transformers import AutoConfig
 
 from ngtcli.errors import ModelError
 from ngtcli.model_files.quantized import identity, kept_file, kept_folder
+from ngtcli.model_files.scheme import Scheme, scheme_of
 from ngtcli.system.array_stream import map_arrays
 from ngtcli.system.storage import DamagedFileError, in_bounds
+from ngtcli.weights.checkpoints import empty_model, read_checkpoint, tell_source
+from ngtcli.weights.int4 import Int4Linear, bits_of
 from ngtcli.weights.int8 import VERSION, Int8Linear, Way
 from ngtcli.weights.int8_order import Packer, SizeOrder, makes_opaque
-from ngtcli.weights.quantize import Layers, empty_model, read_checkpoint, tell_source
+from ngtcli.weights.quantize import SCALE, Layers
 from ngtcli.weights.quantized_weights import Weights, tensors_of
 
-Notify = Callable[[str], object]
+Notify = Callable[[str], None]
 Report = dict[str, Any]
 _MOST = 0.5  # of the weights; where fewer are quantised, one line says so
 
@@ -28,34 +31,39 @@ _MOST = 0.5  # of the weights; where fewer are quantised, one line says so
 def load_quantized(
     path: str,
     dtype: torch.dtype,
-    way: Way,
+    way: Way | None,
     warn: Notify = lambda _: None,
     progress: Notify = lambda _: None,
 ) -> tuple[Any, Report]:
     """The model in a folder, and the loading report of `transformers`.
 
-    `warn` gets what is wrong with what the cache holds, `progress` what is done. A model that its
-    weights do not fill has no values. Raises what `transformers` raises, and ModelError for weights
-    that are quantised already.
+    With a `way` in 8 bits, otherwise in the 4 of its checkpoint. `warn` gets what is wrong with
+    what the cache holds, `progress` what is done. A model that its weights do not fill has no
+    values. Raises what `transformers` raises, and ModelError for weights that are quantised already
+    and not computed here.
     """
     begin, done = time.perf_counter(), "Read"
     config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    if getattr(config, "quantization_config", None):
+    scheme = scheme_of(path)
+    if getattr(config, "quantization_config", None) and not scheme.bits:
         raise ModelError(f"{path}: its weights are quantised already", "Leave out --quantize.")
-    about = _about(path)
+    for part in (config, config.get_text_config()):
+        vars(part).pop("quantization_config", None)  # the layers are made here
+    about = _about(path, way)
     shown = about["folder"]
     try:
         hf, report = _from_cache(about, config, dtype, way)
     except (OSError, DamagedFileError) as error:
         if isinstance(error, DamagedFileError):
             warn(f"{shown}: its quantised weights are made again: {error}")
-        progress(f"Quantising {shown} …")
-        done = "Quantised"
-        hf, report = _from_checkpoint(path, about, config, dtype, way, warn)
+        if scheme.bits != (8 if way else 4):
+            progress(f"Quantising {shown} …")
+            done = "Quantised"
+        hf, report = _from_checkpoint(path, about, config, dtype, way, warn, scheme, progress)
     tell_source(hf, path)
     hf = use_between(hf, dtype)
     progress(words(hf, time.perf_counter() - begin, done))
-    if (share := quantized_share(hf)) < _MOST:
+    if (share := quantized_share(hf)) < _MOST and not scheme.bits:
         warn(
             f"{shown}: only {share:.0%} of its weights are in 8 bits; --quantize int8 leaves the"
             " others as they are"
@@ -63,16 +71,17 @@ def load_quantized(
     return hf, report
 
 
-def _about(path: str) -> dict[str, Any]:
+def _about(path: str, way: Way | None) -> dict[str, Any]:
     """What a file of the cache is made of, as JSON."""
-    return {"scheme": VERSION, **identity(path)}
+    bits = {} if way else {"bits": 4}
+    return {"scheme": VERSION, **identity(path), **bits}
 
 
 def _from_cache(
-    wanted: dict[str, Any], config: Any, dtype: torch.dtype, way: Way
+    wanted: dict[str, Any], config: Any, dtype: torch.dtype, way: Way | None
 ) -> tuple[Any, Report]:
     """The model of a file of the cache. Raises OSError, DamagedFileError."""
-    whole, shapes, about = map_arrays(kept_file(wanted["folder"]), wanted)
+    whole, shapes, about = map_arrays(kept_file(wanted), wanted)
     try:
         known = {
             (outputs, inputs): SizeOrder(order, bytes.fromhex(told))
@@ -81,8 +90,8 @@ def _from_cache(
         unused = [str(name) for name in about["unused"]]
     except (KeyError, TypeError, ValueError):
         raise DamagedFileError("it is told otherwise") from None
-    hf, layers = empty_model(config), Layers(way, packer=Packer(known))
-    layers.find(hf, shapes)
+    hf, layers = empty_model(config), Layers(way=way, packer=Packer(known))
+    layers.find(hf, shapes, {name.removesuffix(SCALE) for name in shapes if name.endswith(SCALE)})
     layers.fill(hf, tensors_of(whole, shapes), dtype)
     return hf, {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": unused}
 
@@ -92,22 +101,25 @@ def _from_checkpoint(
     about: dict[str, Any],
     config: Any,
     dtype: torch.dtype,
-    way: Way,
+    way: Way | None,
     warn: Notify,
+    scheme: Scheme,
+    progress: Notify,
 ) -> tuple[Any, Report]:
     """The model of a checkpoint, which is quantised while it is read, and kept."""
     room = sum(size for _, size, _ in about["files"])  # of integers it has no more
-    weights = Weights(kept_folder() if makes_opaque() else None, room, warn)
+    weights = Weights(kept_folder() if makes_opaque() or way is None else None, room, warn)
     try:
-        layers = Layers(way, weights)
-        hf, report = read_checkpoint(path, config, layers)
+        layers = Layers(way=way, weights=weights)
+        own = scheme if scheme.bits else None
+        hf, report = read_checkpoint(path, config, layers, progress=progress, scheme=own)
         if report["missing_keys"] or report["mismatched_keys"]:
             return hf, report
         for name, tensor in (*hf.named_parameters(), *hf.named_buffers()):
             if not tensor.is_meta:
                 weights.add(name, tensor.detach())
         orders = [[*size, one.order, one.about.hex()] for size, one in layers.packer.known.items()]
-        file = kept_file(about["folder"]) if about == _about(path) else None
+        file = kept_file(about) if about == _about(path, way) else None
         told = {**about, "orders": orders, "unused": sorted(report["unexpected_keys"])}
         layers.fill(hf, weights.finish(file, told), dtype)
         if file is not None:
@@ -169,7 +181,8 @@ def use_between(hf: Any, dtype: torch.dtype) -> Any:
 
 def _weights_of(hf: Any) -> tuple[int, list[Tensor]]:
     """How many of a model's weights are integers, and its other weights."""
-    whole = sum(int(m.packed.numel()) for m in hf.modules() if isinstance(m, Int8Linear))
+    made = [m for m in hf.modules() if isinstance(m, Int8Linear | Int4Linear)]
+    whole = sum(m.in_features * m.out_features for m in made)
     wide = [m.held for m in hf.modules() if isinstance(m, WideEmbedding)]
     return whole, [*wide, *(p for p in hf.parameters() if p.is_floating_point())]
 
@@ -182,9 +195,9 @@ def quantized_share(hf: Any) -> float:
 
 def words(hf: Any, seconds: float, done: str = "Quantised") -> str:
     """What was quantised, or read from the cache, as a line."""
-    whole, others = _weights_of(hf)
+    (whole, others), bits = _weights_of(hf), bits_of(hf)
     rest = sum(one.nbytes for one in others)
     return (
-        f"{done} {whole / 1e6:,.0f} MB of weights in int8 in {seconds:.1f} s;"
+        f"{done} {whole * bits / 8e6:,.0f} MB of weights in int{bits} in {seconds:.1f} s;"
         f" {rest / 1e6:,.0f} MB of others."
     )

@@ -10,9 +10,9 @@ model on this machine is tried at first load, and stored.
 import ctypes
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from ngtcli.model_files.dtypes import ROWS, Times, name_of
 from ngtcli.system.remembered import Remembered
+from ngtcli.weights.places import NOTHING, Place, Taken, named, packable, tie
 from ngtcli.weights.trials import remembered
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float16 on few CPUs: tried
 # Rows of the least product. Measured (one thread, 2,048 × 8,192, float32, over one row unpacked):
 # one packed row costs 1.1 to 1.5, two 1.2 to 1.7, four 0.8 to 1.2, for fewer have a slower kernel.
 _LEAST_ROWS = 4
@@ -64,9 +64,7 @@ class PackedLinear(_Packed):
                 rows = rows.expand(_LEAST_ROWS, -1)  # quicker than rows of zeros
             elif count:
                 rows = nn.functional.pad(rows, (0, 0, 0, _LEAST_ROWS - count))
-        out: Tensor = torch.ops.mkldnn._linear_pointwise.default(
-            rows, self.packed, self.bias, "none", [], ""
-        )
+        out = _product(rows, self.packed, self.bias)
         return out if rows is inputs else out[:count].view(*inputs.shape[:-1], self.out_features)
 
 
@@ -94,6 +92,12 @@ class WeightLayout:
     def rows(self, elements: Tensor, ids: Tensor) -> Tensor:
         """Rows `ids`, (…), of a packed weight's elements, as (…, in)."""
         return elements.take(self.outputs[ids][..., None] + self.inputs)
+
+
+def _product(rows: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    linear = torch.ops.mkldnn._linear_pointwise.default
+    out: Tensor = linear(rows, packed, bias, "none", [], "")
+    return out
 
 
 @torch.no_grad()
@@ -173,102 +177,37 @@ def _in_order(places: Tensor, found: Tensor, marks: Tensor) -> Tensor | None:
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a linear layer stands: `parent`.`name`; and so the embedding tied to it, if any."""
-
-    parent: nn.Module
-    name: str
-    tied: tuple[nn.Module, str] | None
-
-    @property
-    def layer(self) -> Any:
-        """The layer that stands there."""
-        return getattr(self.parent, self.name)
-
-
 def packed_copy(linear: nn.Linear) -> PackedLinear | None:
     """The layer on a packed weight; None where oneDNN has no kernel for it on this CPU."""
     try:
-        packed = PackedLinear(linear)
-        packed(linear.weight.new_zeros(1, linear.in_features))
+        packed = PackedLinear(linear)  # whose bias may come later
+        _product(linear.weight.new_zeros(_LEAST_ROWS, linear.in_features), packed.packed, None)
     except (RuntimeError, AttributeError, NotImplementedError):
         return None
     return packed
 
 
-Test = Callable[[Any], bool]
-
-
-def is_linear(layer: Any) -> bool:
-    """Whether a module is `nn.Linear` itself."""
-    return type(layer) is nn.Linear
-
-
-def is_embedding(layer: Any) -> bool:
-    """Whether a module is `nn.Embedding` itself, which leaves its weight as it is."""
-    return type(layer) is nn.Embedding and layer.max_norm is None
-
-
-def packable(
-    hf: nn.Module, device: str = "cpu", linear: Test = is_linear, embedding: Test = is_embedding
-) -> list[Place]:
-    """Where linear layers stand that can be packed, in the model's order; weights on a `device`.
-
-    Left out: other classes, whose weights may be of another form; layers with hooks; weights that
-    are shared, but for one shared by an embedding and one linear layer, which go together.
-    """
-    layers = [(p, name, layer) for p in hf.modules() for name, layer in p.named_children()]
-    users: dict[int, list[tuple[nn.Module, str]]] = defaultdict(list)
-    for parent, name, layer in layers:
-        for parameter in layer.parameters(recurse=False):
-            users[id(parameter)].append((parent, name))
-    found = []
-    for parent, name, layer in layers:
-        if linear(layer) and is_plain(layer, device):
-            others = [user for user in users[id(layer.weight)] if user != (parent, name)]
-            if not others:
-                found.append(Place(parent, name, None))
-            elif len(others) == 1:
-                other = getattr(*others[0])
-                if embedding(other) and is_plain(other, device):
-                    found.append(Place(parent, name, others[0]))
-    return found
-
-
-def is_plain(layer: Any, device: str, *names: str) -> bool:
-    """Whether a layer's weights are dense, on the device, of a dtype known here; and no hooks."""
-    weights = [layer._parameters.get(name) for name in names or ("weight",)]
-    return not (layer._forward_hooks or layer._forward_pre_hooks) and all(
-        type(weight) is nn.Parameter
-        and weight.device.type == device
-        and weight.dtype in DTYPES
-        and weight.numel() > 0
-        for weight in weights
-    )
-
-
 def pack_layers(places: Sequence[Place]) -> int:
-    """Replace the layers that stand there, one at a time; returns the bytes packed.
+    """Replace the layers that stand there, one at a time; returns the bytes packed."""
+    return sum(map(_pack, places))
 
-    Each weight is freed when its layer is replaced, so that few copies of one layer are the most
-    that lie in memory at once. A layer that this CPU has no kernel for stays as it is, and so does
-    one tied to an embedding if its layout is not found: a second copy of it would cost too much.
+
+def _pack(place: Place) -> int:
+    """Replace the layer that stands there, whose weight is freed; returns the bytes packed.
+
+    A layer that this CPU has no kernel for stays as it is, and so does one tied to an embedding if
+    its layout is not found: a second copy of it would cost too much.
     """
-    done = 0
-    for place in places:
-        weight, packed = place.layer.weight, packed_copy(place.layer)
-        if packed is None:
-            continue
-        if place.tied is not None:
-            layout = find_layout(packed, weight)
-            if layout is None:
-                continue
-            setattr(*place.tied, PackedEmbedding(packed, layout))
-        setattr(place.parent, place.name, packed)
-        done += weight.nbytes
-        del weight
-    return done
+    weight, packed = place.layer.weight, packed_copy(place.layer)
+    if packed is None:
+        return 0
+    if place.tied is not None:
+        layout = find_layout(packed, weight)
+        if layout is None:
+            return 0
+        setattr(*place.tied, PackedEmbedding(packed, layout))
+    setattr(place.parent, place.name, packed)
+    return int(weight.nbytes)
 
 
 def is_packed(hf: nn.Module) -> bool:
@@ -323,23 +262,90 @@ class Trial:
         return self.agrees and one >= least and min(few, many) >= _LEAST_GAIN
 
 
-def pack_if_it_pays(
+@dataclass(slots=True)
+class PackedLayers(Taken[Place]):
+    """Layers that are packed as their weights come, and at the end those that have come before.
+
+    `trial` says what it gains. `progress` gets what was done.
+    """
+
+    trial: Trial = field(kw_only=True)
+    progress: Notify = field(kw_only=True)
+    begin: float = field(default_factory=time.perf_counter)
+    left: list[Any] = field(default_factory=list)  # layers that cannot be packed
+    bytes: int = 0
+
+    def find(self, hf: Any, stored: Mapping[str, Any] = NOTHING) -> None:
+        """Find them in a model without values; none where it is not known what is `stored`."""
+        tie(hf)
+        # A weight of another dtype than the model's would come in that of the model.
+        places = [one for one in worth_packing(hf) if one.layer.weight.dtype == hf.dtype]
+        for own, other, place in named(hf, places if stored else []):
+            if own != other and own in stored and other in stored:
+                with torch.device("cpu"):  # the model is made on another
+                    is_one = torch.equal(stored[own][...], stored[other][...])
+                if not is_one:
+                    place, other = replace(place, tied=None), own
+            self.add(hf, place, own, other)
+
+    def put(self, name: str, weight: Tensor) -> None:
+        """Pack a layer's weight; its bias may come later."""
+        place = self.places[name]
+        own = nn.Parameter(weight, requires_grad=False)
+        own._is_hf_initialized = True  # type: ignore[attr-defined]
+        place.layer.weight = own
+        if place.tied is not None:
+            getattr(*place.tied).weight = own
+        self._pack(place)
+        place.layer._is_hf_initialized = True
+        self.done |= {*self.names(name)}
+
+    def _pack(self, place: Place) -> None:
+        if size := _pack(place):
+            self.bytes += size
+        else:
+            self.left.append(place.layer)
+
+    def finish(self, hf: Any) -> bool:
+        """Pack the layers of a loaded model that are not; whether some are packed then."""
+        places = [one for one in worth_packing(hf) if one.layer not in self.left]
+        if places:
+            self.progress("Packing weights …")
+        for place in places:
+            self._pack(place)
+        if not self.done:
+            _let_go_of_file(hf, self.bytes)
+        if not self.bytes:
+            return False
+        seconds = time.perf_counter() - self.begin
+        self.progress(f"Packed {self.bytes / 1e6:.0f} MB of weights in {seconds:.1f} s.")
+        one, few, _ = self.trial.gains
+        if one < _LEAST_OF_ONE_PLAIN:
+            self.progress(
+                f"They check a draft of {ROWS[1] - 1} tokens {few:.1f} times as fast, but one token"
+                f" without a draft takes {1 / one:.1f} times as long: where few drafts are"
+                " accepted, --no-packed is faster."
+            )
+        return True
+
+
+def to_pack(
     hf: Any,
     *,
     wanted: bool = True,
     drafts: bool = True,
     warn: Notify = lambda _: None,
     progress: Notify = lambda _: None,
-) -> bool:
-    """Pack the linear layers of a loaded model where that is `wanted` and pays; whether it did.
+) -> PackedLayers | None:
+    """What packs the linear layers of a model where that is `wanted` and pays; else None.
 
-    `drafts`: drafts will be verified. `warn` is called for a half-precision dtype in which several
-    rows cost many times one.
+    The model needs no values. `drafts`: drafts will be verified. `warn` is called for a
+    half-precision dtype in which several rows cost many times one.
     """
     half = hf.dtype in (torch.bfloat16, torch.float16)
     places = worth_packing(hf) if wanted or half else []
     if not places:
-        return False
+        return None
 
     def make() -> Trial:
         progress("Trying whether packed weights are quicker …")
@@ -355,22 +361,7 @@ def pack_if_it_pays(
             f" {times:.0f} times as long as one token, so drafts hardly pay; --dtype float32 does"
             " better"
         )
-    if not packs:
-        return False
-    begin = time.perf_counter()
-    progress("Packing weights …")
-    done = pack_layers(places)
-    _let_go_of_file(hf, done)
-    if done:
-        progress(f"Packed {done / 1e6:.0f} MB of weights in {time.perf_counter() - begin:.1f} s.")
-    one, few, _ = trial.gains
-    if done and one < _LEAST_OF_ONE_PLAIN:
-        progress(
-            f"They check a draft of {ROWS[1] - 1} tokens {few:.1f} times as fast, but one token"
-            f" without a draft takes {1 / one:.1f} times as long: where few drafts are accepted,"
-            " --no-packed is faster."
-        )
-    return done > 0
+    return PackedLayers(trial=trial, progress=progress) if packs else None
 
 
 def _let_go_of_file(hf: Any, packed: int) -> None:
@@ -387,7 +378,8 @@ def _let_go_of_file(hf: Any, packed: int) -> None:
 def worth_packing(hf: Any) -> list[Place]:
     """Where layers stand that are not too small."""
     smallest = _SMALLEST if hf.dtype == torch.float32 else _SMALLEST_HALF
-    return [place for place in packable(hf) if place.layer.weight.numel() >= smallest]
+    places = packable(hf, hf.device.type)
+    return [place for place in places if place.layer.weight.numel() >= smallest]
 
 
 @torch.inference_mode()
@@ -430,9 +422,23 @@ def samples(places: Sequence[Place]) -> list[tuple[list[Any], int]]:
     timed = [shape for shape in shapes if each[shape] <= _LARGEST] or list(shapes)
     largest = sorted(timed, key=lambda shape: each[shape] * len(shapes[shape]), reverse=True)
     return [
-        (shapes[shape][: max(1, int(_COLD / each[shape]))], len(shapes[shape]))
+        (
+            [*map(_with_values, shapes[shape][: max(1, int(_COLD / each[shape]))])],
+            len(shapes[shape]),
+        )
         for shape in largest[:_SHAPES]
     ]
+
+
+def _with_values(layer: Any) -> Any:
+    """The layer, or where it has no values another of its shape with random ones."""
+    if not layer.weight.is_meta:
+        return layer
+    made = deepcopy(layer).to_empty(device="cpu")
+    source = torch.Generator().manual_seed(0)
+    for one in made.parameters():
+        one.uniform_(-0.05, 0.05, generator=source)
+    return made
 
 
 def quickest(ways: Sequence[Sequence[Any]], *inputs: Tensor) -> list[float]:

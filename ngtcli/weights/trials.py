@@ -8,6 +8,8 @@ computed (int8.py).
 
 from typing import Any, TypeVar
 
+import torch
+
 from ngtcli.system.remembered import Remembered
 
 Found = TypeVar("Found")
@@ -20,7 +22,8 @@ def remembered(
 
     It is not read where making it raises ValueError. `parts` and `threads` as in `Remembered`.
     """
-    return Remembered(kind, hf.device, (*what_matters(hf), *parts), found, **threads)
+    device = torch.device("cpu") if hf.device.type == "meta" else hf.device  # without values
+    return Remembered(kind, device, (*what_matters(hf), *parts), found, **threads)
 
 
 def what_matters(hf: Any) -> tuple[object, ...]:

@@ -1,0 +1,49 @@
+"""Adapters (PEFT): folders with what was trained beside a base model, which they name."""
+
+import shutil
+from pathlib import Path
+
+from ngtcli.errors import ModelError, UsageError
+from ngtcli.model_files.checkpoint import ADAPTER, WEIGHTS, find
+from ngtcli.model_files.packages import require
+from ngtcli.model_files.pretrained import read_object
+from ngtcli.model_files.scheme import scheme_of
+from ngtcli.model_files.stand_in import Source, stand_in
+
+_MENDED = "Mend base_model_name_or_path in its adapter_config.json."
+_COPIED = {".json", ".jinja", ".model", ".txt", ".tiktoken", ".vocab"}  # kinds of small files
+
+
+def adapted(name: str, folder: Path) -> str:
+    """The folder of the cache for an adapter: its files over the configuration of its base model.
+
+    The base is named as -m names models. Raises ModelError where it is not there or quantised, and
+    without the package peft.
+    """
+    require(f"{name}: reading an adapter", ["peft"], "'ngtcli[peft]'")
+    about = read_object(folder / ADAPTER)
+    base, revision = about.get("base_model_name_or_path"), about.get("revision")
+    if not isinstance(base, str):
+        raise ModelError(f"{name}: the adapter names no base model", _MENDED)
+    base += f"@{revision}" if revision else ""
+    try:
+        found = Path(find(base, plain=True))
+    except (ModelError, UsageError) as error:
+        raise ModelError(f"{name}: its base model: {error}", _MENDED) from None
+    if not found.is_absolute():
+        raise ModelError(f"{name}: its base model {base} is not here", f"ngt models pull {base}")
+    if scheme_of(found).method:
+        what = f"{name}: its base model {base} is quantised, and nothing is merged into that"
+        raise ModelError(what, _MENDED)
+    files = [path for place in (found, folder) for path in sorted(place.iterdir())]
+    stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+
+    def make(place: Path) -> Source:
+        for path in files:
+            is_index = any(map(path.match, WEIGHTS))
+            if path.suffix in _COPIED and path.name != ADAPTER and not is_index:
+                shutil.copyfile(path, place / path.name)
+        words = f"an adapter ({about.get('peft_type')}) merged into {base}"
+        return Source(str(folder), words, str(found))
+
+    return stand_in(name, stats, make)

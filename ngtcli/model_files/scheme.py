@@ -1,0 +1,98 @@
+"""How the weights of a checkpoint are quantised, and which schemes ngt's own layers compute."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ngtcli.model_files.pretrained import read_object
+
+GROUPS = (256, 128, 64, 32)  # inputs that share a scale, as torch's product of 4 bits takes them
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """The `method` by which weights are quantised as config.json names it; "" for none.
+
+    `bits` of those that layers of weights/ compute on a CPU; 0 for others, of which `reason` says
+    what keeps them from it. So many inputs as `group` share a scale, 0: all of them. `add` is what
+    stored zero points lack.
+    """
+
+    method: str = ""
+    bits: int = 0
+    reason: str = ""
+    group: int = 0
+    add: int = 0
+
+
+def scheme_of(folder: str | Path) -> Scheme:
+    """The scheme of a model's folder; a method that config.json does not name is "unknown"."""
+    config = read_object(Path(folder) / "config.json")
+    for part in (config, config.get("text_config")):
+        about = part.get("quantization_config") if isinstance(part, dict) else None
+        if isinstance(about, dict):
+            method = str(about.get("quant_method") or "unknown")
+            try:
+                return _READERS[method](method, about) if method in _READERS else Scheme(method)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                return Scheme(method, reason="its quantization_config is not understood")
+    return Scheme()
+
+
+# What compressed-tensors calls W8A8: what is not given has the last value.
+_W8A8: dict[str, dict[str, tuple[Any, Any]]] = {
+    "weights": {
+        "num_bits": (8, 8), "type": ("int", "int"), "strategy": ("channel", None),
+        "symmetric": (True, True), "dynamic": (False, False),
+    },
+    "input_activations": {
+        "num_bits": (8, 8), "type": ("int", "int"), "strategy": ("token", None),
+        "symmetric": (True, True), "dynamic": (True, False),
+    },
+}  # fmt: skip
+
+
+def _compressed(method: str, about: Mapping[str, Any]) -> Scheme:
+    """Of compressed-tensors: weights by channel and inputs by token, symmetric, in 8-bit integers.
+
+    Source of the names: compressed_tensors/quantization/quant_args.py and quant_scheme.py.
+    """
+    for key in ("kv_cache_scheme", "transform_config", "sparsity_config"):
+        if about.get(key) and about[key] != {"format": "dense"}:
+            return Scheme(method, reason=f"it has a {key}")
+    for group in about["config_groups"].values():
+        form = group.get("format") or about.get("format")
+        if form != "int-quantized":
+            return Scheme(method, reason=f"its format is {form}")
+        if group.get("output_activations"):
+            return Scheme(method, reason="outputs of layers are quantised")
+        for part, wanted in _W8A8.items():
+            given = group.get(part) or {}
+            for key, (value, default) in wanted.items():
+                if (found := given.get(key, default)) != value:
+                    return Scheme(method, reason=f"{part} have {key} {found!r}, not {value!r}")
+    return Scheme(method, 8)
+
+
+def _four_bits(method: str, about: Mapping[str, Any], forms: Mapping[str, int]) -> Scheme:
+    """Of GPTQ and AWQ: 4 bits in one of the `forms`, each with what its zero points lack."""
+    form = str(about.get("checkpoint_format") or about.get("version") or about.get("format") or "")
+    form = form.lower() or next(iter(forms))
+    bits, group = about.get("bits", about.get("w_bit")), about.get("group_size", 128)
+    group = 0 if group == -1 else int(about.get("q_group_size", group))
+    if bits != 4:
+        return Scheme(method, reason=f"its weights have {bits} bits, not 4")
+    if form not in forms:
+        return Scheme(method, reason=f"its form is {form}, not {' or '.join(forms)}")
+    if group % GROUPS[-1]:
+        return Scheme(method, reason=f"{group} inputs share a scale, no multiple of {GROUPS[-1]}")
+    return Scheme(method, 4, group=group, add=forms[form])
+
+
+_READERS: dict[str, Callable[[str, Mapping[str, Any]], Scheme]] = {
+    "compressed-tensors": _compressed,
+    "gptq": partial(_four_bits, forms={"gptq": 1, "gptq_v2": 0}),
+    "awq": partial(_four_bits, forms={"gemm": 0}),
+}

@@ -1,0 +1,66 @@
+"""Folders of the cache that stand for a GGUF file or an adapter, and load as any model's does.
+
+Such a folder has configuration and tokenizer; its config.json says where the weights are.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+from ngtcli.model_files.pretrained import SOURCE, loading, read_object
+from ngtcli.system.json_form import from_json, to_json
+from ngtcli.system.storage import home, key_of, mark_used, private_folder, write_file
+
+_VERSION = 2  # raised where the files of a folder are made in another way
+_CONFIG = "config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a folder stands for, also in `words`: a GGUF `file`, or an adapter's folder.
+
+    The adapter is for the model in the folder `base`. `files` are those of the cache's folder.
+    """
+
+    file: str
+    words: str
+    base: str = ""
+    files: tuple[str, ...] = ()
+
+
+def source_of(folder: str | Path) -> Source | None:
+    """What a folder that `stand_in` has made stands for; None for any other."""
+    try:
+        found: Source = from_json(Source, read_object(Path(folder) / _CONFIG)[SOURCE])
+        return found
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def stand_in(name: str, made_of: object, make: Callable[[Path], Source]) -> str:
+    """The folder for a model `name`, which `make` fills where it is not there yet.
+
+    Raises ModelError, also for a cache that cannot be written to.
+    """
+    key = key_of(made_of, _VERSION, metadata.version("transformers"))
+    folder = home("cache") / "stand-ins" / key
+    source = source_of(folder)
+    if source is None or not all((folder / file).is_file() for file in source.files):
+        with loading(name), tempfile.TemporaryDirectory() as place:
+            source = make(Path(place))
+            files = sorted(os.listdir(place), key=lambda file: (file == _CONFIG, file))  # it last
+            told = {**to_json(source), "files": files}
+            values = read_object(Path(place) / _CONFIG) | {SOURCE: told}
+            (Path(place) / _CONFIG).write_text(json.dumps(values), encoding="utf-8")
+            private_folder(folder)
+            for file in files:
+                write_file(folder / file, partial(shutil.copyfile, Path(place) / file))
+    for path in folder.iterdir():
+        mark_used(path)
+    return os.path.realpath(folder)

@@ -1,0 +1,281 @@
+"""Reads checkpoints: `transformers` makes the model, and asks for each weight when it comes to it.
+
+It is given what reads a weight then, of one file or of several. Weights that get another form,
+packed or in 8 bits, are taken one by one as they come, so that none is in memory twice.
+"""
+
+import ctypes
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from mmap import PAGESIZE
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers.core_model_loading import ConversionOps
+from transformers.quantizers import HfQuantizer
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from ngtcli.errors import ModelError
+from ngtcli.model_files.pretrained import check_weights
+from ngtcli.model_files.scheme import Scheme
+from ngtcli.model_files.stand_in import Source, source_of
+from ngtcli.system.progress import ByteBar
+from ngtcli.weights.gguf_weights import GgufWeight, gguf_weights
+from ngtcli.weights.places import Taken
+from ngtcli.weights.stored import stored_layers
+
+Notify = Callable[[str], None]
+Stored = Mapping[str, Any]
+_METHOD = "ngt"
+_SHOWN = 1e8  # bytes from which on a bar is shown; guess: fewer take less than a second
+_DONTNEED = 4  # MADV_DONTNEED of Linux
+_IN_USE = 4  # tensors that were read last: `transformers` converts so many at once
+_INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
+_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+
+
+class _Config(QuantizationConfigMixin):  # type: ignore[misc]
+    """What `transformers` is told of the layers; it never reaches a file."""
+
+    def __init__(self, layers: Taken[Any] | None, stored: Any) -> None:
+        self.quant_method, self.layers, self.stored = _METHOD, layers, stored
+        self.error: Exception | None = None  # `transformers` tells only that there was one
+
+    def __deepcopy__(self, memo: Any) -> "_Config":
+        return self  # the layers are those of one model
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"quant_method": self.quant_method}
+
+
+class _Quantizer(HfQuantizer, ConversionOps):  # type: ignore[misc]
+    """The hook of `transformers` that is called for each weight, and what it does with one."""
+
+    def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
+        self.quantization_config.layers.find(model, self.quantization_config.stored)
+
+    def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:
+        self.remove_quantization_config(model)
+
+    def param_needs_quantization(self, model: Any, param_name: str, **_: Any) -> bool:
+        return param_name in self.quantization_config.layers.places
+
+    def get_quantize_ops(self) -> ConversionOps:
+        return self
+
+    def is_serializable(self) -> bool:
+        return False
+
+    @property
+    def is_trainable(self) -> bool:
+        return False
+
+    def convert(
+        self,
+        input_dict: dict[str, Any],
+        full_layer_name: str = "",
+        missing_keys: set[str] | None = None,
+        **_: Any,
+    ) -> dict[str, Tensor]:
+        """Puts the layers of weights in their places; returns those that do not fit."""
+        layers: Taken[Any] = self.quantization_config.layers
+        rest, places = {}, layers.places
+        for key, value in input_dict.items():
+            weight = value[0] if isinstance(value, list) else value
+            name = key if key in places else full_layer_name
+            if name in layers.done:
+                if missing_keys is not None:
+                    missing_keys.discard(name)
+                continue  # a pickle has a tied weight under both names
+            if name not in places or not layers.takes(places[name], weight):
+                places.pop(name, None)  # a wrong shape is reported as any other's
+                rest[name] = weight
+                continue
+            for own in layers.names(name):
+                if missing_keys is not None:
+                    missing_keys.discard(own)
+            try:
+                layers.put(name, weight)
+            except Exception as error:
+                self.quantization_config.error = error
+                raise
+        return rest
+
+
+register_quantization_config(_METHOD)(_Config)
+register_quantizer(_METHOD)(_Quantizer)
+
+
+def read_checkpoint(
+    path: str,
+    config: Any,
+    layers: Taken[Any] | None = None,
+    dtype: torch.dtype | str | None = None,
+    progress: Notify = lambda _: None,
+    scheme: Scheme | None = None,
+) -> tuple[Any, dict[str, Any]]:
+    """What `transformers` makes of a checkpoint, GGUF file or adapter, and its loading report.
+
+    `layers` take their weights as they come; the others are in `dtype`, "auto" for that of the
+    configuration, None for that of most weights. Weights of safetensors that are neither taken nor
+    converted stay in the mapped files. `progress` gets lines with the bytes that were read. The
+    `scheme` is that of a checkpoint whose layers are taken as they are; `config` has none then.
+    Raises ModelError where they cannot be.
+    """
+    empty, source = empty_model(config), source_of(path)
+    stored: Stored | None
+    if source and source.base:
+        stored = _merged(source, config, dtype, progress)
+    else:
+        stored = _opened(path, empty, progress)
+    if scheme is not None:
+        if stored is None:
+            hint = "Name a checkpoint that has them there."
+            raise ModelError(f"{path}: its quantised weights are in no safetensors files", hint)
+        stored = stored_layers(stored, scheme)
+    told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    hook = _Config(layers, stored or {})
+    if layers is not None:
+        told["quantization_config"] = hook
+    try:
+        if stored is None:  # pickles, or an adapter
+            # Left unset, trust_remote_code would ask on stdout and read the answer from a document.
+            told |= {"dtype": dtype or "auto", "trust_remote_code": False}
+            found: tuple[Any, Any] = AutoModelForCausalLM.from_pretrained(path, **told)
+            return found
+        told |= {"config": empty.config, "dtype": dtype or empty.config.dtype or torch.float32}
+        if (dtype is None and not source) or (dtype == "auto" and not empty.config.dtype):
+            told["dtype"] = torch.float32 if source else _dtype(stored.values())
+        found = type(empty).from_pretrained(None, state_dict=stored, **told)
+    except RuntimeError as error:
+        raise hook.error or error from None
+    tell_source(found[0], path)
+    return found
+
+
+def _merged(source: Source, config: Any, dtype: Any, progress: Notify) -> dict[str, Tensor]:
+    """The weights of a base model with an adapter, which the package peft merges into them."""
+    from peft import PeftModel
+
+    hf, report = read_checkpoint(source.base, config, dtype=dtype, progress=progress)
+    check_weights(source.base, report, lambda _: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", message="Found missing adapter keys")
+        hf = PeftModel.from_pretrained(hf, source.file).merge_and_unload()
+    tied = hf.all_tied_weights_keys
+    return {name: one for name, one in hf.state_dict().items() if name not in tied}
+
+
+def tell_source(hf: Any, path: str) -> None:
+    """Give a model whose weights came by themselves its generation config and its folder."""
+    with suppress(OSError):  # it has none
+        hf.generation_config = GenerationConfig.from_pretrained(path)
+    hf.config._name_or_path = path  # a part of what trials are stored under
+
+
+def empty_model(config: Any, dtype: torch.dtype | None = None) -> Any:
+    """A model without values, in the dtype of its configuration or in another."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, **({"dtype": dtype} if dtype else {}))
+
+
+class _Reading:
+    """Reads the tensors of a checkpoint, each when it is asked for, and shows the bytes of it.
+
+    Those of safetensors lie in mapped files, whose pages are let go of when some more tensors have
+    been read: the pages of a weight that was not copied come back when it is used.
+    """
+
+    def __init__(self, paths: Iterable[str], progress: Notify) -> None:
+        self._last: list[Tensor] = []
+        total = sum(map(os.path.getsize, paths))
+        self._bar = ByteBar("Reading", total, progress) if total > _SHOWN else None
+
+    def read(self, one: Any) -> Tensor:
+        """Read a tensor."""
+        tensor: Tensor = one[...]
+        if not isinstance(one, GgufWeight):
+            self._last.append(tensor)
+        if len(self._last) > _IN_USE:
+            _let_go(self._last.pop(0))
+        if self._bar is not None:
+            self._bar.update(one.size if isinstance(one, GgufWeight) else tensor.nbytes)
+        return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A tensor in a file."""
+
+    one: Any
+    reading: _Reading
+
+    def get_dtype(self) -> str:
+        """Its dtype, as safetensors name them."""
+        return str(self.one.get_dtype())
+
+    def get_shape(self) -> list[int]:
+        """Its shape."""
+        return list(self.one.get_shape())
+
+    def __getitem__(self, _: object) -> Tensor:
+        """All of it, whatever is asked for."""
+        return self.reading.read(self.one)
+
+
+def _let_go(tensor: Tensor) -> None:
+    """Free the memory that pages of a mapped file take; they are read again where they are used."""
+    first, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+    first, end = -(-first // PAGESIZE) * PAGESIZE, end // PAGESIZE * PAGESIZE
+    if sys.platform == "linux" and end > first:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _DONTNEED)
+
+
+def _opened(path: str, empty: Any = None, progress: Notify = lambda _: None) -> Stored | None:
+    """The tensors of a folder, or of a GGUF file for an empty model; None without safetensors."""
+    tensors: dict[str, Any] = {}
+    if source := source_of(path):
+        paths, tensors = [source.file], gguf_weights(source, empty)
+    elif os.path.isfile(os.path.join(path, "adapter_config.json")):
+        return None
+    else:
+        folder = Path(path)
+        try:
+            names = {_WHOLE}
+            if not (folder / _WHOLE).is_file():
+                index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+                names = set(index["weight_map"].values())
+            paths = [str(folder / name) for name in sorted(names)]
+            opened: list[Any] = [safe_open(path, "pt") for path in paths]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        for file in opened:
+            tensors |= {name: file.get_slice(name) for name in file.offset_keys()}
+    reading = _Reading(paths, progress)
+    return {name: _Stored(one, reading) for name, one in tensors.items()}
+
+
+def stores_integers(path: str) -> bool:
+    """Whether weights in safetensors of a folder are integers of 8 bits; masks may be."""
+    stored = {} if source_of(path) else _opened(path) or {}
+    return any(
+        n.endswith("weight") and one.get_dtype() in ("I8", "U8") for n, one in stored.items()
+    )
+
+
+def _dtype(slices: Iterable[Any]) -> torch.dtype:
+    """The dtype of most tensors, so that none is converted before it is quantised."""
+    found = [_DTYPES.get(one.get_dtype()) for one in slices]
+    known = [dtype for dtype in found if dtype is not None]
+    return max(set(known), key=known.count) if known else torch.float32

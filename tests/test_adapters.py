@@ -1,0 +1,199 @@
+"""Adapters: merged into their base models, compared with the products that their files hold."""
+
+import json
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from helpers import HARBOUR, decode, generate, make_drafter, ngt
+from safetensors.torch import load_file, save_file
+from test_int8 import WAY
+
+from ngtcli.decode.load import load_model
+from ngtcli.draft.drafter import DraftSettings
+from ngtcli.errors import ModelError
+from ngtcli.model_files import adapters, packages
+from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
+from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.model_files.quantized import identity, kept
+from ngtcli.model_files.stand_in import source_of
+from ngtcli.system.storage import home
+from ngtcli.weights.load_quantized import load_quantized
+
+needs_peft = pytest.mark.skipif(find_spec("peft") is None, reason="the package peft is missing")
+R, ALPHA = 4, 2.0
+CONFIG = {
+    "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": R, "lora_alpha": ALPHA,
+    "target_modules": ["q_proj", "down_proj"],
+}  # fmt: skip
+
+
+def written(folder: Path, base: str = str(BUILTIN_PATH), **changes: Any) -> str:
+    """An adapter in the files of peft, made without it; its factors are random."""
+    folder.mkdir(exist_ok=True)
+    told = CONFIG | {"base_model_name_or_path": base} | changes
+    (folder / "adapter_config.json").write_text(json.dumps(told))
+    torch.manual_seed(0)
+    factors = {}
+    for name, weight in load_file(BUILTIN_PATH / "model.safetensors").items():
+        if "q_proj" in name or "down_proj" in name:
+            own = f"base_model.model.{name.removesuffix('.weight')}.lora_"
+            rows, inputs = weight.shape
+            factors[f"{own}A.weight"] = torch.randn(R, inputs) / inputs**0.5
+            factors[f"{own}B.weight"] = torch.randn(rows, R)
+    save_file(factors, folder / "adapter_model.safetensors")
+    return str(folder)
+
+
+def merged(folder: str) -> Any:
+    """The base model, to whose weights the products of the factors are added in float64."""
+    hf = transformers.AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
+    factors = load_file(Path(folder) / "adapter_model.safetensors")
+    for name, parameter in hf.named_parameters():
+        own = f"base_model.model.{name.removesuffix('.weight')}.lora_"
+        if f"{own}A.weight" in factors:
+            a, b = (factors[f"{own}{one}.weight"].double() for one in "AB")
+            parameter.data = (parameter.double() + ALPHA / R * (b @ a)).float()
+    return hf.eval()
+
+
+@pytest.fixture
+def present(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if peft were installed: finding an adapter needs nothing of it."""
+    monkeypatch.setattr(adapters, "require", lambda *_: None)
+
+
+@needs_peft
+def test_the_weights_are_those_with_the_adapters_products_added(tmp_path: Path) -> None:
+    folder, told = written(tmp_path / "adapter"), list[str]()
+    true = merged(folder)
+    model = load_model(folder, "cpu", "float32", warn=told.append, packed=False)
+    assert told == [
+        f"{folder} is an adapter (LORA) merged into {BUILTIN_PATH}; computed in float32"
+    ]
+    found = model.hf.state_dict()
+    for name, wanted in true.state_dict().items():
+        torch.testing.assert_close(found[name], wanted, rtol=1e-5, atol=1e-6)
+    changed = load_file(BUILTIN_PATH / "model.safetensors")[
+        "model.layers.0.self_attn.q_proj.weight"
+    ]
+    assert not torch.allclose(found["model.layers.0.self_attn.q_proj.weight"], changed.float())
+    prompt = [5, 6, 7, 8, 9] * 6
+    drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), prompt, max_tokens=20)
+    assert drafted.output == generate(true, prompt, 20)[: len(drafted.output)]
+
+
+@needs_peft
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")
+def test_it_is_peft_s_own_merge(tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    folder = written(tmp_path / "adapter", use_rslora=True)
+    hf = transformers.AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
+    true = PeftModel.from_pretrained(hf, folder).merge_and_unload().state_dict()
+    found = load_model(folder, "cpu", "float32", packed=False).hf.state_dict()
+    assert all(torch.equal(found[name], true[name]) for name in true)
+
+
+@needs_peft
+@pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+def test_int8_is_that_of_the_merged_checkpoint_and_is_kept_for_each_adapter(tmp_path: Path) -> None:
+    assert WAY is not None
+    folder = written(tmp_path / "adapter")
+    own = transformers.AutoConfig.from_pretrained(BUILTIN_PATH).dtype
+    merged(folder).to(own).save_pretrained(tmp_path / "true")
+    true, _ = load_quantized(str(tmp_path / "true"), torch.float32, WAY)
+    scores, told = [], list[str]()
+    for _ in range(2):
+        found, report = load_quantized(find(folder), torch.float32, WAY, progress=told.append)
+        assert not any(report.values())
+        scores.append(found(torch.arange(3, 40)[None]).logits)
+    assert told[0].startswith("Quantising") and told[-1].startswith("Read")
+    assert torch.equal(*scores)
+    # Sums of peft in bfloat16 round otherwise than those in float64.
+    torch.testing.assert_close(
+        scores[0], true(torch.arange(3, 40)[None]).logits, rtol=0.05, atol=0.5
+    )
+    assert folder in {one.folder for one in kept()}
+    assert find(folder) != str(BUILTIN_PATH)
+
+
+@needs_peft
+def test_an_adapter_of_another_model_is_one_line(tmp_path: Path) -> None:
+    folder = written(tmp_path / "adapter", target_modules=["nothing"])
+    with pytest.raises(ModelError, match=r"cannot be loaded \(Target modules"):
+        load_model(folder, "cpu")
+    folder = written(tmp_path / "other", target_modules=["q_proj", "v_proj"])
+    with pytest.raises(ModelError, match=r"cannot be loaded \(Found missing adapter keys"):
+        load_model(folder, "cpu")
+
+
+@needs_peft
+def test_commands_answer_with_an_adapter(tmp_path: Path, own_home: Path) -> None:
+    folder = written(tmp_path / "adapter")
+    done = ngt("summarize", "-m", folder, "--dtype", "float32", "--max-tokens", "4", HARBOUR)
+    assert done.returncode == 0, done.stderr
+    assert b"merged into" in done.stderr and done.stdout.strip()
+    assert [*(home("cache") / "stand-ins").iterdir()]
+
+
+@pytest.mark.usefixtures("present")
+def test_what_is_known_of_it_sees_the_files_of_both(tmp_path: Path) -> None:
+    base = shutil.copytree(BUILTIN_PATH, tmp_path / "base")
+    folder = written(tmp_path / "adapter", str(base))
+    seen = {find(folder): identity(find(folder))}
+    assert seen == {find(folder): identity(find(folder))}
+    for changed in (Path(folder, "adapter_model.safetensors"), base / "model.safetensors"):
+        changed.write_bytes(changed.read_bytes() + b" ")
+        assert find(folder) not in seen and identity(find(folder)) not in seen.values()
+        seen[find(folder)] = identity(find(folder))
+    assert {one["folder"] for one in seen.values()} == {folder}
+    source = source_of(find(folder))
+    assert source and (source.file, source.base) == (folder, str(base))
+
+
+@pytest.mark.usefixtures("present")
+def test_the_tokenizer_is_the_adapters_where_it_has_one(tmp_path: Path) -> None:
+    folder = written(tmp_path / "adapter")
+    plain = load_tokenizer(str(BUILTIN_PATH))
+    assert load_tokenizer(folder).fingerprint == plain.fingerprint
+    (tmp_path / "adapter/chat_template.jinja").write_text("{{ messages[0].content }}!")
+    assert load_tokenizer(folder).backend.chat_template == "{{ messages[0].content }}!"
+
+
+@pytest.mark.usefixtures("present")
+def test_what_is_wrong_with_its_base_is_told(tmp_path: Path) -> None:
+    folder = written(tmp_path / "adapter")
+    quantised = shutil.copytree(BUILTIN_PATH, tmp_path / "quantised")
+    values = json.loads((quantised / "config.json").read_text())
+    values["quantization_config"] = {"quant_method": "awq"}
+    (quantised / "config.json").write_text(json.dumps(values))
+    for base, words in (
+        (str(tmp_path / "nowhere"), "its base model: .*nowhere: no such folder"),
+        (folder, "its base model: .*: an adapter, where a whole folder is needed"),
+        ("", "its base model: the model's name is empty"),
+        (None, "names no base model"),
+        (str(quantised), "is quantised"),
+    ):
+        written(tmp_path / "adapter", base)  # type: ignore[arg-type]
+        with pytest.raises(ModelError, match=words) as caught:
+            find(folder)
+        assert caught.value.exit_code == 4
+        assert caught.value.hint == "Mend base_model_name_or_path in its adapter_config.json."
+    (tmp_path / "adapter/adapter_config.json").write_text("{")
+    with pytest.raises(ModelError, match="names no base model"):
+        find(folder)
+
+
+def test_without_the_package_one_line_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = written(tmp_path / "adapter")
+    monkeypatch.setattr(packages, "find_spec", lambda _: None)
+    with pytest.raises(ModelError, match="needs peft, which is not installed") as caught:
+        find(folder)
+    assert caught.value.hint == "pip install 'ngtcli[peft]'"

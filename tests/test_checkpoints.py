@@ -1,0 +1,233 @@
+"""Checkpoints that are read weight by weight: what is packed as it comes, and from which files."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from helpers import make_hf
+from safetensors.torch import load_file, save_file
+from test_families import FAMILIES, NO_DECODER
+from torch import nn
+
+from ngtcli.decode.load import load_model
+from ngtcli.weights import checkpoints
+from ngtcli.weights.checkpoints import empty_model, read_checkpoint
+from ngtcli.weights.packed import (
+    PackedLayers,
+    PackedLinear,
+    Trial,
+    is_packed,
+    pack_layers,
+    packed_copy,
+    remembered_trial,
+    to_pack,
+    worth_packing,
+)
+
+if packed_copy(nn.Linear(8, 8)) is None:
+    pytest.skip("torch has no packed products here", allow_module_level=True)
+BF16, F32 = torch.bfloat16, torch.float32
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layers of the tests' models are not too small."""
+    monkeypatch.setattr("ngtcli.weights.packed._SMALLEST", 1)
+
+
+def layers() -> PackedLayers:
+    trial = Trial(True, (1.0, 1.0, 1.0), (1.0, 0.5, 0.5))
+    return PackedLayers(trial=trial, progress=lambda _: None)
+
+
+def packed_from(folder: Path, dtype: torch.dtype) -> Any:
+    """The model of a folder, packed as its weights come."""
+    config, taken = transformers.AutoConfig.from_pretrained(folder), layers()
+    hf, report = read_checkpoint(str(folder), config, taken, dtype)
+    assert not any(report.values())
+    assert taken.finish(hf)
+    return hf
+
+
+def alike(found: Any, true: Any) -> None:
+    """Both have the same modules, weights and scores."""
+    assert str(found) == str(true)
+    assert found.dtype == true.dtype and not found.training
+    ours, theirs = found.state_dict(), true.state_dict()
+    assert ours.keys() == theirs.keys()
+    for name, one in ours.items():
+        same = [t.to_dense() if t.is_mkldnn else t for t in (one, theirs[name])]
+        assert same[0].dtype == same[1].dtype and torch.equal(*same), name
+    with torch.inference_mode():
+        ids = torch.arange(3, 30)[None]
+        assert torch.equal(found(ids).logits, true(ids).logits)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gemma2", "gpt_neox", "mixtral", "phi"])
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("tied", [False, True])
+def test_what_is_packed_as_it_comes_is_what_is_packed_afterwards(
+    kind: str, shards: int, dtype: torch.dtype, tied: bool, tmp_path: Path
+) -> None:
+    family = next(one for one in FAMILIES if one.kind == kind)
+    values = {**family.values, "tie_word_embeddings": tied}
+    config = transformers.AutoConfig.for_model(kind, **values)
+    torch.manual_seed(0)
+    hf = transformers.AutoModelForCausalLM.from_config(config, dtype=BF16)
+    size = sum(p.nbytes for p in hf.parameters()) // shards + 1
+    hf.save_pretrained(tmp_path, max_shard_size=size if shards > 1 else "1GB")
+    assert (len([*tmp_path.glob("*.safetensors")]) > 1) == (shards > 1)
+    true = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
+    pack_layers(worth_packing(true))
+    found = packed_from(tmp_path, dtype)
+    alike(found, true)
+    assert found.config.to_json_string() == true.config.to_json_string()
+
+
+def test_every_family_is_read_as_by_the_library(tmp_path: Path) -> None:
+    for family in FAMILIES:
+        if family.reason == NO_DECODER:
+            continue
+        config = transformers.AutoConfig.for_model(family.kind, **family.values)
+        torch.manual_seed(0)
+        hf = transformers.AutoModelForCausalLM.from_config(config)
+        folder = tmp_path / family.name
+        hf.save_pretrained(folder)
+        true = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=F32)
+        kept, report = read_checkpoint(str(folder), config, None, F32)
+        assert not any(report.values()), family.name
+        ours, theirs = kept.state_dict(), true.state_dict()
+        assert ours.keys() == theirs.keys(), family.name
+        assert all(torch.equal(one, theirs[name]) for name, one in ours.items()), family.name
+        pack_layers(worth_packing(true))
+        if is_packed(true):
+            assert str(packed_from(folder, F32)) == str(true), family.name
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_a_head_is_tied_where_both_weights_are_stored_and_equal(
+    equal: bool, tmp_path: Path
+) -> None:
+    make_hf("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    own = tensors["model.embed_tokens.weight"]
+    tensors["lm_head.weight"] = own.clone() if equal else own + 1
+    save_file(tensors, file, {"format": "pt"})
+    true = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=F32)
+    pack_layers(worth_packing(true))
+    found = packed_from(tmp_path, F32)
+    alike(found, true)
+    assert (type(found.get_input_embeddings()) is nn.Embedding) == (not equal)
+
+
+def test_a_layer_that_cannot_be_packed_comes_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("ngtcli.weights.packed.find_layout", lambda *_: None)
+    make_hf("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
+    true = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=F32)
+    pack_layers(worth_packing(true))
+    found = packed_from(tmp_path, F32)
+    alike(found, true)
+    assert found.get_output_embeddings().weight is found.get_input_embeddings().weight
+
+
+def test_pickles_are_packed_when_they_are_read(tmp_path: Path) -> None:
+    hf = make_hf("llama", tie_word_embeddings=True)
+    hf.config.save_pretrained(tmp_path)
+    torch.save(hf.state_dict(), tmp_path / "pytorch_model.bin")
+    pack_layers(worth_packing(hf))
+    alike(packed_from(tmp_path, F32), hf)
+
+
+def test_an_error_of_packing_ends_the_loading(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("ngtcli.weights.packed.packed_copy", full)
+    make_hf("llama").save_pretrained(tmp_path)
+    with pytest.raises(MemoryError):
+        packed_from(tmp_path, F32)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_the_trial_of_a_model_without_values_is_that_of_the_loaded_one(
+    dtype: torch.dtype, tmp_path: Path
+) -> None:
+    make_hf("llama", hidden_size=64).to(BF16).save_pretrained(tmp_path)
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    empty = empty_model(config, dtype)
+    to_pack(empty)
+    tried = remembered_trial(empty).load()
+    assert tried is not None and tried.agrees
+    hf, _ = read_checkpoint(str(tmp_path), config, None, dtype)
+    assert remembered_trial(hf).load() == tried
+
+
+def test_weights_that_stay_as_they_are_stay_in_the_mapped_file(tmp_path: Path) -> None:
+    make_hf("llama").to(BF16).save_pretrained(tmp_path)
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+
+    def is_mapped() -> bool:
+        return str(tmp_path) in Path("/proc/self/maps").read_text()
+
+    for dtype, mapped in ((BF16, True), (F32, False)):
+        hf, _ = read_checkpoint(str(tmp_path), config, None, dtype)
+        assert hf.dtype == dtype and is_mapped() == mapped
+        del hf
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="no list of mapped pages")
+def test_pages_of_weights_that_were_copied_are_let_go_of_and_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = torch.randn(40, 64, 1024).to(BF16)
+    save_file({f"{i:02}": one for i, one in enumerate(source)}, tmp_path / "model.safetensors")
+    stored = checkpoints._opened(str(tmp_path))
+    assert stored is not None
+    read = [one[...] for one in stored.values()]
+    copies = [one.clone() for one in read]
+    for one in [read[0]] * (checkpoints._IN_USE + 1):
+        checkpoints._let_go(one)
+    assert torch.equal(torch.stack(copies), source)
+
+    def resident() -> int:
+        maps = Path("/proc/self/smaps").read_text()
+        part = maps[maps.index(str(tmp_path)) :]
+        found = re.search(r"^Rss: +(\d+) kB", part, re.MULTILINE)
+        return int(found[1]) * 1024 if found else -1
+
+    for one in read:
+        checkpoints._let_go(one)
+    assert 0 <= resident() < source.nbytes / 10
+    assert torch.equal(torch.stack(read), source) and resident() > source.nbytes / 2
+
+
+def test_bytes_are_told_while_a_large_checkpoint_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_SHOWN", 1.0)
+    monkeypatch.setattr("ngtcli.system.progress._SHOWN_S", 0.0)
+    make_hf("llama").save_pretrained(tmp_path, max_shard_size="20KB")
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    config, told = transformers.AutoConfig.from_pretrained(tmp_path), list[str]()
+    read_checkpoint(str(tmp_path), config, layers(), F32, told.append)
+    assert len(told) == len(index["weight_map"])
+    assert re.fullmatch(r"Reading █{9,10}░? \d+/\d+ kB, .*", told[-1])
+    assert re.match(r"Reading █░{9} \d+/\d+ kB", told[0])
+
+
+def test_a_loaded_model_is_packed_where_its_trial_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for pays in (True, False):
+        monkeypatch.setattr(Trial, "pays", lambda trial, drafts, pays=pays: pays)
+        model = load_model("builtin", device="cpu")
+        assert is_packed(model.hf) == pays
+        assert isinstance(model.hf.get_output_embeddings(), PackedLinear) == pays

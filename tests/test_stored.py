@@ -1,0 +1,305 @@
+"""Checkpoints that are quantised already: written here by their formats, and computed by ngt."""
+
+import copy
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import decode, generate, make_drafter
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from test_int8 import WAY
+from test_loading import changed
+from tiny_models import make_hf
+from torch import Tensor
+
+from ngtcli.decode.load import load_model
+from ngtcli.decode.row_bits import is_alike
+from ngtcli.draft.drafter import DraftSettings
+from ngtcli.errors import ModelError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.model_files.quantized import kept
+from ngtcli.model_files.scheme import scheme_of
+from ngtcli.weights.int4 import Int4Linear, bits_of, packed
+from ngtcli.weights.int8 import Int8Linear, Way
+from ngtcli.weights.load_quantized import load_quantized
+from ngtcli.weights.stored import stored_layers
+from tests.tools import quantised_files as files
+
+needs_int8 = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96}
+KINDS: dict[str, tuple[dict[str, Any], Callable[[Tensor], files.Made], int]] = {
+    "w8a8": (files.W8A8, files.w8a8, 8),
+    "gptq": (files.four_bits("gptq", 32), lambda w: files.gptq(w, 32), 4),
+    "gptq-order": (
+        files.four_bits("gptq", 32, desc_act=True, checkpoint_format="gptq_v2"),
+        lambda w: files.gptq(w, 32, False, torch.arange(w.shape[1]).flip(0), True),
+        4,
+    ),
+    "gptq-all": (files.four_bits("gptq", -1), lambda w: files.gptq(w, w.shape[1]), 4),
+    "awq": (files.four_bits("awq", 32), lambda w: files.awq(w, 32), 4),
+}
+
+
+def way_of(bits: int) -> Way | None:
+    if bits == 8 and WAY is None:
+        pytest.skip("no product of 8-bit integers here")
+    return WAY if bits == 8 else None
+
+
+@torch.inference_mode()
+def scores(hf: Any) -> Tensor:
+    out: Tensor = hf(torch.arange(3, 40)[None]).logits
+    return out
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_is_computed_by_its_own_integers(
+    kind: str, family: str, tmp_path: Path
+) -> None:
+    about, make, bits = KINDS[kind]
+    hf = make_hf(family, tie_word_embeddings=family == "qwen2", **SIZES)
+    true = files.write(tmp_path, hf, about, make)
+    told: list[str] = []
+    given = true.folder, torch.float32, way_of(bits), told.append, told.append
+    (found, report), (again, _) = load_quantized(*given), load_quantized(*given)
+    assert not any(report.values()) and bits_of(found) == bits
+    assert all(line.startswith("Read") for line in told) and len([*kept()]) == 1
+    assert torch.equal(scores(found), scores(again))
+    wanted = scores(true.dequantised)
+    assert (
+        scores(found) - wanted
+    ).norm() / wanted.norm() < 0.1  # inputs are rounded, too: to 7 bits here and there
+    own = {name for name, m in found.named_modules() if isinstance(m, Int8Linear | Int4Linear)}
+    assert own == set(true.layers)
+
+
+@needs_int8
+def test_8_bits_are_the_checkpoints_integers_and_scales(tmp_path: Path) -> None:
+    assert WAY is not None
+    true = files.write(tmp_path, make_hf("llama", **SIZES), files.W8A8, files.w8a8)
+    found, _ = load_quantized(true.folder, torch.float32, WAY)
+    least = 0
+    source = torch.Generator().manual_seed(0)
+    for name, made in true.layers.items():
+        layer, whole = found.get_submodule(name), made.tensors["weight"]
+        scale = made.tensors["weight_scale"].flatten()
+        least = min(least, int(whole.min()))
+        assert torch.equal(layer.scale, scale.float())
+        assert torch.equal((layer(torch.eye(whole.shape[1])) / layer.scale).round().t(), whole)
+        # By its definition: each row's inputs divided by their largest, times the integers.
+        rows = torch.randn((5, whole.shape[1]), generator=source)
+        most = rows.double().abs().amax(1, keepdim=True)
+        inputs = (rows.double() * WAY.most / most).round() * most / WAY.most
+        wanted = inputs @ made.weight.t()
+        assert torch.allclose(layer(rows).double(), wanted, rtol=1e-5, atol=1e-5)
+    assert least == -128
+
+
+def stored(made: files.Made, about: dict[str, Any], folder: Path) -> Any:
+    (folder / "config.json").write_text(json.dumps({"quantization_config": about}))
+    save_file({f"a.{key}": one for key, one in made.tensors.items()}, folder / "a.safetensors")
+    slices = {f"a.{key}": _Slice(one) for key, one in made.tensors.items()}
+    return stored_layers(slices, scheme_of(folder))["a.weight"]
+
+
+class _Slice:
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def get_shape(self) -> list[int]:
+        return [*self._tensor.shape]
+
+    def get_dtype(self) -> str:
+        return {torch.int32: "I32", torch.int8: "I8"}.get(self._tensor.dtype, "F16")
+
+    def __getitem__(self, _: object) -> Tensor:
+        return self._tensor
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    method=st.sampled_from(["gptq", "gptq_v2", "awq"]),
+    outputs=st.integers(1, 24),
+    groups=st.integers(1, 4),
+    group=st.sampled_from([32, 64, 96, 128, 256]),
+    sym=st.booleans(),
+    shuffled=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_4_bits_are_repacked_without_loss(
+    tmp_path_factory: pytest.TempPathFactory,
+    method: str,
+    outputs: int,
+    groups: int,
+    group: int,
+    sym: bool,
+    shuffled: bool,
+    seed: int,
+) -> None:
+    source = torch.Generator().manual_seed(seed)
+    weight = torch.randn((8 * outputs, groups * group), generator=source)
+    if method == "awq":
+        made, about = files.awq(weight, group, sym), files.four_bits("awq", group)
+    else:
+        order = torch.randperm(groups * group, generator=source) if shuffled else None
+        made = files.gptq(weight, group, sym, order, method == "gptq_v2")
+        about = files.four_bits("gptq", group, checkpoint_format=method)
+    layer = stored(made, about, tmp_path_factory.mktemp("a"))
+    assert torch.equal(layer.dequantised().double(), made.weight)
+    whole, scales, zeros, back = layer.four_bits()
+    found = Int4Linear(*packed(whole, scales, zeros), None, layer.size[0], back)
+    # A weight of 1 bit in one group alone shows each integer: inputs are exact, scales rounded.
+    rounded = scales.bfloat16().double().repeat_interleave(group, 0)
+    exact = (whole.t().double() - zeros.double().repeat_interleave(group, 0)) * rounded
+    if back is not None:
+        exact = torch.empty_like(exact).index_copy_(0, back, exact)
+    shown = found(torch.eye(groups * group, dtype=torch.bfloat16)).double()
+    steps = rounded if back is None else torch.empty_like(rounded).index_copy_(0, back, rounded)
+    assert ((shown - exact).abs() <= steps / 8).all()  # less than half a step: the same integers
+    rows = torch.randn((9, groups * group), generator=source).bfloat16()
+    wanted = rows.double() @ made.weight.t()
+    error = (found(rows).double() - wanted).norm() / wanted.norm().clamp_min(1e-9)
+    size = wanted.abs().sum() and (rows.double().abs() @ made.weight.abs().t()).norm()
+    assert error * wanted.norm() <= 4e-3 * size
+    assert is_alike(found, layer.size, torch.bfloat16, [1, 3, 4, 5, 9])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_drafts_and_gives_the_tokens_of_generate(kind: str, tmp_path: Path) -> None:
+    about, make, bits = KINDS[kind]
+    way_of(bits)
+    true = files.write(tmp_path, make_hf("llama", **SIZES), about, make)
+    for file in BUILTIN_PATH.glob("token*"):
+        shutil.copy(file, tmp_path)
+    model = load_model(true.folder, "cpu", "bfloat16" if bits == 4 else "float32")
+    assert not model.plain_reason and bits_of(model.hf) == bits
+    prompt = [5, 6, 7, 8, 9] * 6
+    drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), prompt, max_tokens=20)
+    plain = decode(model, make_drafter("none", DraftSettings()), prompt, max_tokens=20)
+    assert drafted.output == plain.output
+    assert plain.output == generate(model.hf, prompt, 20)[: len(plain.output)]
+
+
+@needs_int8
+def test_4_bits_are_quantised_to_8_where_that_is_asked_for(tmp_path: Path) -> None:
+    about, make, _ = KINDS["gptq-order"]
+    true = files.write(tmp_path, make_hf("llama", **SIZES), about, make)
+    told: list[str] = []
+    found, _ = load_quantized(true.folder, torch.float32, WAY, progress=told.append)
+    four, _ = load_quantized(true.folder, torch.float32, None)
+    again, _ = load_quantized(true.folder, torch.float32, WAY)
+    assert (bits_of(found), bits_of(four), len([*kept()])) == (8, 4, 2)
+    assert torch.equal(scores(found), scores(again)) and told[-1].startswith("Quantised")
+    wanted = scores(true.dequantised)
+    assert (scores(found) - wanted).norm() / wanted.norm() < 0.1
+
+
+def _without(**changes: Any) -> dict[str, Any]:
+    about = copy.deepcopy(files.W8A8)
+    for key, value in changes.items():
+        part, _, own = key.partition("__")
+        (about["config_groups"]["group_0"][part] if own else about)[own or key] = value
+    return about
+
+
+@pytest.mark.parametrize(
+    ("about", "reason"),
+    [
+        (
+            _without(input_activations__dynamic=False),
+            "input_activations have dynamic False, not True",
+        ),
+        (_without(input_activations__strategy="group"), "have strategy 'group', not 'token'"),
+        (_without(weights__strategy="tensor"), "weights have strategy 'tensor', not 'channel'"),
+        (_without(weights__num_bits=4), "weights have num_bits 4, not 8"),
+        (_without(weights__symmetric=False), "weights have symmetric False, not True"),
+        (_without(format="pack-quantized"), "its format is pack-quantized"),
+        (_without(kv_cache_scheme={"num_bits": 8}), "it has a kv_cache_scheme"),
+        (_without(config_groups=[]), "not understood"),
+        (files.four_bits("gptq", 128, bits=3), "its weights have 3 bits, not 4"),
+        (files.four_bits("gptq", 16), "16 inputs share a scale, no multiple of 32"),
+        (files.four_bits("gptq", 128, checkpoint_format="marlin"), "form is marlin, not gptq"),
+        (files.four_bits("awq", 128, version="GEMV"), "its form is gemv, not gemm"),
+    ],
+)
+def test_another_scheme_is_named(about: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    folder = changed(tmp_path / "model", quantization_config=about)
+    assert reason in scheme_of(folder).reason and not scheme_of(folder).bits
+    with pytest.raises(ModelError, match="is not installed|are not installed") as caught:
+        load_model(folder, "cpu")
+    assert reason in str(caught.value) and "\n" not in str(caught.value)
+
+
+def _lacks_zeros(tensors: dict[str, Tensor]) -> None:
+    tensors.pop("model.layers.0.mlp.up_proj.qzeros")
+
+
+def _other_size(tensors: dict[str, Tensor]) -> None:
+    own = "model.layers.0.mlp.up_proj.scales"
+    tensors[own] = tensors[own][:1].contiguous()
+
+
+def _uneven(tensors: dict[str, Tensor]) -> None:
+    tensors["model.layers.0.mlp.up_proj.g_idx"][0] = 1
+
+
+def _expert(tensors: dict[str, Tensor]) -> None:
+    for key in ("qweight", "qzeros", "scales"):
+        own = tensors[f"model.layers.0.mlp.up_proj.{key}"].clone()
+        tensors[f"model.layers.0.mlp.experts.0.up_proj.{key}"] = own
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (_lacks_zeros, "mlp.up_proj is not quantised as config.json says: it has g_idx 64, qw"),
+        (_other_size, r"mlp.up_proj is not quantised as config.json says.* scales 1×96"),
+        (_uneven, "as many inputs do not always share a scale"),
+        (_expert, "experts.0.up_proj is quantised, an expert of a mixture"),
+    ],
+)
+def test_tensors_that_do_not_belong_together_are_refused(
+    harm: Callable[[dict[str, Tensor]], None], words: str, tmp_path: Path
+) -> None:
+    about, make, _ = KINDS["gptq"]
+    true = files.write(tmp_path, make_hf("llama", **SIZES), about, make)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    harm(tensors)
+    save_file(tensors, file)
+    with pytest.raises(ModelError, match=words) as caught:
+        load_quantized(true.folder, torch.float32, None)
+    assert caught.value.hint
+
+
+def test_an_embedding_of_4_bits_is_refused(tmp_path: Path) -> None:
+    about, make, _ = KINDS["gptq"]
+    hf = make_hf("llama", vocab_size=64, **SIZES)
+    true = files.write(tmp_path, hf, about, make, keep=())
+    found, _ = load_quantized(true.folder, torch.float32, None)
+    assert isinstance(found.lm_head, Int4Linear)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors.pop("model.embed_tokens.weight")
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match="4 bits and is the embedding"):
+        load_quantized(true.folder, torch.float32, None)
+
+
+@settings(max_examples=20, deadline=None)
+@given(blocks=st.integers(1, 9), inputs=st.sampled_from([32, 96]), seed=st.integers(0, 1000))
+def test_integers_are_ordered_as_torch_does_it(blocks: int, inputs: int, seed: int) -> None:
+    source = torch.Generator().manual_seed(seed)
+    whole = torch.randint(0, 16, (16 * blocks, inputs), generator=source, dtype=torch.uint8)
+    scales = torch.ones(inputs // 32, 16 * blocks)
+    true = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole.int(), 1)
+    assert torch.equal(packed(whole, scales, scales)[0], true)
+    assert torch.equal(packed(whole.t().contiguous().t(), scales, scales)[0], true)
