@@ -136,10 +136,8 @@ class LocalSession(Session):
         name = self.settings.draft_model
         model = self._load(name, drafts=False)
         if model.tokenizer.fingerprint != self.model.tokenizer.fingerprint:
-            raise ModelError(
-                f"{name} has another tokenizer than {self.settings.model}",
-                "Name a draft model of the same family.",
-            )
+            what = f"{name} has another tokenizer than {self.settings.model}"
+            raise ModelError(what, "Name a draft model of the same family.")
         return model
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
