@@ -36,7 +36,7 @@ def _models(incomplete: str) -> list[str]:
     """The built-in model, those in the hub's cache, and folders."""
     from ngtcli.model_files.hub import cached_ids
 
-    return ["builtin", *cached_ids(_MOST), *sorted(_folders(incomplete))]
+    return ["builtin", *cached_ids(), *sorted(_folders(incomplete))]
 
 
 def _backgrounds(_: str) -> list[str]:
