@@ -26,6 +26,9 @@ _ENDS = {
 }  # fmt: skip
 # No decoders; and those of which transformers 5.23 leaves out weights or rotary parameters.
 _UNREAD = {"general", "tokenizer", "t5", "umt5", "gpt_oss", "gemma4"}
+# Model types whose configuration is what the library's table says: its own reader takes 10 s and
+# more for a vocabulary of 128,000.
+_BY_TABLE = {one: one for one in ("llama", "qwen2", "qwen3", "gemma2")} | {"gemma3": "gemma3_text"}
 # Sizes that it leaves as a class of configurations has them, in some families.
 _LEFT_OUT = {
     "attention.key_length": "head_dim",
@@ -121,12 +124,22 @@ def _config(name: str, file: Path, told: Mapping[str, Any], header: Any) -> Any:
     """The configuration, with what `transformers` leaves out of it. Raises ModelError."""
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
 
-    own = header.architecture
+    own, library = header.architecture, transformers_quiet()
+    family = own.replace("-", "_").replace("moe", "_moe")
     known = sorted({*GGUF_SUPPORTED_ARCHITECTURES} - _UNREAD)
-    if own.replace("-", "_").replace("moe", "_moe") not in known:
+    if family not in known:
         what = f"{name}: GGUF files of the architecture {own} are not read"
         raise ModelError(what, f"These are: {', '.join(known)}.")
-    config = transformers_quiet().AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+    if family in _BY_TABLE:
+        table = library.integrations.GGUF_CONFIG_MAPPING
+        keys = {f"{own}.{key}": to for key, to in table[family].items()}
+        keys |= {f"tokenizer.{key}": to for key, to in table["tokenizer"].items()}
+        values = {"vocab_size": told["tokenizer.ggml.tokens"]}
+        values |= {to: told[key] for key, to in keys.items() if to and key in told}
+        values["tie_word_embeddings"] = "output.weight" not in header.ggml_types
+        config = library.AutoConfig.for_model(_BY_TABLE[family], **values)
+    else:
+        config = library.AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
     for key, size in _LEFT_OUT.items():
         if (found := told.get(f"{own}.{key}")) and hasattr(config, size):
             setattr(config, size, found)

@@ -48,19 +48,22 @@ class Chat:
 
     `arguments` are KEY=VALUE texts, which `arguments_of` makes variables of the template. With
     `documents` it is given those, too, and places them; else they stand in the message.
+    `think` is for `thinking.switched`, which `render` does not read.
     """
 
     system: str = ""
     template: str = ""
     arguments: tuple[str, ...] = ()
     documents: bool = False
+    think: str = "auto"
     ending: str = ""  # written behind what the template writes
 
     @classmethod
     def of(cls, settings: Settings) -> "Chat":
         """As the settings have it."""
         s = settings
-        return cls(s.system.strip(), s.chat_template, s.template_arg, s.template_documents)
+        given = s.system.strip(), s.chat_template, s.template_arg, s.template_documents
+        return cls(*given, s.think)
 
     @property
     def flags(self) -> list[str]:
