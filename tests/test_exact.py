@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from ngtcli.draft.registry import method_names
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.prompt.thinking import ANSWER, THOUGHT, Thinking
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.packed import pack_layers
 from ngtcli.weights.places import packable
@@ -203,7 +205,7 @@ SAMPLINGS = st.sampled_from(
 @settings(max_examples=120, deadline=None)
 @given(
     st.integers(0, 2**32), st.integers(1, 20), st.integers(1, 70), st.integers(1, 12), SAMPLINGS,
-    st.sampled_from(["none", "stop", "end"]),
+    st.sampled_from(["none", "stop", "end", "thought"]),
 )  # fmt: skip
 def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
     seed: int, prompt_tokens: int, max_tokens: int, rows: int, sampling: Settings, end: str
@@ -218,6 +220,10 @@ def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
         limits = Limits(max_tokens, 99, (ending,))
     elif end == "end":
         model.end_ids = frozenset({rng.choice(free.output)})
+    elif end == "thought":
+        marks = {rng.choice(free.output): THOUGHT, 11: ANSWER}
+        thinking = Thinking(marks, {}, (10, 11, 10), THOUGHT, False, rng.randrange(max_tokens))
+        limits = replace(limits, thinking=thinking)
     truth, text = run(model, make_drafter("none"), prompt, sampling, limits, rows)
     drafter = Guessing(free.output, seed)
     found, found_text = run(model, drafter, prompt, sampling, limits, rows)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from ngtcli.decode.load import load_model
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.errors import ModelError
 from ngtcli.model_files import gguf as gguf_module
-from ngtcli.model_files import packages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, check_models, find
 from ngtcli.model_files.pretrained import load_config, load_tokenizer
 from ngtcli.model_files.quantized import kept
@@ -113,6 +113,18 @@ def test_every_kind_is_read_as_what_it_holds(kind: str, tmp_path: Path) -> None:
         assert all(torch.equal(found[name], true[name].to(dtype)) for name in true)
     config = json.loads((Path(find(str(tmp_path / "a.gguf"))) / "config.json").read_text())
     assert config["dtype"] == str(own).removeprefix("torch.")
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text"])
+def test_the_configuration_is_that_which_transformers_reads(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / "a.gguf", tiny(family))
+    quick = json.loads((Path(find(str(tmp_path / "a.gguf"))) / "config.json").read_text())
+    shutil.rmtree(home("cache") / "stand-ins")
+    monkeypatch.setattr(gguf_module, "_BY_TABLE", {})
+    slow = json.loads((Path(find(str(tmp_path / "a.gguf"))) / "config.json").read_text())
+    assert quick == slow
 
 
 def test_long_matrices_are_dequantised_in_pieces(
@@ -289,7 +301,7 @@ def test_without_the_package_one_line_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path / "a.gguf", tiny("llama"))
-    monkeypatch.setattr(packages, "find_spec", lambda _: None)
+    monkeypatch.setattr("ngtcli.model_files.scheme.find_spec", lambda _: None)
     with pytest.raises(ModelError, match="needs gguf, which is not installed") as caught:
         find(str(tmp_path / "a.gguf"))
     assert caught.value.hint == "pip install 'ngtcli[gguf]'"

@@ -296,7 +296,8 @@ def test_models_list_shows_what_is_kept(loads: Loads) -> None:
     rows = {row["name"]: row for row in json.loads(ngt("models", "list", "--json").stdout)}
     assert rows["builtin"]["quantized_bytes"] == 0
     row = rows[os.path.realpath(loads.folder)]
-    assert row["quantized_bytes"] == size and row["bytes"] > 0
+    assert row["quantized_bytes"] == size and row["bytes"] > 0 and row["kinds"] == ["int8"]
+    assert b" in int8" in ngt("models", "list").stdout
     assert os.path.realpath(loads.folder).encode() in ngt("models", "list").stdout
     Path(loads.folder).rename(f"{loads.folder}-moved")
     assert b"\tgone\t" in ngt("models", "list").stdout

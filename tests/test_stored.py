@@ -123,7 +123,7 @@ class _Slice:
         return self._tensor
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     method=st.sampled_from(["gptq", "gptq_v2", "awq"]),
     outputs=st.integers(1, 24),
@@ -292,3 +292,14 @@ def test_an_embedding_of_4_bits_is_refused(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match="4 bits and is the embedding"):
         load_quantized(true.folder, torch.float32, None)
+
+
+@settings(max_examples=20, deadline=None)
+@given(blocks=st.integers(1, 9), inputs=st.sampled_from([32, 96]), seed=st.integers(0, 1000))
+def test_integers_are_ordered_as_torch_does_it(blocks: int, inputs: int, seed: int) -> None:
+    source = torch.Generator().manual_seed(seed)
+    whole = torch.randint(0, 16, (16 * blocks, inputs), generator=source, dtype=torch.uint8)
+    scales = torch.ones(inputs // 32, 16 * blocks)
+    true = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole.int(), 1)
+    assert torch.equal(packed(whole, scales, scales)[0], true)
+    assert torch.equal(packed(whole.t().contiguous().t(), scales, scales)[0], true)

@@ -24,27 +24,29 @@ from ngtcli.decode.loop import Run
 from ngtcli.decode.steps import Limits, Step, Token, settled
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.measure.traces import Trace, TraceSet
 from ngtcli.prompt.build import Task
-from ngtcli.prompt.chat import render
+from ngtcli.prompt.chat import Chat, render
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.thinking import (
     ANSWER,
     FORMATS,
     HEADER,
     THOUGHT,
-    Splitter,
+    TextStream,
     Thinking,
-    chat_of,
+    switched,
     thinking_of,
 )
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
+from tests.tools import thoughts
 
 SENTENCE = "The ferry leaves the harbour at nine."
 PRESET = Preset("message", Path(), "{documents}")
 THOUGHTS = f"{SENTENCE} So it is nine."
 
 
-# --- the splitter, against a search of the whole text ---
+# --- the stream, against a search of the whole text ---
 
 
 class Pieces:
@@ -57,19 +59,23 @@ class Pieces:
         return "".join(self.texts[i] for i in ids)
 
 
-def split(texts: Sequence[str], thinking: Thinking, most: int = 10**6) -> tuple[str, str]:
+def split(
+    texts: Sequence[str], thinking: Thinking, most: int = 10**6, stop: Sequence[str] = ()
+) -> tuple[str, str]:
     """The thought and the answer of tokens with these texts, as a stream shows them."""
-    splitter = Splitter(Detokenizer(Pieces(texts)), thinking, most)  # type: ignore[arg-type]
+    stream = TextStream(Detokenizer(Pieces(texts)), stop, thinking, most)  # type: ignore[arg-type]
     tokens = []
     for i in range(len(texts)):
-        thought, text = splitter.push(i)
-        tokens.append(Token(i, text, thought=thought, strayed=splitter.strayed))
-    thought, text = splitter.flush()
+        thought, text = stream.push(i)
+        tokens.append(Token(i, text, thought=thought, strayed=stream.strayed))
+        if stream.stopped:
+            break
+    thought, text = stream.flush()
     shown = settled([Step((token,)) for token in tokens])
     made = [token for step in shown for token in step.tokens]
     both = sum(bool(token.text) for token in made if token.thought is not None)
-    assert splitter.thought == sum(token.thought is not None for token in made) - both
-    assert splitter.thought + splitter.answered == len(texts)
+    assert stream.thought == sum(token.thought is not None for token in made) - both
+    assert stream.thought + stream.answered == len(tokens)
     thoughts = "".join(token.thought or "" for token in made) + (thought or "")
     return thoughts.strip(), "".join(token.text for token in made) + text
 
@@ -90,25 +96,28 @@ BORDERS = st.lists(st.integers(0, 200), max_size=40)
 STARTS = st.sampled_from(["model", "prompt", "stray", "none"])
 
 
-@given(WORDS, WORDS, STARTS, BORDERS, st.booleans())
+@given(WORDS, WORDS, STARTS, BORDERS, st.booleans(), st.sampled_from(["", "a<", " \n"]))
 def test_tags_split_a_stream_where_a_search_of_the_whole_text_does(
-    thought: str, answer: str, start: str, borders: list[int], are_tokens: bool
+    thought: str, answer: str, start: str, borders: list[int], are_tokens: bool, stop: str
 ) -> None:
+    def kept(text: str) -> str:
+        return text.partition(stop)[0] if stop else text
+
     begins = {"model": "\n<think>", "prompt": "", "stray": "", "none": ""}[start]
     text = answer if start == "none" else f"{begins}{thought}</think>{answer}"
-    if start == "stray" and not are_tokens:
-        return  # a text alone ends no thought that nothing began
+    if start == "stray" and (stop or not are_tokens):
+        return  # a text alone ends no thought that nothing began; a stop string may end it before
     found = re.fullmatch(r"\s*(?:<think>)?(.*?)</think>(.*)", text, re.DOTALL)
     marks = {"<think>": THOUGHT, "</think>": ANSWER}
     texts = cut(text, borders, list(marks) if are_tokens else [])
     ids = {i: marks[t] for i, t in enumerate(texts) if t in marks} if are_tokens else {}
     part = THOUGHT if start == "prompt" else ANSWER
     thinking = Thinking(ids, {} if are_tokens else marks, (0,), part, False, 9)
-    shown = split(["" if i in ids else t for i, t in enumerate(texts)], thinking)
+    shown = split(["" if i in ids else t for i, t in enumerate(texts)], thinking, stop=[stop])
     if found is None:
-        assert shown == ("", answer if answer.strip() else "")
+        assert shown == ("", kept(answer) if kept(answer).strip() else "")
     else:
-        assert shown == (found[1].strip(), found[2].lstrip())
+        assert shown == (found[1].strip(), kept(found[2].lstrip()))
 
 
 CHANNELS = st.lists(
@@ -137,8 +146,8 @@ def test_channels_split_a_stream_where_a_search_of_the_whole_text_does(
 def test_a_thought_may_quote_the_name_of_a_mark_that_is_a_token() -> None:
     thinking = Thinking({0: ANSWER}, {}, (0,), THOUGHT, False, 9)
     texts = ["", "the tag ", "</think>", " ends it"]
-    splitter = Splitter(Detokenizer(Pieces(texts)), thinking, 9)  # type: ignore[arg-type]
-    found = [splitter.push(i)[0] for i in (1, 2, 3, 0)]
+    stream = TextStream(Detokenizer(Pieces(texts)), (), thinking, 9)  # type: ignore[arg-type]
+    found = [stream.push(i)[0] for i in (1, 2, 3, 0)]
     assert found == ["the tag", " </think>", " ends it", "\n\n"]
 
 
@@ -204,7 +213,7 @@ def test_thoughts_are_switched_as_the_template_does_or_opened_and_closed_behind_
 ) -> None:
     backend = tokenizer(TEMPLATES[kind])
     settings = Settings(think=think)
-    chat = chat_of(settings, Tokenizer(backend))
+    chat = switched(Tokenizer(backend), Chat.of(settings))
     rendered = render(backend, "1", chat)
     assert rendered.text.endswith(end)
     found = thinking_of(settings, Tokenizer(backend))
@@ -222,7 +231,7 @@ def test_thoughts_are_switched_as_the_template_does_or_opened_and_closed_behind_
 def test_what_opens_or_closes_a_thought_is_made_of_control_tokens() -> None:
     tokens = Tokenizer(tokenizer(TEMPLATES["old r1"]))
     task = Task(PRESET, [Document("a", "<think>")], "", tokens, 500, 9,
-                chat=chat_of(Settings(think="off"), tokens))  # fmt: skip
+                chat=Chat(think="off"))  # fmt: skip
     ids = task.build(task.documents).ids
     names = [tokens.control.texts.get(i) for i in ids]
     assert [n for n in names if n and "think" in n] == ["<think>", "</think>"]
@@ -486,3 +495,36 @@ def test_the_context_is_shared_by_prompt_thought_and_answer(folder: Path) -> Non
     found = json.loads(ngt(*asked(folder, "endless"), "--json", "--max-tokens", "40").stdout)
     s = found["statistics"]
     assert s["prompt_tokens"] + s["new_tokens"] <= CONTEXT and found["thought"]
+
+
+def test_stop_strings_and_repeats_count_in_the_answer_alone(folder: Path) -> None:
+    done = ngt(*asked(folder, "qwen"), "--stop", "leaves", "--json")
+    found = json.loads(done.stdout)
+    assert (found["text"], found["thought"]) == ("The ferry ", THOUGHTS)
+    assert found["finish_reason"] == "stop"
+    long = ngt(*asked(folder, "endless"), "--max-thinking", "300", "--max-repeats", "2", "--json")
+    assert json.loads(long.stdout)["statistics"]["thought_tokens"] > 128
+
+
+def test_a_dry_run_leaves_the_room_that_the_run_leaves(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text(" ".join(f"{SENTENCE} {i}." for i in range(90)))
+    given = ("ask", "When?", "-d", str(tmp_path / "long.txt"), "-m", str(folder / "qwen"), "--json",
+             "--overflow", "truncate", "--max-thinking", "60", "--max-tokens", "20")  # fmt: skip
+    dry, run = (json.loads(ngt(*given, *more).stdout) for more in (("--dry-run",), ()))
+    assert dry["prompt_tokens"] == run["statistics"]["prompt_tokens"]
+    assert CONTEXT - 100 <= dry["prompt_tokens"] <= CONTEXT - 80
+    off = json.loads(ngt(*given, "--dry-run", "--think", "off").stdout)
+    assert off["prompt_tokens"] > dry["prompt_tokens"]
+
+
+def test_passes_are_counted_by_part_and_an_answer_draws_on_its_thought() -> None:
+    tokens = Tokenizer(FakeBackend())
+    said = tokens.encode("The gate is shut. It opens at nine on weekdays.")
+    trace = Trace("1", "rag", tuple(tokens.encode("When?")), tuple(said), 200)
+    traces = TraceSet("", "", tokens.fingerprint, 97, (trace,))
+    parts = thoughts.split(trace, tokens)
+    assert tokens.decode(parts[1]) == "It opens at nine on weekdays."
+    spec = "trie:learn_output=true"
+    behind, alone = (thoughts.passes(spec, traces, trace, p) for p in (parts, parts[1:]))
+    assert [count for _, count in behind] == [len(part) for part in parts]
+    assert behind[1][0] < alone[0][0] / 3

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.decode.continuation import TextStream
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.prompt.thinking import TextStream
 from ngtcli.tokens import tokenizer as tokens
 from ngtcli.tokens.tokenizer import Detokenizer, interruptibly, piece_end
 
@@ -74,8 +74,8 @@ def test_stop_strings_cut_where_a_search_of_the_whole_text_would(text, stop) -> 
     out, stopped, place = "", False, -1
     while not stopped and place + 1 < len(text):
         place += 1
-        piece, stopped = stream.push(ord(text[place]))
-        out += piece
+        out += stream.push(ord(text[place]))[1]
+        stopped = stream.stopped
     # The first stop string to be completed ends the text; it is cut where the earliest starts.
     ends = [(text.find(s) + len(s), s) for s in stop if s in text]
     if ends:
@@ -84,14 +84,14 @@ def test_stop_strings_cut_where_a_search_of_the_whole_text_would(text, stop) -> 
         assert out == text[: min(text[:end].find(s) for s in stop if s in text[:end])]
     else:
         assert not stopped
-        assert out + stream.flush() == text
+        assert out + stream.flush()[1] == text
 
 
 def test_nothing_of_a_stop_string_is_shown_early() -> None:
     stream = TextStream(Detokenizer(Letters()), ["###"])
-    shown = [stream.push(b)[0] for b in b"a##b##"]
+    shown = [stream.push(b)[1] for b in b"a##b##"]
     assert shown == ["a", "", "", "##b", "", ""]
-    assert stream.flush() == "##"
+    assert stream.flush() == (None, "##")
 
 
 def test_random_ids_stream_as_they_decode() -> None:

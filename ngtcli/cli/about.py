@@ -25,6 +25,7 @@ from ngtcli.cli.output import print_either, print_facts, print_json, print_rows,
 from ngtcli.config import (
     PROJECT_FILE,
     SETTINGS,
+    Layer,
     Resolved,
     Settings,
     environment_and_file_layers,
@@ -35,6 +36,7 @@ from ngtcli.config import (
 from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.dtypes import DtypeTrial, known
+from ngtcli.model_files.needs import ModelNeeds
 from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets, preset_folders
 from ngtcli.render.terminal import visible
 from ngtcli.system import sandbox
@@ -147,15 +149,21 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "numb
 ASK_S = 5.0  # longest wait for nvidia-smi; guess
 
 
+@with_settings(("model", "device"))
 def env(
-    full: Annotated[
-        bool, typer.Option("--full", help="Ask torch for the device; takes seconds.")
+    flags: dict[str, Any],
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Say what memory the model needs; takes seconds. So does -m."
+        ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show versions, the device and the folders used."""
-    settings: Settings = merge(environment_and_file_layers()).settings
-    device, name = _device_of_torch() if full else _likely_device()
+    """Show versions, device and folders, and what a model needs here."""
+    settings: Settings = merge([Layer("flag", flags), *environment_and_file_layers()]).settings
+    full = verbose or bool(flags)
+    device, name = _device_of_torch(settings.device) if full else _likely_device()
     passes = "CUDA graphs" if device == "cuda" else "recorded operations"
     if settings.compile or not settings.capture:
         passes = "torch.compile" if settings.compile else "not captured"
@@ -176,6 +184,11 @@ def env(
         "model folder": str(BUILTIN_PATH),
         "executable": shutil.which("ngt") or sys.argv[0],
     }
+    if full:
+        from ngtcli.decode.memory_needs import needs_of  # here: it imports torch
+
+        needs = needs_of(settings.model, device)
+        facts |= {"model": needs} if json else needs.facts
     print_facts(facts, json)
 
 
@@ -189,7 +202,8 @@ def env_schema() -> Schema:
     folders = ("config folder", "cache folder", "model folder", "executable")
     names = ("ngt", "python", *machine, *PACKAGES, *folders)
     kinds: dict[str, Any] = {"threads": int, "dtypes": list[str]}
-    return shape({name: schema_of(kinds.get(name, str)) for name in names})
+    facts = {name: schema_of(kinds.get(name, str)) for name in names}
+    return shape({**facts, "model": schema_of(ModelNeeds)}, ["model"])
 
 
 def _version(package: str) -> str:
@@ -220,8 +234,8 @@ def _nvidia() -> str:
     return next(iter(done.stdout.splitlines()), "").strip()
 
 
-def _device_of_torch() -> tuple[str, str]:
-    device = pick_device("auto")
+def _device_of_torch(wanted: str) -> tuple[str, str]:
+    device = pick_device(wanted)
     if device != "cuda":
         return device, processor()
     import torch

@@ -30,9 +30,10 @@ from ngtcli.grounding.sources import Sources
 from ngtcli.model_files.card import script_words
 from ngtcli.model_files.pretrained import context_limit, load_config, load_tokenizer
 from ngtcli.prompt.build import Task
+from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
-from ngtcli.prompt.thinking import chat_of
+from ngtcli.prompt.thinking import thinking_of
 from ngtcli.render import answer_view
 from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
@@ -274,16 +275,17 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     notes.status(f"Loading the tokenizer of {s.model} …")
     tokenizer, config = load_tokenizer(s.model), load_config(s.model)
     context = context_limit(config, tokenizer).tokens
+    thinking = thinking_of(s, tokenizer)
     task = Task(
         request.preset,
         request.documents,
         request.question,
         tokenizer,
         context,
-        s.max_tokens,
+        s.max_tokens + (thinking.room if thinking else 0),
         config.vocab_size,
         notes.status,
-        chat=chat_of(s, tokenizer),
+        chat=Chat.of(s),
     )
     try:
         if s.overflow not in IN_PARTS:

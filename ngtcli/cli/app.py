@@ -42,7 +42,7 @@ COMMANDS = {
         "bench:bench",
     ),
     "tune": ("Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5", "tune:tune"),
-    "env": ("Show versions, the device and the folders used.", "about:env"),
+    "env": ("Show versions, device and folders, and what a model needs here.", "about:env"),
     "schema": (
         "Print the JSON Schema of what --json prints, of one command or of all that have one.",
         "schema:schema",
@@ -53,10 +53,7 @@ COMMANDS = {
     "presets": ("Presets: how a task is worded and set.", "about:presets_app"),
     "config": ("Settings and where they come from.", "about:config_app"),
     "models": ("Models on this machine.", "models:models_app"),
-    "help": (
-        "Show a page of the manual, or list the pages: ngt help documents",
-        "help:help_page",
-    ),
+    "help": ("Show a page of the manual, or list the pages: ngt help documents", "help:help_page"),
 }
 
 

@@ -15,7 +15,7 @@ from ngtcli.cli.options import OF_OWN_ENGINE
 from ngtcli.config import SETTINGS, Setting, Settings
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import NEEDS, check_models, fetch
-from ngtcli.model_files.packages import require_for_weights
+from ngtcli.model_files.scheme import require_for_weights
 from ngtcli.prompt.chat import Chat, try_chat
 from ngtcli.prompt.thinking import switched
 
@@ -84,7 +84,7 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
     """
     needs = [part for part in NEEDS if part != "weights"] if dry else NEEDS
     check_models(settings.model, "" if dry else settings.draft_model, needs)
-    _try_chat(settings.model, Chat.of(settings), settings.think)
+    _try_chat(settings.model, Chat.of(settings))
     if dry or settings.engine == "vllm":
         return
     if settings.device not in ("auto", "cpu"):
@@ -107,15 +107,15 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
 
 
 @cache
-def _try_chat(model: str, chat: Chat, think: str) -> None:
+def _try_chat(model: str, chat: Chat) -> None:
     """Raise what a prompt would, and tell which arguments of the chat template change nothing."""
-    if chat != Chat() or think != "auto":
+    if chat != Chat():
         from ngtcli.model_files.pretrained import load_tokenizer  # here: it loads transformers
 
         tokenizer = load_tokenizer(model)
         for words in try_chat(tokenizer, chat):
             Notes().warn(words)
-        switched(tokenizer, chat, think)
+        switched(tokenizer, chat)
 
 
 def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:

@@ -21,7 +21,6 @@ from ngtcli.model_files.quantized import kept
 from ngtcli.system.progress import sized
 
 models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
-_MOST_NAMES = 2000  # models that a wrong name is compared with; guess
 Name = Annotated[
     str, typer.Argument(metavar="NAME[@REVISION]", help="A hub id.", autocompletion=models)
 ]
@@ -31,7 +30,8 @@ Name = Annotated[
 class Model:
     """A model that can be used without a download.
 
-    `quantized_bytes`: so much the cache keeps of it in 8-bit weights, 0 for nothing.
+    `quantized_bytes`: so much the cache keeps of it in quantised weights, 0 for nothing; their
+    `kinds` are int4 and int8.
     `unfinished_bytes`: so much is there of downloads that were broken off.
     """
 
@@ -40,6 +40,7 @@ class Model:
     path: str
     quantized_bytes: int = 0
     unfinished_bytes: int = 0
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def models_path(json: JsonOption = False) -> None:
 
 @models_app.command("list")
 def models_list(json: JsonOption = False) -> None:
-    """List models that can be used without a download, and those kept with 8-bit weights."""
+    """List models that can be used without a download, and those kept with quantised weights."""
     found = [Model(BUILTIN, _size(BUILTIN_PATH), str(BUILTIN_PATH))]
     for repo in _scan()[1]:
         path = str(repo.repo_path)
@@ -67,13 +68,14 @@ def models_list(json: JsonOption = False) -> None:
     for one in kept():
         for at, model in enumerate(found):
             if Path(one.folder).is_relative_to(os.path.realpath(model.path)):
-                more = model.quantized_bytes + one.bytes
-                found[at] = replace(model, quantized_bytes=more)
+                more, kinds = model.quantized_bytes + one.bytes, (*model.kinds, one.kind)
+                found[at] = replace(model, quantized_bytes=more, kinds=kinds)
                 break
         else:
             folder = Path(one.folder)
-            found.append(Model(one.folder, _size(folder), one.folder, one.bytes))
-    print_rows(found, json, ["name", "size", "int8", "path"], _cells)
+            kinds = (one.kind,)
+            found.append(Model(one.folder, _size(folder), one.folder, one.bytes, kinds=kinds))
+    print_rows(found, json, ["name", "size", "quantised", "path"], _cells)
 
 
 def _scan() -> tuple[Any, list[Any]]:
@@ -96,8 +98,8 @@ def _cells(model: Model) -> list[str]:
     size = sized(model.bytes) if Path(model.path).exists() else "gone"
     if model.unfinished_bytes:
         size += f" and {sized(model.unfinished_bytes)} unfinished"
-    whole = sized(model.quantized_bytes) if model.quantized_bytes else ""
-    return [model.name, size, whole, model.path]
+    whole = [sized(model.quantized_bytes), "in", " and ".join(sorted(model.kinds))]
+    return [model.name, size, " ".join(whole) if model.kinds else "", model.path]
 
 
 def _size(path: Path) -> int:
@@ -130,9 +132,9 @@ def models_rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Delete a hub's model from its cache, or one revision, and 8-bit weights made of it.
+    """Delete a hub's model from its cache, or one revision, and quantised weights made of it.
 
-    Of a folder of yours only the 8-bit weights are deleted, which ngt's cache keeps.
+    Of a folder of yours only the quantised weights are deleted, which ngt's cache keeps.
     """
     if name == BUILTIN:
         raise UsageError("the built-in model is a part of ngt", "It goes with pip uninstall.")
@@ -144,7 +146,7 @@ def models_rm(
     wholes = {os.path.realpath(folder) for folder in folders}
     weights = [one for one in kept() if os.path.realpath(one.folder) in wholes]
     if not chosen and not weights:
-        hint = nearest(name, cached_ids(_MOST_NAMES), "See ngt models list.")
+        hint = nearest(name, cached_ids(), "See ngt models list.")
         raise ModelError(f"{name}: nothing is kept of it", hint)
     size, files = sum(one.bytes for one in weights), {one.file for one in weights}
     plan = found.delete_revisions(*(r.commit_hash for r in chosen)) if chosen else None

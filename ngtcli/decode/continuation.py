@@ -17,8 +17,8 @@ from ngtcli.decode.steps import OWN, Limits, Statistics, Step, Token
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.tree import DraftTree, Path
 from ngtcli.errors import ContextOverflowError
-from ngtcli.prompt.thinking import ANSWER, Splitter, Thinking
-from ngtcli.tokens.tokenizer import Detokenizer, overlap
+from ngtcli.prompt.thinking import ANSWER, TextStream
+from ngtcli.tokens.tokenizer import Detokenizer
 
 LONGEST = 512  # tokens that repeat, at most; guess
 # Tokens of all repeats at least. Swept with `Settings.max_repeats` on 805 recorded answers, three
@@ -49,52 +49,6 @@ class Repetition:
         self._last[1:] = self._last[:-1]
         self._last[0] = token
         return bool((self._same >= self._needed).any())
-
-
-class TextStream:
-    """Returns the text of tokens as they come, except an end that may begin a stop string.
-
-    `split` parts thoughts from it.
-    """
-
-    def __init__(
-        self,
-        detokenizer: Detokenizer,
-        stop: Sequence[str],
-        thinking: Thinking | None = None,
-        most: int = 0,
-    ) -> None:
-        self.split = Splitter(detokenizer, thinking, most)
-        self._thought: str | None = None  # text of a thought that was not taken yet
-        self._stop = [s for s in stop if s]
-        self._kept_back = ""
-
-    def push(self, token: int) -> tuple[str, bool]:
-        """(text to show, whether a stop string was completed and cut off)."""
-        self._thought, text = self.split.push(token)
-        return self._release(text)
-
-    def take_thought(self) -> str | None:
-        """The text of a thought since the last call, None for none."""
-        thought, self._thought = self._thought, None
-        return thought
-
-    def flush(self) -> str:
-        """The rest of the text when there are no more tokens."""
-        thought, text = self.split.flush()
-        self._thought = (self._thought or "") + thought if thought else self._thought
-        text, stopped = self._release(text)
-        return text if stopped else text + self._kept_back
-
-    def _release(self, text: str) -> tuple[str, bool]:
-        text = self._kept_back + text
-        ends = [at for s in self._stop if (at := text.find(s)) >= 0]
-        if ends:
-            self._kept_back = ""
-            return text[: min(ends)], True
-        longest = max((overlap(text, s) for s in self._stop), default=0)
-        self._kept_back = text[len(text) - longest :]
-        return text[: len(text) - longest], False
 
 
 class Continuation:
@@ -133,8 +87,8 @@ class Continuation:
     def depth(self) -> int:
         """How deep a draft may be: behind it one more token can be emitted."""
         left = self._room - len(self.output)
-        if (split := self._text.split).part == ANSWER:
-            left = min(left, self._limits.max_tokens - split.answered)
+        if self._text.part == ANSWER:
+            left = min(left, self._limits.max_tokens - self._text.answered)
         return left - 1
 
     @property
@@ -151,8 +105,7 @@ class Continuation:
         ModelError for scores that are not numbers. It is called for nodes each below the one
         before.
         """
-        split = self._text.split
-        ahead = split.copy() if split.may_force(len(scores)) else None
+        ahead = self._text.copy() if self._text.may_force(len(scores)) else None
 
         def choose(node: int, tokens: Sequence[int]) -> int:
             if ahead is not None:
@@ -176,15 +129,13 @@ class Continuation:
         for i, token in enumerate(path.tokens):
             self.output.append(token)
             ends = token in self._model.end_ids
-            text, stopped = ("", False) if ends else self._text.push(token)
+            thought, text = (None, "") if ends else self._text.push(token)
             origin = tree.origin(path.nodes[i]) if i < len(path.nodes) else OWN
-            split = self._text.split
-            repeats = split.part == ANSWER and self._repetition.push(token)
-            self.finish_reason = self._reason(ends or stopped, repeats)
-            if self.finish_reason and not stopped:
-                text += self._text.flush()
-            strayed = split.strayed and not ends
-            shown.append(Token(token, text, origin, self._text.take_thought(), strayed))
+            repeats = self._text.part == ANSWER and self._repetition.push(token)
+            self.finish_reason = self._reason(ends or self._text.stopped, repeats)
+            if self.finish_reason:
+                thought, text = self._text.flush(thought, text)
+            shown.append(Token(token, text, origin, thought, self._text.strayed and not ends))
             if self.finish_reason:
                 break
         return Step(tuple(shown), self.finish_reason, tree.drafts)
@@ -194,7 +145,7 @@ class Continuation:
             return "stop"
         if repeats:
             return "repetition"
-        if len(self.output) < self._room and self._text.split.answered < self._limits.max_tokens:
+        if len(self.output) < self._room and self._text.answered < self._limits.max_tokens:
             return ""
         return "context" if len(self.output) == self._room < self._limits.most else "length"
 
@@ -205,4 +156,4 @@ class Continuation:
         self.ids += emitted
         self.statistics.add_step(step.nodes, min(accepted, len(emitted)), len(emitted))
         if self._limits.thinking:
-            self.statistics.thought_tokens = self._text.split.thought
+            self.statistics.thought_tokens = self._text.thought

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-_STATES = ("past_key_values", "cache_params", "state")  # names of a model's state from pass to pass
+STATES = ("past_key_values", "cache_params", "state")  # names of a model's state from pass to pass
 TREES = "trees"  # drafts are verified, in a cache that can be rolled back
 CROPS = "crop"  # drafts are chains; the model's own cache crops what was not accepted
 RESTORES = "restore"  # the same; its state from before is restored, accepted tokens are read again
@@ -101,7 +101,7 @@ class PlainRows:
         output = self._hf(**inputs, use_cache=not reread, **self._state)
         if not reread:
             self._ids.clear()
-            self._state |= {n: s for n in _STATES if (s := getattr(output, n, None)) is not None}
+            self._state |= {n: s for n in STATES if (s := getattr(output, n, None)) is not None}
             if not self._state:
                 raise NotImplementedError("a state of an unknown name")
         self.length += len(ids)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from ngtcli.config import Settings
-from ngtcli.decode.continuation import Repetition, TextStream
+from ngtcli.decode.continuation import Repetition
 from ngtcli.decode.steps import OWN, InSteps, Limits, PassesReport, Statistics, Step, Token
 from ngtcli.draft.drafter import DraftSettings, PassRows
 from ngtcli.draft.registry import parse_method
@@ -19,7 +19,7 @@ from ngtcli.engines.vllm_engine import Piece, VllmEngine
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.thinking import ANSWER
+from ngtcli.prompt.thinking import ANSWER, TextStream
 from ngtcli.session.session import (
     AS_SET,
     Answer,
@@ -126,16 +126,17 @@ class VllmRun(InSteps):
         shown: list[Token] = []
         for i, token in enumerate(piece.ids, 1):
             last = i == len(piece.ids)
-            text, stopped = ("", False) if last and piece.ended else self._text.push(token)
-            self.finish_reason = "stop" if stopped else reason if last else ""
-            split = self._text.split
-            repeats = split.part == ANSWER and self._repetition.push(token)
+            ends = last and piece.ended
+            thought, text = (None, "") if ends else self._text.push(token)
+            self.finish_reason = "stop" if self._text.stopped else reason if last else ""
+            repeats = self._text.part == ANSWER and self._repetition.push(token)
             if repeats and self.finish_reason != "stop":
                 self.finish_reason = "repetition"
-            if not self.finish_reason and split.answered >= self.limits.max_tokens:
+            if not self.finish_reason and self._text.answered >= self.limits.max_tokens:
                 self.finish_reason = "length"
-            text += self._text.flush() if self.finish_reason and not stopped else ""
-            shown.append(Token(token, text, OWN, self._text.take_thought(), split.strayed))
+            if self.finish_reason:
+                thought, text = self._text.flush(thought, text)
+            shown.append(Token(token, text, OWN, thought, self._text.strayed and not ends))
             if self.finish_reason:
                 break
         self.finish_reason = self.finish_reason or reason
@@ -147,7 +148,7 @@ class VllmRun(InSteps):
         """Count tokens and steps; how often drafts were accepted is in the last piece."""
         s, accepted = self.statistics, Counter(dict(enumerate(piece.accepted)))
         s.new_tokens, s.drafted_tokens = len(self.output), piece.drafted
-        s.thought_tokens = self._text.split.thought if self.limits.thinking else None
+        s.thought_tokens = self._text.thought if self.limits.thinking else None
         # Drafts behind the end of the answer were accepted, and left out of it.
         s.accepted_tokens = min(sum(accepted.elements()), max(0, s.new_tokens - 1))
         s.steps = s.new_tokens - s.accepted_tokens

@@ -21,6 +21,7 @@ from transformers.utils import logging
 from ngtcli.config import Settings
 from ngtcli.decode.load import int8_way, pick_dtype, prepared
 from ngtcli.decode.memory_limits import free_memory
+from ngtcli.decode.memory_needs import SPARE, cache_numbers
 from ngtcli.decode.model import TargetModel
 from ngtcli.errors import InputError, ModelError
 from ngtcli.measure.options import Shape
@@ -34,7 +35,6 @@ from ngtcli.weights.quantize import Layers, quantized_bytes
 
 SEED = 0
 _HALF_WIDTH = 0.02 * 3**0.5  # of the uniform distribution: a standard deviation of 0.02
-_SPARE = 1.15  # of the weights' bytes, for what a pass needs in addition to them; guess
 _GB = 1e9
 
 
@@ -80,13 +80,7 @@ class Plan:
 
     def cache_bytes(self, tokens: int) -> int:
         """Bytes of keys and values of `tokens` in all layers."""
-        config = self.config.get_text_config()
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        width = getattr(config, "head_dim", None) or (
-            config.hidden_size // config.num_attention_heads
-        )
-        size = torch.finfo(self.dtype).bits // 8
-        return int(2 * config.num_hidden_layers * heads * width * tokens * size)
+        return tokens * (cache_numbers(self.config) or 0) * self.dtype.itemsize
 
 
 def plan(shape: Shape, settings: Settings) -> Plan:
@@ -123,7 +117,7 @@ def _line(error: Exception) -> str:
 
 def check_memory(plan: Plan, tokens: int, copies: int = 1) -> None:
     """Raise ModelError where so many copies of the weights and a cache of `tokens` do not fit."""
-    needed = int(_SPARE * copies * plan.weight_bytes) + plan.cache_bytes(tokens)
+    needed = int(SPARE * copies * plan.weight_bytes) + plan.cache_bytes(tokens)
     free = free_memory(plan.device)
     if free is not None and needed > free:
         smaller = "" if plan.dtype.itemsize < 4 else ", or --dtype bfloat16"

@@ -158,10 +158,8 @@ def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:
     """
     for key, *shapes in sorted(told["mismatched_keys"]):
         stored, wanted = ("×".join(map(str, shape)) or "()" for shape in shapes)
-        raise ModelError(
-            f"{name}: {key} has shape {stored} in the weights and {wanted} by config.json",
-            "The two are not of one model; download it again.",
-        )
+        what = f"{name}: {key} has shape {stored} in the weights and {wanted} by config.json"
+        raise ModelError(what, "The two are not of one model; download it again.")
     if missing := sorted(told["missing_keys"]):
         raise ModelError(
             f"{name}: the weights lack {_some(missing)}",
@@ -185,7 +183,7 @@ class ContextLimit:
     reason: str = ""
 
 
-def context_limit(config: Any, tokenizer: Tokenizer) -> ContextLimit:
+def context_limit(config: Any, tokenizer: Tokenizer | None) -> ContextLimit:
     """The smallest limit of configuration, tokenizer and rotary positions.
 
     Raises ModelError if the configuration's number is not a positive integer.
@@ -197,7 +195,8 @@ def context_limit(config: Any, tokenizer: Tokenizer) -> ContextLimit:
     if isinstance(positions, bool) or not isinstance(positions, int) or positions < 1:
         what = f"the model's configuration says {name}: {positions!r}"
         raise ModelError(what, "Mend its config.json.")
-    longest = getattr(tokenizer.backend, "model_max_length", None) or positions
+    backend = tokenizer and tokenizer.backend
+    longest = getattr(backend, "model_max_length", None) or positions
     limit = ContextLimit(int(min(positions, longest)))
     for kind, first in _first_lengths(config):
         if first < limit.tokens:

@@ -17,11 +17,12 @@ _FOLDER = "quantized"  # of the cache
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Quantised weights of the checkpoint in `folder`, their file and its bytes."""
+    """Quantised weights of the checkpoint in `folder`, their file, its bytes; int4 or int8."""
 
     folder: str
     file: Path
     bytes: int
+    kind: str
 
 
 def kept_folder() -> Path:
@@ -46,12 +47,10 @@ def identity(folder: str) -> dict[str, Any]:
     Raises OSError.
     """
     source, kinds = source_of(folder), (*WEIGHTS, "adapter_*", "config.json")
-    folder = source.file if source else folder
-    places = [place for place in (folder, source.base if source else "") if place]
-    files = sorted({p for place in places for one in kinds for p in Path(place).glob(one)})
-    if source and not source.base:
-        files = [Path(source.file)]
-    stats = [(path.name, path.stat()) for path in files]
+    folder, base = (source.file, source.base) if source else (folder, "")
+    places = map(Path, {folder, base or folder})
+    files = sorted({path for place in places for one in kinds for path in place.glob(one)})
+    stats = [(path.name, path.stat()) for path in files or [Path(folder)]]
     found = [[name, about.st_size, about.st_mtime_ns] for name, about in stats]
     return {"folder": os.path.realpath(folder), "files": found}
 
@@ -61,8 +60,9 @@ def kept() -> Iterator[Kept]:
     found = []
     for path in kept_folder().glob("*.safetensors"):
         try:
-            folder = parse_json(read_header(path)[0]["about"], dict)["folder"]
-            found.append(Kept(str(folder), path, path.stat().st_size))
+            about = parse_json(read_header(path)[0]["about"], dict)
+            kind = f"int{about.get('bits', 8)}"
+            found.append(Kept(str(about["folder"]), path, path.stat().st_size, kind))
         except (OSError, DamagedFileError, KeyError):
             continue  # it is made again
-    yield from sorted(found, key=lambda one: one.folder)
+    yield from sorted(found, key=lambda one: (one.folder, one.kind))

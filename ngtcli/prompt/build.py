@@ -15,6 +15,7 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
 from ngtcli.prompt.chat import Chat, Rendered, check_chat, render
 from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.thinking import switched
 from ngtcli.retrieve.ranking import Excerpt, Scores
 from ngtcli.system.json_form import json_key, json_property
 from ngtcli.tokens.control import Spans
@@ -230,8 +231,8 @@ def code(message: Message, tokenizer: Tokenizer) -> tuple[str, list[int], list[t
     Without a chat format the system text stands before it. There are no spans if they are not
     known. Raises ModelError as `render`, UsageError as `check_chat`.
     """
-    chat = message.chat
-    check_chat(tokenizer, chat)
+    check_chat(tokenizer, message.chat)
+    chat = switched(tokenizer, message.chat)
     if tokenizer.has_chat_template:
         rendered = render(tokenizer.backend, message.text, chat, message.given)
         text, places = rendered.text, rendered.documents or _places(message, rendered)

@@ -5,18 +5,19 @@ that token alone, so that a thought can quote its name; one that is none counts 
 a thought only at the start of an answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ngtcli.config import Settings, arguments_of
 from ngtcli.errors import UsageError
-from ngtcli.prompt.chat import Chat, render
+from ngtcli.prompt.chat import Chat, short_chat
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer, overlap
 
 # What follows a mark: a thought, the answer, the name of a channel, or what that name says.
 THOUGHT, ANSWER, HEADER, _CHANNEL, _SAME = "thought", "answer", "header", "channel", "same"
+_STOP = "stop"  # nothing follows a stop string
 # Arguments of templates: Qwen's and many others', DeepSeek's and Granite's.
 _SWITCHES = ("enable_thinking", "thinking")
 
@@ -79,21 +80,17 @@ class Thinking:
         return ends and self.part == ANSWER and not self.settled
 
 
-def chat_of(settings: Settings, tokenizer: Tokenizer) -> Chat:
-    """What the chat template is given, with `think`. Raises as `switched`."""
-    return switched(tokenizer, Chat.of(settings), settings.think)
-
-
 @lru_cache(16)
-def switched(tokenizer: Tokenizer, chat: Chat, think: str) -> Chat:
-    """The chat with thoughts on or off: by the template's own switch, or without one by a thought
-    that is opened or, empty, closed behind it.
+def switched(tokenizer: Tokenizer, chat: Chat) -> Chat:
+    """The chat with thoughts as `think` has them: by the template's own switch, or without one by a
+    thought that is opened or, empty, closed behind it.
 
     Raises UsageError where the model has no thoughts, or the template's arguments say it as well;
     ModelError as `render`.
     """
+    think, plain = chat.think, replace(chat, think="auto")
     if think == "auto":
-        return chat
+        return plain
     if (found := _format(tokenizer, chat)) is None:
         what = f"--think {think}: the model's chat template knows no thoughts"
         raise UsageError(what, "Leave --think out.")
@@ -102,31 +99,27 @@ def switched(tokenizer: Tokenizer, chat: Chat, think: str) -> Chat:
             what = f"--think and --template-arg {name} say the same thing"
             raise UsageError(what, "Give one of them.")
         given = [(*chat.arguments, f"{name}={value}") for value in ("false", "true")]
-        off, on = (replace(chat, arguments=arguments) for arguments in given)
-        if _rendered(tokenizer, off) != _rendered(tokenizer, on):
+        off, on = (replace(plain, arguments=arguments) for arguments in given)
+        if short_chat(tokenizer, off) != short_chat(tokenizer, on):
             return on if think == "on" else off
-    part = _part_after(_rendered(tokenizer, chat), found)
+    part = _part_after(short_chat(tokenizer, plain), found)
     if part == ANSWER and think == "on":
         raise UsageError("--think on: the chat template closes the thought", "Leave it out.")
     opening = "" if part in (THOUGHT, ANSWER) else found.opening
     closing = found.closing if think == "off" and part != ANSWER else ""
-    return replace(chat, ending=opening + closing)
+    return replace(plain, ending=opening + closing)
 
 
+@lru_cache(16)
 def thinking_of(settings: Settings, tokenizer: Tokenizer) -> Thinking | None:
     """How the model thinks, by its chat template; None for one that does not.
 
     Raises as `switched`.
     """
-    return _thinking(tokenizer, Chat.of(settings), settings.think, settings.max_thinking)
-
-
-@lru_cache(16)
-def _thinking(tokenizer: Tokenizer, chat: Chat, think: str, most: int) -> Thinking | None:
-    chat = switched(tokenizer, chat, think)
+    chat = switched(tokenizer, Chat.of(settings))
     if (found := _format(tokenizer, chat)) is None:
         return None
-    part = _part_after(_rendered(tokenizer, chat), found)
+    part = _part_after(short_chat(tokenizer, chat), found)
     ids = {name: token for token, name in tokenizer.control.texts.items()}
     closing = tokenizer.locate(found.closing, template=[(0, len(found.closing))]).ids
     return Thinking(
@@ -134,14 +127,9 @@ def _thinking(tokenizer: Tokenizer, chat: Chat, think: str, most: int) -> Thinki
         {mark: to for mark, to in found.marks.items() if mark not in ids},
         tuple(closing),
         part or ANSWER,
-        part == ANSWER or think == "off",
-        most,
+        part == ANSWER or settings.think == "off",
+        settings.max_thinking,
     )
-
-
-def _rendered(tokenizer: Tokenizer, chat: Chat) -> str:
-    """The chat of a short text."""
-    return render(tokenizer.backend, "1", chat, [("1", "1")] * chat.documents).text
 
 
 def _format(tokenizer: Tokenizer, chat: Chat) -> Format | None:
@@ -171,21 +159,28 @@ def _part_of(header: str) -> str:
     return ANSWER if header.split()[:1] in ([], ["final"], ["assistant"]) else THOUGHT
 
 
-class Splitter:
-    """Splits the text of tokens into thought and answer as they come; without `thinking` nothing.
+class TextStream:
+    """The text of tokens as they come, thought and answer apart, up to a stop string in the answer.
 
-    `thought` tokens were not of the answer, `answered` were. White space around a thought is left
-    out, and an empty line ends it. `strayed`: the last token has ended a thought that nothing had
-    begun, so that all before it was one. At `most` tokens a thought is closed by `forced` ones.
+    What may begin a stop string or a mark is kept back. `thought` tokens were not of the answer,
+    `answered` were. White space around a thought is left out, and an empty line ends it. `strayed`:
+    the last token has ended a thought that nothing had begun, so that all before it was one. At
+    `most` tokens a thought is closed by `forced` ones.
     """
 
     def __init__(
-        self, detokenizer: Detokenizer, thinking: Thinking | None = None, most: int = 0
+        self,
+        detokenizer: Detokenizer,
+        stop: Sequence[str] = (),
+        thinking: Thinking | None = None,
+        most: int = 0,
     ) -> None:
         self._detokenizer, self._thinking, self._most = detokenizer, thinking, most
+        self._tokens, texts = (thinking.tokens, thinking.texts) if thinking else ({}, {})
+        self._texts = {**texts, **dict.fromkeys(filter(None, stop), _STOP)}
         self.part = thinking.part if thinking else ANSWER
         self.answered = self.thought = 0
-        self.strayed = False
+        self.strayed = self.stopped = False
         self._settled = thinking is None or thinking.settled  # whether a thought has ended
         self._begun = self._settled  # whether the answer has
         self._said = self._marked = False  # whether this thought has a text; any mark came
@@ -194,7 +189,7 @@ class Splitter:
         self._closed = 0  # tokens of `closing` that were made
         self._out = {THOUGHT: "", ANSWER: ""}
 
-    def copy(self) -> "Splitter":
+    def copy(self) -> "TextStream":
         """One in the same state, to look ahead."""
         other = copy(self)
         other._detokenizer = copy(self._detokenizer)
@@ -214,18 +209,15 @@ class Splitter:
 
     def push(self, token: int) -> tuple[str | None, str]:
         """The text of the thought, None for a token of the answer, and the text of the answer."""
-        if self._thinking is None:
-            self.answered += 1
-            return None, self._detokenizer.push(token)
         self.strayed, self._out = False, {THOUGHT: "", ANSWER: ""}
         self._closed += token == self.forced
-        following = self._thinking.tokens.get(token)
+        following = self._tokens.get(token)
         if following is None:
             self._take(self._detokenizer.push(token))
         else:
             self._take(self._detokenizer.flush(), end=True)
             self._follow(following)
-        if self._closed == len(self._thinking.closing):
+        if self._thinking and self._closed == len(self._thinking.closing):
             self._closed, self.part = 0, ANSWER
         if self.part == ANSWER and (self._begun or not self._settled):
             self.answered += 1
@@ -233,42 +225,46 @@ class Splitter:
         self.thought += 1
         return self._out[THOUGHT], self._out[ANSWER]
 
-    def flush(self) -> tuple[str | None, str]:
-        """The rest of both texts when there are no more tokens."""
-        if self._thinking is None:
-            return None, self._detokenizer.flush()
+    def flush(self, thought: str | None = None, text: str = "") -> tuple[str | None, str]:
+        """Both texts of the last token with what is left when there are no more."""
         self._out = {THOUGHT: "", ANSWER: ""}
         self._take(self._detokenizer.flush(), end=True)
         if not self._marked and self.part == HEADER:  # the model does not keep to the format
             self._out[ANSWER] += self._header
-        return self._out[THOUGHT] or None, self._out[ANSWER]
+        if self._out[THOUGHT]:
+            thought = (thought or "") + self._out[THOUGHT]
+        return thought, text + self._out[ANSWER]
 
     def _take(self, text: str, end: bool = False) -> None:
         """Text of tokens, in which marks count that are none; nothing is kept back at an `end`."""
         text = self._kept + text
-        while found := [(at, m) for m in self._texts() if (at := text.find(m)) >= 0]:
+        if self.part == ANSWER and not self._begun and self._settled:
+            text = text.lstrip()
+        while found := [(at, m) for m in self._marks() if (at := text.find(m)) >= 0]:
             at, mark = min(found)
             self._say(text[:at])
-            if mark in self._texts():  # else the answer has begun
-                self._follow(self._texts()[mark])
+            if mark in self._marks():  # else the answer has begun
+                self._follow(self._texts[mark])
             else:
                 self._say(mark)
             text = text[at + len(mark) :]
-        longest = 0 if end else max((overlap(text, mark) for mark in self._texts()), default=0)
+        longest = 0 if end else max((overlap(text, mark) for mark in self._marks()), default=0)
         self._kept = text[len(text) - longest :]
         self._say(text[: len(text) - longest])
 
-    def _texts(self) -> dict[str, str]:
+    def _marks(self) -> list[str]:
         """The marks that count now as text: one begins a thought only where an answer begins."""
-        assert self._thinking is not None
-        if self.part == THOUGHT:
-            return {mark: to for mark, to in self._thinking.texts.items() if to == ANSWER}
-        counts = {THOUGHT: not self._begun, _SAME: self._settled}
-        return {mark: to for mark, to in self._thinking.texts.items() if counts.get(to)}
+        if not self._texts or self.stopped:
+            return []
+        counts = {THOUGHT: not self._begun, _SAME: self._settled, _STOP: True}
+        if self.part != ANSWER:
+            counts = {ANSWER: self.part == THOUGHT}
+        return [mark for mark, following in self._texts.items() if counts.get(following)]
 
     def _follow(self, following: str) -> None:
         """What is behind a mark."""
-        if following == _SAME:
+        self.stopped |= following == _STOP
+        if following in (_SAME, _STOP):
             return
         if following == _CHANNEL:
             following = _part_of(self._header)
@@ -284,6 +280,8 @@ class Splitter:
 
     def _say(self, text: str) -> None:
         """Text of the part that is being made; white space at a thought's ends is none of it."""
+        if self.stopped:
+            return
         if self.part == HEADER:
             self._header += text
         elif self.part == ANSWER and self._begun:

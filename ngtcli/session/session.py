@@ -25,10 +25,11 @@ from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.card import script_words
 from ngtcli.prompt.build import Prompt, Task
+from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import PartReport
-from ngtcli.prompt.thinking import chat_of, thinking_of
+from ngtcli.prompt.thinking import thinking_of
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.ngram import NGramTrie
 from ngtcli.trie.store import TrieReport
@@ -254,7 +255,7 @@ class Session(ABC):
 
     def _task(self, preset: Preset, documents: Sequence[Document], question: str) -> Task:
         m, most = self.model, self.limits.most
-        own, chat = (preset, documents, question), chat_of(self.settings, m.tokenizer)
+        own, chat = (preset, documents, question), Chat.of(self.settings)
         return Task(*own, m.tokenizer, m.context, most, m.vocabulary, self.status, chat=chat)
 
     @property

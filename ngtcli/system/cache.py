@@ -81,7 +81,7 @@ STORES = (
     Store("compiled", "compiled functions", "the first use of auto", "compiled", bounded=False),
     Store("costs", "times of models' passes", "auto", "costs", bounded=False),
     Store("packed", "if packed weights are faster", "loading a model", "packed", bounded=False),
-    Store("quantized", "models' 8-bit weights", "--quantize int8", "quantized", apart=True),
+    Store("quantized", "models' quantised weights", "--quantize int8", "quantized", apart=True),
     Store(
         "stand-ins", "what GGUF files and adapters load with", "the first use of one", "stand-ins"
     ),

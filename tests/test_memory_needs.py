@@ -1,0 +1,227 @@
+"""What `ngt env -v` says that a model needs, against models that were really loaded."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import in_terminal, ngt
+from hub_server import Hub, files_of
+from jsonschema import Draft202012Validator
+from test_families import FAMILIES as KINDS
+from test_families import Family, LongBackend
+from test_families import build as build_hf
+from test_hub import ID, OTHERS, WEIGHTS, run
+from test_int8 import WAY
+from test_stored import KINDS as SCHEMES
+from test_stored import SIZES
+from tiny_models import FAMILIES, make_hf
+from tools import quantised_files
+
+from ngtcli.cli.schema import build
+from ngtcli.decode import memory_needs
+from ngtcli.decode.layout import capacity_for
+from ngtcli.decode.memory_needs import SPARE, cache_numbers, needs_of
+from ngtcli.decode.model import TargetModel
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.model_files.dtypes import DtypeTrial
+from ngtcli.model_files.needs import ModelNeeds, Need
+from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
+
+GB = 10**9
+# They keep none, or not in keys and values, or look at ids, which need values.
+UNCOUNTED = {"openai-gpt", "rwkv", "recurrent_gemma", "bert-encoder", "mamba", "mamba2",
+             "falcon_mamba", "biogpt", "bart", "moshi"}  # fmt: skip
+builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+
+
+def config_alone(folder: Path, hf: Any) -> str:
+    """A folder with the configuration of a model, in bfloat16, and nothing else."""
+    hf.config.dtype = torch.bfloat16
+    hf.config.save_pretrained(folder)
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+    return str(folder)
+
+
+def by_form(found: ModelNeeds) -> dict[str, Need]:
+    return {need.form: need for need in found.forms}
+
+
+def has(monkeypatch: pytest.MonkeyPatch, free: int | None) -> None:
+    """Let so many bytes be free."""
+    monkeypatch.setattr(memory_needs, "free_memory", lambda _: free)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_and_cache_take_what_a_loaded_model_takes(
+    family: str, tied: bool, tmp_path: Path
+) -> None:
+    hf = make_hf(family, tie_word_embeddings=tied)
+    (tmp_path / "alone").mkdir()
+    found = needs_of(config_alone(tmp_path / "alone", hf), "cpu")
+    forms = by_form(found)
+    assert [*forms] == ["float32", "bfloat16", "int8 in float32", "int8 in bfloat16"]
+    assert (found.dtype, found.context) == ("bfloat16", hf.config.max_position_embeddings)
+    assert found.parameters == sum(one.numel() for one in hf.parameters())
+    for dtype in (torch.float32, torch.bfloat16):
+        own, name = hf.to(dtype), str(dtype).removeprefix("torch.")
+        assert forms[name].weight_bytes == sum(one.nbytes for one in own.parameters())
+        model = TargetModel(own, Tokenizer(LongBackend()), family)
+        model.start(100)
+        model.prefill([5] * 70)
+        whole = sum(buffer.nbytes for buffer in model.cache.buffers())
+        for form in (name, f"int8 in {name}"):
+            assert whole == model.cache.capacity * (forms[form].cache_bytes or 0)
+
+
+@pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+@pytest.mark.parametrize("family", ["qwen2", "gemma"])
+def test_8_bit_weights_take_what_a_quantised_model_takes(family: str, tmp_path: Path) -> None:
+    assert WAY is not None
+    hf = make_hf(family, tie_word_embeddings=family == "gemma").to(torch.bfloat16)
+    hf.save_pretrained(tmp_path)
+    forms = by_form(needs_of(str(tmp_path), "cpu"))
+    for dtype in (torch.float32, torch.bfloat16):
+        own, _ = load_quantized(str(tmp_path), dtype, WAY)
+        held = {id(m.packed): m.packed.numel() for m in own.modules() if hasattr(m, "packed")}
+        sizes = [*held.values()]
+        sizes += [p.nbytes for p in own.parameters() if p.is_floating_point()]
+        sizes += [one.held.nbytes for one in own.modules() if isinstance(one, WideEmbedding)]
+        name = str(dtype).removeprefix("torch.")
+        assert forms[f"int8 in {name}"].weight_bytes == sum(sizes)
+
+
+@pytest.mark.parametrize("family", KINDS, ids=lambda family: family.name)
+@torch.inference_mode()
+def test_the_cache_of_a_family_is_counted(family: Family) -> None:
+    """A real model's grows by as much from its eighth to its ninth token."""
+    hf = build_hf(family)
+    found = cache_numbers(hf.config)
+    if family.name in UNCOUNTED:
+        assert not found
+        return
+
+    def numbers(tokens: int) -> int:
+        state = hf(input_ids=torch.arange(5, 5 + tokens)[None], use_cache=True).past_key_values
+        every = (one for layer in state.layers for one in vars(layer).values())
+        return sum(one.numel() for one in every if isinstance(one, torch.Tensor))
+
+    assert found == numbers(9) - numbers(8)
+
+
+def test_the_context_that_fits_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hf = make_hf("llama", max_position_embeddings=32768)
+    folder, last = config_alone(tmp_path, hf), dict[str, int]()
+    least = 4 * sum(one.numel() for one in hf.parameters())
+    for free in [*range(0, 40 * least, least // 3), GB]:
+        has(monkeypatch, free)
+        for name, need in by_form(needs_of(folder, "cpu")).items():
+            assert need.tokens is not None and need.cache_bytes is not None
+            assert last.get(name, 0) <= need.tokens <= 32768
+            last[name] = need.tokens
+            if not need.tokens:
+                assert free < SPARE * need.weight_bytes + 2 * need.cache_bytes
+                assert "does not fit" in str(need)
+                continue
+            places = min(capacity_for(need.tokens), 32768)
+            cache = need.cache_bytes * (places if need.tokens > 256 else need.tokens)
+            assert SPARE * need.weight_bytes + cache <= free
+            assert f"{need.tokens:,} tokens fit" in str(need)
+    assert set(last.values()) == {32768}
+    has(monkeypatch, None)
+    found = needs_of(folder, "cpu")
+    assert {need.tokens for need in found.forms} == {None} and "fit" not in str(found.forms[0])
+    assert not any("free" in line for line in found.facts["memory"])
+
+
+@pytest.mark.parametrize("scheme", ["w8a8", "gptq", "awq"])
+def test_weights_that_are_quantised_already_take_what_their_files_do(
+    scheme: str, tmp_path: Path
+) -> None:
+    about, make, bits = SCHEMES[scheme]
+    hf = make_hf("llama", tie_word_embeddings=False, **SIZES)
+    quantised_files.write(tmp_path, hf, about, make)
+    size = (tmp_path / "model.safetensors").stat().st_size
+    forms = by_form(needs_of(str(tmp_path), "cpu"))
+    own = forms.pop(f"int{bits} in bfloat16")
+    assert abs(own.weight_bytes - size) < 5000  # config.json
+    assert [*forms] == (["int8 in float32", "int8 in bfloat16"] if bits == 4 else [])
+    there = needs_of(str(tmp_path), "mps").forms
+    assert [need.form for need in there] == [about["quant_method"]]
+
+
+def test_what_is_quickest_is_said_by_trials_and_of_what_fits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = config_alone(tmp_path, make_hf("qwen2"))
+    count = needs_of(folder, "cpu").parameters
+    monkeypatch.setattr(memory_needs, "cpu", lambda: "model name: Any\nflags\t: fpu avx512_vnni")
+    monkeypatch.setattr(memory_needs, "_LARGE", 0)
+
+    def lines(free: int, device: str = "cpu") -> list[str]:
+        has(monkeypatch, free)
+        return [*needs_of(folder, device).quickest]
+
+    first, between, own = lines(GB)
+    assert "likely --quantize int8" in first
+    assert between.startswith("between its layers") and "weights float32 or bfloat16" in own
+    assert between.endswith(tried := "not tried here yet, the first load tries both")
+    assert own.endswith(tried)
+    quick = (1.0, 1.0, 2.0), (2.0, 3.0, 8.0)
+    trials = [
+        DtypeTrial(folder, "bfloat16", *quick, True),
+        DtypeTrial(f"{folder} in int8", "bfloat16", *reversed(quick), True),
+    ]
+    monkeypatch.setattr(memory_needs, "known", lambda: trials)
+    _, between, own = lines(GB)
+    assert "layers float32, by trial: bfloat16 is 0.5, 0.3 and 0.2 times as quick" in between
+    assert "weights bfloat16, by trial: bfloat16 is 2.0, 3.0 and 4.0 times as quick" in own
+    assert lines(3 * count)[-1].endswith("weights --dtype bfloat16: float32 does not fit")
+    assert lines(0) == ["none fits: name a smaller model, or a checkpoint of 4 bits"]
+    assert lines(GB, "mps") == ["the checkpoint's own dtype: no other is tried on mps"]
+    monkeypatch.setattr(memory_needs, "cpu", lambda: "flags\t: fpu avx2")
+    assert len(lines(GB)) == 1
+
+
+@builtin
+def test_env_says_it_in_a_pipe_a_terminal_and_json(tmp_path: Path) -> None:
+    shutil.copy(BUILTIN_PATH / "config.json", tmp_path)
+    given = ["env", "-m", str(tmp_path)]
+    told = [line.split("\t") for line in ngt(*given).stdout.decode().splitlines()]
+    assert all(len(line) == 2 for line in told)
+    facts = [what for what, _ in told]
+    at = facts.index("model")
+    assert facts[at:] == ["model", *["memory"] * 5, "quickest"]
+    assert told[at][1].startswith(f"{tmp_path}: 6.1 million parameters in bfloat16, 4,096 tokens")
+    shown, code = in_terminal(*given, columns=60, NO_COLOR="1")
+    lines = re.sub("\x1b\\[[0-9;]*m", "", shown).splitlines()
+    assert code == 0 and max(map(len, lines)) <= 60 and "tokens fit" in " ".join(shown.split())
+    body = json.loads(ngt("env", "-v", "--json", NGT_MODEL=str(tmp_path)).stdout)
+    Draft202012Validator(build("env")).validate(body)
+    assert body["model"]["forms"][0]["tokens"] == 4096
+    own = json.loads(ngt("env", "-v", "--json").stdout)["model"]
+    assert own["name"] == "builtin" and own["dtype"] == "float32"  # as it is computed
+    assert "model" not in json.loads(ngt("env", "--json").stdout)
+    wrong = ngt("env", "-v", "-m", str(tmp_path / "nothing"))
+    assert wrong.returncode == 4 and b"no such folder" in wrong.stderr and not wrong.stdout
+
+
+@builtin
+def test_of_a_hubs_model_no_weights_are_read(tmp_path: Path) -> None:
+    files = files_of(BUILTIN_PATH)
+    with Hub({ID: {"main": {**files, **OTHERS}}}) as hub:
+        done = run(hub, tmp_path, "env", "-v", "-m", ID)
+        assert done.returncode == 0, done.stderr
+        got = hub.got()
+        assert "config.json" in got and not {WEIGHTS, *OTHERS} & {*got}
+        size = f"({len(files[WEIGHTS]) / 1e6:.0f} MB)"
+        assert f"download\tngt models pull {ID} {size}\n" in done.stdout
+        assert run(hub, tmp_path, "models", "pull", ID).returncode == 0
+        again = run(hub, tmp_path, "env", "-v", "-m", ID)
+        assert "models pull" not in again.stdout and f"model\t{ID}: 6.1" in again.stdout
+        assert run(hub, tmp_path, "env", "-m", "maker/Other").returncode == 4
