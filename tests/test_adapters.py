@@ -16,7 +16,7 @@ from test_int8 import WAY
 from ngtcli.decode.load import load_model
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.errors import ModelError
-from ngtcli.model_files import adapters, packages
+from ngtcli.model_files import adapters
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.model_files.quantized import identity, kept
@@ -193,7 +193,7 @@ def test_without_the_package_one_line_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = written(tmp_path / "adapter")
-    monkeypatch.setattr(packages, "find_spec", lambda _: None)
+    monkeypatch.setattr("ngtcli.model_files.scheme.find_spec", lambda _: None)
     with pytest.raises(ModelError, match="needs peft, which is not installed") as caught:
         find(folder)
     assert caught.value.hint == "pip install 'ngtcli[peft]'"

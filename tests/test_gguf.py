@@ -19,7 +19,6 @@ from ngtcli.decode.load import load_model
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.errors import ModelError
 from ngtcli.model_files import gguf as gguf_module
-from ngtcli.model_files import packages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, check_models, find
 from ngtcli.model_files.pretrained import load_config, load_tokenizer
 from ngtcli.model_files.quantized import kept
@@ -302,7 +301,7 @@ def test_without_the_package_one_line_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path / "a.gguf", tiny("llama"))
-    monkeypatch.setattr(packages, "find_spec", lambda _: None)
+    monkeypatch.setattr("ngtcli.model_files.scheme.find_spec", lambda _: None)
     with pytest.raises(ModelError, match="needs gguf, which is not installed") as caught:
         find(str(tmp_path / "a.gguf"))
     assert caught.value.hint == "pip install 'ngtcli[gguf]'"

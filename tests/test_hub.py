@@ -196,7 +196,7 @@ def test_every_command_tells_a_wrong_model_before_it_reads_documents(
 
 
 def test_what_cannot_be_an_id_asks_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ngtcli.model_files.checkpoint.ask", lambda name: pytest.fail(name))
+    monkeypatch.setattr("ngtcli.model_files.hub.ask", lambda name: pytest.fail(name))
     for name in ("a/b/c", "a--b", "a..b/c", "-a/b", "a/b.", "a/b.git", "Mödell", "a b", "x" * 97,
                  "@v1", "~/m", "./m", "/m", "a//b"):  # fmt: skip
         assert split_id(name) == ("", None), name

@@ -150,7 +150,7 @@ def test_a_model_in_the_cache_needs_no_network(
         asked.append(name)
         return Remote(name, None, "", files, {}) if name == "some/broken" else ModelError("offline")
 
-    monkeypatch.setattr("ngtcli.model_files.checkpoint.ask", ask)
+    monkeypatch.setattr("ngtcli.model_files.hub.ask", ask)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: folder)
     assert find("some/cached") == folder and not asked
     with monkeypatch.context() as m:  # another program has read it without its card

@@ -9,9 +9,7 @@ from test_loading import changed
 
 from ngtcli.decode.load import load_model
 from ngtcli.errors import ModelError
-from ngtcli.model_files import packages
-from ngtcli.model_files.packages import require_for_weights
-from ngtcli.model_files.scheme import scheme_of
+from ngtcli.model_files.scheme import require_for_weights, scheme_of
 
 METHODS = {
     "bitsandbytes": "bitsandbytes and accelerate",
@@ -28,7 +26,7 @@ METHODS = {
 def test_a_missing_package_is_named_with_the_command(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packages, "find_spec", lambda _: None)
+    monkeypatch.setattr("ngtcli.model_files.scheme.find_spec", lambda _: None)
     folder = changed(tmp_path / "model", quantization_config={"quant_method": method})
     assert scheme_of(folder).method == method
     are = "are" if " and " in METHODS[method] else "is"
@@ -46,7 +44,9 @@ def test_a_missing_package_is_named_with_the_command(
 def test_a_package_that_is_there_is_not_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packages, "find_spec", lambda name: name == "gptqmodel" or None)
+    monkeypatch.setattr(
+        "ngtcli.model_files.scheme.find_spec", lambda name: name == "gptqmodel" or None
+    )
     folder = changed(tmp_path / "model", quantization_config={"quant_method": "gptq"})
     with pytest.raises(ModelError, match="needs optimum, which is not installed"):
         require_for_weights("a", folder)

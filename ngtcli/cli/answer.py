@@ -59,8 +59,7 @@ def ask(
         typer.Option("--docs", "-d", help="File, folder, glob or -; give -d before each."),
     ] = None,
     show_passages: Annotated[
-        bool,
-        typer.Option("--show-passages", help="Show on stderr the passages that are read."),
+        bool, typer.Option("--show-passages", help="Show on stderr the passages that are read.")
     ] = False,
     *,
     given: AnswerFlags,

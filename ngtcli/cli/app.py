@@ -53,10 +53,7 @@ COMMANDS = {
     "presets": ("Presets: how a task is worded and set.", "about:presets_app"),
     "config": ("Settings and where they come from.", "about:config_app"),
     "models": ("Models on this machine.", "models:models_app"),
-    "help": (
-        "Show a page of the manual, or list the pages: ngt help documents",
-        "help:help_page",
-    ),
+    "help": ("Show a page of the manual, or list the pages: ngt help documents", "help:help_page"),
 }
 
 

@@ -180,10 +180,8 @@ def _num_drafts(given: BenchFlags, settings: Settings) -> list[int]:
         numbers = []
     most = int(SETTINGS["num_draft"].within[1])
     if not numbers or not all(1 <= number <= most for number in numbers):
-        raise UsageError(
-            f"--num-draft {given.num_draft}: not numbers from 1 to {most}",
-            "Give them as in --num-draft 16,32,64.",
-        )
+        what = f"--num-draft {given.num_draft}: not numbers from 1 to {most}"
+        raise UsageError(what, "Give them as in --num-draft 16,32,64.")
     return list(dict.fromkeys(numbers))
 
 

@@ -15,7 +15,7 @@ from ngtcli.cli.options import OF_OWN_ENGINE
 from ngtcli.config import SETTINGS, Setting, Settings
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import NEEDS, check_models, fetch
-from ngtcli.model_files.packages import require_for_weights
+from ngtcli.model_files.scheme import require_for_weights
 from ngtcli.prompt.chat import Chat, try_chat
 from ngtcli.prompt.thinking import switched
 

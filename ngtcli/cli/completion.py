@@ -14,7 +14,7 @@ Complete = Callable[[str], list[str]]
 _MOST = 2000  # entries of a folder that are looked at, some milliseconds; guess
 
 
-def _quietly(words: Callable[[str], Iterable[str]]) -> Complete:
+def quietly(words: Callable[[str], Iterable[str]]) -> Complete:
     """Offer what begins with what was typed, and nothing at all where that fails."""
 
     def offered(incomplete: str) -> list[str]:
@@ -36,7 +36,7 @@ def _models(incomplete: str) -> list[str]:
     """The built-in model, those in the hub's cache, and folders."""
     from ngtcli.model_files.hub import cached_ids
 
-    return ["builtin", *cached_ids(_MOST), *sorted(_folders(incomplete))]
+    return ["builtin", *cached_ids(), *sorted(_folders(incomplete))]
 
 
 def _backgrounds(_: str) -> list[str]:
@@ -46,16 +46,16 @@ def _backgrounds(_: str) -> list[str]:
     return list(dict.fromkeys([*SHIPPED, *(file.name for file in list_backgrounds())]))
 
 
-presets = _quietly(lambda _: preset_files())
-models = _quietly(_models)
+presets = quietly(lambda _: preset_files())
+models = quietly(_models)
 _OFFERED = {"methods": _methods, "models": _models, "backgrounds": _backgrounds}
 
 
 def of_setting(setting: Setting) -> Complete | None:
     """What completes the value of a setting's option; None where there is nothing to offer."""
     if setting.choices:
-        return _quietly(lambda _: setting.choices)
-    return _quietly(_OFFERED[setting.complete]) if setting.complete else None
+        return quietly(lambda _: setting.choices)
+    return quietly(_OFFERED[setting.complete]) if setting.complete else None
 
 
 def _folders(incomplete: str) -> Iterator[str]:

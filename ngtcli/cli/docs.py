@@ -14,13 +14,7 @@ from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, VerboseOption, resolve_without_preset, with_settings
 from ngtcli.cli.output import print_json, print_line, print_table
-from ngtcli.cli.reading import (
-    distinct,
-    read_documents,
-    standard_input,
-    tell_skipped,
-    tell_warnings,
-)
+from ngtcli.cli.reading import distinct, read_documents, standard_input, tell_skipped, tell_warnings
 from ngtcli.config import SETTINGS, settings_where
 from ngtcli.documents.content import About
 from ngtcli.documents.find import Skipped

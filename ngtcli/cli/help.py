@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import ngtcli
+from ngtcli.cli.completion import quietly
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import UsageError, nearest
@@ -19,13 +20,10 @@ def topics() -> dict[str, Path]:
     return {p.stem: p for p in sorted((Path(ngtcli.__file__).parent / "manual").glob("*.md"))}
 
 
-def _topics(incomplete: str) -> list[str]:
-    return [name for name in topics() if name.startswith(incomplete)]
-
-
 def help_page(
     topic: Annotated[
-        str, typer.Argument(help="A page, or a command.", autocompletion=_topics)
+        str,
+        typer.Argument(help="A page, or a command.", autocompletion=quietly(lambda _: topics())),
     ] = "",
 ) -> None:
     """Show a page of the manual, or list the pages: ngt help documents"""

@@ -21,7 +21,6 @@ from ngtcli.model_files.quantized import kept
 from ngtcli.system.progress import sized
 
 models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
-_MOST_NAMES = 2000  # models that a wrong name is compared with; guess
 Name = Annotated[
     str, typer.Argument(metavar="NAME[@REVISION]", help="A hub id.", autocompletion=models)
 ]
@@ -147,7 +146,7 @@ def models_rm(
     wholes = {os.path.realpath(folder) for folder in folders}
     weights = [one for one in kept() if os.path.realpath(one.folder) in wholes]
     if not chosen and not weights:
-        hint = nearest(name, cached_ids(_MOST_NAMES), "See ngt models list.")
+        hint = nearest(name, cached_ids(), "See ngt models list.")
         raise ModelError(f"{name}: nothing is kept of it", hint)
     size, files = sum(one.bytes for one in weights), {one.file for one in weights}
     plan = found.delete_revisions(*(r.commit_hash for r in chosen)) if chosen else None

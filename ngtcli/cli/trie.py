@@ -280,12 +280,11 @@ trie_app.add_typer(pool_app, name="pool")
 @pool_app.command("show")
 def pool_show(json: JsonOption = False) -> None:
     """List the pools: one a model."""
-    columns = ["model", "pieces", "tokens", "size"]
-    print_rows(list_pools(), json, columns, _pool_cells)
 
+    def cells(pool: PoolFile) -> list[object]:
+        return [pool.model, pool.answers, pool.tokens, f"{pool.bytes / 1e3:.0f} kB"]
 
-def _pool_cells(pool: PoolFile) -> list[object]:
-    return [pool.model, pool.answers, pool.tokens, f"{pool.bytes / 1e3:.0f} kB"]
+    print_rows(list_pools(), json, ["model", "pieces", "tokens", "size"], cells)
 
 
 @pool_app.command("clear")

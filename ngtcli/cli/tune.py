@@ -193,10 +193,8 @@ def _base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
     if not foreign or "method" in swept or method.split(":")[0] != "auto":
         return base, ""
     if origin != "default" and not origin.startswith("preset"):
-        raise UsageError(
-            f"auto does not read {foreign[0]} (method is auto from {origin})",
-            "Give --method trie, or sweep method as well.",
-        )
+        what = f"auto does not read {foreign[0]} (method is auto from {origin})"
+        raise UsageError(what, "Give --method trie, or sweep method as well.")
     base = replace(base, method="trie")
     if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
         base = replace(base, num_draft=Settings().num_draft)
@@ -271,10 +269,8 @@ _Dumper.add_representer(str, _text)
 def preset_path(name: str, force: bool) -> Path:
     """Where a preset of that name is written. Raises UsageError for a bad name or a taken one."""
     if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{name!r} is not a name for a preset",
-            "Use letters, digits, dots, dashes and underscores.",
-        )
+        what = f"{name!r} is not a name for a preset"
+        raise UsageError(what, "Use letters, digits, dots, dashes and underscores.")
     path = home("config") / "presets" / f"{name}.yaml"
     if path.exists() and not force:
         raise UsageError(

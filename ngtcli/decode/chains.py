@@ -51,8 +51,10 @@ class ChainRows(PlainRows):
             self._unread = []
         self.read_again = is_single and bool(self._unread)
         self._crops = self._way.kind == CROPS and self.length > 0
-        if self._crops:
-            self._record_past()
+        for cache in _caches(self._state) if self._crops else ():
+            if not cache.is_croppable:
+                raise NotImplementedError("a cache that cannot be cropped")
+            cache.activate_past_recording()  # what a crop after the pass needs
         self._before = None if is_single else _saved(self._state)
         try:
             scores = self.read([*self._unread, *ids], len(ids))
@@ -79,13 +81,6 @@ class ChainRows(PlainRows):
         else:  # a single token stays: it is read without a copy of the state
             self._unread = []
         self._before = None
-
-    def _record_past(self) -> None:
-        """Have the cache keep what a crop after the next pass needs."""
-        for cache in _caches(self._state):
-            if not cache.is_croppable:
-                raise NotImplementedError("a cache that cannot be cropped")
-            cache.activate_past_recording()
 
     def _restore(self) -> None:
         if self._before:

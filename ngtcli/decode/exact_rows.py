@@ -33,10 +33,7 @@ class ExactRows:
     """Decides for each answer. `costs` gives what passes cost as they were measured, or None."""
 
     def __init__(
-        self,
-        model: TargetModel,
-        costs: Callable[[], Costs | None],
-        progress: Callable[[str], None],
+        self, model: TargetModel, costs: Callable[[], Costs | None], progress: Callable[[str], None]
     ) -> None:
         self._model, self._costs, self._progress = model, costs, progress
         self._reasons: dict[tuple[PassRows, int, str], str] = {}  # by rows, places and attention

@@ -17,9 +17,8 @@ from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN, fetch
 from ngtcli.model_files.dtypes import name_of
-from ngtcli.model_files.packages import require_for_weights
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
-from ngtcli.model_files.scheme import Scheme, scheme_of
+from ngtcli.model_files.scheme import Scheme, require_for_weights, scheme_of
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.tokens.tokenizer import Tokenizer

@@ -20,12 +20,7 @@ from ngtcli.decode.plain import TREES, PlainRows, Way, accepted
 from ngtcli.decode.scores import rounds
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import DraftTree
-from ngtcli.model_files.pretrained import (
-    context_limit,
-    end_ids,
-    sliding_window,
-    unused_suggestions,
-)
+from ngtcli.model_files.pretrained import context_limit, end_ids, sliding_window, unused_suggestions
 from ngtcli.tokens.tokenizer import Tokenizer
 
 PREFILL_CHUNK = 1024

@@ -49,7 +49,5 @@ def _read(key: str, text: str, kind: type) -> Any:
 def check_range(name: str, value: float, low: float, high: float) -> None:
     """Raise UsageError unless `low <= value <= high`."""
     if not low <= value <= high:
-        raise UsageError(
-            f"{name} is {plain_number(value)}",
-            f"Give a value from {plain_number(low)} to {plain_number(high)}.",
-        )
+        what = f"{name} is {plain_number(value)}"
+        raise UsageError(what, f"Give a value from {plain_number(low)} to {plain_number(high)}.")

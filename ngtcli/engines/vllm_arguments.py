@@ -47,17 +47,13 @@ def check(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
     if not drafts(settings):
         return
     if settings.pipeline_parallel > 1:  # its runner V1, 0.32, has a drafter on the last rank alone
-        raise UsageError(
-            "vLLM does not take drafts for a pipeline (--pipeline-parallel)",
-            "Give --method none as well, or --tensor-parallel alone.",
-        )
+        what = "vLLM does not take drafts for a pipeline (--pipeline-parallel)"
+        raise UsageError(what, "Give --method none as well, or --tensor-parallel alone.")
     if settings.min_p > 0:
         raise UsageError("vLLM has no min_p with drafts", "Give --method none as well.")
     if environ.get(RUNNER, "").lower() in ("1", "true"):
-        raise UsageError(
-            f"{RUNNER} asks for vLLM's model runner V2, which takes drafts of no other program",
-            "Unset it, or give --method none.",
-        )
+        what = f"{RUNNER} asks for vLLM's model runner V2, which takes drafts of no other program"
+        raise UsageError(what, "Unset it, or give --method none.")
 
 
 def environment(settings: Settings) -> dict[str, str]:

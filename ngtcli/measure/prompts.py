@@ -244,10 +244,8 @@ def add_noise(
     UsageError where there are too few.
     """
     if any(item.message for item in items):
-        raise UsageError(
-            "--noise cannot be mixed into whole messages",
-            "Give prompts whose documents stand apart from the question.",
-        )
+        what = "--noise cannot be mixed into whole messages"
+        raise UsageError(what, "Give prompts whose documents stand apart from the question.")
     others = [(other, _passages(other)) for other in sources or items]
     return [_noisy(item, others, count, seed) for item in items]
 
@@ -273,10 +271,8 @@ def _noisy(item: Item, others: Sequence[tuple[Item, set[str]]], count: int, seed
     offered = dict.fromkeys(passage for d in unrelated for passage in passages(d))
     found = [p for p in offered if not any(p in d.text for d in item.documents)]
     if len(found) < count:
-        raise UsageError(
-            f"--noise {count}: only {len(found)} unrelated passages for {item.id}",
-            "Give fewer, or more prompts to take them from.",
-        )
+        what = f"--noise {count}: only {len(found)} unrelated passages for {item.id}"
+        raise UsageError(what, "Give fewer, or more prompts to take them from.")
     chance = random.Random(f"{seed} {item.id}")  # its own: the order of items decides nothing
     mixed = list(item.documents)
     for i, passage in enumerate(chance.sample(found, count), 1):

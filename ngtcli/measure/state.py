@@ -78,10 +78,8 @@ class State:
             if (head.get("version"), head.get("key")) != (VERSION, key):
                 of_ngt = head.get("version") != VERSION
                 other = "version of ngt" if of_ngt else "sweep, data, model or settings"
-                raise UsageError(
-                    f"{path}: from another {other}",
-                    "Name another with --state, or start again with --fresh.",
-                )
+                what = f"{path}: from another {other}"
+                raise UsageError(what, "Name another with --state, or start again with --fresh.")
             self._take_over(map(_object, lines[1:]))
             if not text.endswith("\n"):
                 with path.open("a", encoding="utf-8") as file:

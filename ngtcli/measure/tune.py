@@ -62,10 +62,8 @@ def read_costs(path: Path) -> tuple[CostCurve, str]:
     except FileNotFoundError as error:
         raise InputError(f"{path}: {reason_of(error)}", "Check the path.") from None
     except (DamagedFileError, ValueError) as error:
-        raise InputError(
-            f"{path}: not a cost curve ({error})",
-            'Write rows and seconds, as in {"1": 0.01, "32": 0.02}.',
-        ) from None
+        what = f"{path}: not a cost curve ({error})"
+        raise InputError(what, 'Write rows and seconds, as in {"1": 0.01, "32": 0.02}.') from None
 
 
 def check_replayable(grid: Grid) -> None:
@@ -73,17 +71,13 @@ def check_replayable(grid: Grid) -> None:
     known = settings_where(replayed=True)
     for name in grid.axes:
         if name not in known:
-            raise UsageError(
-                f"a recording cannot tell what {name} does",
-                f"Sweep {', '.join(known)}, or leave --replay out.",
-            )
+            what = f"a recording cannot tell what {name} does"
+            raise UsageError(what, f"Sweep {', '.join(known)}, or leave --replay out.")
     for cell in grid.cells:
         method = parse_method(cell.settings.method, DraftSettings())
         if method.entry.live:
-            raise UsageError(
-                f"a recording cannot measure {method.name}: it needs {method.entry.needs}",
-                "Leave --replay out to measure it on a model.",
-            )
+            what = f"a recording cannot measure {method.name}: it needs {method.entry.needs}"
+            raise UsageError(what, "Leave --replay out to measure it on a model.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.model_files.checkpoint import ADAPTER, WEIGHTS, find
-from ngtcli.model_files.packages import require
 from ngtcli.model_files.pretrained import read_object
-from ngtcli.model_files.scheme import scheme_of
+from ngtcli.model_files.scheme import require, scheme_of
 from ngtcli.model_files.stand_in import Source, stand_in
 
 _MENDED = "Mend base_model_name_or_path in its adapter_config.json."

@@ -8,26 +8,18 @@ read. What is downloaded is a folder before anything loads it.
 import difflib
 import json
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ngtcli.errors import ModelError, UsageError
-from ngtcli.model_files.hub import (
-    PREFERRED,
-    ask,
-    cached_folder,
-    cached_ids,
-    download,
-    split_id,
-    weight_files,
-)
+from ngtcli.model_files import hub
 from ngtcli.system.reading import read_bounded
 
+Notify = hub.Notify
 BUILTIN = "builtin"
 NEEDS = ("config", "weights", "tokenizer")
 BUILTIN_PATH = Path(__file__).parent.parent / "builtin" / "model"
-_MOST_NAMES = 2000  # models of the hub's cache that a name is compared with; guess
 ADAPTER = "adapter_config.json"
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*")
 _TOKENIZERS = (
@@ -70,21 +62,19 @@ def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
     if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
         _check_folder(name, path, needs)
         return os.path.realpath(path)  # what is found out of a model is stored by it
-    if os.path.exists(path):
-        raise ModelError(f"{name}: a file, not a folder with a model", _near(path) or HINT)
-    if path.suffix.lower() == ".gguf":
-        raise ModelError(f"{name}: no such file", _near(path) or HINT)
     if name.lower() == BUILTIN:
         raise ModelError(f"{name}: no such model", f"Did you mean {BUILTIN}?")
-    if not split_id(name)[0]:
-        raise ModelError(f"{name}: no such folder", _near(path) or HINT)
+    what = "no such file" if path.suffix.lower() == ".gguf" else ""
+    what = "a file, not a folder with a model" if os.path.exists(path) else what
+    if what or not hub.split_id(name)[0]:
+        raise ModelError(f"{name}: {what or 'no such folder'}", _near(path) or HINT)
     return _from_hub(name, needs)
 
 
 def fetch(
     name: str,
     needs: Collection[str] = NEEDS,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Notify = lambda _: None,
     plain: bool = False,
 ) -> str:
     """The folder of the model `name`; what it `needs` is downloaded where only the hub has it.
@@ -92,13 +82,13 @@ def fetch(
     `progress` gets passing lines. Raises as `find`, and ModelError for a download that breaks off.
     """
     found = find(name, needs, plain)
-    return found if os.path.isdir(found) else download(name, "weights" in needs, progress)
+    return found if os.path.isdir(found) else hub.download(name, "weights" in needs, progress)
 
 
-def pull(name: str, progress: Callable[[str], None]) -> str:
+def pull(name: str, progress: Notify) -> str:
     """The folder of the hub's model `name` as it is there now, downloaded. Raises as `fetch`."""
     _check_remote(name, NEEDS)
-    return download(name, True, progress)
+    return hub.download(name, True, progress)
 
 
 def check_models(model: str, draft_model: str = "", needs: Collection[str] = NEEDS) -> None:
@@ -125,11 +115,9 @@ def _check_template(folder: Path) -> None:
     try:
         Environment(extensions=["jinja2.ext.loopcontrols"]).parse(found)
     except TemplateSyntaxError as error:
-        told = str(error.message)
-        if "'generation'" in told:  # a tag of transformers' own
-            return
-        what = f"the chat template fails: {told} (line {error.lineno})"
-        raise ModelError(what, TEMPLATE_HINT) from None
+        if "'generation'" not in str(error.message):  # a tag of transformers' own
+            what = f"the chat template fails: {error.message} (line {error.lineno})"
+            raise ModelError(what, TEMPLATE_HINT) from None
     except RecursionError:
         raise ModelError("the chat template fails: nested too deeply", TEMPLATE_HINT) from None
 
@@ -171,7 +159,7 @@ def _check_folder(name: str, folder: Path, needs: Collection[str] = NEEDS) -> No
         names = []
     _check_names(name, names, needs)
     if "weights" in needs:
-        if lacking := sorted({*weight_files(folder, names)} - {*names}):
+        if lacking := sorted({*hub.weight_files(folder, names)} - {*names}):
             more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
             what = f"{name}: the folder has no {lacking[0]}{more}, which its index of weights names"
             raise ModelError(what, "Download them as well.")
@@ -182,7 +170,7 @@ def _check_names(
 ) -> None:
     """Raise ModelError if no file of a part in `needs` is among the `names` of a place's files."""
     in_folder = place == "the folder"
-    weights = WEIGHTS if in_folder else PREFERRED
+    weights = WEIGHTS if in_folder else hub.PREFERRED
     for part, files, what, hint in (
         ("config", ["config.json"], "config.json", HINT),
         ("weights", weights, "weights (model.safetensors)", "Download them as well."),
@@ -199,7 +187,7 @@ def _check_names(
 
 def _from_hub(name: str, needs: Collection[str]) -> str:
     """The folder of a hub id in the local cache, or else the id, if the hub has what is needed."""
-    folder, is_whole = cached_folder(name)
+    folder, is_whole = hub.cached_folder(name)
     if folder:
         try:
             _check_folder(name, Path(folder), needs)
@@ -207,7 +195,7 @@ def _from_hub(name: str, needs: Collection[str]) -> str:
             folder = ""
     if folder and is_whole:
         return folder
-    if folder and isinstance(ask(name), ModelError):
+    if folder and isinstance(hub.ask(name), ModelError):
         return folder  # another program has read it without some file, which cannot be had
     _check_remote(name, needs)
     return name
@@ -215,7 +203,7 @@ def _from_hub(name: str, needs: Collection[str]) -> str:
 
 def _check_remote(name: str, needs: Collection[str]) -> None:
     """Raise ModelError where the hub has no such model, or one that lacks a part in `needs`."""
-    remote = ask(name)
+    remote = hub.ask(name)
     if isinstance(remote, ModelError):
         raise ModelError(str(remote), remote.hint or _near_model(name) or HINT)
     _check_names(name, remote.sizes, needs, "its repository on the hub")
@@ -223,9 +211,8 @@ def _check_remote(name: str, needs: Collection[str]) -> None:
 
 def _near_model(name: str) -> str:
     """A hint with the most similar name of a model that is here; "" if there is none."""
-    known = [BUILTIN, *cached_ids(_MOST_NAMES)]
+    known = [BUILTIN, *hub.cached_ids()]
     by_name = {one.rpartition("/")[2].lower(): one for one in reversed(known)}
     by_name |= {one.lower(): one for one in known}
-    wanted = split_id(name)[0].lower()
-    close = difflib.get_close_matches(wanted, by_name, n=1, cutoff=0.7)
+    close = difflib.get_close_matches(hub.split_id(name)[0].lower(), by_name, n=1, cutoff=0.7)
     return f"Did you mean {by_name[close[0]]}?" if close else _near(Path(name))

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.packages import require
-from ngtcli.model_files.pretrained import loading, transformers_quiet
+from ngtcli.model_files.pretrained import transformers_quiet
+from ngtcli.model_files.scheme import require
 from ngtcli.model_files.stand_in import Source, stand_in
 
-_AGAIN = "Download it again."
 # Tokens that end a turn, beside those that the metadata has ids of: of llama.cpp's list in
 # llama-vocab.cpp those that end nothing else in another family.
 _ENDS = {
@@ -50,9 +49,7 @@ def unpacked(name: str, file: Path) -> str:
 
     Raises ModelError for a file that cannot be read, and without the package gguf.
     """
-    file = file.resolve()
-    with loading(name):
-        about = file.stat()
+    about = (file := file.resolve()).stat()
     of = (str(file), about.st_size, about.st_mtime_ns)
     return stand_in(name, of, lambda place: _unpack(name, file, place))
 
@@ -96,9 +93,8 @@ def _unpack(name: str, file: Path, place: Path) -> Source:
         if len(one.shape) > 1:
             sizes[GGMLQuantizationType(one.ggml_type).name] += prod(one.shape)
     kinds = [kind for kind, _ in sizes.most_common()]
-    dtype = {"F32": "float32", "F16": "float16"}.get(kinds[0], "bfloat16")
     config = _config(name, file, told, header)
-    config.dtype = dtype
+    config.dtype = dtype = {"F32": "float32", "F16": "float16"}.get(kinds[0], "bfloat16")
     (place / "config.json").write_text(config.to_json_string(), encoding="utf-8")
     ends = {told.get(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom")} - {None}
     ends |= _write_tokenizer(file, place)
@@ -115,9 +111,8 @@ def _write_tokenizer(file: Path, place: Path) -> set[int]:
     architecture, parts, told = get_gguf_tokenizer(str(file))
     backend, more = convert_gguf_tokenizer(architecture, parts)
     state = json.loads(backend.to_str())  # it may have an end token of GPT-2 that the file has not
-    state["added_tokens"] = [
-        one for one in state["added_tokens"] if one["id"] < len(parts["tokens"])
-    ]
+    added, count = state["added_tokens"], len(parts["tokens"])
+    state["added_tokens"] = [one for one in added if one["id"] < count]
     backend = type(backend).from_str(json.dumps(state))
     made = transformers_quiet().TokenizersBackend(tokenizer_object=backend, **told, **more)
     made.save_pretrained(place, save_jinja_files=False)
@@ -152,14 +147,13 @@ def _config(name: str, file: Path, told: Mapping[str, Any], header: Any) -> Any:
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
     if rope := getattr(config, "rope_parameters", None):
         rope = rope.get("full_attention", rope)
-        kind = told.get(f"{own}.rope.scaling.type")
+        scaling = f"{own}.rope.scaling"
+        kind, first = told.get(f"{scaling}.type"), told.get(f"{scaling}.original_context_length")
         more = {
             "rope_theta": told.get(f"{own}.rope.freq_base"),
             "rope_type": kind if kind in ("linear", "yarn") else None,
-            "factor": told.get(f"{own}.rope.scaling.factor"),
-            "original_max_position_embeddings": told.get(
-                f"{own}.rope.scaling.original_context_length"
-            ),
+            "factor": told.get(f"{scaling}.factor"),
+            "original_max_position_embeddings": first,
         }
         rope |= {key: value for key, value in more.items() if value}
         _add_factors(name, config, header)

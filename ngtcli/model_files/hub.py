@@ -35,6 +35,7 @@ _TEXTS = ["*.json", "*.jinja", "*.model", "*.txt", "*.vocab", "*.tiktoken", "REA
 _FOREIGN = ["[!0-9a]*/*"]
 _INDEX_BYTES = 100_000_000  # most of an index of weights; guess, the largest known have 10 MB
 _AT_ONCE = 4  # files that are downloaded together; guess
+_MOST_IDS = 2000  # that are offered, and that a name is compared with; guess
 _HUB_WAIT_S = 5.0  # for the hub's answer; guess
 _AGAIN = "Run it again: it goes on where it stopped."
 _ROOM = "Make room (ngt models list), or set HF_HOME to a folder on another disk."
@@ -65,9 +66,9 @@ def cache_folder() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
-def cached_ids(most: int) -> list[str]:
-    """The ids of models in the hub's cache, in order; of `most` of them at most."""
-    found = islice(cache_folder().glob("models--*"), most)
+def cached_ids() -> list[str]:
+    """The ids of models in the hub's cache, in order; of many models only some."""
+    found = islice(cache_folder().glob("models--*"), _MOST_IDS)
     return sorted(f.name.removeprefix("models--").replace("--", "/", 1) for f in found)
 
 
@@ -131,12 +132,9 @@ def ask(name: str) -> Remote | ModelError:
             url = huggingface_hub.hf_hub_url(repo, "config.json", revision=about.sha)
             huggingface_hub.get_hf_file_metadata(url)
         sizes = {name: file.size or 0 for name, file in files.items()}
-        hashes = {
-            name: file.lfs.sha256
-            for name, file in files.items()  # the largest the hub sends by its own protocol
-            if file.lfs and sizes[name] <= constants.MAX_HTTP_DOWNLOAD_SIZE
-            if re.fullmatch("[0-9a-f]{64}", file.lfs.sha256)
-        }
+        large = [f for f in files.values() if f.lfs and re.fullmatch("[0-9a-f]{64}", f.lfs.sha256)]
+        most = constants.MAX_HTTP_DOWNLOAD_SIZE  # larger ones the hub sends by its own protocol
+        hashes = {f.rfilename: f.lfs.sha256 for f in large if sizes[f.rfilename] <= most}
         return Remote(repo, revision, about.sha or "", sizes, hashes)
     except errors.OfflineModeIsEnabled:
         return ModelError(f"{name} is not in the local cache, and HF_HUB_OFFLINE is set")
@@ -201,8 +199,8 @@ def _read_all(remote: Remote, large: dict[str, str], storage: Path, progress: No
     if left > (free := shutil.disk_usage(blobs).free):
         what = f"{sized(left)} are to be downloaded, and {storage.parent} has {sized(free)} left"
         raise ModelError(f"{remote.repo}: {what}", _ROOM)
-    files = counted(len(sizes), "large file")
     if sizes:
+        files = counted(len(sizes), "large file")
         progress(f"Downloading {remote.repo}: {files}, {sized(left)} …")
     bar = ByteBar("Downloading", left + done, progress, done)
 

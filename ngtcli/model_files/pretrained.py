@@ -158,10 +158,8 @@ def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:
     """
     for key, *shapes in sorted(told["mismatched_keys"]):
         stored, wanted = ("×".join(map(str, shape)) or "()" for shape in shapes)
-        raise ModelError(
-            f"{name}: {key} has shape {stored} in the weights and {wanted} by config.json",
-            "The two are not of one model; download it again.",
-        )
+        what = f"{name}: {key} has shape {stored} in the weights and {wanted} by config.json"
+        raise ModelError(what, "The two are not of one model; download it again.")
     if missing := sorted(told["missing_keys"]):
         raise ModelError(
             f"{name}: the weights lack {_some(missing)}",

@@ -47,12 +47,10 @@ def identity(folder: str) -> dict[str, Any]:
     Raises OSError.
     """
     source, kinds = source_of(folder), (*WEIGHTS, "adapter_*", "config.json")
-    folder = source.file if source else folder
-    places = [place for place in (folder, source.base if source else "") if place]
-    files = sorted({p for place in places for one in kinds for p in Path(place).glob(one)})
-    if source and not source.base:
-        files = [Path(source.file)]
-    stats = [(path.name, path.stat()) for path in files]
+    folder, base = (source.file, source.base) if source else (folder, "")
+    places = map(Path, {folder, base or folder})
+    files = sorted({path for place in places for one in kinds for path in place.glob(one)})
+    stats = [(path.name, path.stat()) for path in files or [Path(folder)]]
     found = [[name, about.st_size, about.st_mtime_ns] for name, about in stats]
     return {"folder": os.path.realpath(folder), "files": found}
 

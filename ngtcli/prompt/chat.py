@@ -8,6 +8,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -121,13 +122,10 @@ def try_chat(tokenizer: Tokenizer, chat: Chat) -> Iterator[str]:
     whole = short_chat(tokenizer, chat) if tokenizer.has_chat_template else ""
     for argument in chat.arguments:
         others = tuple(other for other in chat.arguments if other is not argument)
-        try:
-            same = not whole or short_chat(tokenizer, replace(chat, arguments=others)) == whole
-        except ModelError:  # it is needed
-            same = False
-        if same:
-            key = argument.partition("=")[0]
-            yield f"--template-arg {key} changes nothing in the prompt of this model"
+        with suppress(ModelError):  # it is needed
+            if not whole or short_chat(tokenizer, replace(chat, arguments=others)) == whole:
+                key = argument.partition("=")[0]
+                yield f"--template-arg {key} changes nothing in the prompt of this model"
 
 
 def short_chat(tokenizer: Tokenizer, chat: Chat) -> str:
@@ -218,15 +216,11 @@ def _as_written(apply: Apply, frame: Frame, texts: Texts, chat: str) -> Texts:
         head, found, tail = shown[number].partition(own) if own else ("", True, shown[number])
         if found and (head + tail).replace("\\", "").strip():  # more than space and JSON's escapes
             raise failure
-    for write in (str, _in_json):
+    for write in (str, lambda text: json.dumps(text, ensure_ascii=False)[1:-1]):
         shown |= {n: write(text) for n, text in texts.items() if n >= _DOCUMENTS}
         if _filled(frame, shown)[0] == chat:
             return shown
     raise failure
-
-
-def _in_json(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _filled(frame: Frame, texts: Texts) -> tuple[str, list[Span]]:

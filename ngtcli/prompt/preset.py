@@ -145,15 +145,11 @@ def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
             "Use --overflow retrieve, which reads the passages that fit the question best.",
         )
     if task == "summarize" and settings.overflow == "retrieve":
-        raise UsageError(
-            "--overflow retrieve chooses passages by a question, and a summary has none",
-            "Use --overflow truncate to cut the documents.",
-        )
+        what = "--overflow retrieve chooses passages by a question, and a summary has none"
+        raise UsageError(what, "Use --overflow truncate to cut the documents.")
     if settings.overflow == "refine" and not preset.refine:
-        raise UsageError(
-            f"preset {preset.name} has no wording for --overflow refine",
-            "Put `refine:` in it, a template with {documents} and {summary}.",
-        )
+        what = f"preset {preset.name} has no wording for --overflow refine"
+        raise UsageError(what, "Put `refine:` in it, a template with {documents} and {summary}.")
     if settings.overflow == "auto":
         return replace(settings, overflow="retrieve" if task == "ask" else "split")
     return settings

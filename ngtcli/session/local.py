@@ -19,7 +19,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import rounds
 from ngtcli.decode.steps import Limits, settled
 from ngtcli.documents.load import Document
-from ngtcli.draft.drafter import Context, Drafter, Drafters, draft_settings
+from ngtcli.draft.drafter import Context, Drafter, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.errors import ModelError, NgtError, UsageError
@@ -136,10 +136,8 @@ class LocalSession(Session):
         name = self.settings.draft_model
         model = self._load(name, drafts=False)
         if model.tokenizer.fingerprint != self.model.tokenizer.fingerprint:
-            raise ModelError(
-                f"{name} has another tokenizer than {self.settings.model}",
-                "Name a draft model of the same family.",
-            )
+            what = f"{name} has another tokenizer than {self.settings.model}"
+            raise ModelError(what, "Name a draft model of the same family.")
         return model
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
@@ -159,10 +157,6 @@ class LocalSession(Session):
     def new_drafter(self, method: str) -> Drafter:
         """A drafter of the caller's own for `method`; it has learned nothing, its pool is empty."""
         return self._with_memory(self.parse_method(method), self.memory.empty_pool).build()
-
-    def new_drafters(self) -> Drafters[Any]:
-        """Drafters for several texts of one pass; they share the session's pool."""
-        return self._with_memory(self.parse_method(), lambda: self.memory.pool).build_many()
 
     def _with_memory(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> MethodSpec:
         """The method with costs, pool and background in its settings, if it reads them."""
@@ -235,7 +229,8 @@ class LocalSession(Session):
     def _together(
         self, prompts: Iterable[NumberedPrompt], size: int, session_of: Callable[[int], Self]
     ) -> Iterator[FinishedAnswer]:
-        batch = Batch(self.model, self.new_drafters(), size, self.reading)
+        drafters = self._with_memory(self.parse_method(), lambda: self.memory.pool).build_many()
+        batch = Batch(self.model, drafters, size, self.reading)
         source, more = iter(prompts), True
         try:
             while more or not batch.done:

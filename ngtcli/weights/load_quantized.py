@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -122,21 +121,15 @@ def _from_checkpoint(
         file = kept_file(about) if about == _about(path, way) else None
         told = {**about, "orders": orders, "unused": sorted(report["unexpected_keys"])}
         layers.fill(hf, weights.finish(file, told), dtype)
-        if file is not None:
-            _tell_if_large(file, warn)
+        with suppress(OSError):  # it could not be kept
+            if file is not None and (size := file.stat().st_size) > in_bounds.most > 0:
+                warn(
+                    f"the quantised weights take {size / 1e9:.1f} GB of the cache, more than"
+                    f" --cache-mb {in_bounds.most / 1e6:g}: no other model's stay beside them"
+                )
         return hf, report
     finally:
         weights.discard()
-
-
-def _tell_if_large(file: Path, warn: Notify) -> None:
-    """Say that a file is larger than its bound: it stays, but no other one does."""
-    with suppress(OSError):  # it could not be kept
-        if (size := file.stat().st_size) > in_bounds.most > 0:
-            warn(
-                f"the quantised weights take {size / 1e9:.1f} GB of the cache, more than --cache-mb"
-                f" {in_bounds.most / 1e6:g}: no other model's stay beside them"
-            )
 
 
 class WideEmbedding(nn.Module):

@@ -63,10 +63,8 @@ class Layers(Taken[Int8Place]):
                 if own in stored and other in stored:
                     place, other = replace(place, tied=None), own
                 elif self.way is None:
-                    raise ModelError(
-                        f"{own} has 4 bits and is the embedding, too",
-                        "Give --quantize int8, with which it is both.",
-                    )
+                    what = f"{own} has 4 bits and is the embedding, too"
+                    raise ModelError(what, "Give --quantize int8, with which it is both.")
             self.add(hf, place, own, other)
 
     def takes(self, place: Int8Place, weight: Tensor | StoredLayer) -> bool:

@@ -73,8 +73,14 @@ def parse_table(source: Source) -> Extracted:
     except csv.Error as error:
         raise Unreadable(f"a broken table ({error})", "Mend it first, or name it .txt.") from None
     writer = Writer()
-    if source.field:
-        _write_column(rows, source.field, writer)
+    if field := source.field:
+        names = [name.strip() for name in rows[0]] if rows else []
+        if field not in names:
+            shown = ", ".join(names)[:200]
+            raise Unreadable(f"no column {field[:80]!r}", f"Its columns: {shown}")
+        at = names.index(field)
+        for row in rows[1:]:
+            writer.add(row[at] if at < len(row) else "")
     else:
         writer.table([" ".join(cell.split()) for cell in row] for row in rows)
     return writer.extracted(name)
@@ -89,13 +95,3 @@ def between(text: str) -> str:
     lines = [line for line in text[:_SAMPLE].split("\n")[:50] if line]
     counts = {c: [line.count(c) for line in lines] for c in _BETWEEN}
     return max(_BETWEEN, key=lambda c: sum(n > 0 and n == counts[c][0] for n in counts[c]))
-
-
-def _write_column(rows: list[list[str]], field: str, writer: Writer) -> None:
-    names = [name.strip() for name in rows[0]] if rows else []
-    if field not in names:
-        shown = ", ".join(names)[:200]
-        raise Unreadable(f"no column {field[:80]!r}", f"Its columns: {shown}")
-    at = names.index(field)
-    for row in rows[1:]:
-        writer.add(row[at] if at < len(row) else "")

@@ -5,14 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import (
-    BACKGROUND,
-    PROMPT,
-    Candidates,
-    advance,
-    blend,
-    named,
-)
+from ngtcli.draft.auto.blend import BACKGROUND, PROMPT, Candidates, advance, blend, named
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.origins import DOCUMENT, ORIGINS
 from ngtcli.system.compiled import njit, unowned
