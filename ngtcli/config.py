@@ -35,6 +35,7 @@ KINDS = {
     tuple: "a list of strings",
 }
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
+_OF_ONE_DEVICE = ("device", "quantize", "compile", "exact")  # settings
 IN_PARTS = ("split", "refine")  # values of `overflow` that take documents part by part
 
 
@@ -308,6 +309,13 @@ class Settings:
     device: str = _loaded(
         "auto", "auto, cuda, mps or cpu.", choices=("auto", "cuda", "mps", "cpu"), engine="ngt"
     )
+    device_map: str = _loaded(
+        "none",
+        "none, or auto: layers are put on all GPUs, then in the host's memory, then on the disk. It"
+        " needs the extra accelerate.",
+        choices=("none", "auto"),
+        engine="ngt",
+    )
     dtype: str = _loaded(
         "auto",
         "auto, float32, bfloat16 or float16. auto is the checkpoint's own; on a CPU that is float32"
@@ -443,6 +451,10 @@ class Settings:
         if self.lp >= self.n:
             hint = "The prefix lp must be shorter than the window n."
             raise SettingError("lp", f"lp is {self.lp} and n is {self.n}", hint)
+        for name in _OF_ONE_DEVICE if self.device_map == "auto" else ():
+            if (value := getattr(self, name)) not in (SETTINGS[name].default, "off"):
+                what = f"device_map is auto and {name} is {shown(value)}"
+                raise SettingError("device_map", what, "That is for one device: leave one out.")
         if self.passage_overlap >= self.passage_tokens:
             what = f"{self.passage_overlap} and passage_tokens is {self.passage_tokens}"
             hint = "Passages must be longer than what they share."

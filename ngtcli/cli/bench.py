@@ -18,7 +18,7 @@ from ngtcli.cli.checks import (
     SHAPE,
     check_combination,
     check_session,
-    refuse_unquantized,
+    refuse_idle,
 )
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import (
@@ -116,7 +116,7 @@ def bench(context: typer.Context, given: BenchFlags, flags: dict[str, Any] | Non
     check_combination(context, BENCH, mode)
     resolved, preset = resolve(flags or {}, given.preset, "summarize")
     settings = resolved.settings
-    refuse_unquantized(flags or {}, settings)
+    refuse_idle(flags or {}, settings)
     outputs = given.output, given.html
     form = asked_form({"json": given.json, "markdown": given.markdown}, *outputs)
     options = _options(mode, given, flags or {}, settings)

@@ -48,6 +48,7 @@ BENCH = _table(
         **dict.fromkeys(("max_mb", "cache_mb"), _ALL),
         **dict.fromkeys(("files", "prompts", "model"), _MODEL),
         **dict.fromkeys(("docs", "noise", "draft_from", "exact"), _ANSWERS),
+        "device_map": _MODEL,
         **dict.fromkeys(("methods", "sweep_num_draft", "fresh"), _DRAFTS),
         **dict.fromkeys(("markdown", "html"), (*_DRAFTS, QUALITY)),
         **dict.fromkeys(("against", "rounds", "pool", "pool_documents", "calibrate"), _TIMED),
@@ -91,7 +92,8 @@ def check_session(settings: Settings, *, dry: bool = False) -> None:
         from ngtcli.system.machine import pick_device  # here: it loads torch
 
         pick_device(settings.device)
-    require_for_weights(settings.model, fetch(settings.model, ["config"]), settings.device)
+    folder = fetch(settings.model, ["config"])
+    require_for_weights(settings.model, folder, settings.device, settings.device_map)
     neutral = Settings()
     if (settings.method, settings.background) == (neutral.method, neutral.background):
         return
@@ -131,7 +133,7 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
         from ngtcli.engines.vllm_arguments import check
 
         check(settings)
-    refuse_unquantized(flags, settings)
+    refuse_idle(flags, settings)
     greedy = not settings.temperature and "temperature" not in flags
     for about in given:
         if greedy and about.sampled and flags[about.name] != about.default:
@@ -140,10 +142,13 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
     _refuse_drafting([about for about in given if about.method and flags[about.name]], settings)
 
 
-def refuse_unquantized(flags: Mapping[str, Any], settings: Settings) -> None:
-    """Raise UsageError for a flag that has no effect on a quantised model."""
+def refuse_idle(flags: Mapping[str, Any], settings: Settings) -> None:
+    """Raise UsageError for a flag that has no effect on a model that is quantised or placed."""
+    idle = {"--no-packed": flags.get("packed") is False}
+    if settings.device_map == "auto":
+        refuse_with("--device-map auto", idle, "Leave it out.")
     if settings.quantize != "none":
-        idle = {"--no-packed": flags.get("packed") is False, "--compile": flags.get("compile")}
+        idle["--compile"] = bool(flags.get("compile"))
         refuse_with(f"--quantize {settings.quantize}", idle, "Leave it out.")
 
 

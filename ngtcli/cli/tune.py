@@ -22,7 +22,7 @@ from ngtcli.cli.checks import (
     TUNE,
     check_combination,
     check_session,
-    refuse_unquantized,
+    refuse_idle,
 )
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import (
@@ -168,7 +168,7 @@ def read_plan(given: TuneFlags, flags: dict[str, Any]) -> Plan:
     if clash := next((name for name in axes if name in flags), None):
         raise UsageError(f"{clash} is both swept and given", f"Leave out --{clash}.")
     resolved, preset = resolve(flags, given.preset, "summarize")
-    refuse_unquantized(flags, resolved.settings)
+    refuse_idle(flags, resolved.settings)
     base, remark = _base(resolved, list(axes))
     cells = grid(axes, base)
     if texts and (given.prompts or given.replay):

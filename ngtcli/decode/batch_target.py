@@ -15,6 +15,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import rounds, same_scores
 from ngtcli.decode.steps import Stopwatch
 from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.weights.trials import SPREAD, places_of
 
 # Of the memory that is free, so much is for caches. Guess: the rest is for scores, prompts being
 # read and what else the machine does.
@@ -167,8 +168,8 @@ def why_not(model: TargetModel) -> str:
 
 
 def _why_not(model: TargetModel) -> str:
-    if model.tree_reason:
-        return model.tree_reason
+    if model.tree_reason or places_of(model.hf):
+        return model.tree_reason or SPREAD
     rope = getattr(model.config, "rope_parameters", None) or {}
     kinds = {rope.get("rope_type")} | {v.get("rope_type") for v in rope.values() if type(v) is dict}
     if kinds & _ROPE_OF_LENGTH:

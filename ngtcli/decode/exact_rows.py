@@ -12,6 +12,7 @@ from ngtcli.decode.scores import rounds
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.drafter import PassRows
 from ngtcli.errors import ModelError
+from ngtcli.weights.trials import places_of
 
 # With --exact auto, a pass over all rows may take this many times as long as one over a single row.
 # Guess: two measurements on a machine in use differ by more.
@@ -52,7 +53,7 @@ class ExactRows:
         exact and cannot be. A model that takes chains alone then decodes plainly, by single rows.
         """
         model, on_cpu = self._model, self._model.device.type == "cpu"
-        if wanted == "off" or model.plain_reason:
+        if wanted == "off" or model.plain_reason or places_of(model.hf):
             return None
         # Half precision that was chosen for being exact stays so, at the price of rows.
         is_chosen = model.dtype != torch.float32 and bool(model.dtype_reason)

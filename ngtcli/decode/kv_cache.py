@@ -39,8 +39,9 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         owner = self.owner
-        self.keys.index_copy_(2, owner.slots, key_states)
-        self.values.index_copy_(2, owner.slots, value_states)
+        slots = owner.slots.to(self.keys.device)  # layers may be on several
+        self.keys.index_copy_(2, slots, key_states)
+        self.values.index_copy_(2, slots, value_states)
         first = owner.first if self._narrow else 0
         if first == 0 and owner.end == owner.capacity:
             return self.keys, self.values
@@ -145,7 +146,8 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
             return
         read, written = (torch.tensor(p, device=self.slots.device) for p in (sources, to))
         for buffer in self.buffers():
-            buffer.index_copy_(2, written, buffer.index_select(2, read))
+            on = buffer.device
+            buffer.index_copy_(2, written.to(on), buffer.index_select(2, read.to(on)))
 
     def copy_from(self, other: "RollbackCache", start: int, to: int, length: int) -> None:
         """Copy `length` rows of a cache from place `start` on to the places from `to` on."""

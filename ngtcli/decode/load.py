@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -27,6 +28,7 @@ from ngtcli.weights.int4 import bits_of
 from ngtcli.weights.int8 import Way, choose_least, find_way
 from ngtcli.weights.load_quantized import load_quantized
 from ngtcli.weights.packed import to_pack
+from ngtcli.weights.trials import places_of
 
 Notify = Callable[[str], None]
 
@@ -62,7 +64,7 @@ class _Checkpoint:
 
     With a `way` its layers are quantised, by which 8-bit products are computed. `scheme`: that in
     which they are already, if it is computed here. Others are packed on a CPU, with `packed`, where
-    that pays; `drafts`: drafts will be verified.
+    that pays; `drafts`: drafts will be verified; `auto`: accelerate places them.
     """
 
     name: str
@@ -72,6 +74,7 @@ class _Checkpoint:
     scheme: Scheme
     packed: bool
     drafts: bool
+    auto: str | None
     warn: Notify
     progress: Notify
 
@@ -95,7 +98,8 @@ class _Checkpoint:
         config, bits = self.config(), self.scheme.bits if self.way is None else 8
         with loading(self.name), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
-            if line := memory_words(self.path, config, self.device, dtype, bits):
+            line = memory_words(self.path, config, self.device, dtype, bits)
+            if line and not self.auto:
                 self.warn(f"{self.name}: {line}")
             quantised = getattr(config, "quantization_config", None) is not None
             if stores_integers(self.path) and not quantised:
@@ -125,15 +129,24 @@ class _Checkpoint:
                     output_loading_info=True,
                     ignore_mismatched_sizes=True,
                     # Layers of other libraries cannot be moved later.
-                    device_map=self.device if self.device != "cpu" else None,
+                    device_map=self.auto or (self.device if self.device != "cpu" else None),
                 )
             else:
-                layers = pack(self.empty(dtype)) if self.device == "cpu" else None
-                hf, report = read_checkpoint(self.path, config, layers, dtype, self.progress)
+                layers = pack(self.empty(dtype)) if self.device == "cpu" and not self.auto else None
+                hf, report = read_checkpoint(
+                    self.path, config, layers, dtype, self.progress, device_map=self.auto
+                )
             check_weights(self.name, report, self.warn)
             if layers is not None:
                 layers.finish(hf)
-            return hf if bits or hf.device.type == self.device else hf.to(self.device).eval()
+            if hf.device.type == "meta":
+                what = f"{self.name}: no device has room for its embedding"
+                raise ModelError(what, "Free memory, or name a smaller model.")
+            if counts := Counter(on for _, on in places_of(hf)):
+                parts = ", ".join(f"{count} on {on}" for on, count in counts.items())
+                self.warn(f"{self.name}: of its parts {parts}")
+            stays = bits or self.auto or hf.device.type == self.device
+            return hf if stays else hf.to(self.device).eval()
 
 
 def prepared(
@@ -159,6 +172,7 @@ def load_model(
     drafts: bool = True,
     quantize: str = "none",
     num_draft: int | None = None,
+    device_map: str = "none",
     ready: Callable[[TargetModel], object] = lambda _: None,
 ) -> TargetModel:
     """Load a model by folder, hub id or "builtin"; it may be downloaded. Raises ModelError.
@@ -166,19 +180,23 @@ def load_model(
     `warn` is called for weights that the model does not use, tokens that it does not know and
     memory that does not suffice, `progress` for what takes long.
     With `packed` weights are packed on a CPU where that pays; `drafts`: drafts will be verified.
-    `quantize` is "none" or "int8", as the setting. With `num_draft` the "auto" dtype is exact with
+    `quantize` and `device_map` are as the settings. With `num_draft` the "auto" dtype is exact with
     drafts of so many nodes. `ready` is called with the model before that is found out.
     """
     device, warn = pick_device(device), cache(warn)  # each line once
     eight = int8_way(device) if quantize == "int8" else None
     path = fetch(name, progress=progress)
-    require_for_weights(name, path, device)
+    require_for_weights(name, path, device, device_map)
     scheme = scheme_of(path)
+    auto = None if device_map == "none" else device_map
     quantised = bool(scheme.method) and not (scheme.bits and device == "cpu")  # by a library
     scheme = Scheme() if quantised else scheme
     way = find_way() if scheme.bits == 8 else eight
+    if auto and (way is not None or scheme.bits):
+        what = f"{name}: --device-map auto places no integers that ngt computes itself"
+        raise ModelError(what, "Leave out --device-map.")
     tokenizer = load_tokenizer(name)
-    checkpoint = _Checkpoint(name, path, device, way, scheme, packed, drafts, warn, progress)
+    checkpoint = _Checkpoint(name, path, device, way, scheme, packed, drafts, auto, warn, progress)
 
     def load(dtype: Any, slow: Notify = lambda _: None) -> TargetModel:
         model = prepared(checkpoint.read(dtype, slow), tokenizer, name, progress)
@@ -186,7 +204,7 @@ def load_model(
         return model
 
     kind = "int8" if way is not None else "int4" if scheme.bits else ""
-    tries = (dtype, device) == ("auto", "cpu") and (packed or kind) and not quantised
+    tries = (dtype, device, auto) == ("auto", "cpu", None) and (packed or kind) and not quantised
     # What is said of the built-in model's answers was measured in float32.
     config = checkpoint.config() if tries and name != BUILTIN else None
     half = None if config is None else torch.bfloat16 if kind == "int4" else half_of(config)

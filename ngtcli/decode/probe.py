@@ -28,7 +28,7 @@ from ngtcli.errors import ModelError
 from ngtcli.model_files.pretrained import window_numbers
 from ngtcli.system.remembered import Remembered
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.trials import remembered
+from ngtcli.weights.trials import places_of, remembered
 
 NEW_TOKENS = 4  # enough for a path three deep, and a step whose cache holds two steps' rows
 # Families whose lossless drafting the tests prove, and whether they prove it for a sliding window,
@@ -104,7 +104,7 @@ def use_attention(
 def _use_way_found(model: TargetModel, progress: Callable[[str], None]) -> None:
     """Run a model in the way that probing finds, unless the tests cover it.
 
-    They do by its family, its kinds of layers and its windows.
+    They do by its family, its kinds of layers and its windows, on one device.
     """
 
     def probe() -> Way:
@@ -113,7 +113,7 @@ def _use_way_found(model: TargetModel, progress: Callable[[str], None]) -> None:
 
     slides = _PROVEN.get(model.config.model_type)
     windows = window_numbers(model.config) and not slides
-    if slides is None or windows or not _kinds(model) <= _KNOWN_KINDS:
+    if slides is None or windows or not _kinds(model) <= _KNOWN_KINDS or places_of(model.hf):
         model.use(remembered_way(model.hf).find(probe))
 
 

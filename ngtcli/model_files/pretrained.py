@@ -129,6 +129,7 @@ def transformers_quiet() -> Any:
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.get_logger("accelerate").setLevel("ERROR")
     return transformers
 
 
@@ -148,6 +149,8 @@ def loading(name: str) -> Iterator[None]:
             why = f"{kind[1] if kind else 'it'} is not a decoder: it does not generate text"
         elif "Weights only load failed" in why:
             why = "its weights are a pickle that could run code"
+        elif "offload_folder" in why:
+            why = "not all fits in memory, and its files do not have the rest as it is computed"
         raise ModelError(f"{name}: cannot be loaded ({why})", HINT) from error
 
 

@@ -128,11 +128,15 @@ def require(what: str, packages: Sequence[str], install: str = "") -> None:
         raise ModelError(f"{what} needs {needs}, which {are} not installed", hint)
 
 
-def require_for_weights(name: str, folder: str | Path, device: str = "cpu") -> None:
-    """Raise ModelError where a package is missing that reads the quantised weights in a folder.
+def require_for_weights(
+    name: str, folder: str | Path, device: str = "cpu", device_map: str = "none"
+) -> None:
+    """Raise ModelError where a package is missing that reads, or places, weights in a folder.
 
     None is needed for a scheme that is computed here on a CPU, for which "auto" may stand.
     """
+    if device_map == "auto":
+        require("--device-map auto", ["accelerate"], "'ngtcli[accelerate]'")
     scheme = scheme_of(folder)
     if not scheme.bits or device not in ("cpu", "auto"):
         why = f" ({scheme.reason})" if scheme.reason else ""

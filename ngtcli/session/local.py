@@ -39,6 +39,7 @@ from ngtcli.session.session import (
 from ngtcli.system import compiled
 from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.store import TrieReport, document_trie
+from ngtcli.weights.trials import SPREAD, places_of
 
 _MAY_DIFFER = (
     "in half precision and int8 an answer given with others may differ from its own run where"
@@ -122,12 +123,15 @@ class LocalSession(Session):
             self.status,
             packed=s.packed,
             quantize=s.quantize,
+            device_map=s.device_map,
             **more,
         )
 
     def _captured(self, model: TargetModel) -> TargetModel:
         """A model, its passes captured if the settings want it."""
-        if self.settings.capture or self.settings.compile:
+        if places_of(model.hf):
+            model.passes.reason = SPREAD
+        elif self.settings.capture or self.settings.compile:
             model.passes.switch_on(model.device, self.settings.compile, self.warn)
         return model
 

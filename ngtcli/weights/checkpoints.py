@@ -128,6 +128,7 @@ def read_checkpoint(
     dtype: torch.dtype | str | None = None,
     progress: Notify = lambda _: None,
     scheme: Scheme | None = None,
+    device_map: str | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """What `transformers` makes of a checkpoint, GGUF file or adapter, and its loading report.
 
@@ -135,14 +136,15 @@ def read_checkpoint(
     configuration, None for that of most weights. Weights of safetensors that are neither taken nor
     converted stay in the mapped files. `progress` gets lines with the bytes that were read. The
     `scheme` is that of a checkpoint whose layers are taken as they are; `config` has none then.
-    Raises ModelError where they cannot be.
+    With a `device_map`, as `transformers` takes one, no `layers` are taken; weights that lie on the
+    disk stay in the checkpoint's files. Raises ModelError where they cannot be.
     """
     empty, source = empty_model(config), source_of(path)
-    stored: Stored | None
+    is_part = type(empty.config) is not type(config)
+    stored: Stored | None = None
     if source and source.base:
         stored = _merged(source, config, dtype, progress)
-    else:
-        is_part = type(empty.config) is not type(config)
+    elif not device_map or source or is_part:
         stored = _opened(path, empty, progress, is_part)
     if scheme is not None:
         if stored is None:
@@ -150,11 +152,12 @@ def read_checkpoint(
             raise ModelError(f"{path}: its quantised weights are in no safetensors files", hint)
         stored = stored_layers(stored, scheme)
     told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    told["device_map"] = device_map
     hook = _Config(layers, stored or {})
     if layers is not None:
         told["quantization_config"] = hook
     try:
-        if stored is None:  # pickles, or an adapter
+        if stored is None:  # pickles, or what a device map places
             # Left unset, trust_remote_code would ask on stdout and read the answer from a document.
             told |= {"dtype": dtype or "auto", "trust_remote_code": False}
             found: tuple[Any, Any] = AutoModelForCausalLM.from_pretrained(path, **told)

@@ -13,6 +13,7 @@ import torch
 from ngtcli.system.remembered import Remembered
 
 Found = TypeVar("Found")
+SPREAD = "its layers are on several devices"
 
 
 def remembered(
@@ -26,9 +27,17 @@ def remembered(
     return Remembered(kind, device, (*what_matters(hf), *parts), found, **threads)
 
 
+def places_of(hf: Any) -> tuple[tuple[str, str], ...]:
+    """Parts of a model and the device of each, or "disk"; () where all are on one device."""
+    found = getattr(hf, "hf_device_map", None) or {}
+    if len(set(found.values())) < 2:
+        return ()
+    return tuple((part, f"GPU {on}" if type(on) is int else str(on)) for part, on in found.items())
+
+
 def what_matters(hf: Any) -> tuple[object, ...]:
-    """What each trial depends on: dtype, attention, class, configuration; how integers multiply."""
+    """What a trial depends on: dtype, attention, class, configuration, integers' ways, places."""
     attention = getattr(hf.config, "_attn_implementation", None)
     ways = {str(module.way) for module in hf.modules() if hasattr(module, "way")}
     about = hf.dtype, attention, type(hf).__name__, hf.config.to_json_string(use_diff=False)
-    return *about, *sorted(ways)
+    return *about, *sorted(ways), *places_of(hf)

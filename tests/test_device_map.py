@@ -1,0 +1,182 @@
+"""Models that accelerate places on several devices; here in the memory of a CPU and on the disk."""
+
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import HARBOUR, decode, generate, make_drafter, ngt
+from test_chains import family
+from test_families import build, target
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from ngtcli.config import Settings
+from ngtcli.decode.batch_target import why_not
+from ngtcli.decode.load import load_model
+from ngtcli.draft.drafter import DraftSettings
+from ngtcli.errors import ModelError, UsageError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.model_files.pretrained import loading
+from ngtcli.weights.checkpoints import read_checkpoint
+from ngtcli.weights.trials import SPREAD, places_of, what_matters
+
+needs_accelerate = pytest.mark.skipif(
+    find_spec("accelerate") is None, reason="the package accelerate is missing"
+)
+PROMPT = [5, 6, 7, 8, 9] * 6
+Place = Callable[..., None]
+
+
+@pytest.fixture
+def on_disk(monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Has "auto" put these modules on the disk, and all others in memory."""
+
+    def place(*names: str) -> None:
+        def found(hf: Any, *_: object) -> dict[str, str]:
+            return dict(parts("", hf))
+
+        def parts(name: str, module: Any) -> Iterator[tuple[str, str]]:
+            if name in names:
+                yield name, "disk"
+            elif name and not any(one.startswith(f"{name}.") for one in names):
+                yield name, "cpu"
+            else:
+                for own, child in module.named_children():
+                    yield from parts(f"{name}.{own}".lstrip("."), child)
+
+        monkeypatch.setattr("transformers.modeling_utils._get_device_map", found)
+
+    return place
+
+
+@needs_accelerate
+def test_what_fits_on_one_device_is_as_without() -> None:
+    told = list[str]()
+    model = load_model("builtin", "cpu", "float32", told.append, packed=False, device_map="auto")
+    alone = load_model("builtin", "cpu", "float32", packed=False)
+    assert (told, places_of(model.hf)) == ([], ())
+    assert what_matters(model.hf) == what_matters(alone.hf)
+    assert model.hf.state_dict().keys() == alone.hf.state_dict().keys()
+    for name, weight in alone.hf.state_dict().items():
+        assert torch.equal(model.hf.state_dict()[name], weight)
+
+
+@needs_accelerate
+def test_layers_on_the_disk_give_the_tokens_of_generate(on_disk: Place) -> None:
+    on_disk("model.layers.1", "model.layers.4")
+    told = list[str]()
+    model = load_model("builtin", "cpu", "auto", told.append, device_map="auto")
+    assert len(told) == 1 and told[0].endswith(", 2 on disk")
+    assert model.dtype == torch.float32 and model.hf.model.layers[4].mlp.up_proj.weight.is_meta
+    true = AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
+    drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), PROMPT, max_tokens=24)
+    assert drafted.output == generate(true, PROMPT, 24)[: len(drafted.output)]
+    assert len(drafted.output) > 2 and not model.tree_reason
+    assert why_not(model) == SPREAD
+    assert places_of(model.hf) == what_matters(model.hf)[-len(places_of(model.hf)) :]
+
+
+@needs_accelerate
+def test_what_memory_lacks_goes_to_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = {"cpu": 24_000_000, "disk": 10**9}  # bytes; the weights take 27 million
+    monkeypatch.setattr("transformers.integrations.accelerate.get_max_memory", lambda *_: room)
+    model = load_model("builtin", "cpu", "float32", device_map="auto")
+    assert {on for _, on in places_of(model.hf)} == {"cpu", "disk"}
+    true = AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
+    drafted = decode(model, make_drafter("prompt-lookup"), PROMPT, max_tokens=24)
+    assert drafted.output == generate(true, PROMPT, 24)[: len(drafted.output)]
+
+
+@needs_accelerate
+@pytest.mark.parametrize("sharded", [True, False])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "lfm2", "falcon_h1", "bloom"])
+def test_families_draft_as_far_as_the_probe_finds_it(
+    name: str, sharded: bool, tmp_path: Path, on_disk: Place
+) -> None:
+    true = build(family(name))
+    true.save_pretrained(tmp_path, max_shard_size="40KB" if sharded else "1GB")
+    layers = "transformer.h" if name == "bloom" else "model.layers"
+    on_disk(f"{layers}.1")
+    hf, report = read_checkpoint(
+        str(tmp_path), AutoConfig.from_pretrained(tmp_path), None, torch.float32, device_map="auto"
+    )
+    assert not any(report.values()) and places_of(hf)
+    model = target(hf, name)
+    alone = target(true, name)
+    assert (model.way.kind, bool(model.plain_reason)) == (alone.way.kind, False)
+    drafter = make_drafter("prompt-lookup")
+    for prompt in (PROMPT, [*range(3, 20), *range(3, 12)]):
+        assert decode(model, drafter, prompt, max_tokens=24).output == generate(true, prompt, 24)
+
+
+@needs_accelerate
+def test_what_is_computed_in_another_form_than_stored_does_not_stay_on_the_disk(
+    tmp_path: Path, on_disk: Place
+) -> None:
+    build(family("mixtral")).save_pretrained(tmp_path)
+    on_disk("model.layers.1")
+    with (
+        pytest.raises(ModelError, match="a: cannot be loaded .not all fits in memory"),
+        loading("a"),
+    ):
+        config = AutoConfig.from_pretrained(tmp_path)
+        read_checkpoint(str(tmp_path), config, None, torch.float32, device_map="auto")
+
+
+@needs_accelerate
+def test_a_command_says_where_the_parts_are(on_disk: Place) -> None:
+    on_disk("model.layers.2")
+    flags = ["summarize", HARBOUR, "--max-tokens", "24", "--dtype", "float32", "-v"]
+    done, alone = ngt(*flags, "--device-map", "auto"), ngt(*flags)
+    assert (done.returncode, done.stdout) == (0, alone.stdout), done.stderr
+    assert b"on cpu, 1 on disk" in done.stderr
+    assert f"not captured: {SPREAD}." in done.stderr.decode()
+
+
+@needs_accelerate
+def test_an_embedding_on_the_disk_is_one_line(on_disk: Place) -> None:
+    on_disk("model.embed_tokens")
+    with pytest.raises(ModelError, match="^builtin: "):
+        load_model("builtin", "cpu", device_map="auto")
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({"quantize": "int8"}, "quantize is 'int8'"),
+        ({"compile": True}, "compile is true"),
+        ({"device": "cpu"}, "device is 'cpu'"),
+        ({"exact": "on"}, "exact is 'on'"),
+    ],
+)
+def test_what_is_for_one_device_is_refused(given: dict[str, Any], shown: str) -> None:
+    with pytest.raises(UsageError, match=f"^device_map is auto and {shown}$"):
+        Settings(device_map="auto", **given)
+
+
+def test_flags_without_effect_and_integers_are_refused() -> None:
+    done = ngt("summarize", HARBOUR, "--device-map", "auto", "--no-packed")
+    assert (done.returncode, b"--no-packed does nothing with --dev" in done.stderr) == (2, True)
+    done = ngt("bench", "--replay", "x", "--shape", "y", "--device-map", "auto")
+    assert (done.returncode, b"--device-map does nothing with" in done.stderr) == (2, True)
+
+
+def test_a_missing_package_is_named_before_documents_are_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("ngtcli.model_files.scheme.find_spec", lambda _: None)
+    with pytest.raises(ModelError) as caught:
+        load_model("builtin", device_map="auto")
+    assert str(caught.value) == "--device-map auto needs accelerate, which is not installed"
+    assert caught.value.hint == "pip install 'ngtcli[accelerate]'"
+    done = ngt("summarize", str(tmp_path / "nowhere.txt"), "--device-map", "auto")
+    assert (done.returncode, b"nowhere" in done.stderr) == (4, False)
+
+
+def test_integers_of_our_own_layers_are_not_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ngtcli.decode.load.require_for_weights", lambda *_: None)
+    monkeypatch.setattr("ngtcli.decode.load.int8_way", lambda _: "any")
+    with pytest.raises(ModelError, match="places no integers that ngt computes itself"):
+        load_model("builtin", "cpu", quantize="int8", device_map="auto")
