@@ -369,7 +369,8 @@ def _let_go_of_file(hf: Any, packed: int) -> None:
 
     Each may keep a mapped file, which holds the packed ones as well, in memory.
     """
-    others = [one for one in hf.parameters() if not one.is_mkldnn]
+    every = hf.parameters()
+    others = [one for one in every if not one.is_mkldnn and one.is_floating_point()]
     if sum(one.nbytes for one in others) < packed:
         for one in others:
             one.data = one.data.clone()
