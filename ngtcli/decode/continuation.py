@@ -72,7 +72,7 @@ class Growing:
         self.finish_reason = self._reason(ends or self._text.stopped, repeats) or reason
         if self.finish_reason:
             thought, text = self._text.flush(thought, text)
-        return Token(token, text, origin, thought, self._text.strayed and not ends)
+        return Token(token, text, origin, thought)
 
     def _reason(self, ended: bool, repeats: bool) -> str:
         if ended:

@@ -104,11 +104,7 @@ class _Checkpoint:
                     "Name the checkpoint that they were made of.",
                 )
             pack = partial(
-                to_pack,
-                wanted=self.packed,
-                drafts=self.drafts,
-                warn=slow,
-                progress=self.progress,
+                to_pack, wanted=self.packed, drafts=self.drafts, warn=slow, progress=self.progress
             )
             layers = None
             if bits:

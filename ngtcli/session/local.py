@@ -17,7 +17,7 @@ from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import rounds
-from ngtcli.decode.steps import Limits, settled
+from ngtcli.decode.steps import Limits
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, Drafter, draft_settings
 from ngtcli.draft.pool import Pool
@@ -330,7 +330,7 @@ def _finished(session_of: Callable[[int], LocalSession], member: Member) -> Fini
     return FinishedAnswer(
         key,
         prompt,
-        settled(member.steps),
+        tuple(member.steps),
         text.finish_reason,
         text.statistics,
         member.policy,

@@ -10,15 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from ngtcli.config import Settings
-from ngtcli.decode.steps import (
-    InSteps,
-    Limits,
-    PassesReport,
-    Statistics,
-    Step,
-    Token,
-    settled,
-)
+from ngtcli.decode.steps import InSteps, Limits, PassesReport, Statistics, Step, Token
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Drafter, PassRows
 from ngtcli.draft.origins import PolicyReport
@@ -168,7 +160,7 @@ class Answer(InSteps):
         return FinishedAnswer(
             key,
             self.prompt,
-            settled(self.steps),
+            tuple(self.steps),
             self.finish_reason,
             run.statistics,
             self.policy,
