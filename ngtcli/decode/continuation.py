@@ -97,10 +97,8 @@ class Continuation(Growing):
         if not len(context.ids):
             raise ContextOverflowError("the prompt is empty", "Give some text.")
         if len(context.ids) >= model.context:
-            raise ContextOverflowError(
-                f"the prompt has {len(context.ids)} tokens, the model takes {model.context - 1}",
-                model.context_reason or "Shorten the prompt.",
-            )
+            what = f"the prompt has {len(context.ids)} tokens, the model takes {model.context - 1}"
+            raise ContextOverflowError(what, model.context_reason or "Shorten the prompt.")
         self._model, left = model, model.context - len(context.ids)
         self.sampler = Sampler(sampling, context.ids)
         self.ids = list(context.ids)

@@ -44,10 +44,8 @@ def pick_dtype(wanted: str, device: str) -> Any:
 def int8_way(device: str) -> Way:
     """How 8-bit products are computed here. Raises ModelError on another device than a CPU."""
     if device != "cpu":
-        raise ModelError(
-            f"--quantize int8 is for a CPU, and the device is {device}",
-            "Give --device cpu, or leave out --quantize int8.",
-        )
+        what = f"--quantize int8 is for a CPU, and the device is {device}"
+        raise ModelError(what, "Give --device cpu, or leave out --quantize int8.")
     return find_way()
 
 
@@ -99,10 +97,8 @@ class _Checkpoint:
                 self.warn(f"{self.name}: {line}")
             quantised = getattr(config, "quantization_config", None) is not None
             if stores_integers(self.path) and not quantised:
-                raise ModelError(
-                    f"{self.name}: its weights are integers, of which config.json says nothing",
-                    "Name the checkpoint that they were made of.",
-                )
+                what = f"{self.name}: its weights are integers, of which config.json says nothing"
+                raise ModelError(what, "Name the checkpoint that they were made of.")
             pack = partial(
                 to_pack, wanted=self.packed, drafts=self.drafts, warn=slow, progress=self.progress
             )

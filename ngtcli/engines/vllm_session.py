@@ -79,10 +79,8 @@ class VllmRun(Growing, InSteps):
     ) -> None:
         room = min(limits.most, model.context - len(ids))
         if room < 1:
-            raise ContextOverflowError(
-                f"the prompt has {len(ids)} tokens, vLLM takes {model.context - 1}",
-                "Shorten the prompt.",
-            )
+            what = f"the prompt has {len(ids)} tokens, vLLM takes {model.context - 1}"
+            raise ContextOverflowError(what, "Shorten the prompt.")
         self.model = model
         self.drafter = parse_method("none", DraftSettings()).build()  # vLLM's is in its process
         self.statistics = Statistics(prompt_tokens=len(ids))
