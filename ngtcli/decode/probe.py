@@ -322,9 +322,8 @@ def _references(model: TargetModel, length: int) -> Iterator[Reference]:
         yield Reference(prompt, tokens, scores, not rounds(hf))
     if not had:
         lines = str(failed).strip().splitlines() or [type(failed).__name__]
-        raise ModelError(
-            f"{name}: cannot be run ({lines[0]})", "Give a model that generates text."
-        ) from failed
+        what = f"{name}: cannot be run ({lines[0]})"
+        raise ModelError(what, "Give a model that generates text.") from failed
 
 
 def _check_causal(model: TargetModel, prompt: Sequence[int]) -> None:
