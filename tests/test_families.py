@@ -1,6 +1,6 @@
 """Many families, tiny and random: which take trees, which chains, which no drafts and why.
 
-All give the ids of `generate`.
+All give the ids of `generate`. `python tests/test_families.py` prints the types by what they take.
 """
 
 import random
@@ -54,6 +54,19 @@ _HALF = {
     **_WORDS, "d_model": 64, "decoder_layers": 2, "decoder_attention_heads": 4,
     "encoder_layers": 2, "encoder_attention_heads": 4, "decoder_ffn_dim": 96,
     "encoder_ffn_dim": 96, "max_position_embeddings": POSITIONS, "is_decoder": True,
+}  # fmt: skip
+_CHOSEN = {**_LATENT, **_EXPERTS, "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1,
+           "topk_group": 1, "first_k_dense_replace": 1}  # fmt: skip
+_BOTH = {"layer_types": ["linear_attention", "full_attention"]}
+_DELTA = {**_LLAMA, **_BOTH, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+          "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+          "shared_expert_intermediate_size": 32}  # fmt: skip
+_ZAMBA = {**_LLAMA, "num_key_value_heads": 4, "num_hidden_layers": 3, "mamba_d_state": 8,
+          "layers_block_type": ["linear_attention", "linear_attention", "hybrid"]}  # fmt: skip
+_INKLING = {
+    **_LLAMA, **_EXPERTS, "n_routed_experts": 4, "n_shared_experts": 1, "local_layer_ids": [0],
+    "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 16,
+    "sliding_window_size": WINDOW, "d_rel": 8, "unpadded_vocab_size": VOCABULARY,
 }  # fmt: skip
 _MAMBA = {"mamba_d_state": 8, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 1,
           "mamba_chunk_size": 16, "mamba_expand": 2}  # fmt: skip
@@ -159,18 +172,71 @@ FAMILIES = [
     Family("minimax", {**_LLAMA, **_EXPERTS, "block_size": 16, "num_hidden_layers": 3,
                        "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
            STARTS_ANEW, way=STEPS),
-    Family("qwen3_next", {**_LLAMA, **_EXPERTS, "linear_num_value_heads": 4,
-                          "linear_num_key_heads": 2, "linear_key_head_dim": 16,
-                          "linear_value_head_dim": 16, "shared_expert_intermediate_size": 32,
-                          "layer_types": ["linear_attention", "full_attention"]},
+    *(Family(k, {**_DELTA, **_EXPERTS}, KEEPS_STATE, way=RESTORES)
+      for k in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid")),
+    Family("kimi_linear", {**_CHOSEN, **_BOTH, "linear_head_dim": 16, "linear_num_heads": 4},
            KEEPS_STATE, way=RESTORES),
+    Family("bailing_hybrid", {**_CHOSEN, **_BOTH, "head_dim": 16, "num_mtp_layers": 0},
+           KEEPS_STATE, way=RESTORES),
+    Family("nemotron_h", {**_LLAMA, "num_hidden_layers": 3, "ssm_state_size": 8,
+                          "layers_block_type": ["linear_attention", "full_attention", "mlp"],
+                          "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 1,
+                          "chunk_size": 16}, KEEPS_STATE, way=RESTORES),
+    Family("zamba", _ZAMBA, KEEPS_STATE, way=RESTORES),
+    Family("zamba2", {**_ZAMBA, "n_mamba_heads": 8, "mamba_ngroups": 1, "chunk_size": 16,
+                      "num_mem_blocks": 1, "adapter_rank": 8}, KEEPS_STATE, way=RESTORES),
+    Family("zaya", {**_LLAMA, "num_experts": 4, "num_experts_per_tok": 1, "router_hidden_size": 16,
+                    "moe_intermediate_size": 32}, KEEPS_STATE, way=RESTORES),
+    *(Family(k, _INKLING, KEEPS_STATE, way=CROPS) for k in ("inkling_text", "inkling2_text")),
+    *(Family(k, {**_LLAMA, **_EXPERTS, "layer_types": ["conv", "full_attention"],
+                 "num_dense_layers": 1}, KEEPS_STATE, way=CROPS) for k in ("lfm2_moe", "lfm3")),
+    *(Family(k, _CHOSEN, CHOOSES_TOKENS, way=STEPS) for k in ("axk2", "glm_moe_dsa")),
+    Family("roformer", {**_ENCODER, "is_decoder": True}, NO_TREE_MASK, way=CROPS),
+    Family("mbart", _HALF, NO_TREE_MASK, way=CROPS),
     Family("recurrent_gemma", {**_LLAMA, "lru_width": 64, "attention_window_size": WINDOW,
                                "block_types": ["recurrent", "attention"]}, STARTS_ANEW, way=STEPS),
     Family("bert", {**_ENCODER, "is_decoder": False}, NO_DECODER, "encoder"),
     Family("cpmant", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 4,
                       "dim_head": 16, "dim_ff": 96, "num_hidden_layers": 2}, NO_DECODER),
 ]  # fmt: skip
-assert len({f.kind for f in FAMILIES}) >= 60
+# Of these only the way to run them is tested, in less time.
+OTHERS = [
+    *(Family(k, {**_LLAMA, **_EXPERTS, "sliding_window": WINDOW}) for k in (
+        "afmoe aria_text beam bitnet cohere2_moe cwm doge exaone_moe flex_olmo flint glm4_moe"
+        " gpt-sw3 gpt_neox_japanese granite_swa granitemoe_swa granitemoeshared hrm_text"
+        " hunyuan_v1_moe hy_v3 hyperclovax internlm3 iquestcoder jais2 jetmoe kolibri1 laguna"
+        " mellum mimo_v2_flash minimax_m2 minimax_m3_vl_text ministral ministral3"
+        " modernbert-decoder nanochat solar_open xglm"
+    ).split()),
+    *(Family(k, _CHOSEN) for k in "axk1 deepseek_v3 dots1 glm4_moe_lite youtu".split()),
+    *(Family(k, {**_ENCODER, "is_decoder": True})
+      for k in "bert-generation big_bird megatron-bert rembert roc_bert".split()),
+    Family("xmod", {**_ENCODER, "is_decoder": True, "languages": ["en"], "default_language": "en"}),
+    Family("whisper", _HALF),
+    Family("dbrx", {**_WORDS, "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": POSITIONS,
+                    "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
+                    "ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2}}),
+    Family("gemma3n_text", {**_LLAMA, "num_hidden_layers": 4, "num_kv_shared_layers": 2,
+                            "layer_types": ["sliding_attention", "full_attention"] * 2,
+                            "sliding_window": WINDOW, "vocab_size_per_layer_input": VOCABULARY,
+                            "hidden_size_per_layer_input": 8, "laurel_rank": 8,
+                            "activation_sparsity_pattern": [0.0] * 4,
+                            "intermediate_size": [96] * 4}),
+    Family("git", {**_LLAMA, "vision_config": {
+        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "image_size": 32}}),
+    Family("longcat_flash", {**_CHOSEN, "num_layers": 1, "ffn_hidden_size": 64, "moe_topk": 2,
+                             "expert_ffn_hidden_size": 32, "zero_expert_num": 2, "head_dim": 8}),
+    *(Family(k, _HALF, NO_TREE_MASK, way=CROPS)
+      for k in "marian mvp pegasus plbart blenderbot bigbird_pegasus trocr".split()),
+    *(Family(k, {**_LLAMA, **_EXPERTS}, CHOOSES_TOKENS, way=STEPS)
+      for k in ("deepseek_v4", "hy_v4")),
+    Family("xlstm", {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 4,
+                     "chunk_size": 16}, KEEPS_STATE, way=REREAD),
+    Family("xlm", {**_WORDS, "emb_dim": 64, "n_layers": 2, "n_heads": 4, "causal": True,
+                   "max_position_embeddings": POSITIONS}, NO_CACHE, way=REREAD),
+]  # fmt: skip
+assert len({f.kind for f in [*FAMILIES, *OTHERS]}) >= 150
 
 
 def build(family: Family) -> Any:
@@ -270,3 +336,27 @@ def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(family: F
         assert run.output == sampled
         accepted += run.statistics.accepted_tokens
     assert (accepted > 24) == drafts
+
+
+@pytest.mark.parametrize("family", OTHERS, ids=lambda f: f.name)
+def test_another_family_is_run_as_in_the_table(family: Family) -> None:
+    model = target(build(family), family.name)
+    assert (model.tree_reason, model.way.kind) == (family.reason, family.way)
+
+
+def table() -> str:
+    """Each way to run a model, how many types of models are run so, and which."""
+    titles = {TREES: "trees", CROPS: "chains, cropped", RESTORES: "chains, state restored",
+              STEPS: "none", REREAD: "none, read again", NO_DECODER: "no decoder"}  # fmt: skip
+    groups: dict[str, list[Family]] = {title: [] for title in titles.values()}
+    for family in sorted([*FAMILIES, *OTHERS], key=lambda f: f.name):
+        groups[titles[NO_DECODER if family.reason == NO_DECODER else family.way]].append(family)
+    lines = []
+    for title, group in groups.items():
+        count = sum(not family.label for family in group)
+        lines.append(f"| {title} | {count} | {', '.join(family.name for family in group)} |")
+    return "\n".join(["| drafts | types | which |", "|---|---|---|", *lines])
+
+
+if __name__ == "__main__":
+    print(table())

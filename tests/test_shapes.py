@@ -176,6 +176,21 @@ def test_acceptance_is_that_of_the_replay_without_passes(
             assert row["speedup"] == row["speedup_overall"] == 1.0
 
 
+def test_a_shape_whose_layers_keep_states_replays_chains(recording: Path, tmp_path: Path) -> None:
+    path = tmp_path / "states.json"
+    own = {"model_type": "mamba2", "state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 1}
+    path.write_text(
+        json.dumps({**own, "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2})
+    )
+    options = asked(str(path), ("none", "prompt-lookup"), num_drafts=(16,))
+    found = to_json(run_shape(recording, options, SETTINGS))
+    truth = to_json(run_replay(recording, options, SETTINGS, print, print))
+    of = "method", "task", "steps", "mean_acceptance_length"
+    rows = [[{key: row[key] for key in of} for row in made["rows"]] for made in (found, truth)]
+    assert all(row in rows[0] for row in rows[1]) and not found["notes"]
+    assert found["rows"][-1]["mean_acceptance_length"] > 1.5
+
+
 @pytest.mark.parametrize("method", ["none", "prompt-lookup", "trie"])
 def test_the_passes_are_real(method: str, recording: Path) -> None:
     """What the cache holds afterwards is what one pass over prompt and recorded answer gives."""

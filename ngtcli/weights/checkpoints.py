@@ -7,10 +7,12 @@ packed or in 8 bits, are taken one by one as they come, so that none is in memor
 import ctypes
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from mmap import PAGESIZE
 from pathlib import Path
@@ -37,10 +39,13 @@ from ngtcli.weights.stored import stored_layers
 Notify = Callable[[str], None]
 Stored = Mapping[str, Any]
 _METHOD = "ngt"
+_TEXT = re.compile(r"(model\.)?(language_model|text_model)\.")  # before names of a text part
+# The text part is no decoder (a prompt is attended to in both directions), or has other names.
+_WHOLE = ("paligemma", "qianfan_ocr")
 _SHOWN = 1e8  # bytes from which on a bar is shown; guess: fewer take less than a second
 _DONTNEED = 4  # MADV_DONTNEED of Linux
 _IN_USE = 4  # tensors that were read last: `transformers` converts so many at once
-_INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
+_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -137,7 +142,8 @@ def read_checkpoint(
     if source and source.base:
         stored = _merged(source, config, dtype, progress)
     else:
-        stored = _opened(path, empty, progress)
+        is_part = type(empty.config) is not type(config)
+        stored = _opened(path, empty, progress, is_part)
     if scheme is not None:
         if stored is None:
             hint = "Name a checkpoint that has them there."
@@ -185,9 +191,35 @@ def tell_source(hf: Any, path: str) -> None:
 
 
 def empty_model(config: Any, dtype: torch.dtype | None = None) -> Any:
-    """A model without values, in the dtype of its configuration or in another."""
+    """A model without values, in the dtype of its configuration or in another.
+
+    Of a model for images or sounds, too, it is the part for text.
+    """
+    told = {"dtype": dtype} if dtype else {}
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, **({"dtype": dtype} if dtype else {}))
+        return AutoModelForCausalLM.from_config(_of_text(config) or config, **told)
+
+
+def _of_text(config: Any) -> Any:
+    """The configuration of the part for text where `transformers` makes a decoder of it, or None.
+
+    Raises ModelError where there is such a part and it makes none.
+    """
+    text, known = config.get_text_config(), AutoModelForCausalLM._model_mapping
+    if text is config or config.is_encoder_decoder:
+        return None
+    if type(text) not in known and type(config) in known:
+        return None
+    if type(text) not in known or config.model_type in _WHOLE:
+        what = f"{config.model_type} is not for text alone, and its part for text"
+        raise ModelError(
+            f"{what} ({text.model_type}) is not one that transformers loads by itself",
+            "Name a model for text.",
+        )
+    text = deepcopy(text)
+    text.dtype = text.dtype or config.dtype
+    text.tie_word_embeddings = getattr(config, "tie_word_embeddings", text.tie_word_embeddings)
+    return text
 
 
 class _Reading:
@@ -242,8 +274,13 @@ def _let_go(tensor: Tensor) -> None:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _DONTNEED)
 
 
-def _opened(path: str, empty: Any = None, progress: Notify = lambda _: None) -> Stored | None:
-    """The tensors of a folder, or of a GGUF file for an empty model; None without safetensors."""
+def _opened(
+    path: str, empty: Any = None, progress: Notify = lambda _: None, is_part: bool = False
+) -> Stored | None:
+    """The tensors of a folder, or of a GGUF file for an empty model; None without safetensors.
+
+    With `is_part` those of the part for text.
+    """
     tensors: dict[str, Any] = {}
     if source := source_of(path):
         paths, tensors = [source.file], gguf_weights(source, empty)
@@ -252,8 +289,8 @@ def _opened(path: str, empty: Any = None, progress: Notify = lambda _: None) -> 
     else:
         folder = Path(path)
         try:
-            names = {_WHOLE}
-            if not (folder / _WHOLE).is_file():
+            names = {_SINGLE}
+            if not (folder / _SINGLE).is_file():
                 index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
                 names = set(index["weight_map"].values())
             paths = [str(folder / name) for name in sorted(names)]
@@ -263,7 +300,17 @@ def _opened(path: str, empty: Any = None, progress: Notify = lambda _: None) -> 
         for file in opened:
             tensors |= {name: file.get_slice(name) for name in file.offset_keys()}
     reading = _Reading(paths, progress)
-    return {name: _Stored(one, reading) for name, one in tensors.items()}
+    stored = {name: _Stored(one, reading) for name, one in tensors.items()}
+    return _text_of(stored) if is_part else stored
+
+
+def _text_of(stored: Stored) -> Stored:
+    """What is the text part's, by the names that it has there."""
+    ends = {name: found.end() for name in stored if (found := _TEXT.match(name))}
+    if not ends:
+        return stored
+    heads = {name: one for name, one in stored.items() if name.startswith("lm_head.")}
+    return {name[end:]: stored[name] for name, end in ends.items()} | heads
 
 
 def stores_integers(path: str) -> bool:
