@@ -122,8 +122,8 @@ def _kinds(model: TargetModel) -> set[str]:
 
 
 def remembered_way(hf: Any) -> Remembered[Way]:
-    """Where the way of a model is kept."""
-    return remembered("ways", hf, Way, threads=False)
+    """Where the way of a model is kept: for those reasons with which chains are tried."""
+    return remembered("ways", hf, Way, _CHAIN_REASONS, threads=False)
 
 
 def sizes(model: TargetModel) -> tuple[int, int]:
