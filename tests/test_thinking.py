@@ -269,12 +269,14 @@ class Closing(LogitsProcessor):
 
 def forced(output: Sequence[int], most: int) -> int | None:
     """The token that must follow, or None; counted anew from the first token on."""
-    part, thought, closed = THOUGHT, 0, 0
+    part, thought, closed, begun = THOUGHT, 0, 0, False
     for token in output:
         if closed or (part == THOUGHT and thought >= most):
             closed += 1
-        part = RANDOM.tokens.get(token, part)
-        thought += part == THOUGHT or token in RANDOM.tokens or bool(closed)
+        is_mark = token in RANDOM.tokens and not begun
+        part = RANDOM.tokens[token] if is_mark else part
+        thought += part == THOUGHT or is_mark or bool(closed)
+        begun |= part == ANSWER and not is_mark
         if closed == len(RANDOM.closing):
             closed, part = 0, ANSWER
     return RANDOM.closing[closed] if closed or (part == THOUGHT and thought >= most) else None
@@ -340,6 +342,7 @@ SAYS = {
     "harmony": f"<|channel|>analysis<|message|>{THOUGHTS}<|end|><|start|>assistant<|channel|>final"
     f"<|message|>{SENTENCE}",
 }
+QUOTES = "The tag <think> opens a thought, and </think> ends it. <think> again: nothing is lost."
 
 
 @pytest.fixture(scope="module")
@@ -349,6 +352,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "a.txt").write_text(f"{SENTENCE} The harbour is small.")
     for kind, says in SAYS.items():
         write_model(made / kind, kind, says, *asked(made))
+    write_model(made / "quotes", "qwen", QUOTES, *asked(made))
+    write_model(made / "both", "qwen", f"{SAYS['qwen']} {QUOTES}", *asked(made))
     endless = "<think>\n" + "So it is nine, or it is not. " * 40
     write_model(made / "endless", "qwen", endless, *asked(made))
     return made
@@ -404,6 +409,28 @@ def test_a_thought_that_is_shown_is_dim(folder: Path) -> None:
     assert dim.replace("\r\n", " ") == THOUGHTS
     plain, _ = in_terminal(*asked(folder, "qwen"), "--show-thinking", TERM="dumb")
     assert f"{THOUGHTS}\r\n\r\n{SENTENCE}\r\n" in plain
+
+
+def test_an_answer_may_quote_tags_and_comes_at_once_where_no_thought_is(folder: Path) -> None:
+    given = *asked(folder, "quotes"), "--method", "none"
+    for kind, thought, answer in (
+        ("quotes", None, QUOTES),
+        ("both", THOUGHTS, f"{SENTENCE} {QUOTES}"),
+    ):
+        found = json.loads(ngt(*asked(folder, kind), "--json").stdout)
+        assert (found["text"], found.get("thought")) == (answer, thought)
+    code = (
+        "import os, sys\nfrom ngtcli.decode.continuation import Continuation\n"
+        "emit = Continuation.emit\n"
+        "def ends(self, *a):\n"
+        "    if len(self.output) == 6: os._exit(7)\n"
+        "    return emit(self, *a)\n"
+        "Continuation.emit = ends\n"
+        f"sys.argv = ['ngt', *{given!r}]\n"
+        "from ngtcli.__main__ import main\nmain()\n"
+    )
+    out, _ = Warm(code=code).communicate(timeout=60)
+    assert out and QUOTES.startswith(out.decode())
 
 
 def test_files_and_pages_have_the_answer_and_the_thought_apart(

@@ -1,8 +1,8 @@
 """Thoughts of reasoning models: what sets them off from answers, and a stream of tokens split so.
 
 A model's chat template names the marks of its format. A mark that is a token of its own counts as
-that token alone, so that a thought can quote its name; one that is none counts as text, and begins
-a thought only at the start of an answer.
+that token alone, so that a thought can quote its name; one that is none counts as text. Tags in an
+answer that has begun are of its text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -205,7 +205,8 @@ class TextStream:
         self._out = {THOUGHT: "", ANSWER: ""}
         self._closed += token == self.forced
         following = self._tokens.get(token)
-        if following is None:
+        quoted = self._begun and self.answered and following in (THOUGHT, ANSWER)
+        if following is None or quoted:
             self._take(self._detokenizer.push(token))
         else:
             self._take(self._detokenizer.flush(), end=True)
