@@ -185,6 +185,8 @@ def test_what_is_known_of_it_sees_the_files_of_both(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("present")
 def test_the_tokenizer_is_the_adapters_where_it_has_one(tmp_path: Path) -> None:
     folder = written(tmp_path / "adapter")
+    (tmp_path / "adapter/.#notes").symlink_to("nowhere")  # as editors leave them
+    (tmp_path / "adapter/logs.json").mkdir()
     plain = load_tokenizer(str(BUILTIN_PATH))
     assert load_tokenizer(folder).fingerprint == plain.fingerprint
     (tmp_path / "adapter/chat_template.jinja").write_text("{{ messages[0].content }}!")

@@ -11,6 +11,7 @@ import transformers
 from helpers import make_hf
 from safetensors.torch import load_file, save_file
 from test_families import FAMILIES, NO_DECODER
+from tiny_models import pack_layers
 from torch import Tensor, nn
 
 from ngtcli.decode.load import load_model
@@ -21,7 +22,6 @@ from ngtcli.weights.packed import (
     PackedLinear,
     Trial,
     is_packed,
-    pack_layers,
     packed_copy,
     remembered_trial,
     to_pack,

@@ -5,7 +5,6 @@ packed or in 8 bits, are taken one by one as they come, so that none is in memor
 """
 
 import ctypes
-import json
 import os
 import re
 import sys
@@ -28,6 +27,7 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ngtcli.errors import ModelError
+from ngtcli.model_files.hub import weight_files
 from ngtcli.model_files.pretrained import check_weights
 from ngtcli.model_files.scheme import Scheme
 from ngtcli.model_files.stand_in import Source, source_of
@@ -45,7 +45,6 @@ _WHOLE = ("paligemma", "qianfan_ocr")
 _SHOWN = 1e8  # bytes from which on a bar is shown; guess: fewer take less than a second
 _DONTNEED = 4  # MADV_DONTNEED of Linux
 _IN_USE = 4  # tensors that were read last: `transformers` converts so many at once
-_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -88,11 +87,7 @@ class _Quantizer(HfQuantizer, ConversionOps):  # type: ignore[misc]
         return False
 
     def convert(
-        self,
-        input_dict: dict[str, Any],
-        full_layer_name: str = "",
-        missing_keys: set[str] | None = None,
-        **_: Any,
+        self, input_dict: dict[str, Any], full_layer_name: str, missing_keys: set[str], **_: Any
     ) -> dict[str, Tensor]:
         """Puts the layers of weights in their places; returns those that do not fit."""
         layers: Taken[Any] = self.quantization_config.layers
@@ -100,17 +95,14 @@ class _Quantizer(HfQuantizer, ConversionOps):  # type: ignore[misc]
         for key, value in input_dict.items():
             weight = value[0] if isinstance(value, list) else value
             name = key if key in places else full_layer_name
-            if name in layers.done:
-                if missing_keys is not None:
-                    missing_keys.discard(name)
-                continue  # a pickle has a tied weight under both names
+            if name in layers.done:  # a pickle has a tied weight under both names
+                missing_keys.discard(name)
+                continue
             if name not in places or not layers.takes(places[name], weight):
                 places.pop(name, None)  # a wrong shape is reported as any other's
                 rest[name] = weight
                 continue
-            for own in layers.names(name):
-                if missing_keys is not None:
-                    missing_keys.discard(own)
+            missing_keys.difference_update(layers.names(name))
             try:
                 layers.put(name, weight)
             except Exception as error:
@@ -151,6 +143,9 @@ def read_checkpoint(
             hint = "Name a checkpoint that has them there."
             raise ModelError(f"{path}: its quantised weights are in no safetensors files", hint)
         stored = stored_layers(stored, scheme)
+    elif stored and not source and any(map(_is_integer, stored.items())):
+        what = f"{path}: its weights are integers, of which config.json says nothing"
+        raise ModelError(what, "Name the checkpoint that they were made of.")
     told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     hook = _Config(layers, stored or {})
     if layers is not None:
@@ -294,16 +289,10 @@ def _opened(
     elif os.path.isfile(os.path.join(path, "adapter_config.json")):
         return None
     else:
-        folder = Path(path)
-        try:
-            names = {_SINGLE}
-            if not (folder / _SINGLE).is_file():
-                index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
-                names = set(index["weight_map"].values())
-            paths = [str(folder / name) for name in sorted(names)]
-            opened: list[Any] = [safe_open(path, "pt") for path in paths]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        paths = [os.path.join(path, name) for name in weight_files(Path(path), os.listdir(path))]
+        if not paths or not all(path.endswith(".safetensors") for path in paths):
             return None
+        opened: list[Any] = [safe_open(path, "pt") for path in paths]
         for file in opened:
             tensors |= {name: file.get_slice(name) for name in file.offset_keys()}
     reading = _Reading(paths, progress)
@@ -320,12 +309,9 @@ def _text_of(stored: Stored) -> Stored:
     return {name[end:]: stored[name] for name, end in ends.items()} | heads
 
 
-def stores_integers(path: str) -> bool:
-    """Whether weights in safetensors of a folder are integers of 8 bits; masks may be."""
-    stored = {} if source_of(path) else _opened(path) or {}
-    return any(
-        n.endswith("weight") and one.get_dtype() in ("I8", "U8") for n, one in stored.items()
-    )
+def _is_integer(named: tuple[str, Any]) -> bool:
+    """Whether a tensor by its name is a weight in integers of 8 bits; masks may be."""
+    return named[0].endswith("weight") and named[1].get_dtype() in ("I8", "U8")
 
 
 def _dtype(slices: Iterable[Any]) -> torch.dtype:
