@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.core_model_loading import ConversionOps
 from transformers.quantizers import HfQuantizer
@@ -66,7 +66,9 @@ class _Quantizer(HfQuantizer, ConversionOps):  # type: ignore[misc]
     """The hook of `transformers` that is called for each weight, and what it does with one."""
 
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
-        self.quantization_config.layers.find(model, self.quantization_config.stored)
+        stored, prefix = self.quantization_config.stored, model.base_model_prefix
+        whole = {f"{prefix}.{name}": one for name, one in stored.items()}  # some leave it out
+        self.quantization_config.layers.find(model, whole | stored)
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:
         self.remove_quantization_config(model)
@@ -170,12 +172,16 @@ def _merged(source: Source, config: Any, dtype: Any, progress: Notify) -> dict[s
 
     hf, report = read_checkpoint(source.base, config, dtype=dtype, progress=progress)
     check_weights(source.base, report, lambda _: None)
+    tied = hf.all_tied_weights_keys
+    for name in tied:  # else what is added to one were added to both
+        parent, _, own = name.rpartition(".")
+        setattr(hf.get_submodule(parent), own, nn.Parameter(hf.get_parameter(name).clone(), False))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("error", message="Found missing adapter keys")
-        hf = PeftModel.from_pretrained(hf, source.file).merge_and_unload()
-    tied = hf.all_tied_weights_keys
-    return {name: one for name, one in hf.state_dict().items() if name not in tied}
+        made = PeftModel.from_pretrained(hf, source.file).merge_and_unload().state_dict()
+    changed = {own for own, other in tied.items() if not torch.equal(made[own], made[other])}
+    return {name: one for name, one in made.items() if name not in tied or name in changed}
 
 
 def tell_source(hf: Any, path: str) -> None:
@@ -232,7 +238,8 @@ class _Reading:
     def read(self, one: Any) -> Tensor:
         """Read a tensor."""
         tensor: Tensor = one[...]
-        if not isinstance(one, GgufWeight):
+        # A mapped tensor is at the same place twice; pages of a copy would not come back.
+        if not isinstance(one, GgufWeight) and one[...].data_ptr() == tensor.data_ptr():
             self._last.append(tensor)
         if len(self._last) > _IN_USE:
             _let_go(self._last.pop(0))
