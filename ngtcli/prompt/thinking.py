@@ -70,7 +70,7 @@ class Thinking:
 
     @property
     def room(self) -> int:
-        """Tokens besides those of the answer; marks that open a thought are fewer than `closing`."""
+        """Tokens besides those of the answer; marks that open a thought are fewer than closing."""
         return 0 if self.settled else self.most + 2 * len(self.closing)
 
 
