@@ -39,9 +39,10 @@ class Hub:
     """The server; a context manager. `repos`: {id: {revision: {file: content}}}.
 
     `stops` has the byte of a file at which the connection breaks, `held` that at which it waits
-    for the hub's end. Large files are sent under another host's name, as by a hub that has
-    them elsewhere; `leaked` has those for which that host got the token. `log` has (method, file
-    or path, first byte).
+    for the hub's end, `sent` what is sent in the place of its content. Large files are sent under
+    another host's name, as by a hub that has them elsewhere; `leaked` has those for which that host
+    got the token. With a `status` nothing else is answered. `log` has (method, file or path, first
+    byte).
     """
 
     def __init__(self, repos: Mapping[str, Mapping[str, Mapping[str, bytes]]]) -> None:
@@ -49,6 +50,8 @@ class Hub:
         self.gated: set[str] = set()
         self.stops: dict[str, int] = {}
         self.held: dict[str, int] = {}
+        self.sent: dict[str, bytes] = {}
+        self.status = 0
         self.rate = 0.0  # bytes a second; 0: no bound
         self.log: list[tuple[str, str, int]] = []
         self.leaked: list[str] = []
@@ -109,6 +112,8 @@ class _Handler(BaseHTTPRequestHandler):
         first = int(asked[1]) if asked else 0
         name = found["file"] if found and found["what"] == "resolve" else None
         self.asked = (self.command, name or self.path, first)
+        if self.hub.status:
+            return self._fail(self.hub.status, "")
         if not found or found["repo"] not in self.hub.repos:
             return self._fail(404, "RepoNotFound")
         repo, what = found["repo"], found["what"]
@@ -162,6 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.leaked.append(name)
         self.send_response(206 if part else 200)
         self.send_header("ETag", f'"{etag(content)}"')
+        content = self.hub.sent.get(name, content)
         self.send_header("X-Repo-Commit", commit)
         self.send_header("Content-Length", str(len(content) - first))
         if part:

@@ -100,6 +100,32 @@ def test_it_is_peft_s_own_merge(tmp_path: Path) -> None:
 
 
 @needs_peft
+@pytest.mark.filterwarnings("ignore")  # of tied weights
+@pytest.mark.parametrize("kind", ["modules_to_save", "target_modules"])
+@pytest.mark.parametrize("names", [["lm_head"], ["embed_tokens"], ["lm_head", "embed_tokens"]])
+def test_a_weight_that_was_tied_is_its_own_where_an_adapter_changes_it(
+    kind: str, names: list[str], tmp_path: Path
+) -> None:
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    hf = transformers.AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
+    told: dict[str, Any] = {"target_modules": ["q_proj"], kind: names}
+    config = LoraConfig(task_type="CAUSAL_LM", r=R, **told)
+    config.base_model_name_or_path = str(BUILTIN_PATH)
+    true: PeftModel = get_peft_model(hf, config).eval()
+    torch.manual_seed(0)
+    for parameter in true.parameters():
+        if parameter.requires_grad:
+            parameter.data += torch.randn_like(parameter) / 50
+    true.save_pretrained(str(tmp_path))
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config.to_dict(), default=list))
+    found = load_model(str(tmp_path), "cpu", "float32", packed=False).hf
+    with torch.inference_mode():
+        ids = torch.arange(3, 40)[None]
+        torch.testing.assert_close(found(ids).logits, true(ids).logits, rtol=1e-3, atol=1e-3)
+
+
+@needs_peft
 @pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
 def test_int8_is_that_of_the_merged_checkpoint_and_is_kept_for_each_adapter(tmp_path: Path) -> None:
     assert WAY is not None
@@ -159,6 +185,8 @@ def test_what_is_known_of_it_sees_the_files_of_both(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("present")
 def test_the_tokenizer_is_the_adapters_where_it_has_one(tmp_path: Path) -> None:
     folder = written(tmp_path / "adapter")
+    (tmp_path / "adapter/.#notes").symlink_to("nowhere")  # as editors leave them
+    (tmp_path / "adapter/logs.json").mkdir()
     plain = load_tokenizer(str(BUILTIN_PATH))
     assert load_tokenizer(folder).fingerprint == plain.fingerprint
     (tmp_path / "adapter/chat_template.jinja").write_text("{{ messages[0].content }}!")

@@ -572,15 +572,19 @@ def test_without_costs_and_pool_each_sequence_drafts_as_it_does_alone(
 
 
 def drafted(batch: AutoDrafters, prompt: list[int], budget: int, pooled: bool = True) -> DraftTree:
-    """What a sequence that begins with `prompt` drafts."""
-    (tree,) = batch.propose_within([begun(batch, prompt, pooled=pooled)], [budget])
+    """What a sequence that begins with `prompt` drafts, without branches."""
+    (tree,) = batch.propose_within([begun(batch, prompt, (), pooled, True)], [budget])
     return tree
 
 
 def begun(
-    batch: AutoDrafters, prompt: Sequence[int], said: Sequence[int] = (), pooled: bool = True
+    batch: AutoDrafters,
+    prompt: Sequence[int],
+    said: Sequence[int] = (),
+    pooled: bool = True,
+    chains: bool = False,
 ) -> Auto:
-    drafter = batch.start(Context(prompt, vocabulary=5000), pooled)
+    drafter = batch.start(Context(prompt, vocabulary=5000, chains=chains), pooled)
     if said:
         batch.observe([drafter], [said])
     return drafter
@@ -594,14 +598,14 @@ def begun(
     ],
 )
 def test_with_one_child_drafts_are_chains(prompt: list[int], tokens: tuple[int, ...]) -> None:
-    tree = drafted(AutoDrafters(chains=True), prompt, len(tokens))
+    tree = drafted(AutoDrafters(), prompt, len(tokens))
     assert tree.tokens == tokens and tree.parents == tuple(range(-1, len(tree) - 1))
 
 
 def test_a_chain_is_searched_to_its_end_though_none_of_it_paid_before() -> None:
-    batch = AutoDrafters(costing(DEAR), chains=True)
+    batch = AutoDrafters(costing(DEAR))
     assert batch.policy is not None
-    drafter = begun(batch, [*range(40), 0, 1])
+    drafter = begun(batch, [*range(40), 0, 1], chains=True)
     assert len(batch.propose_within([drafter], [16])[0]) == 0
     batch.observe([drafter], [[2]])
     batch.policy.curve = CostCurve({1: 1.0, 64: 1.0})
@@ -696,13 +700,13 @@ def test_the_best_number_of_nodes_of_all_sequences_is_that_of_trying_all(
 
 
 def test_answers_reach_later_sequences_through_the_pool() -> None:
-    batch = AutoDrafters(DraftSettings(pool=Pool(100)), chains=True)
+    batch = AutoDrafters(DraftSettings(pool=Pool(100)))
     batch.finish(begun(batch, [7], [20, 21, 22, 23, 24]))
     assert drafted(batch, [8, 20, 21], 3).tokens[:1] == (22,)
 
 
 def test_a_sequence_without_a_part_in_the_pool_neither_gives_nor_takes() -> None:
-    batch = AutoDrafters(DraftSettings(pool=Pool(100)), chains=True)
+    batch = AutoDrafters(DraftSettings(pool=Pool(100)))
     batch.finish(begun(batch, [7], [20, 21, 22, 23, 24], pooled=False))
     assert drafted(batch, [8, 20, 21], 3).tokens[:1] != (22,)
     batch.finish(begun(batch, [8], [30, 31, 32, 33, 34]))
@@ -711,8 +715,8 @@ def test_a_sequence_without_a_part_in_the_pool_neither_gives_nor_takes() -> None
 
 def test_sequences_go_on_and_texts_stay_when_the_pool_is_counted_again() -> None:
     text = np.arange(40, 50, dtype=np.int32)
-    batch = AutoDrafters(DraftSettings(pool=Pool(20)), chains=True, texts=[text])
-    going_on = begun(batch, [1, 2, 3])
+    batch = AutoDrafters(DraftSettings(pool=Pool(20)), texts=[text])
+    going_on = begun(batch, [1, 2, 3], chains=True)
     for start in range(100, 400, 10):
         batch.finish(begun(batch, [7], range(start, start + 10)))
         batch.observe([going_on], [[1, 2, 3]])
@@ -722,6 +726,6 @@ def test_sequences_go_on_and_texts_stay_when_the_pool_is_counted_again() -> None
 
 
 def test_a_sequence_without_room_drafts_nothing() -> None:
-    batch = AutoDrafters(chains=True)
+    batch = AutoDrafters()
     drafters = [begun(batch, [1, 2, 1, 2, 1]) for _ in range(2)]
     assert [len(tree) for tree in batch.propose_within(drafters, [0, 2])] == [0, 2]

@@ -180,6 +180,12 @@ def test_one_of_several_templates_is_chosen_by_its_name() -> None:
     assert rag == "rag\n" + built(templates, Chat()).text == built("rag\n" + CHATML, Chat()).text
 
 
+def test_documents_are_numbered_for_the_template_that_asks_for_it() -> None:
+    templates = {"default": NUMBERED, "rag": LISTED}
+    chat = Chat(template="rag", documents=True)
+    assert built(templates, chat).text == built(LISTED, Chat(documents=True)).text
+
+
 def test_arguments_reach_the_template_and_those_without_effect_are_told() -> None:
     on, off = (Chat(arguments=(f"enable_thinking={value}",)) for value in ("true", "false"))
     assert built(THINKS, on).text == built(THINKS, off).text.removesuffix("</think>")

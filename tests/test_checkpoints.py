@@ -11,7 +11,8 @@ import transformers
 from helpers import make_hf
 from safetensors.torch import load_file, save_file
 from test_families import FAMILIES, NO_DECODER
-from torch import nn
+from tiny_models import pack_layers
+from torch import Tensor, nn
 
 from ngtcli.decode.load import load_model
 from ngtcli.weights import checkpoints
@@ -21,7 +22,6 @@ from ngtcli.weights.packed import (
     PackedLinear,
     Trial,
     is_packed,
-    pack_layers,
     packed_copy,
     remembered_trial,
     to_pack,
@@ -110,13 +110,15 @@ def test_every_family_is_read_as_by_the_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("equal", [True, False])
+@pytest.mark.parametrize("prefix", ["model.", ""])
 def test_a_head_is_tied_where_both_weights_are_stored_and_equal(
-    equal: bool, tmp_path: Path
+    equal: bool, prefix: str, tmp_path: Path
 ) -> None:
     make_hf("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
     tensors = load_file(file)
     own = tensors["model.embed_tokens.weight"]
+    tensors = {prefix + name.removeprefix("model."): one for name, one in tensors.items()}
     tensors["lm_head.weight"] = own.clone() if equal else own + 1
     save_file(tensors, file, {"format": "pt"})
     true = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=F32)
@@ -209,6 +211,20 @@ def test_pages_of_weights_that_were_copied_are_let_go_of_and_come_back(
         checkpoints._let_go(one)
     assert 0 <= resident() < source.nbytes / 10
     assert torch.equal(torch.stack(read), source) and resident() > source.nbytes / 2
+
+
+def test_weights_that_a_file_gives_as_copies_stay() -> None:
+    source = torch.randn(2 * checkpoints._IN_USE, 64, 1024)
+
+    class Copied:
+        def __init__(self, one: Tensor) -> None:
+            self._one = one
+
+        def __getitem__(self, _: object) -> Tensor:
+            return self._one.clone()
+
+    reading = checkpoints._Reading([], print)
+    assert torch.equal(torch.stack([reading.read(Copied(one)) for one in source]), source)
 
 
 def test_bytes_are_told_while_a_large_checkpoint_is_read(

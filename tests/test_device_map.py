@@ -1,5 +1,6 @@
 """Models that accelerate places on several devices; here in the memory of a CPU and on the disk."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import HARBOUR, decode, generate, make_drafter, ngt
+from safetensors.torch import load_file, save_file
 from test_chains import family
 from test_families import build, target
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -133,6 +135,16 @@ def test_a_command_says_where_the_parts_are(on_disk: Place) -> None:
     assert (done.returncode, done.stdout) == (0, alone.stdout), done.stderr
     assert b"on cpu, 1 on disk" in done.stderr
     assert f"not captured: {SPREAD}." in done.stderr.decode()
+
+
+@needs_accelerate
+def test_integers_without_a_scheme_are_refused(tmp_path: Path) -> None:
+    shutil.copytree(BUILTIN_PATH, tmp_path, dirs_exist_ok=True)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.layers.0.mlp.up_proj.weight"] = torch.zeros(704, 256, dtype=torch.int8)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match="its weights are integers"):
+        load_model(str(tmp_path), "cpu", device_map="auto")
 
 
 @needs_accelerate

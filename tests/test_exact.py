@@ -14,6 +14,7 @@ from helpers import CONTEXT, FakeBackend, check_tree, make_drafter, make_hf, ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from tiny_models import pack_layers
 from torch import nn
 
 from ngtcli.cli.schema import build
@@ -38,7 +39,6 @@ from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.thinking import ANSWER, THOUGHT, Thinking
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.packed import pack_layers
 from ngtcli.weights.places import packable
 from tests.tools import exactness
 

@@ -12,6 +12,7 @@ from helpers import FakeBackend, make_drafter, make_hf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_exact import SAMPLINGS, Guessing, rounded, run
+from tiny_models import pack_layers
 from torch import nn
 
 from ngtcli.config import Settings
@@ -26,7 +27,6 @@ from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import chain
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.packed import pack_layers
 from ngtcli.weights.places import packable
 
 # Rows of whole vectors: others are found at once, which the first tests leave out.

@@ -248,8 +248,10 @@ def test_a_changed_file_is_read_anew_and_a_lost_part_made_again(tmp_path: Path) 
     path = tmp_path / "a.gguf"
     written(path, tiny("llama"))
     first = find(str(path))
-    (Path(first) / "tokenizer.json").unlink()
-    assert find(str(path)) == first and (Path(first) / "tokenizer.json").is_file()
+    part = Path(first) / "tokenizer.json"
+    for harm in (part.unlink, lambda: part.write_bytes(b"")):  # removed; of a disk that failed
+        harm()
+        assert find(str(path)) == first and part.stat().st_size > 1000
     assert source_of(first) and source_of(tmp_path) is None
     written(path, tiny("qwen2"))
     os.utime(path, ns=(1, 1))
@@ -265,6 +267,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     cases = (
         (whole[:-1000], "ends early, after [0-9,]+ of [0-9,]+ bytes"),
         (whole[:100], "damaged or ends early"),
+        (whole[:32] + b"\xff" + whole[33:], "damaged or ends early"),
         (b"GGUX" + whole[4:], "cannot be loaded .*magic"),
         (b"", "cannot be loaded"),
         (foreign, "files of the architecture lorem are not read"),
@@ -276,7 +279,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
             load_model(str(broken), "cpu")
         assert caught.value.exit_code == 4 and caught.value.hint
     assert "gemma3, " in caught.value.hint and "t5" not in caught.value.hint
-    with pytest.raises(ModelError, match="6 GGUF files: 0.gguf, 1.gguf") as caught:
+    with pytest.raises(ModelError, match="7 GGUF files: 0.gguf, 1.gguf") as caught:
         find(str(tmp_path))
     assert caught.value.hint == f"Name one of them: -m {tmp_path / '0.gguf'}"
     with pytest.raises(ModelError, match="no such file") as caught:

@@ -4,9 +4,11 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from helpers import HARBOUR, NGT, ngt
 from hub_server import Hub, files_of
 
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
-from ngtcli.model_files.hub import split_id
+from ngtcli.model_files.hub import be_quiet, split_id
 from ngtcli.system.progress import ByteBar
 
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -153,6 +155,18 @@ def test_a_download_goes_on_after_ctrl_c(
     assert [f for m, n, f in hub.log if (m, n) == ("GET", WEIGHTS)] == [CHUNK, 0][: 1 + damaged]
 
 
+@pytest.mark.parametrize("more", [0, 5000])
+def test_a_file_that_is_not_the_hub_s_is_not_kept(
+    hub: Hub, files: dict[str, bytes], tmp_path: Path, more: int
+) -> None:
+    hub.sent = {WEIGHTS: bytes(len(files[WEIGHTS]) + more)}  # a proxy's page, or a damaged mirror
+    done = run(hub, tmp_path, "models", "pull", ID)
+    assert done.returncode == 4 and "not what the hub says" in done.stderr
+    hub.sent = {}
+    done = run(hub, tmp_path, "models", "pull", ID)
+    assert done.returncode == 0 and held(done.stdout.strip(), files), done.stderr
+
+
 def test_what_the_hub_cannot_give_is_told_before_documents_are_read(
     hub: Hub, tmp_path: Path
 ) -> None:
@@ -175,6 +189,9 @@ def test_what_the_hub_cannot_give_is_told_before_documents_are_read(
     away = run(hub, tmp_path, "ask", "-d", "nowhere.txt", "Who?", "-m", "some/other",
                HF_ENDPOINT="http://127.0.0.1:9")  # fmt: skip
     assert away.returncode == 4 and "cannot be reached (ConnectError, http://127" in away.stderr
+    hub.status = 401
+    told = run(hub, tmp_path, "models", "pull", "some/other", HF_TOKEN="hf_expired").stderr
+    assert f"{hub.url} answers 401" in told and "hf auth login" in told
 
 
 COMMANDS = (
@@ -198,7 +215,7 @@ def test_every_command_tells_a_wrong_model_before_it_reads_documents(
 def test_what_cannot_be_an_id_asks_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ngtcli.model_files.hub.ask", lambda name: pytest.fail(name))
     for name in ("a/b/c", "a--b", "a..b/c", "-a/b", "a/b.", "a/b.git", "Mödell", "a b", "x" * 97,
-                 "@v1", "~/m", "./m", "/m", "a//b"):  # fmt: skip
+                 "@v1", "a/b@", "~/m", "./m", "/m", "a//b"):  # fmt: skip
         assert split_id(name) == ("", None), name
         with pytest.raises(Exception, match="no such folder"):
             find(name)
@@ -220,6 +237,29 @@ def test_models_are_removed_once_that_is_confirmed(hub: Hub, tmp_path: Path) -> 
     gone = run(hub, tmp_path, "models", "rm", ID, "--yes")
     assert gone.returncode == 4 and "nothing is kept of it" in gone.stderr
     assert run(hub, tmp_path, "models", "rm", "builtin", "--yes").returncode == 2
+
+
+@pytest.mark.parametrize("lost", ["snapshots", "snapshots/*", "blobs/*"])
+def test_what_a_killed_run_left_of_a_model_is_listed_and_removed(
+    hub: Hub, tmp_path: Path, lost: str
+) -> None:
+    run(hub, tmp_path, "models", "pull", ID)
+    (folder,) = (tmp_path / "hf" / "hub").glob("models--*")
+    path = min(folder.glob(lost), key=lambda one: one.stat().st_size)
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (one,) = json.loads(run(hub, tmp_path, "models", "list", "--json").stdout)[1:]
+    assert one["name"] == ID and one["unfinished_bytes"] > 0
+    done = run(hub, tmp_path, "models", "rm", ID, "--yes")
+    assert done.returncode == 0 and "removed" in done.stdout and not folder.exists()
+
+
+def test_what_the_hub_s_library_warns_of_is_left_to_our_own_line(tmp_path: Path) -> None:
+    from huggingface_hub.file_download import _check_disk_space
+
+    with warnings.catch_warnings(record=True) as told:
+        be_quiet()
+        _check_disk_space(10**18, tmp_path)
+    assert not told
 
 
 def test_the_line_of_a_download_fits_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from helpers import (
     ngt,
     prompts,
 )
+from tiny_models import pack_layers
 from torch import Tensor, nn
 
 from ngtcli.decode.load import load_model
@@ -31,7 +32,6 @@ from ngtcli.weights.packed import (
     Trial,
     find_layout,
     is_packed,
-    pack_layers,
     packed_copy,
     remembered_trial,
     to_pack,

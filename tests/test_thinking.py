@@ -21,7 +21,7 @@ from warm import Warm
 
 from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
-from ngtcli.decode.steps import Limits, Step, Token, settled
+from ngtcli.decode.steps import Limits, Token
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.measure.traces import Trace, TraceSet
@@ -67,17 +67,15 @@ def split(
     tokens = []
     for i in range(len(texts)):
         thought, text = stream.push(i)
-        tokens.append(Token(i, text, thought=thought, strayed=stream.strayed))
+        tokens.append(Token(i, text, thought=thought))
         if stream.stopped:
             break
     thought, text = stream.flush()
-    shown = settled([Step((token,)) for token in tokens])
-    made = [token for step in shown for token in step.tokens]
-    both = sum(bool(token.text) for token in made if token.thought is not None)
-    assert stream.thought == sum(token.thought is not None for token in made) - both
+    both = sum(bool(token.text) for token in tokens if token.thought is not None)
+    assert stream.thought == sum(token.thought is not None for token in tokens) - both
     assert stream.thought + stream.answered == len(tokens)
-    thoughts = "".join(token.thought or "" for token in made) + (thought or "")
-    return thoughts.strip(), "".join(token.text for token in made) + text
+    thoughts = "".join(token.thought or "" for token in tokens) + (thought or "")
+    return thoughts.strip(), "".join(token.text for token in tokens) + text
 
 
 def cut(text: str, places: Sequence[int], whole: Sequence[str] = ()) -> list[str]:
@@ -93,7 +91,7 @@ def cut(text: str, places: Sequence[int], whole: Sequence[str] = ()) -> list[str
 
 WORDS = st.text("a< \n/think>", max_size=12).filter(lambda t: "think>" not in t)
 BORDERS = st.lists(st.integers(0, 200), max_size=40)
-STARTS = st.sampled_from(["model", "prompt", "stray", "none"])
+STARTS = st.sampled_from(["model", "prompt", "none"])
 
 
 @given(WORDS, WORDS, STARTS, BORDERS, st.booleans(), st.sampled_from(["", "a<", " \n"]))
@@ -103,10 +101,8 @@ def test_tags_split_a_stream_where_a_search_of_the_whole_text_does(
     def kept(text: str) -> str:
         return text.partition(stop)[0] if stop else text
 
-    begins = {"model": "\n<think>", "prompt": "", "stray": "", "none": ""}[start]
+    begins = {"model": "\n<think>", "prompt": "", "none": ""}[start]
     text = answer if start == "none" else f"{begins}{thought}</think>{answer}"
-    if start == "stray" and (stop or not are_tokens):
-        return  # a text alone ends no thought that nothing began; a stop string may end it before
     found = re.fullmatch(r"\s*(?:<think>)?(.*?)</think>(.*)", text, re.DOTALL)
     marks = {"<think>": THOUGHT, "</think>": ANSWER}
     texts = cut(text, borders, list(marks) if are_tokens else [])
@@ -173,8 +169,7 @@ def test_a_template_tells_the_format(kind: str, part: str, closing: str) -> None
     found = thinking_of(Settings(max_thinking=7), Tokenizer(backend))
     assert found is not None and (found.part, found.settled, found.most) == (part, False, 7)
     assert backend.decode(found.closing) == closing
-    assert found.room == 7 + len(found.closing)
-    assert found.unannounced == (kind == "qwen")
+    assert found.room == 7 + 2 * len(found.closing)
     names = [] if kind == "granite" else backend.convert_ids_to_tokens(sorted(found.tokens))
     assert {*names, *found.texts} <= {mark for one in FORMATS for mark in one.marks}
 
@@ -274,12 +269,14 @@ class Closing(LogitsProcessor):
 
 def forced(output: Sequence[int], most: int) -> int | None:
     """The token that must follow, or None; counted anew from the first token on."""
-    part, thought, closed = THOUGHT, 0, 0
+    part, thought, closed, begun = THOUGHT, 0, 0, False
     for token in output:
         if closed or (part == THOUGHT and thought >= most):
             closed += 1
-        part = RANDOM.tokens.get(token, part)
-        thought += part == THOUGHT or token in RANDOM.tokens or bool(closed)
+        is_mark = token in RANDOM.tokens and not begun
+        part = RANDOM.tokens[token] if is_mark else part
+        thought += part == THOUGHT or is_mark or bool(closed)
+        begun |= part == ANSWER and not is_mark
         if closed == len(RANDOM.closing):
             closed, part = 0, ANSWER
     return RANDOM.closing[closed] if closed or (part == THOUGHT and thought >= most) else None
@@ -345,8 +342,7 @@ SAYS = {
     "harmony": f"<|channel|>analysis<|message|>{THOUGHTS}<|end|><|start|>assistant<|channel|>final"
     f"<|message|>{SENTENCE}",
 }
-STRAY = f"{THOUGHTS}</think>\n\n{SENTENCE}"
-KINDS = [*SAYS, "stray"]
+QUOTES = "The tag <think> opens a thought, and </think> ends it. <think> again: nothing is lost."
 
 
 @pytest.fixture(scope="module")
@@ -356,9 +352,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "a.txt").write_text(f"{SENTENCE} The harbour is small.")
     for kind, says in SAYS.items():
         write_model(made / kind, kind, says, *asked(made))
-    write_model(made / "stray", "qwen", STRAY, *asked(made))
-    endless = "<think>\n" + "So it is nine, or it is not. " * 40
-    write_model(made / "endless", "qwen", endless, *asked(made))
+    write_model(made / "quotes", "qwen", QUOTES, *asked(made))
+    write_model(made / "both", "qwen", f"{SAYS['qwen']} {QUOTES}", *asked(made))
+    endless = "So it is nine, or it is not. " * 40
+    write_model(made / "endless", "qwen", f"<think>\n{endless}", *asked(made))
+    channels = f"<|channel|>analysis<|message|>{endless}"
+    write_model(made / "on channels", "harmony", channels, *asked(made))
     return made
 
 
@@ -367,7 +366,7 @@ def asked(folder: Path, kind: str = "") -> tuple[str, ...]:
     return "ask", "When?", "-d", str(folder / "a.txt"), *model
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SAYS)
 def test_a_pipe_gets_the_answer_alone(folder: Path, kind: str) -> None:
     done = ngt(*asked(folder, kind))
     assert (done.returncode, done.stdout.decode()) == (0, f"{SENTENCE}\n"), done.stderr
@@ -375,7 +374,7 @@ def test_a_pipe_gets_the_answer_alone(folder: Path, kind: str) -> None:
     assert shown.stdout.decode() == f"{THOUGHTS}\n\n{SENTENCE}\n"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SAYS)
 def test_json_has_the_thought_in_a_field_of_its_own(folder: Path, kind: str) -> None:
     done = ngt(*asked(folder, kind), "--json-tokens")
     found = json.loads(done.stdout)
@@ -414,9 +413,26 @@ def test_a_thought_that_is_shown_is_dim(folder: Path) -> None:
     assert f"{THOUGHTS}\r\n\r\n{SENTENCE}\r\n" in plain
 
 
-def test_a_thought_that_only_its_end_tells_is_said_so_on_a_terminal(folder: Path) -> None:
-    screen, _ = in_terminal(*asked(folder, "stray"))
-    assert "ngt: what stands above is a thought: only its end has told\r\n" in screen
+def test_an_answer_may_quote_tags_and_comes_at_once_where_no_thought_is(folder: Path) -> None:
+    given = *asked(folder, "quotes"), "--method", "none"
+    for kind, thought, answer in (
+        ("quotes", None, QUOTES),
+        ("both", THOUGHTS, f"{SENTENCE} {QUOTES}"),
+    ):
+        found = json.loads(ngt(*asked(folder, kind), "--json").stdout)
+        assert (found["text"], found.get("thought")) == (answer, thought)
+    code = (
+        "import os, sys\nfrom ngtcli.decode.continuation import Continuation\n"
+        "emit = Continuation.emit\n"
+        "def ends(self, *a):\n"
+        "    if len(self.output) == 6: os._exit(7)\n"
+        "    return emit(self, *a)\n"
+        "Continuation.emit = ends\n"
+        f"sys.argv = ['ngt', *{given!r}]\n"
+        "from ngtcli.__main__ import main\nmain()\n"
+    )
+    out, _ = Warm(code=code).communicate(timeout=60)
+    assert out and QUOTES.startswith(out.decode())
 
 
 def test_files_and_pages_have_the_answer_and_the_thought_apart(
@@ -454,6 +470,13 @@ def test_an_endless_thought_is_closed_and_the_answer_begun(folder: Path) -> None
         assert found["statistics"]["thought_tokens"] == 30 + closing
         assert "or it is not." in found["thought"]
     assert made["auto"] == made["none"]
+
+
+@pytest.mark.parametrize("kind", ["endless", "on channels"])
+def test_marks_that_open_a_thought_take_nothing_from_the_answer(folder: Path, kind: str) -> None:
+    given = "--max-thinking", "0", "--max-tokens", "9", "--json"
+    counts = json.loads(ngt(*asked(folder, kind), *given).stdout)["statistics"]
+    assert counts["new_tokens"] - counts["thought_tokens"] == 9
 
 
 def test_an_answer_without_a_word_behind_its_thought_is_said_so(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.weights.packed import pack
+from ngtcli.weights.places import Place
 
 # --- tiny models ---
 
@@ -63,6 +65,11 @@ def make_hf(family: str, seed: int = 0, **changes: Any) -> Any:
 
 def make_target(family: str = "llama", seed: int = 0, **changes: Any) -> TargetModel:
     return target_model(make_hf(family, seed, **changes), Tokenizer(FakeBackend()), family)
+
+
+def pack_layers(places: Sequence[Place]) -> int:
+    """Pack the layers that stand there; the bytes packed."""
+    return sum(map(pack, places))
 
 
 def prompts(count: int, vocabulary: int = VOCABULARY, seed: int = 0) -> list[list[int]]:

@@ -42,14 +42,10 @@ from ngtcli.system import process
 from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ngtcli.decode.steps import Step
     from ngtcli.session.parts import Splitting
     from ngtcli.session.session import Answer, FinishedAnswer, Session
 
 _WORDS = 400  # characters of a thought, of which a status line shows the last; guess
-_STRAYED = "what stands above is a thought: only its end has told"
 _LONG = 5_000_000  # characters of documents that take longer to compare than is waited; guess
 
 
@@ -153,44 +149,26 @@ class _Showing:
         return PlainSink(sys.stdout, color)
 
     def _decode(self, sink: PlainSink | None) -> None:
-        """Show steps as they come; a pipe waits until it is known whether they are a thought."""
-        thinking, notes = self._answer.run.limits.thinking, self._notes
-        waits = thinking is not None and thinking.unannounced and not sys.stdout.isatty()
-        tokens, begun, words = 0, False, ""
-        held: list[Step] = []
-        try:
-            for step in self._answer:
-                if sink is not None and not tokens:
-                    process.unwind_on_interrupt()
-                held.append(step)
-                own = [token.thought for token in step.tokens if token.thought is not None]
-                waits, words = waits and not own, (words + "".join(own))[-_WORDS:]
-                hidden = sink is None or not self._request.show_thinking
-                if own and hidden and not any(token.text for token in step.tokens):
-                    thought = self._answer.run.statistics.thought_tokens or 0
-                    notes.status(f"Thinking, {counted(thought, 'token')} … ", words)
-                elif sink is None:
-                    notes.status(f"Writing the answer: {counted(tokens, 'token')} …")
-                elif not waits:
-                    (notes.clear if begun else notes.begin_answer)()
-                    begun = True
-                    sink.step(self._runs(held))
-                    if any(token.strayed for token in step.tokens):
-                        notes.warn(_STRAYED)
-                held = held if waits else []
-                tokens += len(step.tokens)
-                if self._request.explain:
-                    notes.say(explanation(self._answer, step), dim=True)
-        finally:
-            if sink is not None:
-                sink.step(self._runs(held))
-
-    def _runs(self, steps: "Sequence[Step]") -> list[Run]:
-        """What is shown of steps."""
-        from ngtcli.decode.steps import settled  # here: it loads torch
-
-        tokens = [token for step in settled(steps) for token in step.tokens]
-        return runs_of(tokens, self._request.show_thinking)
+        """Show steps as they come."""
+        notes, tokens, begun, words = self._notes, 0, False, ""
+        for step in self._answer:
+            if sink is not None and not tokens:
+                process.unwind_on_interrupt()
+            own = [token.thought for token in step.tokens if token.thought is not None]
+            words = (words + "".join(own))[-_WORDS:]
+            hidden = sink is None or not self._request.show_thinking
+            if own and hidden and not any(token.text for token in step.tokens):
+                thought = self._answer.run.statistics.thought_tokens or 0
+                notes.status(f"Thinking, {counted(thought, 'token')} … ", words)
+            elif sink is None:
+                notes.status(f"Writing the answer: {counted(tokens, 'token')} …")
+            else:
+                (notes.clear if begun else notes.begin_answer)()
+                begun = True
+                sink.step(runs_of(step.tokens, self._request.show_thinking))
+            tokens += len(step.tokens)
+            if self._request.explain:
+                notes.say(explanation(self._answer, step), dim=True)
 
     def _print_cited(self, answer: "FinishedAnswer", sources: Sources) -> None:
         """The answer with marks, and its sources below it; on a terminal they link to the files."""
@@ -276,17 +254,9 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     tokenizer, config = load_tokenizer(s.model), load_config(s.model)
     context = context_limit(config, tokenizer).tokens
     thinking = thinking_of(s, tokenizer)
-    task = Task(
-        request.preset,
-        request.documents,
-        request.question,
-        tokenizer,
-        context,
-        s.max_tokens + (thinking.room if thinking else 0),
-        config.vocab_size,
-        notes.status,
-        chat=Chat.of(s),
-    )
+    most, own = s.max_tokens, (request.preset, request.documents, request.question)
+    most += thinking.room if thinking else 0
+    task = Task(*own, tokenizer, context, most, config.vocab_size, notes.status, chat=Chat.of(s))
     try:
         if s.overflow not in IN_PARTS:
             prompt = prompt_for(task, s, notes.warn)

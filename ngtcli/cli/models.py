@@ -1,6 +1,7 @@
 """`ngt models`: the models on this machine, getting one of a hub's, and deleting one."""
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +17,7 @@ from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import Removed, print_either, print_rows
 from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, pull
-from ngtcli.model_files.hub import cache_folder, cached_ids, split_id
+from ngtcli.model_files.hub import be_quiet, cache_folder, cached_ids, split_id
 from ngtcli.model_files.quantized import kept
 from ngtcli.system.progress import sized
 
@@ -62,9 +63,12 @@ def models_path(json: JsonOption = False) -> None:
 def models_list(json: JsonOption = False) -> None:
     """List models that can be used without a download, and those kept with quantised weights."""
     found = [Model(BUILTIN, _size(BUILTIN_PATH), str(BUILTIN_PATH))]
-    for repo in _scan()[1]:
+    _, repos, broken = _scan()
+    for repo in repos:
         path = str(repo.repo_path)
         found.append(Model(repo.repo_id, repo.size_on_disk, path, 0, _unfinished(repo)))
+    for name, folder in broken.items():
+        found.append(Model(name, 0, str(folder), 0, _size(folder / "blobs")))
     for one in kept():
         for at, model in enumerate(found):
             if Path(one.folder).is_relative_to(os.path.realpath(model.path)):
@@ -78,15 +82,21 @@ def models_list(json: JsonOption = False) -> None:
     print_rows(found, json, ["name", "size", "quantised", "path"], _cells)
 
 
-def _scan() -> tuple[Any, list[Any]]:
-    """What huggingface_hub finds in its cache, if that is there, and the models in it by name."""
+def _scan() -> tuple[Any, list[Any], dict[str, Path]]:
+    """What huggingface_hub finds in its cache, if that is there, and the models in it by name.
+
+    The last are the folders of those that it finds broken, as a run that was killed may leave them.
+    """
     from huggingface_hub import scan_cache_dir
 
+    be_quiet()
     if not cache_folder().is_dir():
-        return None, []
+        return None, [], {}
     found = scan_cache_dir(cache_folder())
     models = [repo for repo in found.repos if repo.repo_type == "model"]
-    return found, sorted(models, key=lambda repo: str(repo.repo_id))
+    whole = {repo.repo_path.name for repo in models}
+    broken = {name: path for name, path in cached_ids().items() if path.name not in whole}
+    return found, sorted(models, key=lambda repo: str(repo.repo_id)), broken
 
 
 def _unfinished(repo: Any) -> int:
@@ -138,17 +148,20 @@ def models_rm(
     """
     if name == BUILTIN:
         raise UsageError("the built-in model is a part of ngt", "It goes with pip uninstall.")
-    (found, repos), (wanted, revision) = _scan(), split_id(name)
+    (found, repos, broken), (wanted, revision) = _scan(), split_id(name)
     repo = next((repo for repo in repos if repo.repo_id == wanted), None)
     there = repo.revisions if repo else ()
     chosen = [r for r in there if revision in (None, r.commit_hash, *r.refs)]
     folders = [str(r.snapshot_path) for r in chosen] or [os.path.expanduser(name)]
     wholes = {os.path.realpath(folder) for folder in folders}
     weights = [one for one in kept() if os.path.realpath(one.folder) in wholes]
-    if not chosen and not weights:
+    lost = [broken[name]] if name in broken else []
+    if not (chosen or weights or lost):
         hint = nearest(name, cached_ids(), "See ngt models list.")
         raise ModelError(f"{name}: nothing is kept of it", hint)
     size, files = sum(one.bytes for one in weights), {one.file for one in weights}
+    for place in lost:
+        size, files = size + _size(place / "blobs"), files | {*place.glob("blobs/*")}
     plan = found.delete_revisions(*(r.commit_hash for r in chosen)) if chosen else None
     if plan is not None:
         others = {f.blob_path for r in there if r not in chosen for f in r.files}
@@ -162,7 +175,8 @@ def models_rm(
             raise NgtError("nothing was removed")
     if plan is not None:
         plan.execute()  # raises nothing
-    for path in (*(r.snapshot_path for r in chosen), *(one.file for one in weights)):
+    for path in (*(r.snapshot_path for r in chosen), *(one.file for one in weights), *lost):
+        shutil.rmtree(path, ignore_errors=True)
         with suppress(OSError):
             path.unlink()
         if path.exists():

@@ -32,7 +32,7 @@ from ngtcli.system import process
 from ngtcli.system.storage import key_of
 
 if TYPE_CHECKING:
-    from ngtcli.session.session import FinishedAnswer
+    pass
 
 # Bytes of a file's name, number and suffix left out; derived: file systems take 255 in all.
 _LONGEST = 200
@@ -103,7 +103,10 @@ def run_per_file(
             """
             target = targets[answer.line.index]
             try:
-                body = _body(request, target.document, answer.answer)
+                if answer.answer.error is not None:
+                    raise answer.answer.error
+                own = replace(request, loaded=Loaded((target.document,)))
+                body = body_of(own, answer.answer, copied(answer.answer, own.documents))
             except NgtError as error:
                 return _warn_of(notes, target.document.name, error)
             try:
@@ -118,14 +121,6 @@ def run_per_file(
         run.answer(Lines(lines), question, deliver, "the same command goes on from there")
     again = "The same command tries them again, and no others."
     run.check_failed(run.failed + bad, len(targets) + bad, again)
-
-
-def _body(request: AnswerRequest, document: Document, answer: "FinishedAnswer") -> str:
-    """What the file of a document's summary gets. Raises NgtError, also that of the answer."""
-    if answer.error is not None:
-        raise answer.error
-    own = replace(request, loaded=Loaded((document,)))
-    return body_of(own, answer, copied(answer, own.documents))
 
 
 def _documents(

@@ -245,9 +245,8 @@ def items_of(
     chosen = [item for item in items if bool(item.question) == asks]
     if not chosen:
         kind = "with" if asks else "without"
-        raise InputError(
-            f"{lines}: no prompt {kind} a question", f"Preset {preset.name} wants one; see -p."
-        )
+        what = f"{lines}: no prompt {kind} a question"
+        raise InputError(what, f"Preset {preset.name} wants one; see -p.")
     return chosen[:limit]
 
 
@@ -273,9 +272,8 @@ def preset_path(name: str, force: bool) -> Path:
         raise UsageError(what, "Use letters, digits, dots, dashes and underscores.")
     path = home("config") / "presets" / f"{name}.yaml"
     if path.exists() and not force:
-        raise UsageError(
-            f"{path}: there is such a preset already", "Choose another name, or give --force."
-        )
+        what = f"{path}: there is such a preset already"
+        raise UsageError(what, "Choose another name, or give --force.")
     return path
 
 

@@ -18,7 +18,7 @@ from ngtcli.draft.drafter import Context
 from ngtcli.draft.tree import DraftTree, Path
 from ngtcli.errors import ContextOverflowError
 from ngtcli.prompt.thinking import ANSWER, TextStream
-from ngtcli.tokens.tokenizer import Detokenizer
+from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
 
 LONGEST = 512  # tokens that repeat, at most; guess
 # Tokens of all repeats at least. Swept with `Settings.max_repeats` on 805 recorded answers, three
@@ -51,12 +51,44 @@ class Repetition:
         return bool((self._same >= self._needed).any())
 
 
-class Continuation:
-    """Grows by `emit` and `commit`, step by step.
+class Growing:
+    """Tokens that come one by one, with their texts.
 
-    `ids` are those of prompt and output, `output` those emitted, end token included; `statistics`
-    count the steps. `finish_reason` is "" until the text has ended.
-    Raises ContextOverflowError when the prompt leaves no room for a single token.
+    `output` are those emitted, end token included; `finish_reason` is "" until the text has ended.
+    """
+
+    def _begin(self, tokenizer: Tokenizer, limits: Limits, room: int, thought: int) -> None:
+        """Tokens at most: `room` in all, `thought` of a thought."""
+        self.limits, self._room = limits, room
+        self.output, self.finish_reason = list[int](), ""
+        self._text = TextStream(Detokenizer(tokenizer), limits.stop, limits.thinking, thought)
+        self._repetition = Repetition(limits.max_repeats)
+
+    def _add(self, token: int, ends: bool, origin: str = OWN, reason: str = "") -> Token:
+        """Emit a token, which `ends` the text itself, or with which it ends for a `reason`."""
+        self.output.append(token)
+        thought, text = (None, "") if ends else self._text.push(token)
+        repeats = self._text.part == ANSWER and self._repetition.push(token)
+        self.finish_reason = self._reason(ends or self._text.stopped, repeats) or reason
+        if self.finish_reason:
+            thought, text = self._text.flush(thought, text)
+        return Token(token, text, origin, thought)
+
+    def _reason(self, ended: bool, repeats: bool) -> str:
+        if ended:
+            return "stop"
+        if repeats:
+            return "repetition"
+        if len(self.output) < self._room and self._text.answered < self.limits.max_tokens:
+            return ""
+        return "context" if len(self.output) == self._room < self.limits.most else "length"
+
+
+class Continuation(Growing):
+    """Grows by `emit` and `commit`, step by step; `ids` are those of prompt and output.
+
+    `statistics` count the steps. Raises ContextOverflowError when the prompt leaves no room for a
+    single token.
     """
 
     def __init__(
@@ -65,30 +97,24 @@ class Continuation:
         if not len(context.ids):
             raise ContextOverflowError("the prompt is empty", "Give some text.")
         if len(context.ids) >= model.context:
-            raise ContextOverflowError(
-                f"the prompt has {len(context.ids)} tokens, the model takes {model.context - 1}",
-                model.context_reason or "Shorten the prompt.",
-            )
-        self._model, self._limits = model, limits
-        left = model.context - len(context.ids)
-        self._room = min(limits.most, left)
+            what = f"the prompt has {len(context.ids)} tokens, the model takes {model.context - 1}"
+            raise ContextOverflowError(what, model.context_reason or "Shorten the prompt.")
+        self._model, left = model, model.context - len(context.ids)
         self.sampler = Sampler(sampling, context.ids)
-        self.ids, self.output = list(context.ids), list[int]()
-        self.most = len(self.ids) + self._room  # tokens of prompt and output
+        self.ids = list(context.ids)
         self.statistics = Statistics(prompt_tokens=len(context.ids))
-        self.finish_reason = ""
         thinking = limits.thinking
         for_answer = min(limits.max_tokens, left // 2) + (len(thinking.closing) if thinking else 0)
         most = min(thinking.most, max(0, left - for_answer)) if thinking else 0
-        self._text = TextStream(Detokenizer(model.tokenizer), limits.stop, thinking, most)
-        self._repetition = Repetition(limits.max_repeats)
+        self._begin(model.tokenizer, limits, min(limits.most, left), most)
+        self.most = len(self.ids) + self._room  # tokens of prompt and output
 
     @property
     def depth(self) -> int:
         """How deep a draft may be: behind it one more token can be emitted."""
         left = self._room - len(self.output)
         if self._text.part == ANSWER:
-            left = min(left, self._limits.max_tokens - self._text.answered)
+            left = min(left, self.limits.max_tokens - self._text.answered)
         return left - 1
 
     @property
@@ -127,27 +153,11 @@ class Continuation:
         """Emit the path's tokens up to an end; tokens behind an end are dropped."""
         shown: list[Token] = []
         for i, token in enumerate(path.tokens):
-            self.output.append(token)
-            ends = token in self._model.end_ids
-            thought, text = (None, "") if ends else self._text.push(token)
             origin = tree.origin(path.nodes[i]) if i < len(path.nodes) else OWN
-            repeats = self._text.part == ANSWER and self._repetition.push(token)
-            self.finish_reason = self._reason(ends or self._text.stopped, repeats)
-            if self.finish_reason:
-                thought, text = self._text.flush(thought, text)
-            shown.append(Token(token, text, origin, thought, self._text.strayed and not ends))
+            shown.append(self._add(token, token in self._model.end_ids, origin))
             if self.finish_reason:
                 break
         return Step(tuple(shown), self.finish_reason, tree.drafts)
-
-    def _reason(self, ended: bool, repeats: bool) -> str:
-        if ended:
-            return "stop"
-        if repeats:
-            return "repetition"
-        if len(self.output) < self._room and self._text.answered < self._limits.max_tokens:
-            return ""
-        return "context" if len(self.output) == self._room < self._limits.most else "length"
 
     def commit(self, step: Step, accepted: int) -> None:
         """The text goes on with a step's tokens, of which `accepted` were drafted; count it."""
@@ -155,5 +165,5 @@ class Continuation:
         self.sampler.commit(emitted)
         self.ids += emitted
         self.statistics.add_step(step.nodes, min(accepted, len(emitted)), len(emitted))
-        if self._limits.thinking:
+        if self.limits.thinking:
             self.statistics.thought_tokens = self._text.thought

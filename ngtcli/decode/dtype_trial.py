@@ -76,7 +76,10 @@ def load_in_best(
     trial = stored.find(make)
     if trial.is_quicker and (trial.alike or num_draft is None):
         model = loaded(half)
-        if num_draft is None or _is_exact(model, num_draft, progress):
+        rows = ExactRows(model, lambda: None, progress)
+        # A model that verifies no trees decodes plainly, see ExactRows.
+        is_exact = num_draft is None or bool(model.tree_reason)
+        if is_exact or rows.of_any_number(num_draft or 0, _TOKENS) is not None:
             model.dtype_reason = trial.reason
             if made.pop(torch.float32, None) is not None:
                 gc.collect()  # a model and its passes are a circle
@@ -89,15 +92,6 @@ def load_in_best(
     model = loaded(torch.float32)
     model.dtype_reason = trial.reason
     return model
-
-
-def _is_exact(model: TargetModel, num_draft: int, progress: Callable[[str], None]) -> bool:
-    """Whether passes of any number of rows give a row the same bits, after a text of usual size.
-
-    Or whether it verifies no trees: then it decodes plainly, see ExactRows.
-    """
-    rows = ExactRows(model, lambda: None, progress).of_any_number(num_draft, _TOKENS)
-    return rows is not None or bool(model.tree_reason)
 
 
 def remembered_dtype(

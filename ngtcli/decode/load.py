@@ -18,12 +18,18 @@ from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN, fetch
 from ngtcli.model_files.dtypes import name_of
-from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
+from ngtcli.model_files.pretrained import (
+    check_weights,
+    load_tokenizer,
+    loading,
+    read_config,
+    transformers_quiet,
+)
 from ngtcli.model_files.scheme import Scheme, require_for_weights, scheme_of
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.checkpoints import empty_model, read_checkpoint, stores_integers
+from ngtcli.weights.checkpoints import empty_model, read_checkpoint
 from ngtcli.weights.int4 import bits_of
 from ngtcli.weights.int8 import Way, choose_least, find_way
 from ngtcli.weights.load_quantized import load_quantized
@@ -46,10 +52,8 @@ def pick_dtype(wanted: str, device: str) -> Any:
 def int8_way(device: str) -> Way:
     """How 8-bit products are computed here. Raises ModelError on another device than a CPU."""
     if device != "cpu":
-        raise ModelError(
-            f"--quantize int8 is for a CPU, and the device is {device}",
-            "Give --device cpu, or leave out --quantize int8.",
-        )
+        what = f"--quantize int8 is for a CPU, and the device is {device}"
+        raise ModelError(what, "Give --device cpu, or leave out --quantize int8.")
     return find_way()
 
 
@@ -78,15 +82,9 @@ class _Checkpoint:
     warn: Notify
     progress: Notify
 
-    def config(self) -> Any:
-        """Its configuration. Raises ModelError."""
-        with loading(self.name):
-            auto = transformers_quiet().AutoConfig
-            return auto.from_pretrained(self.path, trust_remote_code=False)
-
     def empty(self, dtype: Any) -> Any:
         """The `transformers` model without values. Raises ModelError."""
-        config = self.config()
+        config = read_config(self.name, self.path)
         with loading(self.name):
             return empty_model(config, None if dtype == "auto" else dtype)
 
@@ -95,42 +93,29 @@ class _Checkpoint:
 
         `slow` is called for a dtype that is slow here.
         """
-        config, bits = self.config(), self.scheme.bits if self.way is None else 8
+        config = read_config(self.name, self.path)
+        bits, layers = self.scheme.bits if self.way is None else 8, None
         with loading(self.name), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
             line = memory_words(self.path, config, self.device, dtype, bits)
             if line and not self.auto:
                 self.warn(f"{self.name}: {line}")
-            quantised = getattr(config, "quantization_config", None) is not None
-            if stores_integers(self.path) and not quantised:
-                raise ModelError(
-                    f"{self.name}: its weights are integers, of which config.json says nothing",
-                    "Name the checkpoint that they were made of.",
-                )
             pack = partial(
-                to_pack,
-                wanted=self.packed,
-                drafts=self.drafts,
-                warn=slow,
-                progress=self.progress,
+                to_pack, wanted=self.packed, drafts=self.drafts, warn=slow, progress=self.progress
             )
-            layers = None
             if bits:
                 hf, report = load_quantized(self.path, dtype, self.way, self.warn, self.progress)
                 # The head of a checkpoint that is quantised already may not be.
                 if type(hf.get_output_embeddings()) is torch.nn.Linear:
                     layers = pack(hf)
-            elif quantised:
+            elif getattr(config, "quantization_config", None) is not None:
                 hf, report = transformers_quiet().AutoModelForCausalLM.from_pretrained(
-                    self.path,
-                    dtype=dtype,
+                    self.path, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True,
                     # Left unset, it would ask on stdout and read the answer from a piped document.
                     trust_remote_code=False,
-                    output_loading_info=True,
-                    ignore_mismatched_sizes=True,
                     # Layers of other libraries cannot be moved later.
                     device_map=self.auto or (self.device if self.device != "cpu" else None),
-                )
+                )  # fmt: skip
             else:
                 layers = pack(self.empty(dtype)) if self.device == "cpu" and not self.auto else None
                 hf, report = read_checkpoint(
@@ -206,7 +191,7 @@ def load_model(
     kind = "int8" if way is not None else "int4" if scheme.bits else ""
     tries = (dtype, device, auto) == ("auto", "cpu", None) and (packed or kind) and not quantised
     # What is said of the built-in model's answers was measured in float32.
-    config = checkpoint.config() if tries and name != BUILTIN else None
+    config = read_config(name, path) if tries and name != BUILTIN else None
     half = None if config is None else torch.bfloat16 if kind == "int4" else half_of(config)
     if config is not None and half is not None:
         quantized = kind and f"{kind} {way}"

@@ -16,7 +16,7 @@ from ngtcli.model_files.checkpoint import BUILTIN, fetch, find
 from ngtcli.model_files.dtypes import known, name_of
 from ngtcli.model_files.hub import Remote, ask, weight_files
 from ngtcli.model_files.needs import ModelNeeds, Need
-from ngtcli.model_files.pretrained import context_limit, loading, transformers_quiet
+from ngtcli.model_files.pretrained import context_limit, loading, read_config
 from ngtcli.model_files.quantized import identity
 from ngtcli.model_files.scheme import scheme_of
 from ngtcli.system.remembered import cpu
@@ -33,8 +33,8 @@ _PRODUCTS = {"avx512_vnni", "avx_vnni", "amx_int8", "i8mm", "asimddp"}
 def needs_of(name: str, device: str) -> ModelNeeds:
     """What a model needs on a device; of a hub's no weights are read. Raises ModelError."""
     path = fetch(name, ["config"])
+    config = read_config(name, path)
     with loading(name):
-        config = transformers_quiet().AutoConfig.from_pretrained(path, trust_remote_code=False)
         empty = empty_model(config)
     half = None if name == BUILTIN else half_of(config)  # that is computed in float32
     context = context_limit(config.get_text_config(), None).tokens

@@ -122,8 +122,8 @@ def _kinds(model: TargetModel) -> set[str]:
 
 
 def remembered_way(hf: Any) -> Remembered[Way]:
-    """Where the way of a model is kept."""
-    return remembered("ways", hf, Way, threads=False)
+    """Where the way of a model is kept: for those reasons with which chains are tried."""
+    return remembered("ways", hf, Way, _CHAIN_REASONS, threads=False)
 
 
 def sizes(model: TargetModel) -> tuple[int, int]:
@@ -322,9 +322,8 @@ def _references(model: TargetModel, length: int) -> Iterator[Reference]:
         yield Reference(prompt, tokens, scores, not rounds(hf))
     if not had:
         lines = str(failed).strip().splitlines() or [type(failed).__name__]
-        raise ModelError(
-            f"{name}: cannot be run ({lines[0]})", "Give a model that generates text."
-        ) from failed
+        what = f"{name}: cannot be run ({lines[0]})"
+        raise ModelError(what, "Give a model that generates text.") from failed
 
 
 def _check_causal(model: TargetModel, prompt: Sequence[int]) -> None:

@@ -2,12 +2,12 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Self
 
 from ngtcli.prompt.thinking import Thinking
-from ngtcli.system.json_form import HIDDEN, json_key, json_property, schema_of, shape
+from ngtcli.system.json_form import json_key, json_property, schema_of, shape
 
 OWN = "model"
 _THOUGHT = "text of a thought, for a token that is none of the answer's"
@@ -38,15 +38,13 @@ class Token:
     """One emitted token and the text it completed.
 
     `origin` is OWN for the model's own choice; an accepted draft names its source, or "draft".
-    `thought` is the text of a thought that it completed, None for a token of the answer. `strayed`:
-    all before it was a thought, which only its end has told.
+    `thought` is the text of a thought that it completed, None for a token of the answer.
     """
 
     id: int
     text: str
     origin: str = OWN
     thought: str | None = field(default=None, metadata=json_key(omit=True, about=_THOUGHT))
-    strayed: bool = field(default=False, metadata=HIDDEN)
 
     @property
     def drafted(self) -> bool:
@@ -65,22 +63,6 @@ class Step:
     tokens: tuple[Token, ...]
     finish_reason: str = ""
     nodes: int = 0
-
-
-def settled(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps, in which all before a token that has `strayed` is a thought."""
-    places = [(i, k) for i, s in enumerate(steps) for k, t in enumerate(s.tokens) if t.strayed]
-    last = max(places, default=(0, 0))
-
-    def told(token: Token) -> Token:
-        return replace(token, text="", thought=(token.thought or "") + token.text)
-
-    return tuple(
-        replace(s, tokens=tuple(told(t) if (i, k) < last else t for k, t in enumerate(s.tokens)))
-        if i <= last[0] and places
-        else s
-        for i, s in enumerate(steps)
-    )
 
 
 class InSteps:

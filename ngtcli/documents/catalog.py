@@ -128,7 +128,10 @@ class Catalog:
             entry = replace(entry, tokens=before.tokens)
         self._put(path, entry)
         if not kept and not found.about.secret and found.about.format != "text":
-            self._keep(start.hash, suffix, found)
+            try:
+                write_json(self._text_path(start.hash, suffix), asdict(found))
+            except OSError as error:
+                self.remark = f"a text is not kept: {reason_of(error)}"
         return found
 
     def _failed(self, path: str, start: Entry, error: Unreadable) -> Entry:
@@ -198,12 +201,6 @@ class Catalog:
             return Extracted(text, About.from_json(body["about"], len(text)))
         except (OSError, DamagedFileError, KeyError, ValueError):
             return None
-
-    def _keep(self, digest: str, suffix: str, found: Extracted) -> None:
-        try:
-            write_json(self._text_path(digest, suffix), asdict(found))
-        except OSError as error:
-            self.remark = f"a text is not kept: {reason_of(error)}"
 
 
 def folder() -> Path:

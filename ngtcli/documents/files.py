@@ -70,9 +70,8 @@ class Reader:
         if size > self.most:
             raise Unreadable(f"more than {self._bound}", _RAISE_BOUND)
         if size > self._left:
-            raise InputError(
-                f"more than {self._bound} of text in all", f"Name less. {_RAISE_BOUND}"
-            )
+            what = f"more than {self._bound} of text in all"
+            raise InputError(what, f"Name less. {_RAISE_BOUND}")
         self._left -= size
 
 

@@ -134,7 +134,7 @@ class NgramTrieProposer:
             ids = load_tokenizer(tokenizer)
             background = Backgrounds(own.background, ids, self._vocabulary, model=tokenizer).load()
         settings = DraftSettings(pool=pool, background=background)
-        return AutoDrafters(settings, chains=True, texts=texts)
+        return AutoDrafters(settings, texts=texts)
 
     def load_model(self, *_: object, **__: object) -> None:
         """There is no model to load."""
@@ -194,7 +194,8 @@ class NgramTrieProposer:
 
     def _begin(self, row: Ids, sampled: int, takes_part: bool) -> _Request:
         prompt = row[:-sampled].tolist()
-        drafter = self._drafts.start(Context(prompt, vocabulary=self._vocabulary), takes_part)
+        context = Context(prompt, vocabulary=self._vocabulary, chains=True)
+        drafter = self._drafts.start(context, takes_part)
         drafter.observe(row[-sampled:].tolist())
         return _Request(drafter, row.copy())
 

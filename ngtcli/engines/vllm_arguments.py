@@ -37,9 +37,8 @@ def drafts(settings: Settings) -> bool:
 def check(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
     """Raise UsageError for settings that vLLM cannot follow."""
     if settings.method not in METHODS:
-        raise UsageError(
-            f"method {settings.method} does not draft for vLLM", f"Use {' or '.join(METHODS)}."
-        )
+        what = f"method {settings.method} does not draft for vLLM"
+        raise UsageError(what, f"Use {' or '.join(METHODS)}.")
     for name, (low, high) in _RANGES.items():
         if not low <= getattr(settings, name) <= high:
             hint = f"vLLM takes values from {plain_number(low)} to {plain_number(high)}."

@@ -86,9 +86,8 @@ class VllmEngine:
                 from vllm.sampling_params import RequestOutputKind
                 from vllm.v1.engine.async_llm import AsyncLLM
         except ImportError as error:
-            raise UsageError(
-                f"--engine vllm needs the extra vllm ({error})", "pip install 'ngtcli[vllm]'"
-            ) from error
+            what = f"--engine vllm needs the extra vllm ({error})"
+            raise UsageError(what, "pip install 'ngtcli[vllm]'") from error
         self._parameters, self._kind = SamplingParams, RequestOutputKind.DELTA
         given = engine_arguments(settings, sequences, current_platform.is_cpu())
         arguments = AsyncEngineArgs(**given, enable_log_requests=False)

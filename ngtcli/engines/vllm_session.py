@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from ngtcli.config import Settings
-from ngtcli.decode.continuation import Repetition
+from ngtcli.decode.continuation import Growing
 from ngtcli.decode.steps import OWN, InSteps, Limits, PassesReport, Statistics, Step, Token
 from ngtcli.draft.drafter import DraftSettings, PassRows
 from ngtcli.draft.registry import parse_method
@@ -19,7 +19,6 @@ from ngtcli.engines.vllm_engine import Piece, VllmEngine
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.thinking import ANSWER, TextStream
 from ngtcli.session.session import (
     AS_SET,
     Answer,
@@ -29,7 +28,7 @@ from ngtcli.session.session import (
     NumberedPrompt,
     Session,
 )
-from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
+from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.store import TrieReport
 
 
@@ -59,7 +58,7 @@ class VllmModel:
     passes: VllmPasses = VllmPasses()
 
 
-class VllmRun(InSteps):
+class VllmRun(Growing, InSteps):
     """One generation by vLLM. Iterate over it, or over `steps` in the engine's event loop.
 
     A step is what vLLM hands over at once, which may be the tokens of several passes; which of them
@@ -80,21 +79,16 @@ class VllmRun(InSteps):
     ) -> None:
         room = min(limits.most, model.context - len(ids))
         if room < 1:
-            raise ContextOverflowError(
-                f"the prompt has {len(ids)} tokens, vLLM takes {model.context - 1}",
-                "Shorten the prompt.",
-            )
-        self.model, self.output = model, list[int]()
-        self.limits = limits
+            what = f"the prompt has {len(ids)} tokens, vLLM takes {model.context - 1}"
+            raise ContextOverflowError(what, "Shorten the prompt.")
+        self.model = model
         self.drafter = parse_method("none", DraftSettings()).build()  # vLLM's is in its process
         self.statistics = Statistics(prompt_tokens=len(ids))
-        self.finish_reason = ""
-        self._engine, self._ids, self._room = engine, ids, room
+        self._engine, self._ids = engine, ids
         # Of a model that thinks vLLM cannot tell the answer, in which alone stop strings count.
         stop = () if limits.thinking else settings.stop
         self._parameters = sampling_arguments(replace(settings, stop=stop), room)
-        self._text = TextStream(Detokenizer(model.tokenizer), limits.stop, limits.thinking, room)
-        self._repetition = Repetition(settings.max_repeats)
+        self._begin(model.tokenizer, limits, room, room)
 
     def __iter__(self) -> Iterator[Step]:
         steps = self.steps()
@@ -126,21 +120,10 @@ class VllmRun(InSteps):
         shown: list[Token] = []
         for i, token in enumerate(piece.ids, 1):
             last = i == len(piece.ids)
-            ends = last and piece.ended
-            thought, text = (None, "") if ends else self._text.push(token)
-            self.finish_reason = "stop" if self._text.stopped else reason if last else ""
-            repeats = self._text.part == ANSWER and self._repetition.push(token)
-            if repeats and self.finish_reason != "stop":
-                self.finish_reason = "repetition"
-            if not self.finish_reason and self._text.answered >= self.limits.max_tokens:
-                self.finish_reason = "length"
-            if self.finish_reason:
-                thought, text = self._text.flush(thought, text)
-            shown.append(Token(token, text, OWN, thought, self._text.strayed and not ends))
+            shown.append(self._add(token, last and piece.ended, OWN, reason if last else ""))
             if self.finish_reason:
                 break
         self.finish_reason = self.finish_reason or reason
-        self.output += [token.id for token in shown]
         self._count(piece)
         return Step(tuple(shown), self.finish_reason)
 

@@ -69,9 +69,8 @@ class State:
             lines = text.split("\n")
             head = _object(lines[0])
             if text and head.get("format") != FORMAT:
-                raise UsageError(
-                    f"{path}: not a state file of ngt tune", "Name another with --state."
-                )
+                what = f"{path}: not a state file of ngt tune"
+                raise UsageError(what, "Name another with --state.")
             if fresh or not text:
                 self._write("w", {"format": FORMAT, "version": VERSION, "key": key})
                 return
@@ -86,9 +85,8 @@ class State:
                     file.write("\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not text"
-            raise InputError(
-                f"{path}: cannot be used ({reason.lower()})", "Name another file with --state."
-            ) from None
+            what = f"{path}: cannot be used ({reason.lower()})"
+            raise InputError(what, "Name another file with --state.") from None
 
     def _take_over(self, rows: Iterable[Mapping[str, Any]]) -> None:
         for row in rows:

@@ -34,7 +34,7 @@ def adapted(name: str, folder: Path) -> str:
     if scheme_of(found).method:
         what = f"{name}: its base model {base} is quantised, and nothing is merged into that"
         raise ModelError(what, _MENDED)
-    files = [path for place in (found, folder) for path in sorted(place.iterdir())]
+    files = [one for place in (found, folder) for one in sorted(place.iterdir()) if one.is_file()]
     stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
     def make(place: Path) -> Source:

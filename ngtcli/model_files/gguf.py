@@ -68,7 +68,7 @@ def read_header(name: str, file: str) -> tuple[dict[str, Any], Any]:
     reader.GGML_BLOCK.update(more)  # it has no Q5_0, Q5_1, MXFP4
     try:
         told, header = read_gguf_metadata(file)[0], GgufHeader.from_file(file)
-    except struct.error as error:
+    except (struct.error, UnicodeDecodeError, OverflowError) as error:
         what = f"{name}: the GGUF file is damaged or ends early ({error})"
         raise ModelError(what, "Download it again.") from None
     end = header.data_start + max((one.offset + one.nbytes for one in header.tensors), default=0)

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -39,15 +40,16 @@ _MOST_IDS = 2000  # that are offered, and that a name is compared with; guess
 _HUB_WAIT_S = 5.0  # for the hub's answer; guess
 _AGAIN = "Run it again: it goes on where it stopped."
 _ROOM = "Make room (ngt models list), or set HF_HOME to a folder on another disk."
+_OTHER = "Set HF_HOME to a folder that you can write to."
 
 
 def split_id(name: str) -> tuple[str, str | None]:
     """The id and the revision of NAME or NAME@REVISION; ("", None) for what cannot be an id.
 
-    >>> split_id("Qwen/Qwen3-8B@v1"), split_id("gpt2"), split_id("a//b"), split_id("a--b/c")
+    >>> split_id("Qwen/Qwen3-8B@v1"), split_id("gpt2"), split_id("a//b"), split_id("gpt2@")
     (('Qwen/Qwen3-8B', 'v1'), ('gpt2', None), ('', None), ('', None))
     """
-    if name.startswith((".", "/", "~")):  # a path: told without the import
+    if name.startswith((".", "/", "~")) or name.endswith("@"):  # told without the import
         return "", None
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
@@ -66,10 +68,10 @@ def cache_folder() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
-def cached_ids() -> list[str]:
-    """The ids of models in the hub's cache, in order; of many models only some."""
-    found = islice(cache_folder().glob("models--*"), _MOST_IDS)
-    return sorted(f.name.removeprefix("models--").replace("--", "/", 1) for f in found)
+def cached_ids() -> dict[str, Path]:
+    """The folders of models in the hub's cache by id, in order; of many models only some."""
+    found = sorted(islice(cache_folder().glob("models--*"), _MOST_IDS))
+    return {f.name.removeprefix("models--").replace("--", "/", 1): f for f in found}
 
 
 def cached_folder(name: str) -> tuple[str, bool]:
@@ -78,7 +80,7 @@ def cached_folder(name: str) -> tuple[str, bool]:
     from huggingface_hub import errors
 
     repo, revision = split_id(name)
-    _be_quiet()
+    be_quiet()
     try:
         folder = huggingface_hub.snapshot_download(
             repo, revision=revision, local_files_only=True,
@@ -122,7 +124,7 @@ def ask(name: str) -> Remote | ModelError:
     from huggingface_hub import constants, errors
 
     repo, revision = split_id(name)
-    _be_quiet()
+    be_quiet()
     try:
         about = huggingface_hub.model_info(
             repo, revision=revision, timeout=_HUB_WAIT_S, files_metadata=True
@@ -145,6 +147,9 @@ def ask(name: str) -> Remote | ModelError:
         return ModelError(f"{repo} has no revision {revision}", "Name a branch, tag or commit.")
     except errors.RepositoryNotFoundError:
         return ModelError(f"{name}: no such folder, and no such model on the hub")
+    except errors.HfHubHTTPError as error:
+        said = f"{constants.ENDPOINT} answers {error.response.status_code}"
+        return ModelError(f"{name}: {said}", "Log in again: hf auth login" * said.endswith("401"))
     except Exception as error:  # networks fail in many ways
         where = f"{type(error).__name__}, {constants.ENDPOINT}"
         what = "no such folder; it is not in the local cache, and the hub cannot be reached"
@@ -176,9 +181,9 @@ def download(name: str, weights: bool, progress: Notify) -> str:
     except ModelError:
         raise
     except Exception as error:  # networks fail in many ways
-        full = getattr(error, "errno", None) == errno.ENOSPC
+        own = {errno.ENOSPC: f"{_ROOM} {_AGAIN}", errno.EACCES: _OTHER, errno.EROFS: _OTHER}
         why = reason_of(error).strip().partition("\n")[0][:200] or type(error).__name__
-        hint = f"{_ROOM} {_AGAIN}" if full else _AGAIN
+        hint = own.get(getattr(error, "errno", 0), _AGAIN)
         raise ModelError(f"{name}: the download broke off ({why})", hint) from error
 
 
@@ -231,7 +236,7 @@ def _read(url: str, blob: Path, size: int, bar: ByteBar) -> None:
     from huggingface_hub.utils import build_hf_headers
 
     part = blob.with_name(f"{blob.name}.incomplete")
-    first = had = _size(part)
+    had = _size(part)
     while had < size:
         try:
             with part.open("ab", buffering=0) as file:
@@ -244,19 +249,19 @@ def _read(url: str, blob: Path, size: int, bar: ByteBar) -> None:
             if _size(part) <= had:
                 raise
         had = _size(part)
-    if first:  # several runs have read it
-        with part.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != blob.name:
-            part.unlink()
-            raise OSError("a file is not what the hub says, and is read again next time")
+    with part.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != blob.name:
+        part.unlink()
+        raise OSError("a file is not what the hub says, and is read again next time")
     os.replace(part, blob)
 
 
-def _be_quiet() -> None:
+def be_quiet() -> None:
     """Keep the hub's bars off stderr, and its warnings unless its own variable asks for them."""
     from huggingface_hub.utils import disable_progress_bars, logging
 
     disable_progress_bars()
+    warnings.filterwarnings("ignore", module="huggingface_hub")
     if not os.environ.get("HF_HUB_VERBOSITY"):
         logging.set_verbosity_error()

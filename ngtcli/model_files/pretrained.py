@@ -94,9 +94,13 @@ def load_config(name: str) -> Any:
     values = read_object(Path(path) / "config.json")
     if _is_plain(values):
         return SimpleNamespace(**values)
+    return read_config(name, path).get_text_config()
+
+
+def read_config(name: str, path: str) -> Any:
+    """The library's own configuration of a model in a folder. Raises ModelError."""
     with loading(name):
-        auto = transformers_quiet().AutoConfig
-        return auto.from_pretrained(path, trust_remote_code=False).get_text_config()
+        return transformers_quiet().AutoConfig.from_pretrained(path, trust_remote_code=False)
 
 
 def _is_plain(values: dict[str, Any]) -> bool:

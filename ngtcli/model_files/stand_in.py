@@ -7,8 +7,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +17,7 @@ from ngtcli.model_files.pretrained import SOURCE, loading, read_object
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.storage import home, key_of, mark_used, private_folder, write_file
 
-_VERSION = 2  # raised where the files of a folder are made in another way
+_VERSION = 3  # raised where the files of a folder are made in another way
 _CONFIG = "config.json"
 
 
@@ -25,13 +25,13 @@ _CONFIG = "config.json"
 class Source:
     """What a folder stands for, also in `words`: a GGUF `file`, or an adapter's folder.
 
-    The adapter is for the model in the folder `base`. `files` are those of the cache's folder.
+    The adapter is for the model in the folder `base`. `files` are the bytes of the other files.
     """
 
     file: str
     words: str
     base: str = ""
-    files: tuple[str, ...] = ()
+    files: Mapping[str, int] = field(default_factory=dict)
 
 
 def source_of(folder: str | Path) -> Source | None:
@@ -51,16 +51,21 @@ def stand_in(name: str, made_of: object, make: Callable[[Path], Source]) -> str:
     key = key_of(made_of, _VERSION, metadata.version("transformers"))
     folder = home("cache") / "stand-ins" / key
     source = source_of(folder)
-    if source is None or not all((folder / file).is_file() for file in source.files):
+    if source is None or not source.files.items() <= _sizes(folder).items():
         with loading(name), tempfile.TemporaryDirectory() as place:
             source = make(Path(place))
-            files = sorted(os.listdir(place), key=lambda file: (file == _CONFIG, file))  # it last
+            files = _sizes(Path(place))
+            del files[_CONFIG]  # this is added to it
             told = {**to_json(source), "files": files}
             values = read_object(Path(place) / _CONFIG) | {SOURCE: told}
             (Path(place) / _CONFIG).write_text(json.dumps(values), encoding="utf-8")
             private_folder(folder)
-            for file in files:
+            for file in (*files, _CONFIG):
                 write_file(folder / file, partial(shutil.copyfile, Path(place) / file))
     for path in folder.iterdir():
         mark_used(path)
     return os.path.realpath(folder)
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in folder.iterdir()}

@@ -29,10 +29,8 @@ _FIELD = re.compile(r"\{(documents|question|summary|name|text|index)\}")
 def check_known(ids: Sequence[int], vocabulary: int) -> None:
     """Raise ModelError, unless `vocabulary` is 0, for ids that are not below it."""
     if vocabulary and max(ids, default=0) >= vocabulary:
-        raise ModelError(
-            f"the tokenizer makes token {max(ids)}, the model knows {vocabulary} tokens",
-            f"Tokenizer and model do not belong together. {_OTHER_MODEL}",
-        )
+        what = f"the tokenizer makes token {max(ids)}, the model knows {vocabulary} tokens"
+        raise ModelError(what, f"Tokenizer and model do not belong together. {_OTHER_MODEL}")
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:

@@ -249,7 +249,7 @@ def _apply(backend: Any, chat: Chat, form: Form, texts: Texts) -> str:
     if chat.template:
         options["chat_template"] = chat.template
     if max(texts) >= _DOCUMENTS:
-        numbered = "doc_id" in str(backend.chat_template)  # Granite's; Command R's write all keys
+        numbered = "doc_id" in backend.get_chat_template(chat.template or None)  # Granite's
         options["documents"] = [
             ({"doc_id": i} if numbered else {}) | {"title": texts[n], "text": texts[n + 1]}
             for i, n in enumerate(range(_DOCUMENTS, max(texts), 2), 1)

@@ -136,9 +136,8 @@ def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
     Raises UsageError where the task cannot have it, or the preset has no place for a question.
     """
     if task == "ask" and not can_ask(preset):
-        raise UsageError(
-            f"preset {preset.name} has no place for a question", "Put {question} in its template."
-        )
+        what = f"preset {preset.name} has no place for a question"
+        raise UsageError(what, "Put {question} in its template.")
     if task == "ask" and settings.overflow in IN_PARTS:
         raise UsageError(
             f"--overflow {settings.overflow} makes summaries of parts, and a question is asked",

@@ -1,8 +1,8 @@
 """Thoughts of reasoning models: what sets them off from answers, and a stream of tokens split so.
 
 A model's chat template names the marks of its format. A mark that is a token of its own counts as
-that token alone, so that a thought can quote its name; one that is none counts as text, and begins
-a thought only at the start of an answer.
+that token alone, so that a thought can quote its name; one that is none counts as text. Tags in an
+answer that has begun are of its text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,14 +70,8 @@ class Thinking:
 
     @property
     def room(self) -> int:
-        """Tokens to be made besides those of the answer, at most."""
-        return 0 if self.settled else self.most + len(self.closing)
-
-    @property
-    def unannounced(self) -> bool:
-        """Whether a thought may come that nothing but its end tells from an answer."""
-        ends = ANSWER in self.tokens.values()
-        return ends and self.part == ANSWER and not self.settled
+        """Tokens besides those of the answer; marks that open a thought are fewer than closing."""
+        return 0 if self.settled else self.most + 2 * len(self.closing)
 
 
 @lru_cache(16)
@@ -163,9 +157,8 @@ class TextStream:
     """The text of tokens as they come, thought and answer apart, up to a stop string in the answer.
 
     What may begin a stop string or a mark is kept back. `thought` tokens were not of the answer,
-    `answered` were. White space around a thought is left out, and an empty line ends it. `strayed`:
-    the last token has ended a thought that nothing had begun, so that all before it was one. At
-    `most` tokens a thought is closed by `forced` ones.
+    `answered` were. White space around a thought is left out, and an empty line ends it. At `most`
+    tokens a thought is closed by `forced` ones.
     """
 
     def __init__(
@@ -180,7 +173,7 @@ class TextStream:
         self._texts = {**texts, **dict.fromkeys(filter(None, stop), _STOP)}
         self.part = thinking.part if thinking else ANSWER
         self.answered = self.thought = 0
-        self.strayed = self.stopped = False
+        self.stopped = False
         self._settled = thinking is None or thinking.settled  # whether a thought has ended
         self._begun = self._settled  # whether the answer has
         self._said = self._marked = False  # whether this thought has a text; any mark came
@@ -209,10 +202,11 @@ class TextStream:
 
     def push(self, token: int) -> tuple[str | None, str]:
         """The text of the thought, None for a token of the answer, and the text of the answer."""
-        self.strayed, self._out = False, {THOUGHT: "", ANSWER: ""}
+        self._out = {THOUGHT: "", ANSWER: ""}
         self._closed += token == self.forced
         following = self._tokens.get(token)
-        if following is None:
+        quoted = self._begun and self.answered and following in (THOUGHT, ANSWER)
+        if following is None or quoted:
             self._take(self._detokenizer.push(token))
         else:
             self._take(self._detokenizer.flush(), end=True)
@@ -268,12 +262,8 @@ class TextStream:
             return
         if following == _CHANNEL:
             following = _part_of(self._header)
-        if following == ANSWER:
-            self.strayed = self.part == ANSWER and not self._settled
-            if self.strayed:
-                self.thought, self.answered, self._begun = self.thought + self.answered, 0, False
-            self._settled = True
-        if self.strayed or self._said:
+        self._settled |= following == ANSWER
+        if self._said:
             self._out[THOUGHT] += "\n\n"
         self.part, self._header, self._blank = following, "", ""
         self._said, self._marked = False, True

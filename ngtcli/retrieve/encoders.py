@@ -175,9 +175,8 @@ class _Encoder:
                 found: Floats = numbers.float().cpu().numpy()
         except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
             line = str(error).strip().split("\n")[0]
-            raise ModelError(
-                f"{self.name}: it does not run ({line})", "Name another model."
-            ) from error
+            what = f"{self.name}: it does not run ({line})"
+            raise ModelError(what, "Name another model.") from error
         if not np.isfinite(found).all():
             raise ModelError(f"{self.name}: its {self.gives} are not numbers", self.hint)
         return found, longer

@@ -17,7 +17,7 @@ from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import rounds
-from ngtcli.decode.steps import Limits, settled
+from ngtcli.decode.steps import Limits
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, Drafter, draft_settings
 from ngtcli.draft.pool import Pool
@@ -115,17 +115,9 @@ class LocalSession(Session):
         """A model by the settings; `more` as for `load_model`."""
         s = self.settings
         self.status(f"Loading {name} …")
-        return load_model(
-            name,
-            s.device,
-            s.dtype,
-            self.warn,
-            self.status,
-            packed=s.packed,
-            quantize=s.quantize,
-            device_map=s.device_map,
-            **more,
-        )
+        own = name, s.device, s.dtype, self.warn, self.status
+        more["device_map"] = s.device_map
+        return load_model(*own, packed=s.packed, quantize=s.quantize, **more)
 
     def _captured(self, model: TargetModel) -> TargetModel:
         """A model, its passes captured if the settings want it."""
@@ -189,16 +181,8 @@ class LocalSession(Session):
         """
         context, trie, limits = self.start(prompt, options, exact=self.settings.exact)
         drafter = options.drafter or self.drafter(options.method)
-        total = len(prompt.ids)
-        run = Run(
-            self.model,
-            drafter,
-            context,
-            self.settings,
-            limits,
-            options.split_times,
-            lambda read: self.reading(read, total),
-        )
+        total, own = len(prompt.ids), (self.model, drafter, context, self.settings, limits)
+        run = Run(*own, options.split_times, lambda read: self.reading(read, total))
         words = self.memory.backgrounds.words
         return Answer(run, prompt, trie, lambda: self.save(drafter), words)
 
@@ -265,17 +249,10 @@ class LocalSession(Session):
         rows = self._exact_rows.choose(exact, num_draft, tokens)
         whole = prompt.selection is None  # passages are others for each question
         trie, report = options.trie or self.documents_trie(prompt.documents, whole, method)
-        context = Context(
-            prompt.ids,
-            trie,
-            prompt.outside,
-            prompt.references,
-            self.model.tokenizer.fingerprint,
-            self.model.vocabulary,
-            rows,
-            self._folder_counts(prompt, method) if num_draft else None,
-        )
-        return context, report, limits
+        known, model = (prompt.ids, trie, prompt.outside, prompt.references), self.model
+        counts = self._folder_counts(prompt, method) if num_draft else None
+        about = model.tokenizer.fingerprint, model.vocabulary, rows, counts
+        return Context(*known, *about), report, limits
 
     def _folder_counts(self, prompt: Prompt, method: MethodSpec) -> BackgroundCounts | None:
         """Counts of all documents given, where the prompt has a part and drafts come from all."""
@@ -331,13 +308,5 @@ def _finished(session_of: Callable[[int], LocalSession], member: Member) -> Fini
     if member.error is not None:
         return FinishedAnswer(key, prompt, error=member.error)
     text, passes = member.text, session_of(key).model.passes.report()
-    return FinishedAnswer(
-        key,
-        prompt,
-        settled(member.steps),
-        text.finish_reason,
-        text.statistics,
-        member.policy,
-        passes,
-        trie=trie,
-    )
+    own = tuple(member.steps), text.finish_reason, text.statistics, member.policy, passes
+    return FinishedAnswer(key, prompt, *own, trie=trie)

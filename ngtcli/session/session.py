@@ -10,15 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from ngtcli.config import Settings
-from ngtcli.decode.steps import (
-    InSteps,
-    Limits,
-    PassesReport,
-    Statistics,
-    Step,
-    Token,
-    settled,
-)
+from ngtcli.decode.steps import InSteps, Limits, PassesReport, Statistics, Step, Token
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Drafter, PassRows
 from ngtcli.draft.origins import PolicyReport
@@ -164,19 +156,9 @@ class Answer(InSteps):
 
     def finished(self, key: int = 0, parts: Iterable[PartReport] = ()) -> "FinishedAnswer":
         """What came of it, as the answer of a key, made of the summaries of `parts`."""
-        run = self.run
-        return FinishedAnswer(
-            key,
-            self.prompt,
-            settled(self.steps),
-            self.finish_reason,
-            run.statistics,
-            self.policy,
-            run.model.passes.report(),
-            exact=run.exact,
-            trie=self.trie,
-            parts=tuple(parts),
-        )
+        run, steps, passes = self.run, tuple(self.steps), self.run.model.passes.report()
+        own = self.prompt, steps, self.finish_reason, run.statistics, self.policy, passes
+        return FinishedAnswer(key, *own, exact=run.exact, trie=self.trie, parts=tuple(parts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ packed or in 8 bits, are taken one by one as they come, so that none is in memor
 """
 
 import ctypes
-import json
 import os
 import re
 import sys
@@ -20,7 +19,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.core_model_loading import ConversionOps
 from transformers.quantizers import HfQuantizer
@@ -28,6 +27,7 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ngtcli.errors import ModelError
+from ngtcli.model_files.hub import weight_files
 from ngtcli.model_files.pretrained import check_weights
 from ngtcli.model_files.scheme import Scheme
 from ngtcli.model_files.stand_in import Source, source_of
@@ -45,7 +45,6 @@ _WHOLE = ("paligemma", "qianfan_ocr")
 _SHOWN = 1e8  # bytes from which on a bar is shown; guess: fewer take less than a second
 _DONTNEED = 4  # MADV_DONTNEED of Linux
 _IN_USE = 4  # tensors that were read last: `transformers` converts so many at once
-_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -67,7 +66,9 @@ class _Quantizer(HfQuantizer, ConversionOps):  # type: ignore[misc]
     """The hook of `transformers` that is called for each weight, and what it does with one."""
 
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
-        self.quantization_config.layers.find(model, self.quantization_config.stored)
+        stored, prefix = self.quantization_config.stored, model.base_model_prefix
+        whole = {f"{prefix}.{name}": one for name, one in stored.items()}  # some leave it out
+        self.quantization_config.layers.find(model, whole | stored)
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:
         self.remove_quantization_config(model)
@@ -86,11 +87,7 @@ class _Quantizer(HfQuantizer, ConversionOps):  # type: ignore[misc]
         return False
 
     def convert(
-        self,
-        input_dict: dict[str, Any],
-        full_layer_name: str = "",
-        missing_keys: set[str] | None = None,
-        **_: Any,
+        self, input_dict: dict[str, Any], full_layer_name: str, missing_keys: set[str], **_: Any
     ) -> dict[str, Tensor]:
         """Puts the layers of weights in their places; returns those that do not fit."""
         layers: Taken[Any] = self.quantization_config.layers
@@ -98,17 +95,14 @@ class _Quantizer(HfQuantizer, ConversionOps):  # type: ignore[misc]
         for key, value in input_dict.items():
             weight = value[0] if isinstance(value, list) else value
             name = key if key in places else full_layer_name
-            if name in layers.done:
-                if missing_keys is not None:
-                    missing_keys.discard(name)
-                continue  # a pickle has a tied weight under both names
+            if name in layers.done:  # a pickle has a tied weight under both names
+                missing_keys.discard(name)
+                continue
             if name not in places or not layers.takes(places[name], weight):
                 places.pop(name, None)  # a wrong shape is reported as any other's
                 rest[name] = weight
                 continue
-            for own in layers.names(name):
-                if missing_keys is not None:
-                    missing_keys.discard(own)
+            missing_keys.difference_update(layers.names(name))
             try:
                 layers.put(name, weight)
             except Exception as error:
@@ -141,18 +135,23 @@ def read_checkpoint(
     """
     empty, source = empty_model(config), source_of(path)
     is_part = type(empty.config) is not type(config)
-    stored: Stored | None = None
+    stored: Stored | None
     if source and source.base:
         stored = _merged(source, config, dtype, progress)
-    elif not device_map or source or is_part:
+    else:
         stored = _opened(path, empty, progress, is_part)
     if scheme is not None:
         if stored is None:
             hint = "Name a checkpoint that has them there."
             raise ModelError(f"{path}: its quantised weights are in no safetensors files", hint)
         stored = stored_layers(stored, scheme)
+    elif stored and not source and any(map(_is_integer, stored.items())):
+        what = f"{path}: its weights are integers, of which config.json says nothing"
+        raise ModelError(what, "Name the checkpoint that they were made of.")
     told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     told["device_map"] = device_map
+    if device_map and not source and not is_part:
+        stored = None  # from its own files alone `transformers` leaves weights on the disk
     hook = _Config(layers, stored or {})
     if layers is not None:
         told["quantization_config"] = hook
@@ -178,12 +177,16 @@ def _merged(source: Source, config: Any, dtype: Any, progress: Notify) -> dict[s
 
     hf, report = read_checkpoint(source.base, config, dtype=dtype, progress=progress)
     check_weights(source.base, report, lambda _: None)
+    tied = hf.all_tied_weights_keys
+    for name in tied:  # else what is added to one were added to both
+        parent, _, own = name.rpartition(".")
+        setattr(hf.get_submodule(parent), own, nn.Parameter(hf.get_parameter(name).clone(), False))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("error", message="Found missing adapter keys")
-        hf = PeftModel.from_pretrained(hf, source.file).merge_and_unload()
-    tied = hf.all_tied_weights_keys
-    return {name: one for name, one in hf.state_dict().items() if name not in tied}
+        made = PeftModel.from_pretrained(hf, source.file).merge_and_unload().state_dict()
+    changed = {own for own, other in tied.items() if not torch.equal(made[own], made[other])}
+    return {name: one for name, one in made.items() if name not in tied or name in changed}
 
 
 def tell_source(hf: Any, path: str) -> None:
@@ -240,7 +243,8 @@ class _Reading:
     def read(self, one: Any) -> Tensor:
         """Read a tensor."""
         tensor: Tensor = one[...]
-        if not isinstance(one, GgufWeight):
+        # A mapped tensor is at the same place twice; pages of a copy would not come back.
+        if not isinstance(one, GgufWeight) and one[...].data_ptr() == tensor.data_ptr():
             self._last.append(tensor)
         if len(self._last) > _IN_USE:
             _let_go(self._last.pop(0))
@@ -290,16 +294,10 @@ def _opened(
     elif os.path.isfile(os.path.join(path, "adapter_config.json")):
         return None
     else:
-        folder = Path(path)
-        try:
-            names = {_SINGLE}
-            if not (folder / _SINGLE).is_file():
-                index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
-                names = set(index["weight_map"].values())
-            paths = [str(folder / name) for name in sorted(names)]
-            opened: list[Any] = [safe_open(path, "pt") for path in paths]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        paths = [os.path.join(path, name) for name in weight_files(Path(path), os.listdir(path))]
+        if not paths or not all(path.endswith(".safetensors") for path in paths):
             return None
+        opened: list[Any] = [safe_open(path, "pt") for path in paths]
         for file in opened:
             tensors |= {name: file.get_slice(name) for name in file.offset_keys()}
     reading = _Reading(paths, progress)
@@ -316,12 +314,9 @@ def _text_of(stored: Stored) -> Stored:
     return {name[end:]: stored[name] for name, end in ends.items()} | heads
 
 
-def stores_integers(path: str) -> bool:
-    """Whether weights in safetensors of a folder are integers of 8 bits; masks may be."""
-    stored = {} if source_of(path) else _opened(path) or {}
-    return any(
-        n.endswith("weight") and one.get_dtype() in ("I8", "U8") for n, one in stored.items()
-    )
+def _is_integer(named: tuple[str, Any]) -> bool:
+    """Whether a tensor by its name is a weight in integers of 8 bits; masks may be."""
+    return named[0].endswith("weight") and named[1].get_dtype() in ("I8", "U8")
 
 
 def _dtype(slices: Iterable[Any]) -> torch.dtype:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig
 
 from ngtcli.errors import ModelError
+from ngtcli.model_files.pretrained import read_config
 from ngtcli.model_files.quantized import identity, kept_file, kept_folder
 from ngtcli.model_files.scheme import Scheme, scheme_of
 from ngtcli.system.array_stream import map_arrays
@@ -42,7 +42,7 @@ def load_quantized(
     and not computed here.
     """
     begin, done = time.perf_counter(), "Read"
-    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    config = read_config(path, path)
     scheme = scheme_of(path)
     if getattr(config, "quantization_config", None) and not scheme.bits:
         raise ModelError(f"{path}: its weights are quantised already", "Leave out --quantize.")

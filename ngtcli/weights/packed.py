@@ -187,12 +187,7 @@ def packed_copy(linear: nn.Linear) -> PackedLinear | None:
     return packed
 
 
-def pack_layers(places: Sequence[Place]) -> int:
-    """Replace the layers that stand there, one at a time; returns the bytes packed."""
-    return sum(map(_pack, places))
-
-
-def _pack(place: Place) -> int:
+def pack(place: Place) -> int:
     """Replace the layer that stands there, whose weight is freed; returns the bytes packed.
 
     A layer that this CPU has no kernel for stays as it is, and so does one tied to an embedding if
@@ -301,7 +296,7 @@ class PackedLayers(Taken[Place]):
         self.done |= {*self.names(name)}
 
     def _pack(self, place: Place) -> None:
-        if size := _pack(place):
+        if size := pack(place):
             self.bytes += size
         else:
             self.left.append(place.layer)

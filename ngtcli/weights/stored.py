@@ -144,7 +144,4 @@ def _size(own: str, parts: Mapping[str, Any], scheme: Scheme) -> tuple[int, int]
     except (KeyError, ValueError):
         pass
     told = ", ".join(f"{key} {'×'.join(map(str, shape))}" for key, shape in sorted(shapes.items()))
-    raise ModelError(
-        f"{own[:-1]} is not quantised as config.json says: it has {told}",
-        _HINT,
-    )
+    raise ModelError(f"{own[:-1]} is not quantised as config.json says: it has {told}", _HINT)

@@ -241,7 +241,7 @@ class Auto(Drafter):
 
 
 class AutoDrafters(Drafters[Auto]):
-    """Drafts for many sequences; with `chains` they have no branches.
+    """Drafts for many sequences.
 
     By what passes over one sequence cost; these costs stay as they are, and without them every node
     counts as paying. The pool holds earlier answers and gets those that finish; without one no text
@@ -252,13 +252,11 @@ class AutoDrafters(Drafters[Auto]):
         self,
         settings: DraftSettings = _SETTINGS,
         options: Options = _OPTIONS,
-        chains: bool = False,
         texts: Sequence[npt.NDArray[np.int32]] = (),
     ) -> None:
         compile_loops()
         super().__init__(self._new, settings.num_draft)
         self._settings, self._options = replace(settings, costs=None), options
-        self._chains = chains
         self.policy: Policy | None = None
         if settings.costs is not None:
             one = settings.costs.at_length(SHORT)
@@ -274,7 +272,7 @@ class AutoDrafters(Drafters[Auto]):
     def start(self, context: Context, pooled: bool = True) -> Auto:
         """A drafter for a sequence that begins; unless `pooled` it has no part in the pool."""
         drafter = self._new(pooled)
-        drafter.reset(replace(context, chains=self._chains))
+        drafter.reset(context)
         if drafter.pool is not None:
             self._pooled.append(drafter)
         return drafter
