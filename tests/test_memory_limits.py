@@ -151,7 +151,7 @@ def test_a_checkpoint_that_does_not_fit_gets_a_line_with_what_would(
     mixed = whole + 2 * embedding + 4 * (count - whole - embedding)
     there, _ = load_quantized(str(tmp_path), torch.float32, WAY)
     kept = [p.nbytes for p in there.parameters() if not p.is_mkldnn]
-    kept += [m.held.nbytes for m in there.modules() if isinstance(m, WideEmbedding)]
+    kept += [m.weight.nbytes for m in there.modules() if isinstance(m, WideEmbedding)]
     assert whole + sum(kept) == mixed == quantized_bytes(empty_model(hf.config), torch.float32)
 
     def words(free: int, dtype: Any, bits: int = 0, device: str = "cpu") -> str:
