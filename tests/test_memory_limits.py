@@ -166,4 +166,3 @@ def test_a_checkpoint_that_does_not_fit_gets_a_line_with_what_would(
     assert "--quantize" not in words(2 * count - 1, "auto", device="cuda")
     assert ";" not in words(mixed - 1, torch.float32)  # nothing fits
     assert words(mixed, torch.float32, 8) == "" != words(mixed - 1, torch.float32, 8)
-    assert memory_words("nobody/nothing", hf.config, "cpu", torch.float32, 0) == ""
