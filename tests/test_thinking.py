@@ -169,7 +169,7 @@ def test_a_template_tells_the_format(kind: str, part: str, closing: str) -> None
     found = thinking_of(Settings(max_thinking=7), Tokenizer(backend))
     assert found is not None and (found.part, found.settled, found.most) == (part, False, 7)
     assert backend.decode(found.closing) == closing
-    assert found.room == 7 + len(found.closing)
+    assert found.room == 7 + 2 * len(found.closing)
     names = [] if kind == "granite" else backend.convert_ids_to_tokens(sorted(found.tokens))
     assert {*names, *found.texts} <= {mark for one in FORMATS for mark in one.marks}
 
@@ -354,8 +354,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_model(made / kind, kind, says, *asked(made))
     write_model(made / "quotes", "qwen", QUOTES, *asked(made))
     write_model(made / "both", "qwen", f"{SAYS['qwen']} {QUOTES}", *asked(made))
-    endless = "<think>\n" + "So it is nine, or it is not. " * 40
-    write_model(made / "endless", "qwen", endless, *asked(made))
+    endless = "So it is nine, or it is not. " * 40
+    write_model(made / "endless", "qwen", f"<think>\n{endless}", *asked(made))
+    channels = f"<|channel|>analysis<|message|>{endless}"
+    write_model(made / "on channels", "harmony", channels, *asked(made))
     return made
 
 
@@ -468,6 +470,13 @@ def test_an_endless_thought_is_closed_and_the_answer_begun(folder: Path) -> None
         assert found["statistics"]["thought_tokens"] == 30 + closing
         assert "or it is not." in found["thought"]
     assert made["auto"] == made["none"]
+
+
+@pytest.mark.parametrize("kind", ["endless", "on channels"])
+def test_marks_that_open_a_thought_take_nothing_from_the_answer(folder: Path, kind: str) -> None:
+    given = "--max-thinking", "0", "--max-tokens", "9", "--json"
+    counts = json.loads(ngt(*asked(folder, kind), *given).stdout)["statistics"]
+    assert counts["new_tokens"] - counts["thought_tokens"] == 9
 
 
 def test_an_answer_without_a_word_behind_its_thought_is_said_so(tmp_path: Path) -> None:

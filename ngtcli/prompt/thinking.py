@@ -70,8 +70,8 @@ class Thinking:
 
     @property
     def room(self) -> int:
-        """Tokens to be made besides those of the answer, at most."""
-        return 0 if self.settled else self.most + len(self.closing)
+        """Tokens besides those of the answer; marks that open a thought are fewer than closing."""
+        return 0 if self.settled else self.most + 2 * len(self.closing)
 
 
 @lru_cache(16)
