@@ -102,10 +102,18 @@ def test_a_model_is_read_in_the_dtype_that_is_chosen_and_tried_once(
     found = []
     for _ in reads:
         read: list[torch.dtype] = []
+        made: list[weakref.ref[Model]] = []
+        model = None
 
-        def load(dtype: torch.dtype, read: list[torch.dtype] = read) -> Any:
+        def load(
+            dtype: torch.dtype,
+            read: list[torch.dtype] = read,
+            made: list[weakref.ref[Model]] = made,
+        ) -> Any:
+            assert not [one for one in made if one() is not None]  # one at a time in memory
             read.append(dtype)
-            return Model(dtype)
+            made.append(weakref.ref(model := Model(dtype)))
+            return model
 
         config, empty = make_hf("llama").config, lambda: None
         model = load_in_best("m", config, BF16, empty, load, lambda _: None, num_draft)

@@ -91,7 +91,7 @@ def test_8_bit_weights_take_what_a_quantised_model_takes(family: str, tmp_path: 
         held = {id(m.packed): m.packed.numel() for m in own.modules() if hasattr(m, "packed")}
         sizes = [*held.values()]
         sizes += [p.nbytes for p in own.parameters() if p.is_floating_point()]
-        sizes += [one.held.nbytes for one in own.modules() if isinstance(one, WideEmbedding)]
+        sizes += [one.weight.nbytes for one in own.modules() if isinstance(one, WideEmbedding)]
         name = str(dtype).removeprefix("torch.")
         assert forms[f"int8 in {name}"].weight_bytes == sum(sizes)
 

@@ -285,8 +285,8 @@ def test_an_embedding_of_its_own_keeps_the_narrower_dtype(
     hf, _ = load_quantized(folder, torch.float32, WAY)
     assert hf.dtype == torch.float32
     kept = hf.get_input_embeddings()
-    assert isinstance(kept, WideEmbedding) and kept.held.dtype == torch.bfloat16
-    true = kept.held.float()
+    assert isinstance(kept, WideEmbedding) and kept.weight.dtype == torch.bfloat16
+    true = kept.weight.float()
     assert torch.equal(kept(torch.arange(9)[None]), true[None, :9])
 
 

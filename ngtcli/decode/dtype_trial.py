@@ -76,10 +76,12 @@ def load_in_best(
     trial = stored.find(make)
     if trial.is_quicker and (trial.alike or num_draft is None):
         model = loaded(half)
-        rows = ExactRows(model, lambda: None, progress)
-        # A model that verifies no trees decodes plainly, see ExactRows.
-        is_exact = num_draft is None or bool(model.tree_reason)
-        if is_exact or rows.of_any_number(num_draft or 0, _TOKENS) is not None:
+        if (
+            num_draft is None
+            or model.tree_reason  # it decodes plainly, see ExactRows
+            or ExactRows(model, lambda: None, progress).of_any_number(num_draft, _TOKENS)
+            is not None
+        ):
             model.dtype_reason = trial.reason
             if made.pop(torch.float32, None) is not None:
                 gc.collect()  # a model and its passes are a circle

@@ -94,8 +94,9 @@ def memory_words(path: str, config: Any, device: str, dtype: Any, bits: int) -> 
     "auto" is the checkpoint's own dtype. `bits`: those of weights that are quantised, otherwise 0.
     """
     free = free_memory(device)
-    if free is None or not (files := identity(path)["files"]):
+    if free is None:
         return ""
+    files = identity(path)["files"]
     times = _WIDENED_GGUF if source_of(path) else _WIDENED
     if times * sum(size for _, size, _ in files) <= free:  # most models: no closer look
         return ""

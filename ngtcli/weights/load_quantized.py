@@ -135,17 +135,17 @@ def _from_checkpoint(
 class WideEmbedding(nn.Module):
     """An embedding whose rows are given in a wider dtype than that of its weight: the same values.
 
-    `weight` is no parameter: a model's dtype is that of its parameters.
+    Its `weight`, at which Llama 4 looks, is no parameter: those give a model its dtype.
     """
 
     def __init__(self, weight: Tensor, dtype: torch.dtype, padding: int | None) -> None:
         super().__init__()
-        self.held, self.dtype, self.padding_idx = weight, dtype, padding
+        self.weight, self.dtype, self.padding_idx = weight, dtype, padding
         self.num_embeddings, self.embedding_dim = weight.shape
 
     def forward(self, ids: Tensor) -> Tensor:
         """(…) to (…, embedding_dim)."""
-        return nn.functional.embedding(ids, self.held).to(self.dtype)
+        return nn.functional.embedding(ids, self.weight).to(self.dtype)
 
 
 def use_between(hf: Any, dtype: torch.dtype) -> Any:
@@ -176,7 +176,7 @@ def _weights_of(hf: Any) -> tuple[int, list[Tensor]]:
     """How many of a model's weights are integers, and its other weights."""
     made = [m for m in hf.modules() if isinstance(m, Int8Linear | Int4Linear)]
     whole = sum(m.in_features * m.out_features for m in made)
-    wide = [m.held for m in hf.modules() if isinstance(m, WideEmbedding)]
+    wide = [m.weight for m in hf.modules() if isinstance(m, WideEmbedding)]
     return whole, [*wide, *(p for p in hf.parameters() if p.is_floating_point())]
 
 
