@@ -35,7 +35,7 @@ from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
 GB = 10**9
 # They keep none, or not in keys and values, or look at ids, which need values.
 UNCOUNTED = {"openai-gpt", "rwkv", "recurrent_gemma", "bert-encoder", "mamba", "mamba2",
-             "falcon_mamba", "biogpt", "bart", "moshi"}  # fmt: skip
+             "falcon_mamba", "biogpt", "bart", "mbart", "moshi"}  # fmt: skip
 builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 
