@@ -49,8 +49,8 @@ def split_id(name: str) -> tuple[str, str | None]:
     >>> split_id("Qwen/Qwen3-8B@v1"), split_id("gpt2"), split_id("a//b"), split_id("gpt2@")
     (('Qwen/Qwen3-8B', 'v1'), ('gpt2', None), ('', None), ('', None))
     """
-    if name.startswith((".", "/", "~")) or name.endswith("@"):  # told without the import
-        return "", None
+    if name.startswith((".", "/", "~")) or name.endswith("@") or not name.isascii():
+        return "", None  # told without the import
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     repo, _, revision = name.partition("@")
