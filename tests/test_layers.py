@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "ngtcli"
 ROOMS = [
     "__init__", "errors", "system", "config", "documents", "tokens", "model_files", "retrieve",
     "prompt", "grounding", "trie", "background", "draft", "weights", "decode", "session", "engines",
-    "batch", "measure", "render", "builtin", "cli", "__main__",
+    "batch", "measure", "render", "builtin", "serve", "cli", "__main__",
 ]  # fmt: skip
 # torch lives in weights and decode; measuring needs it as well.
 TORCH_ROOMS = {"weights", "decode", "measure"}
