@@ -5,10 +5,10 @@ import os
 import socket
 import struct
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 from ngtcli import __version__
@@ -21,11 +21,12 @@ FIXED = (*settings_where(loaded=True), "threads")
 _FILES = settings_where(complete="models")
 # Beginnings of variables that libraries read which compute, or find models.
 _VARIABLES = (
-    "ATEN_ CUDA_ DNNL_ GOMP_ HF_ HIP_ KMP_ MKL_ NCCL_ NUMBA_ NVIDIA_ OMP_ ONEDNN_ OPENBLAS_ PYTORCH_"
-    " ROCR_ TORCH_ TRANSFORMERS_"
+    "ATEN_ CUDA_ DNNL_ GOMP_ HF_ HIP_ KMP_ MKL_ NCCL_ NUMBA_ NVIDIA_ OMP_ ONEDNN_ OPENBLAS_"
+    " PYTORCH_ ROCR_ TORCH_ TRANSFORMERS_"
 ).split()
 _DIGITS = 16  # hex digits of a name: the path of a socket has 107 bytes at most; derived
 _LONGEST = 100  # bytes of a socket's path, of 104 to 108 by system
+_LOOK_S = 0.05  # between looks at whether a process has left; guess
 _CREDENTIALS = struct.Struct("3i")  # process, user, group: Linux's struct ucred
 PACKAGE = Path(__file__).parent.parent
 
@@ -71,13 +72,14 @@ class Place:
         own = __version__, *_code(), *where, sorted(values.items()), sorted(read.items())
         return cls(key_of(*own)[:_DIGITS])
 
-    @cached_property
-    def socket(self) -> Path:
+    @property
+    def path(self) -> Path:
+        """That of the socket."""
         return folder() / f"{self.key}.sock"
 
     @property
     def log(self) -> Path:
-        return self.socket.with_suffix(".log")
+        return self.path.with_suffix(".log")
 
     def lock(self) -> int:
         """The descriptor of the lock of this place, which is held until that is closed.
@@ -85,7 +87,7 @@ class Place:
         Raises ServedAlreadyError where another process has it.
         """
         private(folder())
-        handle = os.open(self.socket.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        handle = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -103,14 +105,27 @@ class Place:
         own = socket.socket(socket.AF_UNIX)
         before = os.umask(0o177)
         try:
-            own.bind(_short(self.socket))
+            with _short(self.path) as name:
+                own.bind(name)
         finally:
             os.umask(before)
         return own
 
+    def left(self, within_s: float) -> bool:
+        """Whether no process is here any more, at the latest after so many seconds."""
+        end = time.monotonic() + within_s
+        while True:
+            try:
+                os.close(self.lock())
+                return True
+            except ServedAlreadyError:
+                if time.monotonic() > end:
+                    return False
+                time.sleep(_LOOK_S)
+
     def remove(self) -> None:
         """Remove the socket. The lock is held."""
-        self.socket.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
     def connect(self) -> socket.socket | None:
         """A connection to the process that listens here; None where there is none of this user's.
@@ -120,7 +135,8 @@ class Place:
         own = socket.socket(socket.AF_UNIX)
         try:
             if os.stat(folder()).st_uid == os.geteuid():
-                own.connect(_short(self.socket))
+                with _short(self.path) as name:
+                    own.connect(name)
                 if peer(own)[1] == os.geteuid():
                     return own
         except ConnectionRefusedError:
@@ -170,14 +186,17 @@ def peer(connection: socket.socket) -> tuple[int, int]:
     return 0, user
 
 
-def _short(path: Path) -> str:
-    """A name for a socket, whose path may be too long for the system; then by its folder's
-    descriptor, which stays open.
-    """
+@contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """A name for a socket; by its folder's descriptor where its path is too long for the system."""
     if len(os.fsencode(path)) <= _LONGEST:
-        return str(path)
+        yield str(path)
+        return
     handle = os.open(path.parent, os.O_RDONLY)
-    return f"/proc/self/fd/{handle}/{path.name}"
+    try:
+        yield f"/proc/self/fd/{handle}/{path.name}"
+    finally:
+        os.close(handle)
 
 
 def flags_of(settings: Settings) -> list[str]:
