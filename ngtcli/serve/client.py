@@ -23,7 +23,7 @@ from ngtcli.system import process
 _PART = 1 << 18  # bytes that are taken from the socket at once; guess
 
 
-class NotServedError(NgtError):
+class NotServedError(Exception):
     """The process takes no questions any more, and has said nothing yet of this one."""
 
 
@@ -49,7 +49,7 @@ class Connection:
                     if isinstance(event, wire.Failed):
                         raise event.error()
                     if isinstance(event, wire.Refused):
-                        raise NotServedError("not served")
+                        raise NotServedError
                     said = said or not (isinstance(event, Message) and event.kind == "status")
                     yield event
                     if isinstance(event, Ended):
@@ -61,7 +61,7 @@ class Connection:
                     self.send(wire.Cancel())
         except (OSError, EOFError, UnicodeEncodeError, wire.WireError) as error:
             if not said and not interrupted:
-                raise NotServedError("not served") from error
+                raise NotServedError from error
             what = "the resident process ended in the middle of the answer"
             raise NgtError(what, "Ask again; ngt serve status shows what runs.") from None
         finally:
