@@ -3,12 +3,12 @@
 Every request ends: requests, connections, headers, bodies and times are bounded.
 """
 
-import asyncio
 import logging
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import uvicorn
@@ -58,7 +58,9 @@ class Figures:
     def __init__(self) -> None:
         own: Any = {"registry": CollectorRegistry()}
         self.registry = own["registry"]
-        self._requests = Counter("ngt_requests", "Requests by path and status", ("path", "status"), **own)
+        self._requests = Counter(
+            "ngt_requests", "Requests by path and status", ("path", "status"), **own
+        )
         self._left = Counter("ngt_clients_left", "Requests whose client left first", **own)
         self._first_s = Histogram("ngt_first_token_seconds", "Seconds to the first token", **own)
         self._whole_s = Histogram("ngt_answer_seconds", "Seconds to the end of the answer", **own)
@@ -75,14 +77,23 @@ class Figures:
         if isinstance(exchange.answered, Ended):
             self._whole_s.observe(seconds)
             for name, counter in self._sums.items():
-                counter.inc(getattr(exchange.answered.statistics, name))
+                counter.inc(getattr(exchange.answered.statistics, name, 0))
 
 
 class OpenAi:
-    """The endpoints over what answers and what is served; `warn` is told what went wrong here."""
+    """The endpoints over what answers and what is served.
 
-    def __init__(self, asked: Asked, service: Service, warn: Callable[[str], None]) -> None:
-        self._asked, self._service, self._warn = asked, service, warn
+    `warn` is told what went wrong here; `counted` is a block in which a request is answered.
+    """
+
+    def __init__(
+        self,
+        asked: Asked,
+        service: Service,
+        warn: Callable[[str], object],
+        counted: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._asked, self._service, self._warn, self._counted = asked, service, warn, counted
         self._figures, self._began, self._running = Figures(), int(time.time()), 0
 
     def app(self, address: Address, routes: Sequence[BaseRoute] = ()) -> Guard:
@@ -103,7 +114,8 @@ class OpenAi:
             return
         self._running += 1
         try:
-            await exchange.run(scope, receive, send)
+            with self._counted():
+                await exchange.run(scope, receive, send)
         finally:
             self._running -= 1
             self._figures.add(path, exchange, time.perf_counter() - began)
@@ -170,21 +182,22 @@ def error_reply(status: int, code: str, message: str, param: str | None = None) 
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed where no request comes: uvicorn waits for a first one for ever."""
+    """A connection that is closed where no request comes: uvicorn waits for a first for ever."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._look(None)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._next_look.cancel()
+        super().connection_lost(exc)
+
     def _look(self, last: object) -> None:
         """Close it if it has had no other request since the `last` that was seen."""
-        if self.transport.is_closing():
-            return
         is_idle = self.cycle is None or self.cycle.response_complete
         if is_idle and last == (self.cycle, True):
             self.transport.abort()
-        else:
-            self.loop.call_later(_IDLE_S, self._look, (self.cycle, is_idle))
+        self._next_look = self.loop.call_later(_IDLE_S, self._look, (self.cycle, is_idle))
 
 
 class HttpServer:

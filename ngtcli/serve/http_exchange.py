@@ -6,7 +6,7 @@ not read what it is sent after a while.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from typing import Any, Protocol
 
@@ -47,7 +47,7 @@ class Asked(Protocol):
         on_event: Callable[[Event | NgtError], None],
         *,
         owner: str = "",
-        wants: Wants = Wants(),
+        wants: Wants = ...,
     ) -> Ticket: ...
 
 
@@ -143,7 +143,7 @@ class Exchange:
             with suppress(GoneError):
                 await self._fail(error, reply)
 
-    async def _events(self, question: Question) -> AsyncIterator[Event | None]:
+    async def _events(self, question: Question) -> AsyncGenerator[Event | None, None]:
         """What comes of a question, None where nothing came for a while; closing it cancels."""
         loop, queue = asyncio.get_running_loop(), asyncio.Queue[Event | NgtError]()
 

@@ -1,4 +1,4 @@
-"""Who may ask over HTTP: addresses, keys, and the headers by which a browser's pages are told apart.
+"""Who may ask over HTTP: addresses, keys, and the headers that tell a browser's pages apart.
 
 A page of another origin must not read local documents. Browsers send its origin with what could
 change something, and, where a name of its own stands for this machine (DNS rebinding), that name as
@@ -104,9 +104,7 @@ class Guard:
     `scope["owner"]` is then who asks: each key is one owner.
     """
 
-    def __init__(
-        self, app: App, address: Address, refuse: Callable[[int, str, str], App]
-    ) -> None:
+    def __init__(self, app: App, address: Address, refuse: Callable[[int, str, str], App]) -> None:
         self._app, self._address, self._refuse = app, address, refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,7 +123,10 @@ class Guard:
         if self._address.is_local and not _is_loopback(_name_of(f"//{host}")):
             return self._refuse(403, "wrong_host", "the Host header is not this machine's name")
         origin = headers.get(b"origin")
-        if origin is not None and origin.decode("latin-1") not in (f"http://{host}", f"https://{host}"):
+        if origin is not None and origin.decode("latin-1") not in (
+            f"http://{host}",
+            f"https://{host}",
+        ):
             return self._refuse(403, "wrong_origin", "the page is of another origin")
         if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") and not _opens(headers):
             return self._refuse(403, "wrong_origin", "the page is of another origin")

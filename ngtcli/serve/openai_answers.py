@@ -36,9 +36,9 @@ class Reply(Protocol):
 def figures(statistics: Statistics, num_draft: int) -> Object:
     """`timings` as llama.cpp has them and `metrics` as vLLM: milliseconds, tokens, steps."""
     s, accepted = statistics, statistics.acceptance_histogram
-    read, prefill_ms, decode_ms = s.prompt_tokens - s.cached_tokens, s.prefill_s * 1e3, s.decode_s * 1e3
+    read, prefill_ms, decode_ms = s.prompt_tokens - cached(s), s.prefill_s * 1e3, s.decode_s * 1e3
     timings = {
-        "cache_n": s.cached_tokens,
+        "cache_n": cached(s),
         "prompt_n": read,
         "prompt_ms": prefill_ms,
         "prompt_per_token_ms": _ratio(prefill_ms, read),
@@ -62,6 +62,11 @@ def figures(statistics: Statistics, num_draft: int) -> Object:
     return {"timings": timings, "metrics": {"speculative_decoding": speculative}}
 
 
+def cached(statistics: Statistics) -> int:
+    """Tokens of the prompt that had been read before."""
+    return getattr(statistics, "cached_tokens", 0)
+
+
 def _ratio(one: float, other: float) -> float:
     return one / other if other else 0.0
 
@@ -73,7 +78,7 @@ def usage(statistics: Statistics) -> Object:
         "prompt_tokens": s.prompt_tokens,
         "completion_tokens": s.new_tokens,
         "total_tokens": s.prompt_tokens + s.new_tokens,
-        "prompt_tokens_details": {"cached_tokens": s.cached_tokens},
+        "prompt_tokens_details": {"cached_tokens": cached(s)},
         "completion_tokens_details": {"reasoning_tokens": s.thought_tokens or 0},
     }
 
@@ -147,7 +152,7 @@ class ChatReply(_Base):
     def whole(self, ended: Ended) -> Object:
         content: Object = {"text": ended.text}
         if not self._is_text:
-            message = {"role": "assistant", "content": ended.text, "refusal": None}
+            message: Object = {"role": "assistant", "content": ended.text, "refusal": None}
             message["annotations"] = self._annotations(ended)
             if ended.thought:
                 message["reasoning_content"] = ended.thought
@@ -209,7 +214,7 @@ class ResponseReply(_Base):
                 yield from self._open(kind)
                 self._text += piece
                 name = "reasoning_text" if kind == "reasoning" else "output_text"
-                more = {} if kind == "reasoning" else {"logprobs": []}
+                more: Object = {} if kind == "reasoning" else {"logprobs": []}
                 yield self._part_event(f"{name}.delta", {"delta": piece, **more})
 
     def end(self, ended: Ended) -> Iterator[bytes]:
@@ -313,7 +318,7 @@ class ResponseReply(_Base):
             t = ended.statistics
             found["usage"] = {
                 "input_tokens": t.prompt_tokens,
-                "input_tokens_details": {"cached_tokens": t.cached_tokens, "cache_write_tokens": 0},
+                "input_tokens_details": {"cached_tokens": cached(t), "cache_write_tokens": 0},
                 "output_tokens": t.new_tokens,
                 "output_tokens_details": {"reasoning_tokens": t.thought_tokens or 0},
                 "total_tokens": t.prompt_tokens + t.new_tokens,

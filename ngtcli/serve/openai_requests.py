@@ -16,9 +16,8 @@ from ngtcli.config import SettingError, Settings, check_key, settings_where
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import NgtError, UsageError, nearest
 from ngtcli.prompt.preset import Preset, for_task
-from ngtcli.prompt.turns import Turn
 from ngtcli.serve.folder import ServedFolder
-from ngtcli.session.question import Question
+from ngtcli.session.question import Question, Turn
 from ngtcli.system.yaml_file import shown
 
 DOCS = "+docs"  # behind the model's name: answers from the server's folder
@@ -62,7 +61,7 @@ class RequestError(UsageError):
         self.param, self.code, self.status = param, code, status
 
 
-class StreamOptions(Struct):
+class StreamOptions(Struct, frozen=True):
     """`include_usage`: the last event has the figures."""
 
     include_usage: bool = False
@@ -219,7 +218,8 @@ class Service:
             if loaded.documents:
                 hint = "Ask at /v1/chat/completions."
                 raise RequestError("a completion has no documents", hint, "documents")
-            system, turns, text, task = "", (), request.text, "complete"
+            system, text, task = "", request.text, "complete"
+            turns: tuple[Turn, ...] = ()
         else:
             system, turns, text = _conversation(request.said())
             alone = "ask" if loaded.documents else "generate"
