@@ -19,7 +19,7 @@ import typer
 from ngtcli.batch.input import Choice, Line, Lines, StreamLines, scan
 from ngtcli.batch.journal import ANOTHER_FILE
 from ngtcli.batch.output import FileOutput, StreamOutput, Written
-from ngtcli.batch.questions import LineAnswer, Question, Questions, Tasks, wording
+from ngtcli.batch.questions import LineAnswer, LineQuestion, Questions, Tasks, wording
 from ngtcli.cli.answer_report import copied
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import REPEATS, Notes, once
@@ -47,6 +47,7 @@ from ngtcli.errors import (
     unexpected,
 )
 from ngtcli.prompt.preset import TASKS, deciding
+from ngtcli.session.question import Question
 from ngtcli.session.runs import log_answer
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json, to_json
@@ -208,7 +209,8 @@ class _Batch:
             row = _row(answer)
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
-            read = answer.question.read if answer.question else None
+            question = answer.question
+            read = question.read if isinstance(question, LineQuestion) else None
             output.put(answer.line.index, dump_json(row, None), "error" in row, read)
             return "error" in row
 
@@ -351,7 +353,7 @@ class Run:
         if answer.answer.finish_reason == "repetition":
             self.warn(f"{self._what} {answer.line.id}: the answer is cut off: {REPEATS}")
         if answer.question is not None and answer.answer.error is None:
-            log_answer(answer.question, answer.answer, "batch", self.warn, alone=self._size == 1)
+            log_answer(answer.question, answer.answer, "batch", self.warn)
         self._show()
 
     def _show(self, message: str = "") -> None:

@@ -51,7 +51,7 @@ def _saved(seconds: float | None) -> str:
 @runs_app.command("show")
 def runs_show(
     name: Annotated[
-        str, typer.Argument(metavar="[ID]", help="Its id, or how that begins; without, the last.")
+        str, typer.Argument(metavar="ID", help="Its id, or how that begins; without, the last.")
     ] = "",
     json: JsonOption = False,
 ) -> None:
@@ -67,11 +67,11 @@ def runs_show(
 def runs_stats(json: JsonOption = False) -> None:
     """Sum the log by model: runs, tokens, acceptance length, speed, and the time drafts saved.
 
-    The time saved is what plain decoding would have taken less what decoding took. Plain decoding
+    The time saved is what plain decoding would have taken, less what decoding took. Plain decoding
     makes one token a pass: it would have taken the answer's tokens times the cost of a pass over
-    one row, as auto measures it on this device and refines it by the steps of each run. Where that
-    is not known (of other methods, and of texts that were decoded together) it is unknown, and the
-    run is left out of the sum; "of" says how many runs it is of.
+    one row, as auto measures it on this device and refines it by the steps of each run; with other
+    methods, the mean of the run's own steps without drafts. Where that is not known, and of texts
+    that were decoded together, it is unknown; the last column says of how many runs the sum is.
     """
     columns = ["model", "runs", "tokens", "length", "tokens/s", "plain", "saved", "of"]
     print_rows(totals(_runs()), json, columns, _model_cells)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.text import utf8
 from ngtcli.errors import NgtError, reason_of
+from ngtcli.session.question import Question
 from ngtcli.system import process
 from ngtcli.system.json_form import json_key, json_property
 from ngtcli.system.line_file import LineFile
@@ -24,10 +25,8 @@ from ngtcli.system.reading import read_bounded
 from ngtcli.system.storage import home, others_cache, private_folder
 
 if TYPE_CHECKING:
-    from ngtcli.decode.steps import Statistics
-    from ngtcli.documents.load import Document
     from ngtcli.draft.origins import PolicyReport
-    from ngtcli.prompt.preset import Preset
+    from ngtcli.draft.steps import Statistics
     from ngtcli.prompt.splitting import PartReport
 
 # Bytes of a file, of which there are two. A line has about 600 without texts (measured), so that
@@ -36,24 +35,10 @@ MOST = 8_000_000
 _LOCK_S = 1.0  # longest wait for another process, whose line takes less than a ms; guess
 _TEXT = 100_000  # characters of a question or an answer that are kept; guess
 _NAMES = 100  # documents whose names are kept; guess
+_ENOUGH = 4  # plain steps of a run, the mean of fewer of which says little; guess
 _DIGITS = 5  # bytes of an id: among 26,000 two are alike with a chance of 3 in 10,000
 _TEXTS = ("text of the question", "text of the answer", "names of documents")
 _PLAIN = "seconds that plain decoding would have taken; null where that is not known"
-
-
-class Asked(Protocol):
-    """What the log says of a question."""
-
-    @property
-    def task(self) -> str: ...
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def preset(self) -> "Preset": ...
-    @property
-    def question(self) -> str: ...
-    @property
-    def documents(self) -> "Sequence[Document]": ...
 
 
 class Answered(Protocol):
@@ -113,20 +98,24 @@ class RunRecord:
         return None if self.plain_s is None else self.plain_s - self.decode_s
 
 
-def plain_seconds(answer: Answered, alone: bool = True) -> float | None:
+def plain_seconds(question: Question, answer: Answered) -> float | None:
     """Seconds that plain decoding would have taken for the tokens of an answer; None if unknown.
 
     They are those tokens times the cost of a pass over one row, as the drafter knew it at the end:
-    measured on this device, and refined by the steps of the run. Passes that were shared with other
-    texts cost each of them less, so for an answer that was not `alone` nothing is known.
+    measured on this device, and refined by the steps of the run. Where the drafter knows none they
+    are times the mean of the run's own plain steps. Passes that other texts shared cost each of
+    them less, so of such an answer nothing is known; nor is of one that nothing was drafted for.
     """
-    if not alone or answer.policy is None:
+    of = answer.statistics
+    if of.shared_steps or question.settings.method == "none" or not question.settings.num_draft:
         return None
-    cost_s = answer.policy.cost_s.get(1)
-    return None if cost_s is None else answer.statistics.new_tokens * cost_s
+    cost_s = answer.policy.cost_s.get(1) if answer.policy else None
+    if cost_s is None and of.plain_steps >= _ENOUGH:
+        cost_s = of.plain_s / of.plain_steps
+    return None if cost_s is None else of.new_tokens * cost_s
 
 
-def record_of(question: Asked, answer: Answered, by: str, alone: bool = True) -> RunRecord:
+def record_of(question: Question, answer: Answered, by: str) -> RunRecord:
     """The line of an answer that is complete."""
     settings, of, documents = question.settings, answer.statistics, question.documents
     texts: dict[str, Any] = {}
@@ -134,7 +123,7 @@ def record_of(question: Asked, answer: Answered, by: str, alone: bool = True) ->
         names = tuple(utf8(document.name) for document in documents[:_NAMES])
         texts = {"question": utf8(question.question[:_TEXT]), "names": names}
         texts["text"] = utf8(answer.text[:_TEXT])
-    plain_s = plain_seconds(answer, alone)
+    plain_s = plain_seconds(question, answer)
     return RunRecord(
         id=secrets.token_hex(_DIGITS),
         at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -170,18 +159,14 @@ def _differing(settings: Settings) -> Iterator[tuple[str, Any]]:
 
 
 def log_answer(
-    question: Asked,
-    answer: Answered,
-    by: str,
-    warn: Callable[[str], object],
-    alone: bool = True,
+    question: Question, answer: Answered, by: str, warn: Callable[[str], object]
 ) -> None:
     """Add the line of an answer to the log, if that is wanted; what fails is told in one line."""
     if not question.settings.log:
         return
     try:
         if others_cache() is None:  # else nothing is kept, which has been told
-            append(record_of(question, answer, by, alone))
+            append(record_of(question, answer, by))
     except (OSError, NgtError) as error:
         warn(f"the run is not logged: {reason_of(error)}; --no-log leaves the log out")
 
