@@ -41,6 +41,7 @@ from ngtcli.session.events import (
     Stepped,
     Wants,
 )
+from ngtcli.session.runs import log_answer
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json
 
@@ -170,6 +171,7 @@ class Showing:
                 write_page(self._page(answer), request.html)
             if request.svg:
                 write_page(self._picture(answer), request.svg)
+        log_answer(request, answer, request.task, notes.warn)
         if answer.thought and not answer.text.strip():
             notes.warn("it ended within its thought: there is no answer")
         if notes.terminal or notes.verbose:
