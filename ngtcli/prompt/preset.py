@@ -130,6 +130,15 @@ def can_ask(preset: Preset) -> bool:
     return "{question}" in preset.template
 
 
+def without_documents(preset: Preset) -> Preset:
+    """The preset for a message that has none.
+
+    >>> without_documents(Preset("ask", Path(), "{documents}\\n\\nQuestion: {question}")).template
+    'Question: {question}'
+    """
+    return replace(preset, template=preset.template.replace("{documents}", "").strip())
+
+
 def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
     """The settings with `overflow` as this task has it.
 
