@@ -14,7 +14,7 @@ from ngtcli.errors import ContextOverflowError, UsageError, counted
 from ngtcli.prompt.build import Chosen, Prompt, Selection, Task, code, named
 from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.splitting import BETWEEN, fits, joined
-from ngtcli.prompt.turns import Exchange, Turn, first_kept, searched
+from ngtcli.prompt.turns import Exchange, Turn, earlier_questions, first_kept
 from ngtcli.retrieve.ranking import Excerpt, Ranked, Scores, rank
 
 if TYPE_CHECKING:
@@ -144,8 +144,8 @@ def _beside_turns(task: Task, s: Settings, room: int) -> tuple[Task, int, int]:
 def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> "Ranking":
     """The passages, the best first; in their own order where none has a word of the question."""
     most = (s.passages or room) + _PASSED_OVER
-    question = searched(task.question, task.turns)
-    ranking = rank(task.documents, s, question, most, task.status, warn)
+    earlier = earlier_questions(task.turns)
+    ranking = rank(task.documents, s, task.question, most, task.status, warn, earlier)
     if ranking.found or task.earlier:
         return ranking
     warn("no passage has a word of the question; the first ones are read")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ngtcli.retrieve.ranking import Excerpt
 
-_EARLIER = 2  # questions whose words help to find passages
+_EARLIER = 2  # questions that help to find passages; see EARLIER of retrieve/index.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,6 @@ def first_kept(exchanges: Sequence[Exchange], question: int, room: int) -> int:
     return first
 
 
-def searched(question: str, turns: Sequence[Turn]) -> str:
-    """What passages are searched by: the question, and the last questions before it."""
-    earlier = [turn.text for turn in turns if turn.role == "user"][-_EARLIER:]
-    return "\n".join([question, *reversed(earlier)])
+def earlier_questions(turns: Sequence[Turn]) -> list[str]:
+    """The last questions, which passages are searched by as well."""
+    return [turn.text for turn in turns if turn.role == "user"][-_EARLIER:]
