@@ -429,6 +429,16 @@ class Settings:
     color: str = _answer(
         "auto", "auto, always or never.", choices=("auto", "always", "never"), decides_text=False
     )
+    log: bool = _answer(
+        True,
+        "Keep figures and settings of each answer in the log of runs; see ngt runs.",
+        decides_text=False,
+    )
+    log_text: bool = _answer(
+        False,
+        "Keep also question, answer and names of documents there.",
+        decides_text=False,
+    )
     engine: str = _engine(
         "ngt",
         "What runs the model: ngt, or vllm with ngt's drafts.",

@@ -38,6 +38,7 @@ from ngtcli.render import answer_view
 from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
 from ngtcli.render.terminal import DIM, THOUGHT, paint, reveal, visible, wants_color
+from ngtcli.session.runs import log_answer
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json
 
@@ -134,6 +135,7 @@ class _Showing:
                 write_page(self._page(finished, sources, facts), request.html)
             if request.svg:
                 write_page(self._picture(finished, sources, facts), request.svg)
+        log_answer(request, finished, request.task, notes.warn)
         if finished.thought and not finished.text.strip():
             notes.warn("it ended within its thought: there is no answer")
         self._conclude(facts)

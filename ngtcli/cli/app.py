@@ -50,6 +50,7 @@ COMMANDS = {
     "docs": ("Documents as they are read: text, pages, tokens, warnings.", "docs:docs_app"),
     "trie": ("The cached n-gram tries of documents.", "trie:trie_app"),
     "cache": ("All that is stored to be used again.", "cache:cache_app"),
+    "runs": ("The log of answers: what drafting brought, by model.", "runs:runs_app"),
     "presets": ("Presets: how a task is worded and set.", "about:presets_app"),
     "config": ("Settings and where they come from.", "about:config_app"),
     "models": ("Models on this machine.", "models:models_app"),

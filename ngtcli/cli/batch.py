@@ -48,6 +48,7 @@ from ngtcli.errors import (
 )
 from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.session.question import Question
+from ngtcli.session.runs import log_answer
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.progress import time_left
@@ -351,6 +352,8 @@ class Run:
         self._tokens += sum(part.new_tokens for part in answer.answer.parts)
         if answer.answer.finish_reason == "repetition":
             self.warn(f"{self._what} {answer.line.id}: the answer is cut off: {REPEATS}")
+        if answer.question is not None and answer.answer.error is None:
+            log_answer(answer.question, answer.answer, "batch", self.warn)
         self._show()
 
     def _show(self, message: str = "") -> None:

@@ -35,7 +35,7 @@ from ngtcli.system.storage import in_bounds
 OF_OWN_ENGINE = tuple(
     name
     for name, s in SETTINGS.items()
-    if s.panel != "Engine" and name not in ("max_repeats", "max_thinking")
+    if s.panel != "Engine" and name not in ("max_repeats", "max_thinking", "log", "log_text")
 )
 PresetOption = Annotated[
     str | None,

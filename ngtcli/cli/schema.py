@@ -66,6 +66,7 @@ def _outputs() -> dict[str, dict[str, Any]]:
         SweepReport,
     )
     from ngtcli.prompt.preset import BrokenPreset
+    from ngtcli.session.runs import ModelRuns, RunRecord
     from ngtcli.system.cache import Held
     from ngtcli.trie.files import CacheFile, PoolFile
 
@@ -89,6 +90,10 @@ def _outputs() -> dict[str, dict[str, Any]]:
         "cache show": {"store": Held},
         "cache clear": removed,
         "cache path": place,
+        "runs list": {"runs": list[RunRecord]},
+        "runs show": {"run": RunRecord},
+        "runs stats": {"models": list[ModelRuns]},
+        "runs path": place,
         "trie build": {"built_trie": trie.BuiltTrie, "built_file": trie.BuiltFile},
         "trie list": {"tries": list[CacheFile]},
         "trie show": {"trie": trie.ShownTrie | CacheFile},
