@@ -23,6 +23,7 @@ from ngtcli.batch.questions import LineAnswer, LineQuestion, Questions, Tasks, w
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import REPEATS, Notes, once
 from ngtcli.cli.options import (
+    IN_OWN_PROCESS,
     PresetOption,
     VerboseOption,
     file_option,
@@ -92,7 +93,7 @@ class BatchFlags:
         return Choice(part, parts, self.limit)
 
 
-@with_settings()
+@with_settings(IN_OWN_PROCESS)
 def batch(
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="A file of JSON lines; - is standard input.")

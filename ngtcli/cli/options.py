@@ -37,6 +37,8 @@ OF_OWN_ENGINE = tuple(
     for name, s in SETTINGS.items()
     if s.panel != "Engine" and name not in ("max_repeats", "max_thinking", "log", "log_text")
 )
+# Of commands that load the model themselves.
+IN_OWN_PROCESS = tuple(name for name in SETTINGS if name not in ("serve", "keep_warm"))
 PresetOption = Annotated[
     str | None,
     typer.Option(
