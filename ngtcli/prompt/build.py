@@ -119,7 +119,8 @@ class Prompt:
     Each run overlaps the documents around it by a few tokens, to have the n-grams across the
     border. `references` are the documents' ids in the prompt; empty if not known. With a
     `selection` the `documents` are excerpts of those that were `given`; so are those of a part. The
-    first `left_out` questions of the turns, and what follows each, were left out.
+    first `left_out` questions of the turns, and what follows each, were left out. `raw`: the model
+    goes on with the text itself.
     """
 
     text: str
@@ -131,6 +132,13 @@ class Prompt:
     selection: Selection | None = None
     given: tuple[Document, ...] = ()
     left_out: int = 0
+    raw: bool = False
+
+    def predicting(self, ids: Sequence[int]) -> "Prompt":
+        """The prompt with a text beside it from which is drafted as from a document."""
+        own = tuple(ids)
+        references = (*self.references, own)
+        return replace(self, outside=(*self.outside, own), references=references)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +273,8 @@ class Task:
         read = *self.earlier, *documents
         spans = spans if len(spans) == len(read) else []
         references = tuple(tuple(ids[first:last]) for first, last in spans)
-        return Prompt(text, ids, _outside(ids, spans), read, references=references)
+        own = text, ids, _outside(ids, spans), read
+        return Prompt(*own, references=references, raw=self.raw)
 
     @property
     def empty(self) -> list[Document]:
