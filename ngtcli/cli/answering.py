@@ -72,6 +72,7 @@ def run(request: AnswerRequest) -> None:
     _Showing(request, answer, notes).run(parts)
     if parts is not None:
         parts.forget()
+    session.store_documents()
 
 
 def _session(request: AnswerRequest, notes: Notes) -> "Session":

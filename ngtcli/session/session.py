@@ -42,7 +42,8 @@ class AnswerOptions:
     is waited for between the parts of a step. `trie` takes the place of the one of the prompt's
     documents, which is then neither read nor written. `drafter` is one made for this method.
     `to_the_end`: the answer goes on where it repeats itself, and thoughts are part of it, as that
-    of other programs.
+    of other programs. What is read of the prompt is kept for its `owner` alone, "" for the user;
+    `many`: it is one of many prompts.
     """
 
     method: str | None = None
@@ -51,6 +52,8 @@ class AnswerOptions:
     trie: DocumentsTrie | None = None
     drafter: Drafter | None = None
     to_the_end: bool = False
+    owner: str = ""
+    many: bool = False
 
 
 class Passes(Protocol):
@@ -261,6 +264,10 @@ class Session(ABC):
     def documents_trie(self, documents: Sequence[Document], keep: bool = True) -> DocumentsTrie:
         """The trie of these documents, if the method drafts from one; with `keep` it is cached."""
         return NO_TRIE
+
+    def store_documents(self) -> int:
+        """After an answer: write what was read for it to disk, if that is wanted; the bytes."""
+        return 0
 
     @abstractmethod
     def answer(self, prompt: Prompt, options: AnswerOptions = AS_SET) -> Answer:
