@@ -30,11 +30,11 @@ from ngtcli.decode.batch_target import BatchTarget, why_not
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.steps import Limits
 from ngtcli.draft.auto.drafter import AutoDrafters
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafters, DraftSettings
 from ngtcli.draft.pool import Pool
+from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import ROOT, DraftTree
 
 SHAPES = ["llama", "qwen3", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"]

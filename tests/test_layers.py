@@ -1,6 +1,8 @@
 """The house's rules: who may import whom, and what starting up must not load."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -58,3 +60,13 @@ def test_light_commands_load_neither_torch_nor_transformers() -> None:
     """One after the other in one process: the first that loads one of them is named."""
     heavy = {"torch", "transformers", "tokenizers", "numpy", "numba"}
     run_and_look([command.split() for command in LIGHT], heavy)
+
+
+def test_what_a_client_imports_is_light() -> None:
+    """Questions and events alone, in a process that has loaded nothing else."""
+    heavy = {"torch", "transformers", "tokenizers", "numpy", "numba"}
+    code = (
+        "import sys, ngtcli.session.events, ngtcli.session.question\n"
+        f"assert not {heavy!r} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

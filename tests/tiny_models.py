@@ -14,9 +14,9 @@ from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.decode.sampling import warp
-from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import parse_method
+from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.packed import pack

@@ -4,19 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ngtcli.batch.questions import Question
 from ngtcli.cli.answer_report import RETRIEVAL, SKIPPED, TASKS, DocumentObject, document_objects
 from ngtcli.cli.reading import distinct
 from ngtcli.config import settings_schemas, shown_settings
-from ngtcli.decode.steps import PassesReport, Statistics, Token
 from ngtcli.documents.find import Skipped
 from ngtcli.draft.origins import PolicyReport
+from ngtcli.draft.steps import PassesReport, Statistics, Token
 from ngtcli.grounding.sources import Sources
 from ngtcli.prompt.build import Cut, Selection
 from ngtcli.prompt.splitting import PartReport
+from ngtcli.session.question import Question
 from ngtcli.session.session import FinishedAnswer
 from ngtcli.system.json_form import Schema, json_key, shape
-from ngtcli.trie.store import TrieReport
+from ngtcli.trie.report import TrieReport
 
 FINISH_REASONS = {
     "stop": "the model ended its answer, or a stop string came",

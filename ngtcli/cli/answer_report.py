@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ngtcli.batch.questions import Question
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.reading import distinct
@@ -16,11 +15,12 @@ from ngtcli.errors import counted
 from ngtcli.grounding.sources import Sources, sources_of
 from ngtcli.model_files.dtypes import name_of
 from ngtcli.prompt.build import Chosen, Cut, Selection
+from ngtcli.session.question import Question
 from ngtcli.system.json_form import json_key
 
 if TYPE_CHECKING:
-    from ngtcli.decode.steps import Step
     from ngtcli.draft.origins import PolicyReport
+    from ngtcli.draft.steps import Step
     from ngtcli.prompt.build import Prompt
     from ngtcli.session.session import Answer, FinishedAnswer
 

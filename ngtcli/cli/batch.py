@@ -19,7 +19,7 @@ import typer
 from ngtcli.batch.input import Choice, Line, Lines, StreamLines, scan
 from ngtcli.batch.journal import ANOTHER_FILE
 from ngtcli.batch.output import FileOutput, StreamOutput, Written
-from ngtcli.batch.questions import LineAnswer, Question, Questions, Tasks, wording
+from ngtcli.batch.questions import LineAnswer, LineQuestion, Questions, Tasks, wording
 from ngtcli.cli.answer_report import copied
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import REPEATS, Notes, once
@@ -47,6 +47,7 @@ from ngtcli.errors import (
     unexpected,
 )
 from ngtcli.prompt.preset import TASKS, deciding
+from ngtcli.session.question import Question
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.progress import time_left
@@ -207,7 +208,8 @@ class _Batch:
             row = _row(answer)
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
-            read = answer.question.read if answer.question else None
+            question = answer.question
+            read = question.read if isinstance(question, LineQuestion) else None
             output.put(answer.line.index, dump_json(row, None), "error" in row, read)
             return "error" in row
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ngtcli.batch.input import Line, Lines
 from ngtcli.batch.output import AnswerFolder
-from ngtcli.batch.questions import LineAnswer, Question
+from ngtcli.batch.questions import LineAnswer
 from ngtcli.cli.answer_report import copied
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of
@@ -28,6 +28,7 @@ from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.prompt.preset import deciding
+from ngtcli.session.question import Question
 from ngtcli.system import process
 from ngtcli.system.storage import key_of
 

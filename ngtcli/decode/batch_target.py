@@ -12,7 +12,7 @@ from ngtcli.decode.layout import capacity_for
 from ngtcli.decode.loop import Root
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import rounds, same_scores
-from ngtcli.decode.steps import Stopwatch
+from ngtcli.draft.steps import Stopwatch
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.system.machine import free_memory
 from ngtcli.weights.trials import SPREAD, places_of

@@ -18,9 +18,9 @@ from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import highest
-from ngtcli.decode.steps import InSteps, Limits, Step, Stopwatch
 from ngtcli.draft.drafter import Context, Drafter, Drafters, Feedback, PassRows
 from ngtcli.draft.origins import PolicyReport
+from ngtcli.draft.steps import InSteps, Limits, Step, Stopwatch
 from ngtcli.draft.tree import DraftTree, Path, verify
 from ngtcli.errors import NgtError
 

@@ -20,11 +20,11 @@ from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.prefixes import WORTH_S
 from ngtcli.decode.scores import rounds
-from ngtcli.decode.steps import Limits
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, Drafter, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
+from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError, NgtError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.memory import AutoMemory
@@ -41,7 +41,8 @@ from ngtcli.session.session import (
 )
 from ngtcli.system import compiled
 from ngtcli.trie.background import BackgroundCounts
-from ngtcli.trie.store import TrieReport, document_trie
+from ngtcli.trie.report import TrieReport
+from ngtcli.trie.store import document_trie
 from ngtcli.weights.trials import SPREAD, places_of
 
 _MAY_DIFFER = (

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from ngtcli.config import Settings
-from ngtcli.decode.steps import InSteps, Limits, PassesReport, Statistics, Step, Token
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Drafter, PassRows
 from ngtcli.draft.origins import PolicyReport
+from ngtcli.draft.steps import InSteps, Limits, PassesReport, Statistics, Step, Token
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.card import script_words
 from ngtcli.prompt.build import Prompt, Task
@@ -24,7 +24,7 @@ from ngtcli.prompt.splitting import PartReport
 from ngtcli.prompt.thinking import thinking_of
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.ngram import NGramTrie
-from ngtcli.trie.store import TrieReport
+from ngtcli.trie.report import TrieReport
 
 Notify = Callable[[str], None]
 # The trie of documents, None for methods that draft from none, and how it was had.

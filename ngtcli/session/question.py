@@ -1,0 +1,38 @@
+"""What is asked: documents, a question, what was said before, how it is answered. Loads little."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document, Loaded
+from ngtcli.prompt.preset import Preset
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What was said before by `role`, "user" or "assistant"; system text is a setting."""
+
+    role: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is answered, and how.
+
+    `task` is "summarize", where `question` is "", or "ask". "generate" follows the question as it
+    stands, with the documents, if any, before it; "chat" does so after the `turns`; "complete" goes
+    on with the text of the question, without a chat template.
+    """
+
+    task: str
+    settings: Settings
+    preset: Preset
+    loaded: Loaded = Loaded(())
+    question: str = ""
+    turns: tuple[Turn, ...] = ()
+
+    @property
+    def documents(self) -> Sequence[Document]:
+        """The texts that it is about."""
+        return self.loaded.documents
