@@ -20,8 +20,8 @@ from ngtcli.decode.layout import Layout, Masks, capacity_for, exact_size, pack, 
 from ngtcli.decode.plain import TREES, PlainRows, Way, accepted
 from ngtcli.decode.prefixes import Prefixes, fingerprint, why_not
 from ngtcli.decode.scores import rounds
-from ngtcli.decode.steps import Reused
 from ngtcli.draft.drafter import PassRows
+from ngtcli.draft.steps import Reused
 from ngtcli.draft.tree import DraftTree
 from ngtcli.model_files.pretrained import context_limit, end_ids, sliding_window, unused_suggestions
 from ngtcli.tokens.tokenizer import Tokenizer

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.decode.kv_cache import CHUNK, Keeping, Link, RollbackCache
-from ngtcli.decode.steps import Reused
+from ngtcli.draft.steps import Reused
 from ngtcli.system.arrays import Array, ArrayFile, note_compared
 from ngtcli.system.machine import free_memory
 from ngtcli.system.remembered import device_and_threads, versions_and_cpu
@@ -62,34 +62,32 @@ class Prefixes:
 
         What `old` has besides is kept before it goes. Raises MemoryError and the like.
         """
-        clock = perf_counter()
-        links = iter(()) if keeping is None else self._links(ids, keeping.owner)
-        same, wanted = list[Link](), next(links, None)
-        while wanted and len(same) < len(old.chain) and old.chain[len(same)].is_for(wanted):
-            same.append(old.chain[len(same)])
-            wanted = next(links, None)
-        self._keep(old, len(same))
-        if new is not old:
-            new.copy_from(old, 0, 0, len(same) * CHUNK)
-        new.reset(same)
-        new.keeping = keeping
-        on_disk = 0
-        while wanted and new.length + CHUNK <= new.capacity:
-            found = self._held.get(wanted.key)
-            if found is None and keeping and keeping.reads:
-                found = self._read(wanted)
-                on_disk += found is not None
-            if found is None or not found[0].is_for(wanted):
+        clock, kept, found, on_disk = perf_counter(), list[Link](), list[_Held](), 0
+        for wanted in self._links(ids, keeping.owner) if keeping else ():
+            at = len(kept) + len(found)
+            if at == len(kept) < len(old.chain) and old.chain[at].is_for(wanted):
+                kept.append(old.chain[at])
+                continue
+            held = self._held.get(wanted.key)
+            if held is None and keeping and keeping.reads:
+                held = self._read(wanted)
+                on_disk += held is not None
+            if held is None or not held[0].is_for(wanted) or (at + 1) * CHUNK > new.capacity:
                 break
-            new.restore(*found)
-            wanted = next(links, None)
-        for link in reversed(new.chain):  # the first are needed by all: they are used last
+            found.append(held)
+        for link, _ in reversed(found):  # the first are needed by all: they are used last
             if link.key in self._held:
                 self._held.move_to_end(link.key)
-        count, took = len(new.chain), sum(link.seconds for link in new.chain)
-        if not count:
-            return Reused()
-        return Reused(count * CHUNK, on_disk * CHUNK, perf_counter() - clock, took)
+        self._keep(old, len(kept))
+        if new is not old:
+            new.copy_from(old, 0, 0, len(kept) * CHUNK)
+        new.reset(kept)
+        new.keeping = keeping
+        for one in found:
+            new.restore(*one)
+        took = sum(link.seconds for link in new.chain)
+        seconds = perf_counter() - clock if new.chain else 0.0
+        return Reused(len(new.chain) * CHUNK, on_disk * CHUNK, seconds, took)
 
     def read(self, cache: RollbackCache, ids: Sequence[int], seconds: float) -> None:
         """The last pass was a prefill's over `ids`, and took so long."""
