@@ -16,8 +16,9 @@ from ngtcli.config import SettingError, Settings, check_key, settings_where
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import NgtError, UsageError, nearest
 from ngtcli.prompt.preset import Preset, for_task
+from ngtcli.prompt.turns import Turn
 from ngtcli.serve.folder import ServedFolder
-from ngtcli.session.question import Question, Turn
+from ngtcli.session.question import Question
 from ngtcli.system.yaml_file import shown
 
 DOCS = "+docs"  # behind the model's name: answers from the server's folder

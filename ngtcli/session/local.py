@@ -27,6 +27,7 @@ from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError, NgtError, UsageError
 from ngtcli.prompt.build import Prompt
+from ngtcli.session.events import Ended
 from ngtcli.session.memory import AutoMemory
 from ngtcli.session.session import (
     AS_SET,
@@ -168,11 +169,12 @@ class LocalSession(Session):
         own = replace(parsed.settings, costs=self.memory.costs, pool=pool(), background=background)
         return replace(parsed, settings=own)
 
-    def keeping(self, owner: str = "", many: bool = False) -> Keeping:
-        """What is kept of a prompt of an owner's; of one of `many` only by order on disk."""
+    def keeping(self, many: bool = False) -> Keeping:
+        """What is kept of a prompt; of one of `many` on disk only where the setting is on."""
         wanted, most = self.settings.keep_documents, self.settings.cache_mb * 1_000_000
         least_s = 0.0 if wanted == "on" else math.inf if many else WORTH_S
-        return Keeping(owner) if wanted == "off" else Keeping(owner, True, least_s, most)
+        disk = (True, least_s, most) if wanted != "off" else ()
+        return Keeping(self.owner, *disk)
 
     def store_documents(self) -> int:
         """As `Session.store_documents`."""
@@ -198,7 +200,7 @@ class LocalSession(Session):
         context, trie, limits = self.start(prompt, options, exact=self.settings.exact)
         drafter = options.drafter or self.drafter(options.method)
         total, own = len(prompt.ids), (self.model, drafter, context, self.settings, limits)
-        keeping = self.keeping(options.owner, options.many)
+        keeping = self.keeping(options.many)
         split, told = options.split_times, lambda read: self.reading(read, total)
         run = Run(*own, split, told, keeping=keeping)
         words = self.memory.backgrounds.words
@@ -299,7 +301,8 @@ def _alone(
     if isinstance(prompt, NgtError):
         return FinishedAnswer(key, error=prompt)
     try:
-        return session_of(key).answer(prompt, _ONE_OF_MANY).finish().finished(key)
+        answer = session_of(key).answer(prompt, _ONE_OF_MANY).finish()
+        return FinishedAnswer.of(key, prompt, answer.ended())
     except NgtError as error:
         return FinishedAnswer(key, prompt, error=error)
 
@@ -325,6 +328,19 @@ def _finished(session_of: Callable[[int], LocalSession], member: Member) -> Fini
         return _alone(session_of, key, prompt)
     if member.error is not None:
         return FinishedAnswer(key, prompt, error=member.error)
-    text, passes = member.text, session_of(key).model.passes.report()
-    own = tuple(member.steps), text.finish_reason, text.statistics, member.policy, passes
-    return FinishedAnswer(key, prompt, *own, trie=trie)
+    return FinishedAnswer.of(key, prompt, ended(member, session_of(key).model, prompt, trie))
+
+
+def ended(member: Member, model: TargetModel, prompt: Prompt, trie: TrieReport) -> Ended:
+    """What came of a text that was decoded beside others."""
+    text = member.text
+    return Ended(
+        finish_reason=text.finish_reason,
+        steps=tuple(member.steps),
+        statistics=text.statistics,
+        cuts=prompt.cuts,
+        selection=prompt.selection,
+        trie=trie,
+        passes=model.passes.report(),
+        policy=member.policy,
+    )
