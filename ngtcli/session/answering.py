@@ -6,7 +6,7 @@ from dataclasses import replace
 from ngtcli.config import IN_PARTS
 from ngtcli.draft.drafter import PassRows
 from ngtcli.errors import StoppedError
-from ngtcli.prompt.build import Prompt, look_alikes
+from ngtcli.prompt.build import Prompt, check_known, look_alikes
 from ngtcli.session.events import USUAL, Ended, Event, Message, Prompted, Started, Stepped, Wants
 from ngtcli.session.parts import Splitting
 from ngtcli.session.question import Question
@@ -52,7 +52,12 @@ def answering(
 
 def prompt_of(session: Session, question: Question) -> Prompt:
     """The prompt of a question, which fits. Raises NgtError."""
-    return session.prompt(question.preset, question.documents, question.question)
+    prompt = session.prompt(question.preset, question.documents, question.question)
+    if not question.prediction:
+        return prompt
+    predicted = session.model.tokenizer.encode(question.prediction)
+    check_known(predicted, session.model.vocabulary)
+    return prompt.predicting(predicted)
 
 
 def prompted(session: Session, question: Question, prompt: Prompt, wants: Wants) -> Iterator[Event]:
