@@ -33,6 +33,10 @@ COMMANDS = {
         "Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl",
         "batch:batch",
     ),
+    "serve": (
+        "Keep a model loaded: ngt ask and ngt summarize need not load it again.",
+        "serve:serve_app",
+    ),
     "check": (
         "Decode with and without drafts and compare every token; exit 6 at a difference.",
         "check:check",

@@ -53,6 +53,7 @@ class VllmModel:
     context_reason: str = ""
     plain_reason: str = ""
     tree_reason: str = ""
+    keeps_reason: str = ""
     unused: dict[str, Any] = field(default_factory=dict)
     dtype_reason: str = ""
     passes: VllmPasses = VllmPasses()
@@ -203,4 +204,4 @@ class VllmSession(Session):
             answer.steps += [step async for step in run.steps()]
         except NgtError as error:
             return FinishedAnswer(key, prompt, error=error)
-        return answer.finished(key)
+        return FinishedAnswer.of(key, prompt, answer.ended())
