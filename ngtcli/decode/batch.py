@@ -121,12 +121,15 @@ class Batch:
             return False
         try:
             if not is_read:
-                read_prompt(self._model, text.ids[:-1], total, lambda at: self._progress(at, total))
+                ids, keeping = text.ids[:-1], member.keeping
+                read_prompt(
+                    self._model, ids, total, lambda at: self._progress(at, total), keeping=keeping
+                )
         except NgtError:
             return False
         if not fits(self._model, partial(target.take, places)):
             return False
-        text.statistics.prefill_s += time.perf_counter() - clock
+        text.statistics.add_prefill(time.perf_counter() - clock, self._model.reused)
         return True
 
     def _end(self, member: Member) -> None:

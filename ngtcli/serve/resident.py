@@ -228,7 +228,7 @@ class Resident:
             ticket.tell(Message("warn", words))
         settings, is_private = ticket.question.settings, bool(ticket.owner)
         own = replace(settings, pool=settings.pool and not is_private)
-        session = self._session(own).sharing(own, fresh=is_private)
+        session = self._session(own).sharing(own, ticket.owner)
         asked = Answering(
             session, ticket.question, ticket.wants, lambda words: self._say(Part(words))
         )
@@ -449,7 +449,7 @@ def _prepared(ticket: Ticket) -> tuple[LocalSession, Begun | None]:
 def _private(settings: Settings) -> Settings:
     """Settings by which nothing of the user's own is drafted from, and nothing stored for it."""
     shipped = tuple(name for name in settings.background if name in SHIPPED)
-    return replace(settings, background=shipped, draft_from="prompt")
+    return replace(settings, background=shipped, draft_from="prompt", keep_documents="off")
 
 
 def _stopped() -> StoppedError:

@@ -1,5 +1,6 @@
 """One model, one set of settings, and the answers they give: connects the rooms below."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -13,9 +14,11 @@ from ngtcli.decode.batch import Batch
 from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.prefixes import WORTH_S
 from ngtcli.decode.scores import rounds
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, Drafter, draft_settings
@@ -47,6 +50,7 @@ _MAY_DIFFER = (
     "in half precision and int8 an answer given with others may differ from its own run where"
     " scores nearly tie; --batch-size 1 gives that one"
 )
+_ONE_OF_MANY = AnswerOptions(many=True)
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read
 
 
@@ -122,14 +126,14 @@ class LocalSession(Session):
             other._assistant = AssistantModel(self._assistant.model, settings)
         return other
 
-    def sharing(self, settings: Settings, fresh: bool) -> Self:
+    def sharing(self, settings: Settings, owner: str) -> Self:
         """A session for one answer, whose settings differ in those that a line of a batch may have.
 
-        Its memory is this one's; `fresh` drafters have learned nothing.
+        Its memory is this one's; unless the owner is "" its drafters have learned nothing.
         """
         other = copy(self)
-        other.settings = settings
-        if fresh:
+        other.settings, other.owner = settings, owner
+        if owner:
             other._drafters = {}
         return other
 
@@ -185,6 +189,18 @@ class LocalSession(Session):
         own = replace(parsed.settings, costs=self.memory.costs, pool=pool(), background=background)
         return replace(parsed, settings=own)
 
+    def keeping(self, many: bool = False) -> Keeping:
+        """What is kept of a prompt; of one of `many` on disk only where the setting is on."""
+        wanted, most = self.settings.keep_documents, self.settings.cache_mb * 1_000_000
+        least_s = 0.0 if wanted == "on" else math.inf if many else WORTH_S
+        disk = (True, least_s, most) if wanted != "off" else ()
+        return Keeping(self.owner, *disk)
+
+    def store_documents(self) -> int:
+        """As `Session.store_documents`."""
+        prefixes, cache = self.model.prefixes, self.model.cache
+        return 0 if prefixes is None else prefixes.store(cache)
+
     def save(self, drafter: Drafter) -> None:
         """After an answer: store what `auto` learned from it."""
         drafter.finish()
@@ -214,8 +230,9 @@ class LocalSession(Session):
         rows = self._exact_rows.choose(exact, limits.num_draft, tokens)
         drafter = options.drafter or self.drafter(options.method)
         own = self.model, drafter, replace(context, rows=rows), self.settings, limits
-        total = len(text.ids if text else prompt.ids)
-        run = Run(*own, options.split_times, lambda read: self.reading(read, total), text)
+        total, keeping = len(text.ids if text else prompt.ids), self.keeping(options.many)
+        split, told = options.split_times, lambda read: self.reading(read, total)
+        run = Run(*own, split, told, text, keeping)
         words = self.memory.backgrounds.words
         return Answer(run, prompt, begun.trie, lambda: self.save(drafter), words)
 
@@ -273,7 +290,7 @@ class LocalSession(Session):
     def member(self, begun: Begun, given: object, text: Continuation | None = None) -> Member:
         """A text for a batch, which goes on where `text` is. Raises ContextOverflowError."""
         known = self.model, begun.context, self.settings, begun.limits
-        return Member(given, text or Continuation(*known), begun.context)
+        return Member(given, text or Continuation(*known), begun.context, self.keeping(many=True))
 
     def start(self, prompt: Prompt, options: AnswerOptions = AS_SET) -> Begun:
         """What is known of an answer to `prompt` before the model is used."""
@@ -282,6 +299,8 @@ class LocalSession(Session):
         limits = replace(self.limits, num_draft=num_draft)
         if options.to_the_end:
             limits = replace(limits, max_repeats=0, thinking=None)
+        if prompt.raw:
+            limits = replace(limits, thinking=None)
         whole = prompt.selection is None  # passages are others for each question
         trie, report = options.trie or self.documents_trie(prompt.documents, whole, method)
         known, model = (prompt.ids, trie, prompt.outside, prompt.references), self.model
@@ -316,7 +335,7 @@ def _alone(
     if isinstance(prompt, NgtError):
         return FinishedAnswer(key, error=prompt)
     try:
-        answer = session_of(key).answer(prompt).finish()
+        answer = session_of(key).answer(prompt, _ONE_OF_MANY).finish()
         return FinishedAnswer.of(key, prompt, answer.ended())
     except NgtError as error:
         return FinishedAnswer(key, prompt, error=error)
