@@ -289,6 +289,7 @@ class Resident:
             self._persist,
             reading,
         )
+        self._base.model.keep_prefixes(memory=True)
         self._sessions[_common(self.settings)] = self._base
         self._rounds = rounds(self._base.model.hf)
         self._joint_reason = why_not(self._base.model)
