@@ -121,6 +121,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     (root / "deep" / "tides.txt").write_text("At the pier the tide turns at noon. Bring boots.")
     found = started(Address("127.0.0.1", 0), ServedFolder([str(root)], Settings()))
     yield found
+    CLIENT.close()
     found.server.close()
 
 

@@ -20,7 +20,14 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ngtcli.errors import BusyError, ContextOverflowError, InputError, NgtError, UsageError, reason_of
+from ngtcli.errors import (
+    BusyError,
+    ContextOverflowError,
+    InputError,
+    NgtError,
+    UsageError,
+    reason_of,
+)
 from ngtcli.serve.http_exchange import Asked, Exchange
 from ngtcli.serve.http_guard import Address, Guard
 from ngtcli.serve.openai_answers import ChatReply, Reply, ResponseReply
