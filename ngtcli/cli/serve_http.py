@@ -18,7 +18,7 @@ from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset
 from ngtcli.serve.server import Listener, Server
 
-TASKS = ("ask", "chat", "summarize")  # whose presets word what is asked
+TASKS = ("ask", "chat", "generate", "summarize")  # whose presets word what is asked
 _DOCS = typer.Option("--docs", "-d", help="With --http: file or folder of the model NAME+docs.")
 _HTTP = typer.Option("--http", metavar="[HOST:]PORT", help="Serve OpenAI's HTTP API, too: 8421")
 _HOST = typer.Option("--host", help="Listen on this address, which needs --api-key-file: 0.0.0.0")
@@ -61,9 +61,7 @@ class HttpFlags:
             folder = ServedFolder(self.docs, settings)
             tell(folder.documents(notes.status), notes)
             notes.clear()
-        chat = tasks["chat"]
-        every = {**tasks, "generate": chat, "complete": chat}
-        service = openai_requests.Service(_name(settings.model), every, folder)
+        service = openai_requests.Service(_name(settings.model), tasks, folder)
         place = http.listen(address)
 
         @contextmanager
