@@ -61,7 +61,8 @@ class HttpFlags:
             folder = ServedFolder(self.docs, settings)
             tell(folder.documents(notes.status), notes)
             notes.clear()
-        service = openai_requests.Service(_name(settings.model), tasks, folder)
+        every = {**tasks, "complete": tasks["generate"]}
+        service = openai_requests.Service(_name(settings.model), every, folder)
         place = http.listen(address)
 
         @contextmanager
