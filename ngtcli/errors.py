@@ -70,6 +70,16 @@ class FailedLinesError(NgtError):
     exit_code = 7
 
 
+class StoppedError(NgtError):
+    """Ctrl-C, or who asked, ended it before there was anything to show."""
+
+    exit_code = INTERRUPTED
+
+
+class BusyError(NgtError):
+    """So many questions wait already that no other is taken."""
+
+
 def unexpected(error: BaseException) -> NgtError:
     """A mistake of ours or of a library, in one line."""
     text = f"{type(error).__name__}: {error}"

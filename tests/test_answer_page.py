@@ -12,9 +12,9 @@ from helpers import ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.decode.steps import OWN, Step, Token
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
+from ngtcli.draft.steps import OWN, Step, Token
 from ngtcli.grounding.sources import sources_of
 from ngtcli.render.answer_page import answer_page
 

@@ -20,18 +20,20 @@ from warm import Warm
 
 from ngtcli.batch.input import Line, Lines
 from ngtcli.batch.output import Written
-from ngtcli.batch.questions import LineAnswer, Question, Questions
+from ngtcli.batch.questions import LineAnswer, Questions
 from ngtcli.batch.runner import Runner
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
-from ngtcli.decode.steps import PassesReport, Statistics, Step, Token
 from ngtcli.documents.catalog import Catalog
 from ngtcli.documents.files import Files
 from ngtcli.documents.load import Document, Loaded
+from ngtcli.draft.steps import PassesReport, Statistics, Step, Token
 from ngtcli.errors import ClosedPipeError, ModelError, NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
+from ngtcli.session.events import Ended
+from ngtcli.session.question import Question
 from ngtcli.session.session import FinishedAnswer, NumberedPrompt, Session
 from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -92,7 +94,8 @@ class FakeAnswers:
         statistics = Statistics(prompt_tokens=len(prompt.ids))
         statistics.add_step(0, 0, 1)
         steps = (Step((Token(5, words),), "stop"),)
-        return FinishedAnswer(key, prompt, steps, "stop", statistics, None, PASSES)
+        answer = Ended(finish_reason="stop", steps=steps, statistics=statistics, passes=PASSES)
+        return FinishedAnswer.of(key, prompt, answer)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.documents.content import pages_named
+from ngtcli.documents.find import OUTSIDE
 from ngtcli.documents.load import Loaded, distinct_names, load
 from ngtcli.errors import InputError
 
@@ -195,6 +196,25 @@ def test_in_folders_what_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> 
         ("self.txt", "too many levels of symbolic links"),
     ]
     assert sorted(s.kind for s in loaded.skipped if s.kind) == [".png", ".png"]
+
+
+def test_links_out_of_a_folder_are_left_out_where_only_what_is_inside_is_wanted(
+    tmp_path: Path,
+) -> None:
+    inner = fill(tmp_path / "x", a_txt="fine", sub__b_txt="also fine")
+    fill(tmp_path, secret_txt="another's", xy__c_txt="beside")  # xy begins as x does
+    (inner / "in.txt").symlink_to("sub/b.txt")
+    (inner / "out.txt").symlink_to("../secret.txt")
+    (inner / "beside.txt").symlink_to("../xy/c.txt")
+    (tmp_path / "link").symlink_to("x")
+    for path in ("x", "link", "x/*.txt", "link/**/*.txt"):
+        loaded = load([str(tmp_path / path)], inside=True)
+        texts = {d.text for d in loaded.documents}
+        assert texts == {"fine", "also fine"}, path
+        said = [("beside.txt", OUTSIDE), ("out.txt", OUTSIDE)]
+        assert sorted(skipped(loaded)) == said, path
+        assert {d.text for d in load([str(tmp_path / path)]).documents} > texts
+    assert load([str(inner / "out.txt")], inside=True).documents[0].text == "another's"  # outright
 
 
 def test_a_pattern_leaves_out_too_but_tries_every_kind(tmp_path: Path) -> None:

@@ -29,11 +29,11 @@ from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
-from ngtcli.decode.steps import Limits
 from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, PassRows
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import method_names
+from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH

@@ -22,9 +22,9 @@ from ngtcli.decode.layout import exact_size
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.decode.row_bits import Formula, Watched, WholeVectors, layers_are_alike
-from ngtcli.decode.steps import Limits
 from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import PassRows
+from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import chain
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.places import packable

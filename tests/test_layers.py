@@ -1,6 +1,8 @@
 """The house's rules: who may import whom, and what starting up must not load."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "ngtcli"
 ROOMS = [
     "__init__", "errors", "system", "config", "documents", "tokens", "model_files", "retrieve",
     "prompt", "grounding", "trie", "background", "draft", "weights", "decode", "session", "engines",
-    "batch", "measure", "render", "builtin", "cli", "__main__",
+    "batch", "measure", "render", "builtin", "serve", "cli", "__main__",
 ]  # fmt: skip
 # torch lives in weights and decode; measuring needs it as well.
 TORCH_ROOMS = {"weights", "decode", "measure"}
@@ -50,7 +52,7 @@ def test_imports_go_downward(file: Path) -> None:
 LIGHT = [
     "--help", "summarize --help", "--version", "presets list", "config show", "trie path",
     "models path", "env", "summarize nowhere.txt", "config path", "bench --help", "tune --help",
-    "tune --sweep n=x", "trie list", "batch --help", "batch nowhere.jsonl",
+    "tune --sweep n=x", "trie list", "runs stats", "batch --help", "batch nowhere.jsonl",
 ]  # fmt: skip
 
 
@@ -58,3 +60,13 @@ def test_light_commands_load_neither_torch_nor_transformers() -> None:
     """One after the other in one process: the first that loads one of them is named."""
     heavy = {"torch", "transformers", "tokenizers", "numpy", "numba"}
     run_and_look([command.split() for command in LIGHT], heavy)
+
+
+def test_what_a_client_imports_is_light() -> None:
+    """Questions and events alone, in a process that has loaded nothing else."""
+    heavy = {"torch", "transformers", "tokenizers", "numpy", "numba"}
+    code = (
+        "import sys, ngtcli.session.events, ngtcli.session.question\n"
+        f"assert not {heavy!r} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

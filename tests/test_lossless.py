@@ -29,9 +29,9 @@ from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.load import load_model
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import method_names
+from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.trie.ngram import build_trie
 

@@ -13,8 +13,8 @@ from ngtcli.decode import memory_limits
 from ngtcli.decode.loop import Run
 from ngtcli.decode.memory_limits import SHORTEST, is_out_of_memory, memory_words, read_prompt
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context
+from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.weights.checkpoints import empty_model

@@ -14,8 +14,8 @@ from test_batch_decoding import joint, own, target, together
 from ngtcli.config import Settings
 from ngtcli.decode.continuation import LEAST, LONGEST, Repetition
 from ngtcli.decode.loop import Run
-from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.steps import Limits
 
 LOOPING = Settings(frequency_penalty=-30.0)  # what was said is said again
 

@@ -9,8 +9,8 @@ from helpers import END, SHARED, make_drafter, make_target
 
 from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
-from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
 from ngtcli.measure.options import BenchOptions

@@ -40,8 +40,8 @@ from hypothesis.stateful import (
 )
 from test_batch_command import FakeAnswers, answer_with
 
-from ngtcli.decode.steps import Step, Token
 from ngtcli.documents import catalog
+from ngtcli.draft.steps import Step, Token
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.retrieve import index
 

@@ -21,9 +21,9 @@ from warm import Warm
 
 from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
-from ngtcli.decode.steps import Limits, Token
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.steps import Limits, Token
 from ngtcli.measure.traces import Trace, TraceSet
 from ngtcli.prompt.build import Task
 from ngtcli.prompt.chat import Chat, render

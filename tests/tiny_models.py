@@ -15,9 +15,9 @@ from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.decode.sampling import warp
-from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import parse_method
+from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.checkpoints import read_checkpoint
@@ -102,10 +102,10 @@ def prompts(count: int, vocabulary: int = VOCABULARY, seed: int = 0) -> list[lis
 # --- decoding ---
 
 
-def decode(model: TargetModel, drafter, prompt, sampling=GREEDY, **limits) -> Run:
+def decode(model: TargetModel, drafter, prompt, sampling=GREEDY, keeping=None, **limits) -> Run:
     limits = {"max_tokens": 40, **limits}
     context = Context(prompt, outside=(tuple(prompt),), vocabulary=model.vocabulary)
-    return Run(model, drafter, context, sampling, Limits(**limits)).finish()
+    return Run(model, drafter, context, sampling, Limits(**limits), keeping=keeping).finish()
 
 
 def plain(model: TargetModel, prompt, sampling=GREEDY, **limits) -> list[int]:

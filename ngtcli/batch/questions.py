@@ -12,9 +12,10 @@ from ngtcli.config import Settings, settings_where
 from ngtcli.documents.catalog import stamp_of
 from ngtcli.documents.files import Files
 from ngtcli.documents.find import WRITTEN, Listing
-from ngtcli.documents.load import Document, Loaded, load
+from ngtcli.documents.load import Loaded, load
 from ngtcli.errors import NgtError
 from ngtcli.prompt.preset import Preset, can_ask, for_task, load_preset
+from ngtcli.session.question import Question
 from ngtcli.system.storage import key_of
 
 if TYPE_CHECKING:
@@ -25,23 +26,10 @@ Tasks = Mapping[str, tuple[Settings, Preset]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is answered, and how. `question` is "" where a summary is wanted.
+class LineQuestion(Question):
+    """What a line asks; `read` is None where it names no files."""
 
-    `read` is None where no files are named by a line.
-    """
-
-    task: str
-    settings: Settings
-    preset: Preset
-    loaded: Loaded = Loaded(())
-    question: str = ""
     read: Read | None = None
-
-    @property
-    def documents(self) -> Sequence[Document]:
-        """The texts that it is about."""
-        return self.loaded.documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +77,7 @@ class Questions:
         settings = for_task(content.task, replace(settings, **content.settings), preset)
         return replace(content, paths=paths), settings
 
-    def read(self, line: Line, path: Path | None) -> Question:
+    def read(self, line: Line, path: Path | None) -> LineQuestion:
         """What a line, of the file at `path`, asks for, its documents read. Raises NgtError."""
         content, settings = self._asked(line, path)
         preset = self._tasks[content.task][1]
@@ -105,7 +93,7 @@ class Questions:
             files = self._stamp(content.paths, settings)
             loaded = self._load(content.paths, settings)
             read = Read(files, _hash_of_texts(loaded))
-        return Question(
+        return LineQuestion(
             task=content.task,
             settings=settings,
             preset=preset,

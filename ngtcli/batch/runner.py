@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
 from ngtcli.batch.input import Line, Lines
-from ngtcli.batch.questions import LineAnswer, Question
+from ngtcli.batch.questions import LineAnswer
 from ngtcli.config import IN_PARTS, Settings
 from ngtcli.errors import NgtError, UsageError, unexpected
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.splitting import fits
 from ngtcli.session.parts import Splitting
+from ngtcli.session.question import Question
 from ngtcli.session.session import FinishedAnswer, NumberedPrompt, Session
 from ngtcli.system import process
 

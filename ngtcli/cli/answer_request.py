@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.batch.questions import Question
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, file_option, named_file
@@ -18,6 +17,7 @@ from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import InputError
 from ngtcli.prompt.build import look_alikes
+from ngtcli.session.question import Question
 from ngtcli.tokens.tokenizer import Tokenizer
 
 _OUTPUT = typer.Option(

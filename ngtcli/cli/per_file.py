@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from ngtcli.batch.input import Line, Lines
 from ngtcli.batch.output import AnswerFolder
-from ngtcli.batch.questions import LineAnswer, Question
-from ngtcli.cli.answer_report import copied
+from ngtcli.batch.questions import LineAnswer
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of
 from ngtcli.cli.batch import Run
@@ -28,6 +27,7 @@ from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.prompt.preset import deciding
+from ngtcli.session.question import Question
 from ngtcli.system import process
 from ngtcli.system.storage import key_of
 
@@ -101,12 +101,14 @@ def run_per_file(
 
             Raises NgtError where the file cannot be written: the next one could not be, either.
             """
+            from ngtcli.session.report import with_sources  # here: it loads torch
+
             target = targets[answer.line.index]
             try:
                 if answer.answer.error is not None:
                     raise answer.answer.error
                 own = replace(request, loaded=Loaded((target.document,)))
-                body = body_of(own, answer.answer, copied(answer.answer, own.documents))
+                body = body_of(own, with_sources(answer.answer, own.documents))
             except NgtError as error:
                 return _warn_of(notes, target.document.name, error)
             try:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ngtcli.decode.recording import Pass, record
 from ngtcli.decode.scores import same_scores
-from ngtcli.decode.steps import PassesReport
+from ngtcli.draft.steps import PassesReport
 
 Capture = Callable[[Pass, Tensor], Pass]
 # One eager pass: scores (rows, vocabulary) of the packed inputs (layout.py), the rows, the capacity

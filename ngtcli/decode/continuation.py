@@ -13,8 +13,8 @@ from ngtcli.config import Settings
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import Sampler
 from ngtcli.decode.scores import scores_are_not_numbers
-from ngtcli.decode.steps import OWN, Limits, Statistics, Step, Token
 from ngtcli.draft.drafter import Context
+from ngtcli.draft.steps import OWN, Limits, Statistics, Step, Token
 from ngtcli.draft.tree import DraftTree, Path
 from ngtcli.errors import ContextOverflowError
 from ngtcli.prompt.thinking import ANSWER, TextStream

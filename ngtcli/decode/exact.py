@@ -17,8 +17,8 @@ the head of the next tree, where its rows count. A branch thus costs rows, and n
 from collections.abc import Sequence
 
 from ngtcli.decode.layout import rows_alike
-from ngtcli.decode.steps import OWN
 from ngtcli.draft.drafter import Drafter, Drafters, Feedback, PassRows, Text
+from ngtcli.draft.steps import OWN
 from ngtcli.draft.tree import DraftTree, Path
 
 

@@ -26,6 +26,7 @@ Read = TypeVar("Read")
 
 STDIN = "-"
 WRITTEN = "this command writes it"  # why a file is left out
+OUTSIDE = "a link out of the folder"
 WRITES_OVER = "this command reads it, and would write over it"  # why one is refused
 _SHOWN, _KINDS_SHOWN = 3, 5  # unreadable files, and kinds, that are named; guess
 _AHEAD = 64  # files that are being read before what is in them is asked for; guess
@@ -99,7 +100,8 @@ class Listing:
 
     The bounds of `settings` apply to all paths together. Files that the command writes, `written`
     by their `identity`, are left out of folders and patterns, and refused with UsageError where
-    they are named outright.
+    they are named outright. `inside`: so are links that lead out of a named folder, or out of the
+    one that a pattern begins with.
     """
 
     def __init__(
@@ -107,8 +109,9 @@ class Listing:
         settings: Settings,
         paths: Sequence[str],
         written: Collection[tuple[int, int] | None] = (),
+        inside: bool = False,
     ) -> None:
-        self._settings, self._written = settings, written
+        self._settings, self._written, self._inside = settings, written, inside
         self._counts: Counter[str] = Counter()
         self._reals: dict[str, list[str]] = {}  # the real paths that each named path stands for
         self._skipped: dict[str, list[Skipped]] = {}
@@ -158,7 +161,13 @@ class Listing:
                 yield Skipped(utf8(entry.path), f"files of kind {kind} are not read", kind)
             else:
                 real = os.path.realpath(entry.path) if entry.is_symlink() else real
-                yield Found(entry.path, real, below, root=root)
+                yield self._kept(Found(entry.path, real, below, root=root), root)
+
+    def _kept(self, found: Found, root: str) -> Found | Skipped:
+        """The file, or that it is left out, being a link out of `root`, a real path."""
+        if self._inside and os.path.commonpath([root, found.real]) != root:
+            return Skipped(utf8(found.path), OUTSIDE)
+        return found
 
     def _listed(
         self, folder: str, real: str, below: int
@@ -178,20 +187,20 @@ class Listing:
                     entries.append((entry, os.path.join(real, entry.name), below))
         return sorted(entries, key=lambda e: e[0].name, reverse=True)
 
-    def _matches(self, pattern: str) -> Iterator[Found]:
+    def _matches(self, pattern: str) -> Iterator[Found | Skipped]:
         """Files of any kind that match a pattern; hidden ones only if the pattern names a dot."""
         parts = Path(pattern).parts
         fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
         variable = (*parts[fixed:], "*") if parts[-1] == "**" else parts[fixed:]
         hidden = any(part.startswith(".") for part in variable)
-        matches = set()
+        matches, root = set(), os.path.realpath(Path(*parts[:fixed]))
         for match in Path(*parts[:fixed]).glob("/".join(variable)):
             self._count("files")
             matches.add(match)
         for match in sorted(matches):
             below = match.parts[fixed:]
             if (hidden or not any(p.startswith(".") for p in below)) and not match.is_dir():
-                yield Found(str(match), os.path.realpath(match), len(below))
+                yield self._kept(Found(str(match), os.path.realpath(match), len(below)), root)
 
     def _count(self, what: str) -> None:
         self._counts[what] += 1

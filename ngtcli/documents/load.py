@@ -92,6 +92,7 @@ def load(
     status: Callable[[str], None] = lambda _: None,
     written: Collection[tuple[int, int] | None] = (),
     files: Files | None = None,
+    inside: bool = False,
 ) -> Loaded:
     """The documents of all `paths` in the order given; those of a folder in sorted order.
 
@@ -99,12 +100,12 @@ def load(
     read, and with `strict` an unreadable file in a folder is an error. Files that the command
     writes, `written` by their `identity`, are left out of folders and patterns. Raises UsageError
     where one of them is named outright, InputError for a path that cannot be read or contains no
-    document.
+    document. `inside` is as in `Listing`.
 
     Who loads many times gives `files`, opened for the same settings, and closes them at the end.
     """
     settings = settings or Settings()
-    listing, reader = Listing(settings, paths, written), Reader(settings.max_mb)
+    listing, reader = Listing(settings, paths, written, inside), Reader(settings.max_mb)
     is_own, files = files is None, files or Files(settings)
     try:
         read = listing.each(lambda found: files.begin(found, reader, stdin), status)

@@ -11,9 +11,9 @@ from typing import Any, Self
 
 from ngtcli.config import Settings
 from ngtcli.decode.continuation import Growing
-from ngtcli.decode.steps import OWN, InSteps, Limits, PassesReport, Statistics, Step, Token
 from ngtcli.draft.drafter import DraftSettings, PassRows
 from ngtcli.draft.registry import parse_method
+from ngtcli.draft.steps import OWN, InSteps, Limits, PassesReport, Statistics, Step, Token
 from ngtcli.engines.vllm_arguments import sampling_arguments
 from ngtcli.engines.vllm_engine import Piece, VllmEngine
 from ngtcli.errors import ContextOverflowError, NgtError
@@ -29,7 +29,7 @@ from ngtcli.session.session import (
     Session,
 )
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.store import TrieReport
+from ngtcli.trie.report import TrieReport
 
 
 class VllmPasses:
@@ -53,6 +53,7 @@ class VllmModel:
     context_reason: str = ""
     plain_reason: str = ""
     tree_reason: str = ""
+    keeps_reason: str = ""
     unused: dict[str, Any] = field(default_factory=dict)
     dtype_reason: str = ""
     passes: VllmPasses = VllmPasses()
@@ -203,4 +204,4 @@ class VllmSession(Session):
             answer.steps += [step async for step in run.steps()]
         except NgtError as error:
             return FinishedAnswer(key, prompt, error=error)
-        return answer.finished(key)
+        return FinishedAnswer.of(key, prompt, answer.ended())

@@ -13,7 +13,7 @@ import torch
 from ngtcli.config import Settings, settings_where
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
-from ngtcli.decode.steps import PARTS
+from ngtcli.draft.steps import PARTS
 from ngtcli.errors import ContextOverflowError, NgtError, counted
 from ngtcli.measure.machine import PeakMemory
 from ngtcli.measure.options import BenchOptions, check_some_left
@@ -49,7 +49,7 @@ from ngtcli.prompt.preset import Preset, can_ask, load_preset
 from ngtcli.session.local import LocalSession
 from ngtcli.session.session import AnswerOptions, AnswerRun
 from ngtcli.system.remembered import processor
-from ngtcli.trie.store import TrieReport
+from ngtcli.trie.report import TrieReport
 from ngtcli.weights.int4 import bits_of
 
 AGAINST: dict[str, dict[str, int]] = {

@@ -13,10 +13,10 @@ from pathlib import Path
 from ngtcli.background.files import check_names
 from ngtcli.background.loaded import Backgrounds
 from ngtcli.config import Settings
-from ngtcli.decode.steps import Statistics
 from ngtcli.draft.drafter import Context, Drafter, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
+from ngtcli.draft.steps import Statistics
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest
 from ngtcli.measure.options import IDS, BenchOptions

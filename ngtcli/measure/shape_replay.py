@@ -27,11 +27,11 @@ from ngtcli.decode.load import use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
-from ngtcli.decode.steps import Limits
 from ngtcli.draft.costs import Costs
 from ngtcli.draft.drafter import Context, Drafter, draft_settings
 from ngtcli.draft.pool import TOKENS, Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
+from ngtcli.draft.steps import Limits
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.measure.live import AGAINST, decoded, machine
 from ngtcli.measure.options import BenchOptions, check_some_left, find_shape

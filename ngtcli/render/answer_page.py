@@ -21,7 +21,7 @@ from ngtcli.render.page import page, text
 from ngtcli.render.terminal import visible
 
 if TYPE_CHECKING:
-    from ngtcli.decode.steps import Step
+    from ngtcli.draft.steps import Step
 
 _STYLE = Path(__file__).parent / "answer_page.css"
 _SCRIPT = Path(__file__).parent / "answer_page.js"

@@ -1,5 +1,6 @@
 """One model, one set of settings, and the answers they give: connects the rooms below."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
@@ -13,17 +14,20 @@ from ngtcli.decode.batch import Batch
 from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.prefixes import WORTH_S
 from ngtcli.decode.scores import rounds
-from ngtcli.decode.steps import Limits
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, Drafter, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
+from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError, NgtError, UsageError
 from ngtcli.prompt.build import Prompt
+from ngtcli.session.events import Ended
 from ngtcli.session.memory import AutoMemory
 from ngtcli.session.session import (
     AS_SET,
@@ -38,13 +42,15 @@ from ngtcli.session.session import (
 )
 from ngtcli.system import compiled
 from ngtcli.trie.background import BackgroundCounts
-from ngtcli.trie.store import TrieReport, document_trie
+from ngtcli.trie.report import TrieReport
+from ngtcli.trie.store import document_trie
 from ngtcli.weights.trials import SPREAD, places_of
 
 _MAY_DIFFER = (
     "in half precision and int8 an answer given with others may differ from its own run where"
     " scores nearly tie; --batch-size 1 gives that one"
 )
+_ONE_OF_MANY = AnswerOptions(many=True)
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read
 
 
@@ -163,6 +169,22 @@ class LocalSession(Session):
         own = replace(parsed.settings, costs=self.memory.costs, pool=pool(), background=background)
         return replace(parsed, settings=own)
 
+    def keeping(self, many: bool = False) -> Keeping:
+        """What is kept of a prompt; of one of `many` or of passages on disk only by order.
+
+        What others than the user ask stays in memory.
+        """
+        wanted = self.settings.keep_documents
+        if self.owner or wanted == "off":
+            return Keeping(self.owner)
+        least_s = 0.0 if wanted == "on" else math.inf if many else WORTH_S
+        return Keeping("", True, least_s, self.settings.cache_mb * 1_000_000)
+
+    def store_documents(self) -> int:
+        """As `Session.store_documents`."""
+        prefixes, cache = self.model.prefixes, self.model.cache
+        return 0 if prefixes is None else prefixes.store(cache)
+
     def save(self, drafter: Drafter) -> None:
         """After an answer: store what `auto` learned from it."""
         drafter.finish()
@@ -182,7 +204,9 @@ class LocalSession(Session):
         context, trie, limits = self.start(prompt, options, exact=self.settings.exact)
         drafter = options.drafter or self.drafter(options.method)
         total, own = len(prompt.ids), (self.model, drafter, context, self.settings, limits)
-        run = Run(*own, options.split_times, lambda read: self.reading(read, total))
+        keeping = self.keeping(options.many or prompt.selection is not None)
+        split, told = options.split_times, lambda read: self.reading(read, total)
+        run = Run(*own, split, told, keeping=keeping)
         words = self.memory.backgrounds.words
         return Answer(run, prompt, trie, lambda: self.save(drafter), words)
 
@@ -245,6 +269,8 @@ class LocalSession(Session):
         limits = replace(self.limits, num_draft=num_draft)
         if options.to_the_end:
             limits = replace(limits, max_repeats=0, thinking=None)
+        if prompt.raw:
+            limits = replace(limits, thinking=None)
         tokens = min(len(prompt.ids) + limits.most, self.model.context)
         rows = self._exact_rows.choose(exact, num_draft, tokens)
         whole = prompt.selection is None  # passages are others for each question
@@ -281,7 +307,8 @@ def _alone(
     if isinstance(prompt, NgtError):
         return FinishedAnswer(key, error=prompt)
     try:
-        return session_of(key).answer(prompt).finish().finished(key)
+        answer = session_of(key).answer(prompt, _ONE_OF_MANY).finish()
+        return FinishedAnswer.of(key, prompt, answer.ended())
     except NgtError as error:
         return FinishedAnswer(key, prompt, error=error)
 
@@ -298,7 +325,7 @@ def _begun(
         text = Continuation(session.model, context, session.settings, limits)
     except NgtError as error:
         return FinishedAnswer(key, prompt, error=error)
-    return Member((key, prompt, trie), text, context)
+    return Member((key, prompt, trie), text, context, session.keeping(many=True))
 
 
 def _finished(session_of: Callable[[int], LocalSession], member: Member) -> FinishedAnswer:
@@ -307,6 +334,19 @@ def _finished(session_of: Callable[[int], LocalSession], member: Member) -> Fini
         return _alone(session_of, key, prompt)
     if member.error is not None:
         return FinishedAnswer(key, prompt, error=member.error)
-    text, passes = member.text, session_of(key).model.passes.report()
-    own = tuple(member.steps), text.finish_reason, text.statistics, member.policy, passes
-    return FinishedAnswer(key, prompt, *own, trie=trie)
+    return FinishedAnswer.of(key, prompt, ended(member, session_of(key).model, prompt, trie))
+
+
+def ended(member: Member, model: TargetModel, prompt: Prompt, trie: TrieReport) -> Ended:
+    """What came of a text that was decoded beside others."""
+    text = member.text
+    return Ended(
+        finish_reason=text.finish_reason,
+        steps=tuple(member.steps),
+        statistics=text.statistics,
+        cuts=prompt.cuts,
+        selection=prompt.selection,
+        trie=trie,
+        passes=model.passes.report(),
+        policy=member.policy,
+    )

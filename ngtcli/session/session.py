@@ -6,14 +6,14 @@ runs them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, Self
 
 from ngtcli.config import Settings
-from ngtcli.decode.steps import InSteps, Limits, PassesReport, Statistics, Step, Token
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Drafter, PassRows
 from ngtcli.draft.origins import PolicyReport
+from ngtcli.draft.steps import InSteps, Limits, PassesReport, Statistics, Step
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.card import script_words
 from ngtcli.prompt.build import Prompt, Task
@@ -22,9 +22,11 @@ from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import PartReport
 from ngtcli.prompt.thinking import thinking_of
+from ngtcli.prompt.turns import Turn
+from ngtcli.session.events import Ended
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.ngram import NGramTrie
-from ngtcli.trie.store import TrieReport
+from ngtcli.trie.report import TrieReport
 
 Notify = Callable[[str], None]
 # The trie of documents, None for methods that draft from none, and how it was had.
@@ -42,7 +44,7 @@ class AnswerOptions:
     is waited for between the parts of a step. `trie` takes the place of the one of the prompt's
     documents, which is then neither read nor written. `drafter` is one made for this method.
     `to_the_end`: the answer goes on where it repeats itself, and thoughts are part of it, as that
-    of other programs.
+    of other programs. `many`: it is one of many prompts.
     """
 
     method: str | None = None
@@ -51,6 +53,7 @@ class AnswerOptions:
     trie: DocumentsTrie | None = None
     drafter: Drafter | None = None
     to_the_end: bool = False
+    many: bool = False
 
 
 class Passes(Protocol):
@@ -65,8 +68,9 @@ class Model(Protocol):
     """What is known of a model. `context` is in tokens.
 
     `context_reason` says why it is less than the model's own, `plain_reason` why nothing is
-    drafted, `tree_reason` why no draft has branches, `unused` has what the checkpoint suggests and
-    is not followed, `dtype_reason` why a trial has chosen the dtype, "" where none has.
+    drafted, `tree_reason` why no draft has branches, `keeps_reason` why nothing that it reads is
+    kept, `unused` has what the checkpoint suggests and is not followed, `dtype_reason` why a trial
+    has chosen the dtype, "" where none has.
     """
 
     @property
@@ -83,6 +87,8 @@ class Model(Protocol):
     def plain_reason(self) -> str: ...
     @property
     def tree_reason(self) -> str: ...
+    @property
+    def keeps_reason(self) -> str: ...
     @property
     def unused(self) -> dict[str, Any]: ...
     @property
@@ -154,49 +160,38 @@ class Answer(InSteps):
     def finish_reason(self) -> str:
         return "interrupted" if self.interrupted else self.run.finish_reason
 
-    def finished(self, key: int = 0, parts: Iterable[PartReport] = ()) -> "FinishedAnswer":
-        """What came of it, as the answer of a key, made of the summaries of `parts`."""
-        run, steps, passes = self.run, tuple(self.steps), self.run.model.passes.report()
-        own = self.prompt, steps, self.finish_reason, run.statistics, self.policy, passes
-        return FinishedAnswer(key, *own, exact=run.exact, trie=self.trie, parts=tuple(parts))
+    def ended(self, parts: Iterable[PartReport] = ()) -> Ended:
+        """What came of it, made of the summaries of `parts`."""
+        run = self.run
+        return Ended(
+            finish_reason=self.finish_reason,
+            steps=tuple(self.steps),
+            statistics=run.statistics,
+            exact=run.exact,
+            cuts=self.prompt.cuts,
+            selection=self.prompt.selection,
+            parts=tuple(parts),
+            trie=self.trie,
+            passes=run.model.passes.report(),
+            policy=self.policy,
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class FinishedAnswer:
-    """An answer that is complete; or an `error`, and then nothing else but `key` and `prompt`.
+class FinishedAnswer(Ended):
+    """One of many answers; or an `error`, and then nothing else but `key` and `prompt`.
 
-    `key` is the caller's number of the prompt, which is empty where it could not be made. `steps`
-    are all steps; an engine that does not tell them has one with all tokens. `policy` is what the
-    drafter decided, `passes` how the model's passes were run, `parts` the summaries that it was
-    made of; `exact` says whether in any dtype no token depends on drafts.
+    `key` is the caller's number of the prompt, which is empty where it could not be made.
     """
 
     key: int
     prompt: Prompt = _NO_PROMPT
-    steps: tuple[Step, ...] = ()
-    finish_reason: str = ""
-    statistics: Statistics = field(default_factory=Statistics)
-    policy: PolicyReport | None = None
-    passes: PassesReport = PassesReport(0, 0.0, "")
     error: NgtError | None = None
-    exact: bool = False
-    trie: TrieReport = TrieReport("none")
-    parts: tuple[PartReport, ...] = ()
 
-    @property
-    def tokens(self) -> list[Token]:
-        """The tokens of all steps."""
-        return [token for step in self.steps for token in step.tokens]
-
-    @property
-    def text(self) -> str:
-        """The text of all steps, without thoughts."""
-        return "".join(token.text for token in self.tokens)
-
-    @property
-    def thought(self) -> str | None:
-        """The text of all thoughts; None where there is none."""
-        return "".join(token.thought or "" for token in self.tokens).strip() or None
+    @classmethod
+    def of(cls, key: int, prompt: Prompt, answer: Ended) -> Self:
+        """The answer of a key."""
+        return cls(key, prompt, **{f.name: getattr(answer, f.name) for f in fields(Ended)})
 
 
 AS_SET = AnswerOptions()
@@ -206,10 +201,12 @@ class Session(ABC):
     """Makes prompts that fit its `model`, which a subclass loads, and answers them.
 
     `status` is told what is being done, `warn` what the user should know and may change. The
-    `settings` are fixed; see `with_settings`.
+    `settings` are fixed; see `with_settings`. What is read of a prompt is kept for its `owner`
+    alone, "" for the user.
     """
 
     model: Model
+    owner = ""
 
     def __init__(self, settings: Settings, status: Notify, warn: Notify) -> None:
         self.settings, self.status, self.warn = settings, status, warn
@@ -220,10 +217,21 @@ class Session(ABC):
             if getattr(settings, name) != getattr(self.settings, name):
                 raise ValueError(f"a session cannot change its {name}")
 
-    def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
-        """The prompt, fitted to the model. Raises ContextOverflowError and ModelError."""
+    def prompt(
+        self,
+        preset: Preset,
+        documents: Sequence[Document],
+        question: str = "",
+        turns: Sequence[Turn] = (),
+        raw: bool = False,
+    ) -> Prompt:
+        """The prompt, fitted to the model; `turns` and `raw` are as for Task.
+
+        Raises ContextOverflowError and ModelError.
+        """
+        task = replace(self._task(preset, documents, question), turns=turns, raw=raw)
         try:
-            prompt = prompt_for(self._task(preset, documents, question), self.settings, self.warn)
+            prompt = prompt_for(task, self.settings, self.warn)
         except ContextOverflowError as error:
             hint = f"{error.hint} {self.model.context_reason}".strip()
             raise ContextOverflowError(str(error), hint) from None
@@ -261,6 +269,10 @@ class Session(ABC):
     def documents_trie(self, documents: Sequence[Document], keep: bool = True) -> DocumentsTrie:
         """The trie of these documents, if the method drafts from one; with `keep` it is cached."""
         return NO_TRIE
+
+    def store_documents(self) -> int:
+        """After an answer: write what was read for it to disk, if that is wanted; the bytes."""
+        return 0
 
     @abstractmethod
     def answer(self, prompt: Prompt, options: AnswerOptions = AS_SET) -> Answer:

@@ -7,27 +7,15 @@ files harmless: a file that passes can only cause wrong drafts, which verificati
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from ngtcli.documents.load import Document
-from ngtcli.system.json_form import HIDDEN, json_key
 from ngtcli.system.storage import DamagedFileError, key_of
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.files import TRIES
 from ngtcli.trie.ngram import SEPARATOR, Ints, NGramTrie, build_trie
-
-
-@dataclass(frozen=True, slots=True)
-class TrieReport:
-    """How the trie was obtained: "cached", "built", "rebuilt" (its file was damaged) or "none"."""
-
-    status: str = field(metadata=json_key(choices=("cached", "built", "rebuilt", "none")))
-    seconds: float = field(default=0.0, metadata=json_key(digits=6))
-    nodes: int = 0
-    path: Path | None = field(default=None, metadata=HIDDEN)
+from ngtcli.trie.report import TrieReport
 
 
 def document_trie(

@@ -31,9 +31,9 @@ from ngtcli.decode.layout import LEAST, capacity_for
 from ngtcli.decode.load import load_model
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, PassRows
 from ngtcli.draft.registry import parse_method
+from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.measure.check import first_difference
 from ngtcli.measure.prompts import example_texts

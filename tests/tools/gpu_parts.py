@@ -19,9 +19,9 @@ from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
-from ngtcli.decode.steps import Limits
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import parse_method
+from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import chain
 from ngtcli.measure.check import first_difference
 from ngtcli.measure.replay import context_of

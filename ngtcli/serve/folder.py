@@ -1,0 +1,69 @@
+"""The folders that a server answers from: read once, read again where files have changed."""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ngtcli.config import Settings
+from ngtcli.documents.catalog import stamp_of
+from ngtcli.documents.files import Files
+from ngtcli.documents.find import Listing
+from ngtcli.documents.load import Document, Loaded, load
+from ngtcli.documents.text import utf8
+from ngtcli.errors import InputError
+
+
+class ServedFolder:
+    """The documents of files and folders, under their names below what was named; `close` it.
+
+    May be asked from any thread. A file whose real path lies outside what was named, which a link
+    in a folder leads to, is left out.
+    """
+
+    def __init__(self, paths: Sequence[str], settings: Settings) -> None:
+        self._paths, self._settings = tuple(paths), settings
+        self._roots = [os.path.realpath(os.path.expanduser(path)) for path in paths]
+        self._files, self._lock = Files(settings), threading.Lock()
+        self._stamps: object = None
+        self._loaded = Loaded(())
+
+    def documents(self, status: Callable[[str], None] = lambda _: None) -> Loaded:
+        """As they are now; nothing is read where no file has changed. Raises InputError."""
+        with self._lock:
+            found = Listing(self._settings, self._paths, inside=True).found  # before they are read
+            stamps = {path: stamp_of(path) for path in found}
+            if stamps != self._stamps or None in stamps.values():
+                loaded = load(
+                    self._paths, None, self._settings, status, files=self._files, inside=True
+                )
+                self._loaded = replace(loaded, documents=self._own(loaded.documents))
+                self._stamps = stamps
+            if not self._loaded.documents:
+                raise InputError("the folder has no documents", "Put files into it.")
+            return self._loaded
+
+    def _own(self, documents: Sequence[Document]) -> tuple[Document, ...]:
+        names = [self._name(document) for document in documents]
+        counts = Counter(names)
+        return tuple(
+            replace(document, name=name if counts[name] == 1 else document.name)
+            for document, name in zip(documents, names, strict=True)
+            if name is not None
+        )
+
+    def _name(self, document: Document) -> str | None:
+        """Its path below what was named; None where that is elsewhere."""
+        real = os.path.realpath(document.path)
+        for root in self._roots:
+            if real == root:
+                return utf8(os.path.basename(root))
+            if real.startswith(os.path.join(root, "")):
+                return utf8(os.path.relpath(real, root))
+        return None
+
+    def close(self) -> None:
+        """End the reader, and keep what it learned of the files."""
+        with self._lock:
+            self._files.close()

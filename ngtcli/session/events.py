@@ -1,0 +1,129 @@
+"""What comes of a question, in order: plain data, which may be sent to another process.
+
+What is said, `Message`, `Reading` and `Part`, may come at any time before the end. Besides these
+there come `Prompted`, `Started`, a `Stepped` for each step, and `Ended`. A question that has no
+answer ends with an NgtError instead, which is raised where the events are iterated.
+"""
+
+from dataclasses import dataclass, field
+
+from ngtcli.draft.origins import PolicyReport
+from ngtcli.draft.steps import PassesReport, Statistics, Step, Token
+from ngtcli.grounding.sources import Sources
+from ngtcli.prompt.build import Cut, Selection
+from ngtcli.prompt.splitting import PartReport
+from ngtcli.trie.report import TrieReport
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """Which events are wanted in full, since they take time.
+
+    `remarks`: what -v says of prompt and answer. `explanations`: of every step. `sources`: of the
+    answer in the documents.
+    """
+
+    remarks: bool = False
+    explanations: bool = False
+    sources: bool = True
+
+
+USUAL = Wants()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something said while an answer is made.
+
+    `kind` is "status", what is being done right now; "warn", what the user should know and may
+    change; or "remark", what is said with -v.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """So many tokens of a prompt are read, of `total`."""
+
+    read: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of a long text what comes next is of; "" after the last."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """The prompt is made, of so many tokens; with a `selection` it has passages of documents."""
+
+    tokens: int
+    selection: Selection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Reading and decoding begin; `origins` names what drafts may come from."""
+
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A step, the tokens of thought so far, and, where that is wanted, what was drafted and why."""
+
+    step: Step
+    thought_tokens: int = 0
+    explanation: str = ""
+
+
+NO_SOURCES = Sources(0.0, ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """An answer that is complete, or as far as it came where `finish_reason` is "interrupted".
+
+    `steps` are all steps; an engine that does not tell them has one with all tokens. `exact` says
+    whether in any dtype no token depends on drafts. `cuts` and `selection` are the prompt's,
+    `parts` the summaries that the answer was made of, `passes` how the model's passes were run,
+    `policy` what the drafter decided. `facts` are short, for the line below an answer; `remarks`
+    sentences, where they are wanted.
+    """
+
+    finish_reason: str = ""
+    steps: tuple[Step, ...] = ()
+    statistics: Statistics = field(default_factory=Statistics)
+    exact: bool = False
+    cuts: tuple[Cut, ...] = ()
+    selection: Selection | None = None
+    parts: tuple[PartReport, ...] = ()
+    trie: TrieReport = TrieReport("none")
+    passes: PassesReport = PassesReport(0, 0.0, "")
+    policy: PolicyReport | None = None
+    sources: Sources = NO_SOURCES
+    facts: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> list[Token]:
+        """The tokens of all steps."""
+        return [token for step in self.steps for token in step.tokens]
+
+    @property
+    def text(self) -> str:
+        """The text of all steps, without thoughts."""
+        return "".join(token.text for token in self.tokens)
+
+    @property
+    def thought(self) -> str | None:
+        """The text of all thoughts; None where there is none."""
+        return "".join(token.thought or "" for token in self.tokens).strip() or None
+
+
+Event = Message | Reading | Part | Prompted | Started | Stepped | Ended
