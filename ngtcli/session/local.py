@@ -190,11 +190,15 @@ class LocalSession(Session):
         return replace(parsed, settings=own)
 
     def keeping(self, many: bool = False) -> Keeping:
-        """What is kept of a prompt; of one of `many` on disk only where the setting is on."""
-        wanted, most = self.settings.keep_documents, self.settings.cache_mb * 1_000_000
+        """What is kept of a prompt; of one of `many` or of passages on disk only by order.
+
+        What others than the user ask stays in memory.
+        """
+        wanted = self.settings.keep_documents
+        if self.owner or wanted == "off":
+            return Keeping(self.owner)
         least_s = 0.0 if wanted == "on" else math.inf if many else WORTH_S
-        disk = (True, least_s, most) if wanted != "off" else ()
-        return Keeping(self.owner, *disk)
+        return Keeping("", True, least_s, self.settings.cache_mb * 1_000_000)
 
     def store_documents(self) -> int:
         """As `Session.store_documents`."""
@@ -230,7 +234,8 @@ class LocalSession(Session):
         rows = self._exact_rows.choose(exact, limits.num_draft, tokens)
         drafter = options.drafter or self.drafter(options.method)
         own = self.model, drafter, replace(context, rows=rows), self.settings, limits
-        total, keeping = len(text.ids if text else prompt.ids), self.keeping(options.many)
+        total = len(text.ids if text else prompt.ids)
+        keeping = self.keeping(options.many or prompt.selection is not None)
         split, told = options.split_times, lambda read: self.reading(read, total)
         run = Run(*own, split, told, text, keeping)
         words = self.memory.backgrounds.words
