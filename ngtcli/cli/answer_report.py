@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ngtcli.prompt.build import Prompt
 
 
-TASKS = ("summarize", "ask")
+TASKS = ("summarize", "ask", "generate")
 SKIPPED = "files that were left out, with the reason"
 RETRIEVAL = "the passages read, where not all fits"
 
