@@ -121,6 +121,12 @@ class Prompt:
     selection: Selection | None = None
     given: tuple[Document, ...] = ()
 
+    def predicting(self, ids: Sequence[int]) -> "Prompt":
+        """The prompt with a text beside it from which is drafted as from a document."""
+        own = tuple(ids)
+        references = (*self.references, own)
+        return replace(self, outside=(*self.outside, own), references=references)
+
 
 @dataclass(frozen=True, slots=True)
 class Message:

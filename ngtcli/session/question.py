@@ -15,7 +15,8 @@ class Question:
 
     `task` is "summarize", where `question` is "", or "ask". "generate" follows the question as it
     stands, with the documents, if any, before it; "chat" does so after the `turns`; "complete" goes
-    on with the text of the question, without a chat template.
+    on with the text of the question, without a chat template. `prediction` is a text like which
+    the answer may be: drafts come from it, too.
     """
 
     task: str
@@ -24,6 +25,7 @@ class Question:
     loaded: Loaded = Loaded(())
     question: str = ""
     turns: tuple[Turn, ...] = ()
+    prediction: str = ""
 
     @property
     def documents(self) -> Sequence[Document]:
