@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.checks import check_session, refuse_with
+from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.completion import models
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
@@ -22,6 +22,7 @@ from ngtcli.serve.client import request
 from ngtcli.serve.places import Place, absolute, places
 from ngtcli.serve.server import FINISH_S, Answerer, Server
 from ngtcli.serve.wire import Describe, Served, Stop
+from ngtcli.session.checks import check_session
 
 serve_app = typer.Typer(
     help="Keep a model loaded: ngt ask and ngt summarize need not load it again.",
@@ -54,7 +55,7 @@ def serve(
         refuse_with(f"ngt serve {context.invoked_subcommand}", given, "Give it behind that word.")
         return
     settings = resolve_without_preset(flags).settings
-    check_session(settings)
+    check_session(settings, Notes().warn)
     notes = Notes(verbose)
     idle_s = seconds_of(settings.keep_warm)
     Server(settings, _load, idle_s=idle_s, status=notes.status, say=notes.say).run()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ngtcli.retrieve.ranking import Excerpt
+from ngtcli.retrieve.selection import Excerpt
 
 
 @dataclass(frozen=True, slots=True)

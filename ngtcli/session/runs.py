@@ -27,7 +27,7 @@ from ngtcli.system.storage import home, others_cache, private_folder
 if TYPE_CHECKING:
     from ngtcli.draft.origins import PolicyReport
     from ngtcli.draft.steps import Statistics
-    from ngtcli.prompt.splitting import PartReport
+    from ngtcli.retrieve.selection import PartReport
 
 # Bytes of a file, of which there are two. A line has about 600 without texts (measured), so that
 # they have the last 13,000 to 26,000 answers; that many are a guess.
