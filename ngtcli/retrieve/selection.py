@@ -51,7 +51,8 @@ class Selection:
 
     `excerpts` say where the prompt's documents stand in those that were given. `index` is how the
     index was had (see `Index.status`); passages were chosen in `seconds`. For `dense` and
-    `embedded` see `Ranking`. `fits`: everything would fit, but is more than `whole_tokens`.
+    `embedded` see `Ranking`. `fits`: everything would fit, but is more than `whole_tokens`. So many
+    of the excerpts are `earlier` turns'.
     """
 
     passages: tuple[Chosen, ...]
@@ -63,6 +64,12 @@ class Selection:
     dense: str | None = field(default=None, metadata=json_key(choices=("flat", "ivf-pq", None)))
     embedded: int = 0
     fits: bool = field(default=False, metadata=json_key(hidden=True))
+    earlier: int = field(default=0, metadata=json_key(hidden=True))
+
+    @property
+    def new(self) -> tuple[Excerpt, ...]:
+        """The excerpts that stand before the question."""
+        return self.excerpts[self.earlier :]
 
     @property
     def read(self) -> int:

@@ -52,7 +52,8 @@ def answering(
 
 def prompt_of(session: Session, question: Question) -> Prompt:
     """The prompt of a question, which fits. Raises NgtError."""
-    prompt = session.prompt(question.preset, question.documents, question.question)
+    q = question
+    prompt = session.prompt(q.wording, q.documents, q.question, q.turns, q.raw)
     if not question.prediction:
         return prompt
     predicted = session.model.tokenizer.encode(question.prediction)

@@ -265,6 +265,8 @@ class LocalSession(Session):
         limits = replace(self.limits, num_draft=num_draft)
         if options.to_the_end:
             limits = replace(limits, max_repeats=0, thinking=None)
+        if prompt.raw:
+            limits = replace(limits, thinking=None)
         tokens = min(len(prompt.ids) + limits.most, self.model.context)
         rows = self._exact_rows.choose(exact, num_draft, tokens)
         whole = prompt.selection is None  # passages are others for each question

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
-from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.preset import Preset, without_documents
 from ngtcli.prompt.turns import Turn
 
 
@@ -31,3 +31,13 @@ class Question:
     def documents(self) -> Sequence[Document]:
         """The texts that it is about."""
         return self.loaded.documents
+
+    @property
+    def wording(self) -> Preset:
+        """The preset as it words what there is."""
+        return self.preset if self.documents else without_documents(self.preset)
+
+    @property
+    def raw(self) -> bool:
+        """Whether the question is a text to go on with."""
+        return self.task == "complete"

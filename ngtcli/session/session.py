@@ -6,7 +6,7 @@ runs them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, Self
 
 from ngtcli.config import Settings
@@ -21,6 +21,7 @@ from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.thinking import thinking_of
+from ngtcli.prompt.turns import Turn
 from ngtcli.retrieve.selection import PartReport
 from ngtcli.session.events import Ended
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -216,10 +217,21 @@ class Session(ABC):
             if getattr(settings, name) != getattr(self.settings, name):
                 raise ValueError(f"a session cannot change its {name}")
 
-    def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
-        """The prompt, fitted to the model. Raises ContextOverflowError and ModelError."""
+    def prompt(
+        self,
+        preset: Preset,
+        documents: Sequence[Document],
+        question: str = "",
+        turns: Sequence[Turn] = (),
+        raw: bool = False,
+    ) -> Prompt:
+        """The prompt, fitted to the model; `turns` and `raw` are as for Task.
+
+        Raises ContextOverflowError and ModelError.
+        """
+        task = replace(self._task(preset, documents, question), turns=turns, raw=raw)
         try:
-            prompt = prompt_for(self._task(preset, documents, question), self.settings, self.warn)
+            prompt = prompt_for(task, self.settings, self.warn)
         except ContextOverflowError as error:
             hint = f"{error.hint} {self.model.context_reason}".strip()
             raise ContextOverflowError(str(error), hint) from None
