@@ -97,14 +97,17 @@ def load(name: str) -> Any:
     return command
 
 
-class _Given:
-    """In the place of a parameter's conversion: texts and what is not given are taken as they are.
+_build = getattr(typer.core, "build_runtime_param", None)  # other versions have no such function
 
-    Only for other values the library's own is made, which loads pydantic in 0.1 s.
+
+class _Given:
+    """Takes the texts of a parameter as they are, and None where it is not given.
+
+    Only for other values what the library converts with is made: it loads pydantic, in 0.1 s.
     """
 
-    def __init__(self, annotation: object) -> None:
-        self._is_text = annotation in (str, list[str])
+    def __init__(self, about: Any) -> None:
+        self._about, self._is_text = about, about.annotation in (str, list[str])
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """The value in the parameter's type. Raises the library's error for a wrong one."""
@@ -113,15 +116,16 @@ class _Given:
             return () if many else None
         if self._is_text and all(type(one) is str for one in (value if many else [value])):
             return [*value] if many else value
-        param._runtime_param = None
-        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+        assert _build is not None
+        return _build(self._about).coerce(value, param=param, ctx=ctx)
+
+
+if _build is not None:
+    setattr(typer.core, _build.__name__, _Given)
 
 
 def _finish(command: Any) -> None:
     """Join the lines of a help text's paragraphs, and say below settings what stands above them."""
-    for parameter in command.params:
-        if hasattr(parameter, "_runtime_param"):  # not in other versions of the library
-            parameter._runtime_param = _Given(parameter.type_descriptor.annotation)
     paragraphs = (command.help or "").split("\n\n")
     command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     if any(parameter.name == "max_tokens" for parameter in command.params):
