@@ -8,7 +8,7 @@ from ngtcli.retrieve.selection import Chosen, Selection
 from ngtcli.session.question import Question
 from ngtcli.system.json_form import json_key
 
-TASKS = ("summarize", "ask")
+TASKS = ("summarize", "ask", "generate")
 SKIPPED = "files that were left out, with the reason"
 RETRIEVAL = "the passages read, where not all fits"
 

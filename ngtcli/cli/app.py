@@ -29,6 +29,10 @@ COMMANDS = {
         'Answer a question from documents: ngt ask --docs ./notes "When is high tide?"',
         "answer:ask",
     ),
+    "generate": (
+        'Follow a free prompt: ngt generate "Write a limerick about the tide."',
+        "answer:generate",
+    ),
     "batch": (
         "Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl",
         "batch:batch",

@@ -77,6 +77,7 @@ def _outputs() -> dict[str, dict[str, Any]]:
     return {
         "summarize": answers,
         "ask": answers,
+        "generate": answers,
         "batch": {"line": LineObject, "failed": FailedLineObject},
         "serve status": {"served": list[Served]},
         "check": {"check": CheckReport},
