@@ -170,11 +170,15 @@ class LocalSession(Session):
         return replace(parsed, settings=own)
 
     def keeping(self, many: bool = False) -> Keeping:
-        """What is kept of a prompt; of one of `many` on disk only where the setting is on."""
-        wanted, most = self.settings.keep_documents, self.settings.cache_mb * 1_000_000
+        """What is kept of a prompt; of one of `many` or of passages on disk only by order.
+
+        What others than the user ask stays in memory.
+        """
+        wanted = self.settings.keep_documents
+        if self.owner or wanted == "off":
+            return Keeping(self.owner)
         least_s = 0.0 if wanted == "on" else math.inf if many else WORTH_S
-        disk = (True, least_s, most) if wanted != "off" else ()
-        return Keeping(self.owner, *disk)
+        return Keeping("", True, least_s, self.settings.cache_mb * 1_000_000)
 
     def store_documents(self) -> int:
         """As `Session.store_documents`."""
@@ -200,7 +204,7 @@ class LocalSession(Session):
         context, trie, limits = self.start(prompt, options, exact=self.settings.exact)
         drafter = options.drafter or self.drafter(options.method)
         total, own = len(prompt.ids), (self.model, drafter, context, self.settings, limits)
-        keeping = self.keeping(options.many)
+        keeping = self.keeping(options.many or prompt.selection is not None)
         split, told = options.split_times, lambda read: self.reading(read, total)
         run = Run(*own, split, told, keeping=keeping)
         words = self.memory.backgrounds.words
