@@ -20,6 +20,7 @@ from ngtcli.config import (
     SETTINGS,
     Layer,
     Resolved,
+    Settings,
     environment_and_file_layers,
     merge,
     names_of,
@@ -177,6 +178,20 @@ def resolve_tasks(
 def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
     """Settings from all layers but a preset. Raises UsageError."""
     return _merged(_layers(flags))
+
+
+def resolve_served(
+    flags: dict[str, Any], tasks: Sequence[str]
+) -> tuple[Settings, dict[str, tuple[Settings, Preset]]]:
+    """The settings without a preset, and for each task those with its own, over the same model."""
+    layers = _layers(flags)
+    settings = _merged(layers).settings
+    loaded = {name: getattr(settings, name) for name in settings_where(loaded=True)}
+    presets = {task: load_preset(task) for task in tasks}
+    return settings, {
+        task: (replace(_merged([*layers, preset.settings]).settings, **loaded), preset)
+        for task, preset in presets.items()
+    }
 
 
 def _layers(flags: dict[str, Any]) -> list[Layer]:
