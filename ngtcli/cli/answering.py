@@ -18,7 +18,7 @@ from ngtcli.cli.output import write_page, write_result
 from ngtcli.cli.sessions import open_session
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import seconds_of
-from ngtcli.errors import INTERRUPTED, StoppedError, counted
+from ngtcli.errors import INTERRUPTED, NgtError, StoppedError, counted
 from ngtcli.render import answer_view
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
@@ -119,6 +119,9 @@ class Showing:
         except StoppedError as error:
             self._notes.warn(str(error))
             raise typer.Exit(error.exit_code) from None
+        except NgtError:
+            self._close_sink()  # what has come of the answer is shown whole
+            raise
 
     def _show(self, event: Event) -> None:
         match event:

@@ -58,12 +58,9 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
 
 def _load(settings: Settings, status: Callable[[str], None]) -> Answerer:
     """The model, loaded: what a server answers with."""
-    from ngtcli.serve.resident import (  # type: ignore[import-untyped, unused-ignore]
-        Resident,  # here: it loads torch
-    )
+    from ngtcli.serve.resident import Resident  # here: it loads torch
 
-    made: Answerer = Resident(settings, status=status)
-    return made
+    return Resident(settings, status=status, warn=Notes().warn)
 
 
 @serve_app.command("status")

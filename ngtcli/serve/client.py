@@ -8,10 +8,11 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Loaded
@@ -22,6 +23,7 @@ from ngtcli.session.events import Ended, Event, Message, Wants
 from ngtcli.session.question import Question
 from ngtcli.system import process
 
+Said = TypeVar("Said", wire.Failed, Message)
 _PART = 1 << 18  # bytes that are taken from the socket at once; guess
 
 
@@ -49,7 +51,9 @@ class Connection:
                 try:
                     event = self.next()
                     if isinstance(event, wire.Failed):
-                        raise event.error()
+                        raise _as_named(event, question.settings).error()
+                    if isinstance(event, Message):
+                        event = _as_named(event, question.settings)
                     if isinstance(event, wire.Refused):
                         raise NotServedError
                     said = said or not (isinstance(event, Message) and event.kind == "status")
@@ -118,12 +122,22 @@ def start(settings: Settings, warn: Callable[[str], object]) -> None:
         private(folder())
         log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         with open(log, "wb") as out, open(os.devnull, "rb") as no:
-            subprocess.Popen(
+            started = subprocess.Popen(
                 [*command, f"--keep-warm={settings.keep_warm}"],
                 stdin=no, stdout=out, stderr=out, env=environ, cwd="/", start_new_session=True,
             )  # fmt: skip
+        # Where it ends before this process does, it is waited for, or it would stay a zombie.
+        threading.Thread(target=started.wait, daemon=True).start()
     except (OSError, NgtError) as error:
         warn(f"the model is not kept loaded: {reason_of(error)}")
+
+
+def _as_named(said: Said, settings: Settings) -> Said:
+    """What the process says, with the model's name as it was given here in place of its path."""
+    if (path := absolute(settings).model) == settings.model:
+        return said
+    texts = {one.name: getattr(said, one.name) for one in fields(said)}
+    return replace(said, **{n: text.replace(path, settings.model) for n, text in texts.items()})
 
 
 def _plain(question: Question) -> Question:
