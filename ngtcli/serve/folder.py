@@ -3,7 +3,7 @@
 import os
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ngtcli.config import Settings
@@ -29,13 +29,13 @@ class ServedFolder:
         self._stamps: object = None
         self._loaded = Loaded(())
 
-    def documents(self) -> Loaded:
+    def documents(self, status: Callable[[str], None] = lambda _: None) -> Loaded:
         """As they are now; nothing is read where no file has changed. Raises InputError."""
         with self._lock:
             found = Listing(self._settings, self._paths).found  # before they are read
             stamps = {path: stamp_of(path) for path in found}
             if stamps != self._stamps or None in stamps.values():
-                loaded = load(self._paths, settings=self._settings, files=self._files)
+                loaded = load(self._paths, None, self._settings, status, files=self._files)
                 self._loaded = replace(loaded, documents=self._own(loaded.documents))
                 self._stamps = stamps
             if not self._loaded.documents:
