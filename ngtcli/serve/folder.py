@@ -32,10 +32,12 @@ class ServedFolder:
     def documents(self, status: Callable[[str], None] = lambda _: None) -> Loaded:
         """As they are now; nothing is read where no file has changed. Raises InputError."""
         with self._lock:
-            found = Listing(self._settings, self._paths).found  # before they are read
+            found = Listing(self._settings, self._paths, inside=True).found  # before they are read
             stamps = {path: stamp_of(path) for path in found}
             if stamps != self._stamps or None in stamps.values():
-                loaded = load(self._paths, None, self._settings, status, files=self._files)
+                loaded = load(
+                    self._paths, None, self._settings, status, files=self._files, inside=True
+                )
                 self._loaded = replace(loaded, documents=self._own(loaded.documents))
                 self._stamps = stamps
             if not self._loaded.documents:

@@ -33,7 +33,7 @@ from ngtcli.documents.load import Document, Loaded
 from ngtcli.documents.passages import place
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError, NgtError, counted, nearest
-from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.preset import Preset, for_task
 from ngtcli.retrieve.ranking import rank
 from ngtcli.serve.folder import ServedFolder
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
@@ -261,7 +261,7 @@ class Tools:
                 settings = replace(settings, max_tokens=max_tokens)
             asked = Question(
                 task=task,
-                settings=settings,
+                settings=for_task(task, settings, preset),
                 preset=preset,
                 loaded=self._chosen(documents, progress.say),
                 question=utf8(question.strip()),
