@@ -39,6 +39,9 @@ _OF_ONE_DEVICE = ("device", "quantize", "compile", "exact")  # settings
 IN_PARTS = ("split", "refine")  # values of `overflow` that take documents part by part
 
 
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # by unit of a duration
+
+
 class SettingError(UsageError):
     """The value of the setting `name` is out of its range, or contradicts another setting's."""
 
@@ -65,6 +68,22 @@ def arguments_of(items: Sequence[str]) -> dict[str, Any]:
         except (ValueError, RecursionError):
             found[key] = value
     return found
+
+
+def seconds_of(keep_warm: str) -> float:
+    """The seconds of a duration as the setting has it; 0.0 for off. Raises SettingError.
+
+    >>> seconds_of("10m"), seconds_of("1.5h"), seconds_of("off")
+    (600.0, 5400.0, 0.0)
+    """
+    with suppress(ValueError):
+        seconds = (
+            0.0 if keep_warm == "off" else float(keep_warm[:-1]) * _SECONDS.get(keep_warm[-1:], 0)
+        )
+        if keep_warm == "off" or 0 < seconds < math.inf:
+            return seconds
+    what = f"keep_warm is {shown(keep_warm)}"
+    raise SettingError("keep_warm", what, "Give a number with a unit, as 90s, 10m, 1h; or off.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +157,8 @@ class Setting:
         Raises UsageError, which begins with `where`, for a value of another type.
         """
         kind = self.kind
-        if {*SWITCH} == {*self.choices} and isinstance(value, bool):  # as YAML reads on and off
+        is_off = self.default == "off" or {*SWITCH} == {*self.choices}
+        if is_off and isinstance(value, bool):  # as YAML reads on and off
             return "on" if value else "off"
         if kind is tuple:
             items = [value] if isinstance(value, str) else value
@@ -429,11 +449,30 @@ class Settings:
     color: str = _answer(
         "auto", "auto, always or never.", choices=("auto", "always", "never"), decides_text=False
     )
+    log: bool = _answer(
+        True,
+        "Keep figures and settings of each answer in the log of runs; see ngt runs.",
+        decides_text=False,
+    )
+    log_text: bool = _answer(
+        False,
+        "Keep also question, answer and names of documents there.",
+        decides_text=False,
+    )
     engine: str = _engine(
         "ngt",
         "What runs the model: ngt, or vllm with ngt's drafts.",
         choices=("ngt", "vllm"),
         decides_text=False,
+    )
+    serve: bool = _engine(
+        True, "Ask the process of ngt serve, where one runs for these settings.", engine="ngt"
+    )
+    keep_warm: str = _engine(
+        "off",
+        "Keep the model loaded in a process that leaves after this time without a question: 90s,"
+        " 10m, 1h; or off.",
+        engine="ngt",
     )
     tensor_parallel: int = _for_vllm(
         1, "For vLLM: devices that share each layer.", within=(1, 10_000)
@@ -448,6 +487,7 @@ class Settings:
         for name, about in SETTINGS.items():
             about.check(getattr(self, name))
         arguments_of(self.template_arg)
+        seconds_of(self.keep_warm)
         if self.lp >= self.n:
             hint = "The prefix lp must be shorter than the window n."
             raise SettingError("lp", f"lp is {self.lp} and n is {self.n}", hint)

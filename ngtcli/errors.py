@@ -70,6 +70,12 @@ class FailedLinesError(NgtError):
     exit_code = 7
 
 
+class StoppedError(NgtError):
+    """Ctrl-C, or who asked, ended it before there was anything to show."""
+
+    exit_code = INTERRUPTED
+
+
 def unexpected(error: BaseException) -> NgtError:
     """A mistake of ours or of a library, in one line."""
     text = f"{type(error).__name__}: {error}"

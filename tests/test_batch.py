@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.batch.input import AHEAD, Choice, Line, Lines, StreamLines, content_of, scan
-from ngtcli.batch.journal import FORMAT, LineFile, check_head, errors_named, read_head
+from ngtcli.batch.journal import FORMAT, check_head, errors_named, read_head
 from ngtcli.batch.json_lines import BatchLine, below, read_line
 from ngtcli.batch.output import AnswerFolder, FileOutput, StreamOutput
 from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.system.line_file import LineFile
 from ngtcli.system.storage import write_atomically
 
 HEAD = {"input": "aa", "shard": "1/1", "engine": "ngt", "ask.max_tokens": 8}

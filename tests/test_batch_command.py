@@ -32,6 +32,7 @@ from ngtcli.errors import ClosedPipeError, ModelError, NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
+from ngtcli.session.events import Ended
 from ngtcli.session.question import Question
 from ngtcli.session.session import FinishedAnswer, NumberedPrompt, Session
 from ngtcli.system.storage import home
@@ -93,7 +94,8 @@ class FakeAnswers:
         statistics = Statistics(prompt_tokens=len(prompt.ids))
         statistics.add_step(0, 0, 1)
         steps = (Step((Token(5, words),), "stop"),)
-        return FinishedAnswer(key, prompt, steps, "stop", statistics, None, PASSES)
+        answer = Ended(finish_reason="stop", steps=steps, statistics=statistics, passes=PASSES)
+        return FinishedAnswer.of(key, prompt, answer)
 
 
 @pytest.fixture

@@ -184,6 +184,9 @@ BAD = [
     (["summarize", "-", "--svg", "a", "--html", "./a"], 2, "--html and --svg both name"),
     (["summarize", "-", "--svg", "a.svg", "--dry-run"], 2, "--svg does nothing with --dry-run"),
     (["summarize", "-", "--svg", "a", "--per-file", "-o", "b"], 2, "with a file for each summary"),
+    (["summarize", "-", "--per-file", "-o", "{tmp}", "--no-serve"], 2, "--serve does nothing"),
+    (["summarize", "-", "--keep-warm", "10"], 2, "keep_warm is '10'"),
+    (["serve", "--max-tokens", "9", "status"], 2, "does nothing with ngt serve status"),
     (["docs", "show", "{tmp}/a.txt", "--text", "--passages"], 2, "--passages does nothing"),
     (["docs", "show", "{tmp}/a.txt", "--passage-tokens", "50"], 2, "Give --passages"),
 ]  # fmt: skip

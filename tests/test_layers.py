@@ -52,7 +52,7 @@ def test_imports_go_downward(file: Path) -> None:
 LIGHT = [
     "--help", "summarize --help", "--version", "presets list", "config show", "trie path",
     "models path", "env", "summarize nowhere.txt", "config path", "bench --help", "tune --help",
-    "tune --sweep n=x", "trie list", "batch --help", "batch nowhere.jsonl",
+    "tune --sweep n=x", "trie list", "runs stats", "batch --help", "batch nowhere.jsonl",
 ]  # fmt: skip
 
 

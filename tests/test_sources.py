@@ -14,9 +14,8 @@ from rich.cells import cell_len
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document, load
 from ngtcli.grounding.find import spans
-from ngtcli.grounding.sources import Sources, Span, share_copied, sources_of
+from ngtcli.grounding.sources import Sources, Span, copied_fact, share_copied, sources_of
 from ngtcli.render.answer_view import (
-    copied_fact,
     listed,
     svg,
     terminal_list,

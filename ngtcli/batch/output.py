@@ -30,17 +30,16 @@ from ngtcli.batch.journal import (
     ANOTHER_FILE,
     FORMAT,
     Head,
-    LineFile,
     check_head,
     errors_named,
     open_journal,
     read_head,
-    write_all,
 )
 from ngtcli.batch.json_lines import json_object
 from ngtcli.documents.find import expanded
 from ngtcli.errors import InputError, UsageError, reason_of
 from ngtcli.system import process
+from ngtcli.system.line_file import LineFile, write_all
 from ngtcli.system.reading import identity
 from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically
 

@@ -13,7 +13,6 @@ from ngtcli.cli.answering import run
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import card_words, resolve, with_settings
-from ngtcli.cli.per_file import check_folder, run_per_file
 from ngtcli.documents.text import utf8
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import for_task
@@ -41,6 +40,10 @@ def summarize(
     folder = given.folder or (given.output if per_file else None)
     hint = "Name a file or a folder, or pipe a text in."
     if per_file or folder:
+        from ngtcli.cli.per_file import check_folder, run_per_file  # here: it loads what batches do
+
+        idle = {f"--{name.replace('_', '-')}": name in flags for name in ("serve", "keep_warm")}
+        refuse_with("a file for each summary", idle, "The model is loaded for them all.")
         request = replace(request, out=None)
         check_request(request, flags)
         run_per_file(request, check_folder(request, folder), files or [], hint, restart)

@@ -13,8 +13,8 @@ from ngtcli.draft.steps import PassesReport, Statistics, Token
 from ngtcli.grounding.sources import Sources
 from ngtcli.prompt.build import Cut, Selection
 from ngtcli.prompt.splitting import PartReport
+from ngtcli.session.events import Ended
 from ngtcli.session.question import Question
-from ngtcli.session.session import FinishedAnswer
 from ngtcli.system.json_form import Schema, json_key, shape
 from ngtcli.trie.report import TrieReport
 
@@ -63,9 +63,7 @@ class AnswerObject:
     tokens: Sequence[Token] | None = field(metadata=json_key(omit=True))
 
 
-def answer_object(
-    request: Question, answer: FinishedAnswer, sources: Sources, tokens: bool = False
-) -> AnswerObject:
+def answer_object(request: Question, answer: Ended, tokens: bool = False) -> AnswerObject:
     """The object that --json prints, with `tokens` that of --json-tokens."""
     return AnswerObject(
         text=answer.text,
@@ -80,13 +78,13 @@ def answer_object(
         preset=request.preset.name,
         documents=document_objects(request),
         skipped=distinct(request.loaded.skipped),
-        truncated=answer.prompt.cuts,
-        retrieval=answer.prompt.selection,
+        truncated=answer.cuts,
+        retrieval=answer.selection,
         parts=answer.parts,
         trie=answer.trie,
         passes=answer.passes,
         statistics=answer.statistics,
-        sources=sources,
+        sources=answer.sources,
         policy=answer.policy,
         tokens=answer.tokens if tokens else None,
     )

@@ -5,19 +5,12 @@ weights.
 """
 
 import sys
+from collections.abc import Generator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import typer
 
-from ngtcli.cli.answer_report import (
-    copied,
-    dry_run_object,
-    explanation,
-    remarks,
-    summary_facts,
-    tell_passages,
-)
+from ngtcli.cli.answer_report import dry_run_object, tell_passages
 from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
 from ngtcli.cli.notes import REPEATS, Notes, ReadingBar, lines_of
 from ngtcli.cli.options import command_line
@@ -25,8 +18,7 @@ from ngtcli.cli.output import print_json, print_line, write_page, write_result
 from ngtcli.cli.sessions import open_session
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import IN_PARTS
-from ngtcli.errors import INTERRUPTED, ContextOverflowError, counted
-from ngtcli.grounding.sources import Sources
+from ngtcli.errors import INTERRUPTED, ContextOverflowError, StoppedError, counted
 from ngtcli.model_files.card import script_words
 from ngtcli.model_files.pretrained import context_limit, load_config, load_tokenizer
 from ngtcli.prompt.build import Task
@@ -35,213 +27,222 @@ from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
 from ngtcli.prompt.thinking import thinking_of
 from ngtcli.render import answer_view
-from ngtcli.render.answer_view import copied_fact, listed, terminal_list, with_marks
+from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
 from ngtcli.render.terminal import DIM, THOUGHT, paint, reveal, visible, wants_color
+from ngtcli.session.events import (
+    Ended,
+    Event,
+    Message,
+    Part,
+    Prompted,
+    Reading,
+    Started,
+    Stepped,
+    Wants,
+)
+from ngtcli.session.runs import log_answer
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json
 
-if TYPE_CHECKING:
-    from ngtcli.session.parts import Splitting
-    from ngtcli.session.session import Answer, FinishedAnswer, Session
-
 _WORDS = 400  # characters of a thought, of which a status line shows the last; guess
-_LONG = 5_000_000  # characters of documents that take longer to compare than is waited; guess
 
 
 def run(request: AnswerRequest) -> None:
     """Load, prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
     notes = Notes(request.verbose)
-    parts = None
-    try:
-        if request.dry_run:
-            dry_run(request, notes)
-            return
-        session = _session(request, notes)
-        parts = _parts(request, session, notes)
-        if parts:
-            prompt = parts.prompt()
-        else:
-            prompt = session.prompt(request.preset, request.documents, request.question)
-        remark_look_alikes(request, session.model.tokenizer, notes)
-        tell_passages(request, prompt.selection, notes)
-        answer = parts.answer(prompt) if parts else session.answer(prompt)
-    except KeyboardInterrupt:
-        notes.warn(f"interrupted{parts.kept_words() if parts else ''}")
-        raise typer.Exit(INTERRUPTED) from None
-    _Showing(request, answer, notes).run(parts)
-    if parts is not None:
-        parts.forget()
-
-
-def _session(request: AnswerRequest, notes: Notes) -> "Session":
-    """The session for what is asked, with the model loaded."""
+    if request.dry_run:
+        dry_run(request, notes)
+        return
     if request.settings.model == "builtin" and notes.terminal:
         notes.remark(
             "The built-in model is a small demonstration that quotes sentences;"
             " name a real one with -m FOLDER."
         )
-    return open_session(request.settings, notes.status, notes.warn, reading=ReadingBar(notes))
+    showing = Showing(request, notes)
+    showing.run(events_of(request, notes, showing.reading))
 
 
-def _parts(request: AnswerRequest, session: "Session", notes: Notes) -> "Splitting | None":
-    """What makes a summary part by part, where that is asked for."""
-    if request.settings.overflow not in IN_PARTS:
-        return None
-    from ngtcli.session.parts import Splitting  # here: it loads torch
+def events_of(
+    request: AnswerRequest, notes: Notes, reading: ReadingBar
+) -> Generator[Event, None, None]:
+    """What comes of a request; what is said meanwhile goes to `notes`. Loads the model."""
+    session = open_session(request.settings, notes.status, notes.warn, reading=reading)
+    from ngtcli.session.answering import answering  # here: it loads torch
 
-    return Splitting(session, request.preset, request.documents, notes.begin_part)
+    wants = Wants(remarks=request.verbose, explanations=request.explain)
+    return answering(session, request, wants, notes.begin_part)
 
 
-class _Showing:
-    """An answer as it comes, and then whole: on standard output, below it, and in files."""
+class Showing:
+    """Shows the events of a question: the answer as it comes, and then whole, also in files."""
 
-    def __init__(self, request: AnswerRequest, answer: "Answer", notes: Notes) -> None:
-        self._request, self._answer, self._notes = request, answer, notes
+    def __init__(self, request: AnswerRequest, notes: Notes) -> None:
+        self._request, self._notes = request, notes
+        self.reading = ReadingBar(notes)
+        self._origins: Sequence[str] = ()
+        self._sink: PlainSink | None = None  # where the text goes as it comes
+        self._tokens, self._begun, self._words = 0, False, ""
 
-    def run(self, parts: "Splitting | None") -> None:
-        """Show the answer; on Ctrl-C what came of it, with exit code 130. Raises NgtError."""
-        request, answer, notes = self._request, self._answer, self._notes
-        sink: PlainSink | None = None
-        if request.whole:
-            process.unwind_on_interrupt()  # even an empty answer is delivered
-        else:
-            sink = self._sink()
+    def run(self, events: Generator[Event, None, None]) -> None:
+        """Show all; on Ctrl-C what came of the answer, with exit code 130. Raises NgtError."""
         try:
-            self._decode(sink)
-        except KeyboardInterrupt:
-            answer.interrupted = True
-        except Exception:
-            if not process.interrupted():  # else a library made this of the Ctrl-C
-                raise
-            answer.interrupted = True
-        notes.clear()
-        if sink is not None:
-            sink.close()
-        finished = answer.finished(parts=parts.reports if parts else ())
-        if not finished.prompt.selection and sum(len(d.text) for d in request.documents) > _LONG:
-            notes.status("Comparing the answer with the documents …")
-        sources = copied(finished, request.documents)
-        notes.clear()
-        with process.unbroken():
-            if request.cite and not request.output:
-                self._print_cited(finished, sources)
-            elif request.whole:
-                hint = "The answer went to standard output; choose another file with -o."
-                write_result(body_of(request, finished, sources), request.output, hint)
-            facts = [copied_fact(sources), *summary_facts(request.settings, answer)]
-            if request.html:
-                write_page(self._page(finished, sources, facts), request.html)
-            if request.svg:
-                write_page(self._picture(finished, sources, facts), request.svg)
-        if finished.thought and not finished.text.strip():
-            notes.warn("it ended within its thought: there is no answer")
-        self._conclude(facts)
+            event = next(events, None)
+            while event is not None:
+                try:
+                    self._show(event)
+                    event = next(events, None)
+                except KeyboardInterrupt:  # what there is comes as the end
+                    event = events.throw(KeyboardInterrupt())
+        except StoppedError as error:
+            self._notes.warn(str(error))
+            raise typer.Exit(error.exit_code) from None
 
-    def _sink(self) -> PlainSink:
-        """Where the text goes as it comes."""
+    def _show(self, event: Event) -> None:
+        match event:
+            case Message():
+                say = {"status": self._notes.status, "warn": self._notes.warn}
+                say.get(event.kind, self._notes.remark)(event.text)
+            case Reading():
+                self.reading(event.read, event.total)
+            case Part():
+                self._notes.begin_part(event.words)
+            case Prompted():
+                tell_passages(self._request, event.selection, self._notes)
+            case Started():
+                self._origins = event.origins
+                if self._request.whole:
+                    process.unwind_on_interrupt()  # even an empty answer is delivered
+                else:
+                    self._sink = self._new_sink()
+            case Stepped():
+                self._step(event)
+            case Ended():
+                self._end(event)
+
+    def _new_sink(self) -> PlainSink:
         request = self._request
         color = wants_color(sys.stdout, request.settings.color)
         if color and request.verbose and request.settings.method != "none":
-            self._notes.legend(self._answer.run.drafter.origins)
+            self._notes.legend(self._origins)
         if sys.stdout.isatty():
             return TerminalSink(sys.stdout, partial(terminal_width, sys.stdout), color)
         return PlainSink(sys.stdout, color)
 
-    def _decode(self, sink: PlainSink | None) -> None:
-        """Show steps as they come."""
-        notes, tokens, begun, words = self._notes, 0, False, ""
-        for step in self._answer:
-            if sink is not None and not tokens:
-                process.unwind_on_interrupt()
-            own = [token.thought for token in step.tokens if token.thought is not None]
-            words = (words + "".join(own))[-_WORDS:]
-            hidden = sink is None or not self._request.show_thinking
-            if own and hidden and not any(token.text for token in step.tokens):
-                thought = self._answer.run.statistics.thought_tokens or 0
-                notes.status(f"Thinking, {counted(thought, 'token')} … ", words)
-            elif sink is None:
-                notes.status(f"Writing the answer: {counted(tokens, 'token')} …")
-            else:
-                (notes.clear if begun else notes.begin_answer)()
-                begun = True
-                sink.step(runs_of(step.tokens, self._request.show_thinking))
-            tokens += len(step.tokens)
-            if self._request.explain:
-                notes.say(explanation(self._answer, step), dim=True)
-
-    def _print_cited(self, answer: "FinishedAnswer", sources: Sources) -> None:
-        """The answer with marks, and its sources below it; on a terminal they link to the files."""
-        sink = self._sink()
-        sink.step(_thought(self._request, answer))
-        sink.step(with_marks(runs_of(answer.tokens), sources))
-        sink.close()
-        if sys.stdout.isatty():
-            styled = wants_color(sys.stdout, self._request.settings.color)
-            places = terminal_list(sources, terminal_width(sys.stdout), styled)
+    def _step(self, event: Stepped) -> None:
+        notes, sink, tokens = self._notes, self._sink, event.step.tokens
+        if sink is not None and not self._tokens:
+            process.unwind_on_interrupt()
+        own = [token.thought for token in tokens if token.thought is not None]
+        self._words = (self._words + "".join(own))[-_WORDS:]
+        hidden = sink is None or not self._request.show_thinking
+        if own and hidden and not any(token.text for token in tokens):
+            thought = counted(event.thought_tokens, "token")
+            notes.status(f"Thinking, {thought} … ", self._words)
+        elif sink is None:
+            notes.status(f"Writing the answer: {counted(self._tokens, 'token')} …")
         else:
-            places = "".join(f"{listed(source)}\n" for source in sources.places())
-        sys.stdout.write(f"\n{places}" if places else "")
-        sys.stdout.flush()
+            (notes.clear if self._begun else notes.begin_answer)()
+            self._begun = True
+            sink.step(runs_of(tokens, self._request.show_thinking))
+        self._tokens += len(tokens)
+        if event.explanation:
+            notes.say(event.explanation, dim=True)
+        if event.step.finish_reason:
+            self._close_sink()
 
-    def _conclude(self, facts: list[str]) -> None:
-        """What is said below an answer; exit code 130 where it was interrupted."""
-        answer, notes = self._answer, self._notes
+    def _close_sink(self) -> None:
+        self._notes.clear()
+        if self._sink is not None:
+            self._sink.close()
+        self._sink = None
+
+    def _end(self, answer: Ended) -> None:
+        """Deliver the whole answer. Raises NgtError; exits 130 where it was interrupted."""
+        request, notes = self._request, self._notes
+        self._close_sink()
+        with process.unbroken():
+            if request.cite and not request.output:
+                self._print_cited(answer)
+            elif request.whole:
+                hint = "The answer went to standard output; choose another file with -o."
+                write_result(body_of(request, answer), request.output, hint)
+            if request.html:
+                write_page(self._page(answer), request.html)
+            if request.svg:
+                write_page(self._picture(answer), request.svg)
+        log_answer(request, answer, request.task, notes.warn)
+        if answer.thought and not answer.text.strip():
+            notes.warn("it ended within its thought: there is no answer")
         if notes.terminal or notes.verbose:
-            notes.facts(facts)
-        if notes.verbose:
-            for words in remarks(answer, self._request.settings.quantize):
-                notes.remark(words)
+            notes.facts([*answer.facts])
+        for words in answer.remarks:
+            notes.remark(words)
         if answer.finish_reason == "context":
             notes.warn("the answer is cut off: the context is full")
         if answer.finish_reason == "repetition":
             notes.warn(f"the answer is cut off: {REPEATS}; --max-repeats 0 lets it go on")
-        if answer.interrupted:
+        if answer.finish_reason == "interrupted":
             notes.warn("interrupted; the answer is incomplete")
             raise typer.Exit(INTERRUPTED)
 
-    def _page(self, answer: "FinishedAnswer", sources: Sources, facts: list[str]) -> str:
+    def _print_cited(self, answer: Ended) -> None:
+        """The answer with marks, and its sources below it; on a terminal they link to the files."""
+        sink = self._new_sink()
+        sink.step(_thought(self._request, answer))
+        sink.step(with_marks(runs_of(answer.tokens), answer.sources))
+        sink.close()
+        if sys.stdout.isatty():
+            styled = wants_color(sys.stdout, self._request.settings.color)
+            places = terminal_list(answer.sources, terminal_width(sys.stdout), styled)
+        else:
+            places = "".join(f"{listed(source)}\n" for source in answer.sources.places())
+        sys.stdout.write(f"\n{places}" if places else "")
+        sys.stdout.flush()
+
+    def _page(self, answer: Ended) -> str:
         """The answer next to its documents, as HTML."""
         from ngtcli.render.answer_page import answer_page  # here: few runs need it
 
-        documents = self._request.documents
+        documents, sources = self._request.documents, answer.sources
         names = ", ".join(d.name for d in documents[:3])
-        if selection := answer.prompt.selection:  # what nothing was read of is left out
+        if selection := answer.selection:  # what nothing was read of is left out
             read = sorted({excerpt.document for excerpt in selection.excerpts})
             documents, sources = [documents[i] for i in read], sources.among(read)
         title = self._request.question or f"Summary of {names}"
-        return answer_page(title, command_line(), answer.steps, sources, documents, facts)
+        return answer_page(title, command_line(), answer.steps, sources, documents, answer.facts)
 
-    def _picture(self, answer: "FinishedAnswer", sources: Sources, facts: list[str]) -> str:
+    def _picture(self, answer: Ended) -> str:
         """The command and the answer as a terminal shows them, as SVG; with marks if it cites."""
         width, tokens, cite = terminal_width(sys.stdout), answer.tokens, self._request.cite
         origins = sorted({token.origin for token in tokens if token.drafted})
-        shown = with_marks(runs_of(tokens), sources) if cite else runs_of(tokens)
+        shown = with_marks(runs_of(tokens), answer.sources) if cite else runs_of(tokens)
         shown = [*_thought(self._request, answer), *shown]
         parts = [
             f"$ {reveal(visible(command_line()))}\n",
             answer_view.legend(origins) + "\n" if origins else "",
             answer_view.terminal_view(shown, width, True),
-            terminal_list(sources, width, True) if cite else "",
-            "\n".join(paint(" · ".join(line), DIM) for line in lines_of(facts, width)),
+            terminal_list(answer.sources, width, True) if cite else "",
+            "\n".join(paint(" · ".join(line), DIM) for line in lines_of(answer.facts, width)),
         ]
         return answer_view.svg("\n".join(filter(None, parts)), answer.text, width)
 
 
-def _thought(request: AnswerRequest, answer: "FinishedAnswer") -> list[Run]:
+def _thought(request: AnswerRequest, answer: Ended) -> list[Run]:
     """What stands before an answer that is shown whole: its thought, where that is wanted."""
     return [(f"{answer.thought}\n\n", THOUGHT)] if request.show_thinking and answer.thought else []
 
 
-def body_of(request: AnswerRequest, answer: "FinishedAnswer", sources: Sources) -> str:
+def body_of(request: AnswerRequest, answer: Ended) -> str:
     """What a file gets, without its last newline: the JSON object, or the answer."""
     if request.json or request.json_tokens:
-        from ngtcli.cli.answer_object import answer_object  # here: it loads torch
+        from ngtcli.cli.answer_object import answer_object  # here: few runs need it
 
-        return dump_json(answer_object(request, answer, sources, request.json_tokens))
+        return dump_json(answer_object(request, answer, request.json_tokens))
     thought = _thought(request, answer)
     if not request.cite:
         return visible("".join(shown for shown, _ in thought) + answer.text.rstrip("\n"))
+    sources = answer.sources
     marked = [*thought, *with_marks(runs_of(answer.tokens), sources)]
     text = visible("".join(shown for shown, _ in marked))
     return "\n".join([text, *([""] * bool(sources.found)), *map(listed, sources.places())])

@@ -33,6 +33,10 @@ COMMANDS = {
         "Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl",
         "batch:batch",
     ),
+    "serve": (
+        "Keep a model loaded: ngt ask and ngt summarize need not load it again.",
+        "serve:serve_app",
+    ),
     "check": (
         "Decode with and without drafts and compare every token; exit 6 at a difference.",
         "check:check",
@@ -50,6 +54,7 @@ COMMANDS = {
     "docs": ("Documents as they are read: text, pages, tokens, warnings.", "docs:docs_app"),
     "trie": ("The cached n-gram tries of documents.", "trie:trie_app"),
     "cache": ("All that is stored to be used again.", "cache:cache_app"),
+    "runs": ("The log of answers: what drafting brought, by model.", "runs:runs_app"),
     "presets": ("Presets: how a task is worded and set.", "about:presets_app"),
     "config": ("Settings and where they come from.", "about:config_app"),
     "models": ("Models on this machine.", "models:models_app"),

@@ -20,10 +20,10 @@ from ngtcli.batch.input import Choice, Line, Lines, StreamLines, scan
 from ngtcli.batch.journal import ANOTHER_FILE
 from ngtcli.batch.output import FileOutput, StreamOutput, Written
 from ngtcli.batch.questions import LineAnswer, LineQuestion, Questions, Tasks, wording
-from ngtcli.cli.answer_report import copied
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import REPEATS, Notes, once
 from ngtcli.cli.options import (
+    IN_OWN_PROCESS,
     PresetOption,
     VerboseOption,
     file_option,
@@ -48,6 +48,7 @@ from ngtcli.errors import (
 )
 from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.session.question import Question
+from ngtcli.session.runs import log_answer
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.progress import time_left
@@ -92,7 +93,7 @@ class BatchFlags:
         return Choice(part, parts, self.limit)
 
 
-@with_settings()
+@with_settings(IN_OWN_PROCESS)
 def batch(
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="A file of JSON lines; - is standard input.")
@@ -227,12 +228,12 @@ class _Batch:
 def _row(answer: LineAnswer) -> dict[str, Any]:
     """What stands in the output for a line: the object of --json and its id, or its error."""
     from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject, answer_object
+    from ngtcli.session.report import with_sources  # here: it loads torch
 
     error, question = answer.answer.error, answer.question
     try:
         if error is None and question is not None:
-            sources = copied(answer.answer, question.documents)
-            own = answer_object(question, answer.answer, sources)
+            own = answer_object(question, with_sources(answer.answer, question.documents))
             return dict(to_json(LineObject(answer.line.id, own)))
     except Exception as caught:
         error = unexpected(caught)
@@ -351,6 +352,8 @@ class Run:
         self._tokens += sum(part.new_tokens for part in answer.answer.parts)
         if answer.answer.finish_reason == "repetition":
             self.warn(f"{self._what} {answer.line.id}: the answer is cut off: {REPEATS}")
+        if answer.question is not None and answer.answer.error is None:
+            log_answer(answer.question, answer.answer, "batch", self.warn)
         self._show()
 
     def _show(self, message: str = "") -> None:

@@ -133,6 +133,8 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
         from ngtcli.engines.vllm_arguments import check
 
         check(settings)
+    if not settings.log:
+        refuse_with("--no-log", {"--log-text": flags.get("log_text")}, "Leave one of them out.")
     refuse_idle(flags, settings)
     greedy = not settings.temperature and "temperature" not in flags
     for about in given:

@@ -35,8 +35,10 @@ from ngtcli.system.storage import in_bounds
 OF_OWN_ENGINE = tuple(
     name
     for name, s in SETTINGS.items()
-    if s.panel != "Engine" and name not in ("max_repeats", "max_thinking")
+    if s.panel != "Engine" and name not in ("max_repeats", "max_thinking", "log", "log_text")
 )
+# Of commands that load the model themselves.
+IN_OWN_PROCESS = tuple(name for name in SETTINGS if name not in ("serve", "keep_warm"))
 PresetOption = Annotated[
     str | None,
     typer.Option(

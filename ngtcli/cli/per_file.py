@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from ngtcli.batch.input import Line, Lines
 from ngtcli.batch.output import AnswerFolder
 from ngtcli.batch.questions import LineAnswer
-from ngtcli.cli.answer_report import copied
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of
 from ngtcli.cli.batch import Run
@@ -102,12 +101,14 @@ def run_per_file(
 
             Raises NgtError where the file cannot be written: the next one could not be, either.
             """
+            from ngtcli.session.report import with_sources  # here: it loads torch
+
             target = targets[answer.line.index]
             try:
                 if answer.answer.error is not None:
                     raise answer.answer.error
                 own = replace(request, loaded=Loaded((target.document,)))
-                body = body_of(own, answer.answer, copied(answer.answer, own.documents))
+                body = body_of(own, with_sources(answer.answer, own.documents))
             except NgtError as error:
                 return _warn_of(notes, target.document.name, error)
             try:

@@ -44,7 +44,8 @@ def build(command: str = "") -> Schema:
 
 def exit_codes() -> Schema:
     """The exit codes with the first line of each error class's docstring."""
-    errors: list[type[NgtError]] = [NgtError, *NgtError.__subclasses__()]
+    own = (e for e in NgtError.__subclasses__() if e.__module__ == NgtError.__module__)
+    errors: list[type[NgtError]] = [NgtError, *own]
     known = {e.exit_code: (e.__doc__ or "").split("\n")[0] for e in errors if e.exit_code}
     known |= {0: "Done.", INTERRUPTED: "Interrupted; what came is kept."}
     return {"oneOf": [{"const": code, "description": known[code]} for code in sorted(known)]}
@@ -66,6 +67,8 @@ def _outputs() -> dict[str, dict[str, Any]]:
         SweepReport,
     )
     from ngtcli.prompt.preset import BrokenPreset
+    from ngtcli.serve.wire import Served
+    from ngtcli.session.runs import ModelRuns, RunRecord
     from ngtcli.system.cache import Held
     from ngtcli.trie.files import CacheFile, PoolFile
 
@@ -75,6 +78,7 @@ def _outputs() -> dict[str, dict[str, Any]]:
         "summarize": answers,
         "ask": answers,
         "batch": {"line": LineObject, "failed": FailedLineObject},
+        "serve status": {"served": list[Served]},
         "check": {"check": CheckReport},
         "bench": {
             "live": LiveResult,
@@ -89,6 +93,10 @@ def _outputs() -> dict[str, dict[str, Any]]:
         "cache show": {"store": Held},
         "cache clear": removed,
         "cache path": place,
+        "runs list": {"runs": list[RunRecord]},
+        "runs show": {"run": RunRecord},
+        "runs stats": {"models": list[ModelRuns]},
+        "runs path": place,
         "trie build": {"built_trie": trie.BuiltTrie, "built_file": trie.BuiltFile},
         "trie list": {"tries": list[CacheFile]},
         "trie show": {"trie": trie.ShownTrie | CacheFile},

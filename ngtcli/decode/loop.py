@@ -134,7 +134,7 @@ class Loop:
             for member, path in going:
                 member.text.commit(member.steps[-1], len(path.rows))
         for member, rows in zip(members, scores, strict=True):
-            member.text.statistics.add_time(watch, len(rows) / rows_in_all)
+            member.text.statistics.add_time(watch, len(rows), rows_in_all)
         return True
 
     def _score(

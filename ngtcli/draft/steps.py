@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from ngtcli.prompt.thinking import Thinking
-from ngtcli.system.json_form import json_key, json_property, schema_of, shape
+from ngtcli.system.json_form import HIDDEN, json_key, json_property, schema_of, shape
 
 OWN = "model"
 _THOUGHT = "text of a thought, for a token that is none of the answer's"
@@ -126,7 +126,11 @@ _THOUGHTS = "new tokens that are none of the answer's, of a model that thinks"
 
 @dataclass(slots=True)
 class Statistics:
-    """Grows step by step. Times are in seconds of wall clock."""
+    """Grows step by step. Times are in seconds of wall clock.
+
+    `shared_steps` are those whose passes served other texts, too; `plain_steps` those over one row
+    alone, which took `plain_s`.
+    """
 
     prompt_tokens: int = 0
     new_tokens: int = 0
@@ -142,6 +146,10 @@ class Statistics:
         metadata=json_key(digits=6, schema=lambda: shape(dict.fromkeys(PARTS, schema_of(float)))),
     )
 
+    shared_steps: int = field(default=0, metadata=HIDDEN)
+    plain_steps: int = field(default=0, metadata=HIDDEN)
+    plain_s: float = field(default=0.0, metadata=HIDDEN)
+
     def add_step(self, drafted: int, accepted: int, emitted: int) -> None:
         """Count one step that emitted `emitted` tokens, `accepted` of them drafted."""
         self.steps += 1
@@ -150,8 +158,13 @@ class Statistics:
         self.new_tokens += emitted
         self.acceptance_histogram[accepted] += 1
 
-    def add_time(self, watch: Stopwatch, share: float) -> None:
-        """Count a share of a step's seconds."""
+    def add_time(self, watch: Stopwatch, rows: int, of: int) -> None:
+        """Count the share of a step's seconds for `rows` of the `of` that its pass had."""
+        share = rows / of
+        self.shared_steps += rows < of
+        if of == 1:
+            self.plain_steps += 1
+            self.plain_s += watch.elapsed_s
         self.decode_s += share * watch.elapsed_s
         for part, seconds in watch.parts.items():
             self.split_s[part] += share * seconds

@@ -203,4 +203,4 @@ class VllmSession(Session):
             answer.steps += [step async for step in run.steps()]
         except NgtError as error:
             return FinishedAnswer(key, prompt, error=error)
-        return answer.finished(key)
+        return FinishedAnswer.of(key, prompt, answer.ended())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import place
+from ngtcli.errors import counted
 from ngtcli.retrieve.ranking import Excerpt
 from ngtcli.system.json_form import HIDDEN, json_key
 
@@ -145,6 +146,14 @@ def _after(text: str, end: int) -> str:
     if end + _AROUND < len(text) and (cut := words.rsplit(None, 1)):
         words = cut[0] + " …"
     return _SPACE.sub(" ", words).rstrip()
+
+
+def copied_fact(sources: Sources) -> str:
+    """How much of an answer stands in the documents, for the line below it."""
+    if not sources.found:
+        return "nothing stands in the documents word for word"
+    share = max(1, int(100 * sources.verbatim))  # rounded down: 100% is all of it
+    return f"{share}% stands in {counted(sources.documents, 'document')} word for word"
 
 
 def share_copied(answer: str, found: Sequence[Span]) -> float:

@@ -12,7 +12,6 @@ from pathlib import Path
 from rich.cells import cell_len
 from rich.style import Style
 
-from ngtcli.errors import counted
 from ngtcli.grounding.sources import Source, Sources
 from ngtcli.render.sinks import Run, TerminalSink
 from ngtcli.render.tables import cell
@@ -106,14 +105,6 @@ def short(quote: str, longest: int = _LONGEST_QUOTE) -> str:
         return quote
     half = longest // 2
     return f"{quote[:half].rstrip()} … {quote[-half:].lstrip()}"
-
-
-def copied_fact(sources: Sources) -> str:
-    """How much of an answer stands in the documents, for the line below it."""
-    if not sources.found:
-        return "nothing stands in the documents word for word"
-    share = max(1, int(100 * sources.verbatim))  # rounded down: 100% is all of it
-    return f"{share}% stands in {counted(sources.documents, 'document')} word for word"
 
 
 def legend(origins: Sequence[str]) -> str:

@@ -28,6 +28,9 @@ class Wants:
     sources: bool = True
 
 
+USUAL = Wants()
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """Something said while an answer is made.
@@ -93,7 +96,7 @@ class Ended:
     sentences, where they are wanted.
     """
 
-    finish_reason: str
+    finish_reason: str = ""
     steps: tuple[Step, ...] = ()
     statistics: Statistics = field(default_factory=Statistics)
     exact: bool = False

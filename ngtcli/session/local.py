@@ -24,6 +24,7 @@ from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError, NgtError, UsageError
 from ngtcli.prompt.build import Prompt
+from ngtcli.session.events import Ended
 from ngtcli.session.memory import AutoMemory
 from ngtcli.session.session import (
     AS_SET,
@@ -282,7 +283,8 @@ def _alone(
     if isinstance(prompt, NgtError):
         return FinishedAnswer(key, error=prompt)
     try:
-        return session_of(key).answer(prompt).finish().finished(key)
+        answer = session_of(key).answer(prompt).finish()
+        return FinishedAnswer.of(key, prompt, answer.ended())
     except NgtError as error:
         return FinishedAnswer(key, prompt, error=error)
 
@@ -308,6 +310,19 @@ def _finished(session_of: Callable[[int], LocalSession], member: Member) -> Fini
         return _alone(session_of, key, prompt)
     if member.error is not None:
         return FinishedAnswer(key, prompt, error=member.error)
-    text, passes = member.text, session_of(key).model.passes.report()
-    own = tuple(member.steps), text.finish_reason, text.statistics, member.policy, passes
-    return FinishedAnswer(key, prompt, *own, trie=trie)
+    return FinishedAnswer.of(key, prompt, ended(member, session_of(key).model, prompt, trie))
+
+
+def ended(member: Member, model: TargetModel, prompt: Prompt, trie: TrieReport) -> Ended:
+    """What came of a text that was decoded beside others."""
+    text = member.text
+    return Ended(
+        finish_reason=text.finish_reason,
+        steps=tuple(member.steps),
+        statistics=text.statistics,
+        cuts=prompt.cuts,
+        selection=prompt.selection,
+        trie=trie,
+        passes=model.passes.report(),
+        policy=member.policy,
+    )

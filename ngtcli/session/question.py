@@ -6,14 +6,7 @@ from dataclasses import dataclass
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.prompt.preset import Preset
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What was said before by `role`, "user" or "assistant"; system text is a setting."""
-
-    role: str
-    text: str
+from ngtcli.prompt.turns import Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,14 @@ runs them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, Self
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Drafter, PassRows
 from ngtcli.draft.origins import PolicyReport
-from ngtcli.draft.steps import InSteps, Limits, PassesReport, Statistics, Step, Token
+from ngtcli.draft.steps import InSteps, Limits, PassesReport, Statistics, Step
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.card import script_words
 from ngtcli.prompt.build import Prompt, Task
@@ -22,6 +22,7 @@ from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import PartReport
 from ngtcli.prompt.thinking import thinking_of
+from ngtcli.session.events import Ended
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.ngram import NGramTrie
 from ngtcli.trie.report import TrieReport
@@ -154,49 +155,38 @@ class Answer(InSteps):
     def finish_reason(self) -> str:
         return "interrupted" if self.interrupted else self.run.finish_reason
 
-    def finished(self, key: int = 0, parts: Iterable[PartReport] = ()) -> "FinishedAnswer":
-        """What came of it, as the answer of a key, made of the summaries of `parts`."""
-        run, steps, passes = self.run, tuple(self.steps), self.run.model.passes.report()
-        own = self.prompt, steps, self.finish_reason, run.statistics, self.policy, passes
-        return FinishedAnswer(key, *own, exact=run.exact, trie=self.trie, parts=tuple(parts))
+    def ended(self, parts: Iterable[PartReport] = ()) -> Ended:
+        """What came of it, made of the summaries of `parts`."""
+        run = self.run
+        return Ended(
+            finish_reason=self.finish_reason,
+            steps=tuple(self.steps),
+            statistics=run.statistics,
+            exact=run.exact,
+            cuts=self.prompt.cuts,
+            selection=self.prompt.selection,
+            parts=tuple(parts),
+            trie=self.trie,
+            passes=run.model.passes.report(),
+            policy=self.policy,
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class FinishedAnswer:
-    """An answer that is complete; or an `error`, and then nothing else but `key` and `prompt`.
+class FinishedAnswer(Ended):
+    """One of many answers; or an `error`, and then nothing else but `key` and `prompt`.
 
-    `key` is the caller's number of the prompt, which is empty where it could not be made. `steps`
-    are all steps; an engine that does not tell them has one with all tokens. `policy` is what the
-    drafter decided, `passes` how the model's passes were run, `parts` the summaries that it was
-    made of; `exact` says whether in any dtype no token depends on drafts.
+    `key` is the caller's number of the prompt, which is empty where it could not be made.
     """
 
     key: int
     prompt: Prompt = _NO_PROMPT
-    steps: tuple[Step, ...] = ()
-    finish_reason: str = ""
-    statistics: Statistics = field(default_factory=Statistics)
-    policy: PolicyReport | None = None
-    passes: PassesReport = PassesReport(0, 0.0, "")
     error: NgtError | None = None
-    exact: bool = False
-    trie: TrieReport = TrieReport("none")
-    parts: tuple[PartReport, ...] = ()
 
-    @property
-    def tokens(self) -> list[Token]:
-        """The tokens of all steps."""
-        return [token for step in self.steps for token in step.tokens]
-
-    @property
-    def text(self) -> str:
-        """The text of all steps, without thoughts."""
-        return "".join(token.text for token in self.tokens)
-
-    @property
-    def thought(self) -> str | None:
-        """The text of all thoughts; None where there is none."""
-        return "".join(token.thought or "" for token in self.tokens).strip() or None
+    @classmethod
+    def of(cls, key: int, prompt: Prompt, answer: Ended) -> Self:
+        """The answer of a key."""
+        return cls(key, prompt, **{f.name: getattr(answer, f.name) for f in fields(Ended)})
 
 
 AS_SET = AnswerOptions()

@@ -37,7 +37,7 @@ class DamagedFileError(Exception):
 
 
 def home(kind: str) -> Path:
-    """The user's folder for `kind`, "config" or "cache"; `NGT_HOME/kind` if NGT_HOME is set.
+    """The user's folder for `kind`, "config", "cache" or "state"; `NGT_HOME/kind` if that is set.
 
     A cache that is another user's is not used: an empty folder takes its place, which is removed
     when this process leaves unless a signal ends it. Raises UsageError if NGT_HOME is closed to
@@ -46,13 +46,13 @@ def home(kind: str) -> Path:
     if kind == "cache":
         return _own_cache(_home(kind))
     try:
-        os.stat(config := _home(kind))
+        os.stat(folder := _home(kind))
     except PermissionError:
         hint = "Set NGT_HOME to a folder of yours."
-        raise UsageError(f"the settings in {config} are another user's", hint) from None
+        raise UsageError(f"what is in {folder} is another user's", hint) from None
     except OSError:  # there are none
         pass
-    return config
+    return folder
 
 
 def _home(kind: str) -> Path:
@@ -61,9 +61,8 @@ def _home(kind: str) -> Path:
             return Path(base).expanduser() / kind
         except RuntimeError:
             raise UsageError(f"NGT_HOME is {base}: no such home", "Name a folder.") from None
-    if kind == "config":
-        return Path(platformdirs.user_config_dir("ngt", appauthor=False))
-    return Path(platformdirs.user_cache_dir("ngt", appauthor=False))
+    named: str = getattr(platformdirs, f"user_{kind}_dir")("ngt", appauthor=False)
+    return Path(named)
 
 
 def others_cache() -> Path | None:
@@ -194,18 +193,19 @@ def _descriptor(path: Path) -> int | None:
 def private_folder(path: Path) -> None:
     """Make a folder, and those above it that are missing; no other user can write to them.
 
-    Nor can others enter those of the cache, which are closed to them if they are the user's. Raises
-    OSError.
+    Nor can others enter those of the cache and the state, which are closed to them if they are the
+    user's. Raises OSError.
     """
     if not path.is_dir():
         private_folder(path.parent)
         path.mkdir(0o755, exist_ok=True)
-    if path.is_relative_to(home("cache")):
-        about = path.stat()
-        if about.st_mode & 0o077 and about.st_uid == os.geteuid():
-            path.chmod(0o700)
-        if path != home("cache"):
-            private_folder(path.parent)
+    for own in home("cache"), _home("state"):
+        if path.is_relative_to(own):
+            about = path.stat()
+            if about.st_mode & 0o077 and about.st_uid == os.geteuid():
+                path.chmod(0o700)
+            if path != own:
+                private_folder(path.parent)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

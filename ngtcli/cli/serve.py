@@ -1,0 +1,107 @@
+"""`ngt serve`: a process that keeps a model loaded, and answers what other commands ask."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from ngtcli.cli.checks import check_session, refuse_with
+from ngtcli.cli.completion import models
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.options import (
+    OF_OWN_ENGINE,
+    JsonOption,
+    VerboseOption,
+    resolve_without_preset,
+    with_settings,
+)
+from ngtcli.cli.output import print_rows
+from ngtcli.config import Settings, seconds_of
+from ngtcli.errors import NgtError, counted
+from ngtcli.serve.client import request
+from ngtcli.serve.places import Place, absolute, places
+from ngtcli.serve.server import FINISH_S, Answerer, Server
+from ngtcli.serve.wire import Describe, Served, Stop
+
+serve_app = typer.Typer(
+    help="Keep a model loaded: ngt ask and ngt summarize need not load it again.",
+    invoke_without_command=True,
+)
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="Of this model alone.", autocompletion=models)
+]
+_PATIENCE_S = 5.0  # more than answers get that are being made; guess
+
+
+@serve_app.callback()
+@with_settings((*OF_OWN_ENGINE, "keep_warm"))
+def serve(
+    flags: dict[str, Any],
+    context: typer.Context,
+    docs: Annotated[
+        list[str] | None,
+        typer.Option("--docs", "-d", help="File or folder that is answered from."),
+    ] = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Keep a model loaded: ngt ask and ngt summarize need not load it again.
+
+    Commands of the same user find it where their model and its settings are the same. Ctrl-C ends
+    it, once the answers that are being made are complete; a second one ends it at once.
+    """
+    if context.invoked_subcommand:
+        given = {"a flag": bool(flags or docs or verbose)}
+        refuse_with(f"ngt serve {context.invoked_subcommand}", given, "Give it behind that word.")
+        return
+    settings = resolve_without_preset(flags).settings
+    check_session(settings)
+    notes = Notes(verbose)
+    idle_s = seconds_of(settings.keep_warm)
+    Server(settings, _load, idle_s=idle_s, status=notes.status, say=notes.say).run()
+
+
+def _load(settings: Settings, status: Callable[[str], None]) -> Answerer:
+    """The model, loaded: what a server answers with."""
+    from ngtcli.serve.resident import (  # type: ignore[import-untyped, unused-ignore]
+        Resident,  # here: it loads torch
+    )
+
+    made: Answerer = Resident(settings, status=status)
+    return made
+
+
+@serve_app.command("status")
+def status(json: JsonOption = False) -> None:
+    """List the models that are kept loaded."""
+    rows = [served for _, served in _described("")]
+    print_rows(rows, json, ["model", "state", "process", "for", "answered"], _cells)
+    if not rows and not json:
+        Notes().say("No model is kept loaded.")
+
+
+@serve_app.command("stop")
+def stop(model: Model = "") -> None:
+    """End the processes that keep models loaded, once the answers being made are complete."""
+    found, notes = _described(model), Notes()
+    for place, _ in found:
+        request(place, Stop())
+    for place, served in found:
+        notes.status(f"Waiting for {counted(served.answering, 'answer')} of {served.model} …")
+        if not place.left(FINISH_S + _PATIENCE_S):
+            what = f"process {served.process} does not leave"
+            raise NgtError(what, f"End it by its number: kill {served.process}")
+        notes.say(f"{served.model} is no longer kept loaded.")
+    if not found:
+        notes.say("No model is kept loaded.")
+
+
+def _described(model: str) -> list[tuple[Place, Served]]:
+    """The processes that keep models loaded, or this model."""
+    name = absolute(Settings(model=model)).model if model else ""
+    found = [(place, request(place, Describe())) for place in places()]
+    return [(place, one) for place, one in found if one and name in ("", one.model)]
+
+
+def _cells(row: Served) -> list[object]:
+    state = f"{row.state}, leaves after {row.idle_s:g} s idle" if row.idle_s else row.state
+    return [row.model, state, row.process, f"{row.running_s:.0f} s", row.answered]

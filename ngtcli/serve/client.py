@@ -1,0 +1,112 @@
+"""Asks the resident process, where there is one for the settings, in place of loading a model.
+
+Loads neither numpy nor what loads models.
+"""
+
+import os
+import select
+import socket
+from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document, Loaded
+from ngtcli.errors import NgtError
+from ngtcli.serve import wire
+from ngtcli.serve.places import Place, absolute
+from ngtcli.session.events import Ended, Event, Message, Wants
+from ngtcli.session.question import Question
+from ngtcli.system import process
+
+_PART = 1 << 18  # bytes that are taken from the socket at once; guess
+
+
+class NotServedError(Exception):
+    """The process takes no questions any more, and has said nothing yet of this one."""
+
+
+class Connection:
+    """A connection to the resident process, for one question."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket, self._inbox = connected, wire.Inbox()
+        self._waiting: list[Any] = []
+
+    def ask(self, question: Question, wants: Wants) -> Generator[Event, None, None]:
+        """The events of an answer; KeyboardInterrupt ends it, and `Ended` says how far it came.
+
+        Raises the NgtError that it ends with; NotServedError, before any event but statuses, where
+        it is to be answered elsewhere.
+        """
+        said = interrupted = False
+        try:
+            self.send(wire.Ask(_absolute(question), wants))
+            while True:
+                try:
+                    event = self.next()
+                    if isinstance(event, wire.Failed):
+                        raise event.error()
+                    if isinstance(event, wire.Refused):
+                        raise NotServedError
+                    said = said or not (isinstance(event, Message) and event.kind == "status")
+                    yield event
+                    if isinstance(event, Ended):
+                        return
+                except KeyboardInterrupt:
+                    if interrupted:
+                        raise
+                    interrupted = True
+                    self.send(wire.Cancel())
+        except (OSError, EOFError, UnicodeEncodeError, wire.WireError) as error:
+            if not said and not interrupted:
+                raise NotServedError from error
+            what = "the resident process ended in the middle of the answer"
+            raise NgtError(what, "Ask again; ngt serve status shows what runs.") from None
+        finally:
+            self._socket.close()
+
+    def send(self, message: object) -> None:
+        """Raises OSError; UnicodeEncodeError for a text that UTF-8 does not have."""
+        self._socket.sendall(wire.pack(message))
+
+    def next(self) -> Any:
+        """The next message. Raises EOFError, WireError and OSError."""
+        while not self._waiting:
+            select.select([self._socket], [], [])  # where a Ctrl-C loses nothing
+            with process.unbroken():
+                if not (data := self._socket.recv(_PART)):
+                    raise EOFError
+                self._inbox.add(data)
+                self._waiting += self._inbox.messages()
+        return self._waiting.pop(0)
+
+
+def served(settings: Settings) -> Connection | None:
+    """A connection to the resident process for these settings, if there is one."""
+    if os.name != "posix" or not settings.serve or settings.engine != "ngt":
+        return None
+    connected = Place.of(settings).connect()
+    return Connection(connected) if connected else None
+
+
+def request(place: Place, message: wire.Describe | wire.Stop) -> wire.Served | None:
+    """What the process there says of itself; None for none, or one that does not understand."""
+    if (own := place.connect()) is None:
+        return None
+    connection = Connection(own)
+    with own, suppress(OSError, EOFError, wire.WireError):
+        connection.send(message)
+        if isinstance(answer := connection.next(), wire.Served):
+            return answer
+    return None
+
+
+def _absolute(question: Question) -> Question:
+    """The question as a process in another folder understands it: with full paths."""
+    documents = tuple(
+        Document(d.name, d.text, d.about, os.path.abspath(d.path)) if d.path else d
+        for d in question.documents
+    )
+    return replace(question, settings=absolute(question.settings), loaded=Loaded(documents))

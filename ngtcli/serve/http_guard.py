@@ -1,0 +1,161 @@
+"""Who may ask over HTTP: addresses, keys, and the headers that tell a browser's pages apart.
+
+A page of another origin must not read local documents. Browsers send its origin with what could
+change something, and, where a name of its own stands for this machine (DNS rebinding), that name as
+Host. Both are checked, and no header allows other origins.
+"""
+
+import hashlib
+import hmac
+import ipaddress
+import os
+import re
+import stat
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ngtcli.errors import UsageError, reason_of
+from ngtcli.system.reading import read_bounded
+
+_LEAST_KEY = 16  # characters of an API key; guess: 16 random ones are not found by trying
+_KEYS_FILE = 1_000_000  # bytes of the file of keys at most; guess
+_PORT = re.compile(r"(?:(?P<host>.*):)?(?P<port>\d{1,5})")
+_OPEN = ("/health",)  # paths that need no key
+ANYONE = "http"  # the owner of what is asked without a key
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen; `keys` are SHA-256 of the API keys, and with none it is this machine."""
+
+    host: str
+    port: int
+    keys: tuple[bytes, ...] = ()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return _is_loopback(self.host)
+
+
+def address_of(given: str, host: str | None, key_file: Path | None) -> Address:
+    """The address of `--http [HOST:]PORT`, `--host` and `--api-key-file`.
+
+    Raises UsageError for one that others reach without keys, and for a bad file of keys.
+    """
+    found = _PORT.fullmatch(given)
+    port = int(found["port"]) if found else 65536
+    if found is None or port > 65535:
+        raise UsageError(f"--http {given}", "Give a port, or an address and a port: 127.0.0.1:8421")
+    named = (found["host"] or "127.0.0.1").strip("[]")
+    if not _is_loopback(named):
+        hint = "Give --host with it, and --api-key-file, to let other machines in."
+        raise UsageError(f"--http {given}: that is not this machine alone", hint)
+    keys = read_keys(key_file) if key_file else ()
+    if host is not None and not keys and not _is_loopback(host):
+        hint = "Give --api-key-file FILE: whoever has a key in it may ask."
+        raise UsageError(f"--host {host} lets other machines in", hint)
+    return Address(named if host is None else host.strip("[]"), port, keys)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_keys(path: Path) -> tuple[bytes, ...]:
+    """SHA-256 of the keys in a file, one a line. Raises UsageError.
+
+    A file that others may read has no secret in it, and is refused.
+    """
+    try:
+        mode = os.stat(path).st_mode
+        data = read_bounded(path, _KEYS_FILE)
+    except OSError as error:
+        raise UsageError(f"{path}: {reason_of(error)}", "Name a file of keys.") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        hint = f"Keep it to yourself: chmod 600 {path}"
+        raise UsageError(f"{path}: other users may read the keys or write them", hint)
+    keys = [line.strip() for line in data.splitlines() if line.strip()]
+    if not keys or any(len(key) < _LEAST_KEY or not _is_plain(key) for key in keys):
+        what = f"{path}: a key has {_LEAST_KEY} ASCII characters or more, without spaces"
+        raise UsageError(what, "openssl rand -hex 32 makes one; put each on a line.")
+    return tuple(hashlib.sha256(key).digest() for key in keys)
+
+
+def _is_plain(key: bytes) -> bool:
+    return all(33 <= byte <= 126 for byte in key)
+
+
+class Guard:
+    """Lets requests through to `app` that may be; `refuse` answers the others.
+
+    `scope["owner"]` is then who asks: each key is one owner.
+    """
+
+    def __init__(self, app: App, address: Address, refuse: Callable[[int, str, str], App]) -> None:
+        self._app, self._address, self._refuse = app, address, refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._checked(scope)(scope, receive, send)
+
+    def _checked(self, scope: Scope) -> App:
+        headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            if name in (b"host", b"origin", b"authorization") and name in headers:
+                return self._refuse(400, "bad_request", f"two headers {name.decode()}")
+            headers[name] = value
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self._address.is_local and not _is_loopback(_name_of(f"//{host}")):
+            return self._refuse(403, "wrong_host", "the Host header is not this machine's name")
+        origin = headers.get(b"origin")
+        if origin is not None and origin.decode("latin-1") not in (
+            f"http://{host}",
+            f"https://{host}",
+        ):
+            return self._refuse(403, "wrong_origin", "the page is of another origin")
+        if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") and not _opens(headers):
+            return self._refuse(403, "wrong_origin", "the page is of another origin")
+        scope["owner"] = ANYONE
+        if self._address.keys and scope["path"] not in _OPEN:
+            owner = self._owner(headers.get(b"authorization", b""))
+            if owner is None:
+                return self._refuse(401, "invalid_api_key", "no such API key")
+            scope["owner"] = owner
+        return self._app
+
+    def _owner(self, authorization: bytes) -> str | None:
+        """The owner of a key; all keys are compared, and each in constant time."""
+        scheme, _, key = authorization.partition(b" ")
+        given = hashlib.sha256(key.strip()).digest()
+        same = [known for known in self._address.keys if hmac.compare_digest(known, given)]
+        if scheme.lower() != b"bearer" or not same:
+            return None
+        return f"{ANYONE}:{same[0].hex()[:16]}"
+
+
+def _name_of(url: str) -> str:
+    """The host in a URL, without its port; "" for what is none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _opens(headers: dict[bytes, bytes]) -> bool:
+    """Whether a link is followed: what is then shown, the page that has the link cannot read."""
+    return headers.get(b"sec-fetch-mode") == b"navigate"

@@ -1,0 +1,211 @@
+"""Where a resident process listens: its socket, lock and log, named by all that it depends on."""
+
+import fcntl
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ngtcli import __version__
+from ngtcli.config import SETTINGS, Settings, settings_where
+from ngtcli.errors import NgtError
+from ngtcli.system.storage import home, key_of
+
+# Settings that one process has the same for all questions, and those that name files.
+FIXED = (*settings_where(loaded=True), "threads")
+_FILES = settings_where(complete="models")
+# Beginnings of variables that libraries read which compute, or find models.
+_VARIABLES = (
+    "ATEN_ CUDA_ DNNL_ GOMP_ HF_ HIP_ KMP_ MKL_ NCCL_ NUMBA_ NVIDIA_ OMP_ ONEDNN_ OPENBLAS_"
+    " PYTORCH_ ROCR_ TORCH_ TRANSFORMERS_"
+).split()
+_DIGITS = 16  # hex digits of a name: the path of a socket has 107 bytes at most; derived
+_LONGEST = 100  # bytes of a socket's path, of 104 to 108 by system
+_LOOK_S = 0.05  # between looks at whether a process has left; guess
+_CREDENTIALS = struct.Struct("3i")  # process, user, group: Linux's struct ucred
+PACKAGE = Path(__file__).parent.parent
+
+
+class ServedAlreadyError(NgtError):
+    """Another process serves this model with these settings."""
+
+
+def absolute(settings: Settings) -> Settings:
+    """The settings with full paths for the models that are files of this machine."""
+    own = {name: getattr(settings, name) for name in _FILES}
+    paths = {name: os.path.expanduser(value) for name, value in own.items() if value}
+    named = {n: os.path.realpath(p) for n, p in paths.items() if os.path.exists(p)}
+    return replace(settings, **{n: p for n, p in named.items() if own[n] != "builtin"})
+
+
+def _code() -> Iterator[object]:
+    """Sizes and times of the package's files: after an upgrade another process is started."""
+    folders = [str(PACKAGE)]
+    for folder in folders:
+        with os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda one: one.name):
+                if entry.name.endswith(".py"):
+                    about = entry.stat()
+                    yield entry.name, about.st_size, about.st_mtime_ns
+                elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
+                    folders.append(entry.path)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The files of the resident process of a key, which is there or not."""
+
+    key: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Place":
+        """That of the process that can answer with these settings."""
+        full = absolute(settings)
+        values = {name: getattr(full, name) for name in FIXED}
+        read = {n: v for n, v in os.environ.items() if n.startswith(tuple(_VARIABLES))}
+        where = sys.prefix, sys.version, str(home("cache"))
+        own = __version__, *_code(), *where, sorted(values.items()), sorted(read.items())
+        return cls(key_of(*own)[:_DIGITS])
+
+    @property
+    def path(self) -> Path:
+        """That of the socket."""
+        return folder() / f"{self.key}.sock"
+
+    @property
+    def log(self) -> Path:
+        return self.path.with_suffix(".log")
+
+    def lock(self) -> int:
+        """The descriptor of the lock of this place, which is held until that is closed.
+
+        Raises ServedAlreadyError where another process has it.
+        """
+        private(folder())
+        handle = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            hint = "ngt serve status names it; ngt serve stop ends it."
+            raise ServedAlreadyError("a process serves this already", hint) from None
+        return handle
+
+    def listen(self) -> socket.socket:
+        """The socket, bound in the place of one that a killed process left; for its user alone.
+
+        The lock is held.
+        """
+        self.remove()
+        own = socket.socket(socket.AF_UNIX)
+        before = os.umask(0o177)
+        try:
+            with _short(self.path) as name:
+                own.bind(name)
+        finally:
+            os.umask(before)
+        return own
+
+    def left(self, within_s: float) -> bool:
+        """Whether no process is here any more, at the latest after so many seconds."""
+        end = time.monotonic() + within_s
+        while True:
+            try:
+                os.close(self.lock())
+                return True
+            except ServedAlreadyError:
+                if time.monotonic() > end:
+                    return False
+                time.sleep(_LOOK_S)
+
+    def remove(self) -> None:
+        """Remove the socket. The lock is held."""
+        self.path.unlink(missing_ok=True)
+
+    def connect(self) -> socket.socket | None:
+        """A connection to the process that listens here; None where there is none of this user's.
+
+        What a killed process left is removed.
+        """
+        own = socket.socket(socket.AF_UNIX)
+        try:
+            if os.stat(folder()).st_uid == os.geteuid():
+                with _short(self.path) as name:
+                    own.connect(name)
+                if peer(own)[1] == os.geteuid():
+                    return own
+        except ConnectionRefusedError:
+            with suppress(OSError, NgtError):
+                handle = self.lock()
+                self.remove()
+                os.close(handle)
+        except OSError:
+            pass
+        own.close()
+        return None
+
+
+def folder() -> Path:
+    """The folder of all places. Raises UsageError as `home` does."""
+    return home("run")
+
+
+def places() -> list[Place]:
+    """All places where a process listens, or did."""
+    return [Place(path.stem) for path in sorted(folder().glob("*.sock"))]
+
+
+def private(path: Path) -> None:
+    """Make a folder of the user's that is closed to others. Raises NgtError where it is not."""
+    try:
+        path.mkdir(0o700, parents=True, exist_ok=True)
+        about = path.stat()
+        if about.st_uid == os.geteuid():
+            path.chmod(0o700)
+            return
+        reason = "it is another user's"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    raise NgtError(f"{path}: {reason}", "Set XDG_RUNTIME_DIR or NGT_HOME to a folder of yours.")
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end; process 0 where the system does not tell."""
+    if hasattr(socket, "SO_PEERCRED"):
+        size = _CREDENTIALS.size
+        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        process, user, _ = _CREDENTIALS.unpack(found)
+        return process, user
+    # LOCAL_PEERCRED of macOS and the BSDs: struct xucred begins with a version and the user.
+    _, user = struct.unpack("=Ii", connection.getsockopt(0, 1, 8))
+    return 0, user
+
+
+@contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """A name for a socket; by its folder's descriptor where its path is too long for the system."""
+    if len(os.fsencode(path)) <= _LONGEST:
+        yield str(path)
+        return
+    handle = os.open(path.parent, os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{handle}/{path.name}"
+    finally:
+        os.close(handle)
+
+
+def flags_of(settings: Settings) -> list[str]:
+    """The flags of a command line that give these settings' FIXED ones."""
+    found = []
+    for name in FIXED:
+        about, value = SETTINGS[name], getattr(settings, name)
+        if about.is_switch:
+            found.append(about.flag if value else f"--no-{about.flag[2:]}")
+        else:
+            found.append(f"{about.flag}={value}")
+    return found

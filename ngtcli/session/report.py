@@ -1,0 +1,126 @@
+"""What is reported of an answer besides its text: facts, remarks, its steps and its sources."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document
+from ngtcli.draft.drafter import PassRows
+from ngtcli.draft.origins import PolicyReport
+from ngtcli.draft.steps import Step
+from ngtcli.errors import counted
+from ngtcli.grounding.sources import copied_fact, sources_of
+from ngtcli.model_files.dtypes import name_of
+from ngtcli.session.events import Ended
+from ngtcli.session.session import AnswerRun, Model
+
+
+def with_sources(answer: Ended, documents: Sequence[Document]) -> Ended:
+    """An answer, and where what it copies stands in what the model read of the documents."""
+    excerpts = answer.selection.excerpts if answer.selection else None
+    found = sources_of(answer.text, documents, excerpts)
+    return replace(answer, sources=found, facts=(copied_fact(found), *answer.facts))
+
+
+def facts(settings: Settings, model: Model, answer: Ended) -> Iterator[str]:
+    """What the line under an answer says of its making."""
+    s = answer.statistics
+    thought = f", {s.thought_tokens} of thought" if s.thought_tokens else ""
+    yield counted(s.new_tokens, "token") + thought
+    yield f"{s.tokens_per_s:.1f} tokens/s"
+    if s.drafted_tokens:
+        share = s.accepted_tokens / s.new_tokens if s.new_tokens else 0.0
+        yield f"acceptance length {s.mean_acceptance_length:.2f}"
+        yield f"{share:.0%} drafted"
+    else:
+        yield f"nothing drafted: {_why_no_drafts(settings, model, answer)}"
+    yield f"prefill {s.prefill_s:.2f} s"
+    yield f"decoding {s.decode_s:.2f} s"
+    if answer.finish_reason == "length":
+        yield "stopped at max-tokens"
+    if answer.finish_reason == "repetition":
+        yield "stopped where it repeats itself"
+    if answer.policy and answer.policy.budgets:
+        sizes = sorted(Counter(answer.policy.budgets).elements())
+        yield f"nodes a step {sizes[0]}–{sizes[-1]}, median {sizes[len(sizes) // 2]}"
+        if answer.policy.stand_downs:
+            yield f"drafting stood down {counted(answer.policy.stand_downs, 'time')}"
+    if answer.trie.status != "none":
+        yield f"trie {answer.trie.status} in {answer.trie.seconds * 1000:.0f} ms"
+
+
+def _why_no_drafts(settings: Settings, model: Model, answer: Ended) -> str:
+    if settings.method == "none":
+        return "method none"
+    if model.plain_reason:
+        return model.plain_reason
+    if settings.num_draft == 0:
+        return "num-draft is 0"
+    if answer.exact and model.tree_reason:
+        return f"exact without drafts alone, as {model.tree_reason}"
+    if answer.policy:
+        return "no draft would have paid"
+    return "no match"
+
+
+def remarks(
+    settings: Settings, model: Model, answer: Ended, rows: PassRows | None, background: str
+) -> Iterator[str]:
+    """What -v says below an answer: why so much was drafted, from what, whether it is exact.
+
+    `rows` are those of exact passes, `background` says what general text was drafted from.
+    """
+    if answer.policy is not None:
+        yield _policy_words(answer, answer.policy)
+    yield background
+    dtype = name_of(model.dtype)
+    if rows is not None and not model.plain_reason:
+        shape = "a token's scores do not depend on the rows beside it"
+        if rows.are_fixed:
+            shape = f"all passes had {counted(rows.most, 'row')}"
+        yield f"Exact: {shape}; plain decoding with --exact has the same tokens."
+    elif (kind := settings.quantize if settings.quantize != "none" else dtype) != "float32":
+        if not model.plain_reason:
+            yield f"Not exact: in {kind} drafts may change tokens at near ties; see --exact."
+    if model.tree_reason and not model.plain_reason:
+        yield f"Drafts have no branches: {model.tree_reason}."
+    if model.dtype_reason:
+        yield f"Computed in {dtype}: {model.dtype_reason}."
+    if model.unused:
+        unused = ", ".join(f"{name}={_short(value)}" for name, value in model.unused.items())
+        yield f"Left unused of the model's generation settings: {unused}."
+    if model.passes.reason and not model.tree_reason:
+        yield f"The model's passes are not captured: {model.passes.reason}."
+
+
+def _policy_words(answer: Ended, policy: PolicyReport) -> str:
+    """Why the drafter drafted as much as it did."""
+    costs = policy.cost_s
+    most = max(costs)
+    words = (
+        f"A pass over {most} rows costs {costs[most] / costs[1]:.1f} times one over a single row,"
+        f" drafting {policy.drafting_s / costs[1]:.0%} of that."
+        f" Drafts were accepted {policy.came_true:.1f} times as often as expected, of late."
+    )
+    if policy.stand_downs:
+        words += (
+            " Drafting stood down while no number of nodes was expected to make up for its cost,"
+            f" {policy.budgets.get(0, 0)} of {answer.statistics.steps} steps."
+        )
+    return words
+
+
+def _short(value: object, most: int = 40) -> str:
+    text = str(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def explanation(run: AnswerRun, step: Step) -> str:
+    """One line on a step: what was drafted and why, what came of it."""
+    why = run.drafter.explain()
+    if not run.proposed:
+        why = run.model.plain_reason or ("no room left" if run.limits.num_draft else "no drafts")
+    accepted = sum(t.drafted for t in step.tokens)
+    parts = [f"step {run.statistics.steps}", why, f"{step.nodes} drafted"]
+    return " · ".join(p for p in [*parts, f"{accepted} accepted"] if p)

@@ -1,0 +1,276 @@
+"""The resident process: who may ask it, when it leaves, what is left of it when it is killed."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from warm import Warm
+
+from ngtcli.config import SettingError, Settings, seconds_of
+from ngtcli.documents.load import Document, Loaded
+from ngtcli.draft.steps import Step, Token
+from ngtcli.errors import InputError, NgtError
+from ngtcli.prompt.preset import load_preset
+from ngtcli.serve import client, wire
+from ngtcli.serve.client import NotServedError, served
+from ngtcli.serve.places import Place, ServedAlreadyError, places
+from ngtcli.session.events import Ended, Message, Stepped, Wants
+from ngtcli.session.question import Question
+
+# A resident process whose model spells the question, with a pause before each letter.
+PROGRAM = """
+import sys, threading, time
+from ngtcli.config import Settings
+from ngtcli.draft.steps import Step, Token
+from ngtcli.errors import InputError
+from ngtcli.serve.server import Server
+from ngtcli.session.events import Ended, Message, Stepped
+
+class Ticket:
+    def __init__(self):
+        self.ended = threading.Event()
+    def cancel(self):
+        self.ended.set()
+
+class Speller:
+    def __init__(self, settings, status):
+        status("Learning to spell …")
+        time.sleep(LOADING)
+    def submit(self, question, on_event, *, owner="", wants=None):
+        ticket = Ticket()
+        def spell():
+            steps, reason = [], "stop"
+            for number, letter in enumerate(question.question):
+                if letter == "!":
+                    on_event(InputError("no letter", "Leave it out."))
+                    return
+                if ticket.ended.wait(PAUSE if letter == "." else 0):
+                    print("cancelled", flush=True)
+                    reason = "interrupted"
+                    break
+                steps.append(Step((Token(number, letter),)))
+                on_event(Stepped(steps[-1]))
+            on_event(Ended(finish_reason=reason, steps=tuple(steps)))
+        threading.Thread(target=spell, daemon=True).start()
+        return ticket
+    def close(self):
+        print("closed", flush=True)
+
+settings = Settings(model=MODEL)
+Server(settings, Speller, idle_s=IDLE, say=lambda words: print(words, flush=True)).run()
+"""
+
+
+class Started:
+    """A forked process with `Speller`; `lines` are what it prints."""
+
+    def __init__(
+        self, model: str = "builtin", loading: float = 0, pause: float = 30, idle: float = 0
+    ):
+        names = {"MODEL": repr(model), "LOADING": loading, "PAUSE": pause, "IDLE": idle}
+        own = PROGRAM
+        for name, value in names.items():
+            own = own.replace(name, str(value))
+        self.settings = Settings(model=model)
+        self.process = Warm(code=own)
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().decode().rstrip("\n")
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Started]]:
+    """Starts processes, whose places are among the test's own files; all end with the test."""
+    started: list[Started] = []
+
+    def begin(*given: object, ready: bool = True, **named: object) -> Started:
+        started.append(one := Started(*given, **named))  # type: ignore[arg-type]
+        if ready:
+            assert "is ready" in one.line()
+        return one
+
+    yield begin
+    for one in started:
+        one.end()
+
+
+def asked(text: str, **settings: object) -> Question:
+    own = replace(Settings(), **settings)  # type: ignore[arg-type]
+    loaded = Loaded((Document("a.txt", "Text.", path="a.txt"),))
+    return Question(
+        task="ask", settings=own, preset=load_preset("ask"), loaded=loaded, question=text
+    )
+
+
+def connected(settings: Settings | None = None) -> client.Connection:
+    connection = served(settings or Settings())
+    assert connection is not None
+    return connection
+
+
+def test_a_question_is_answered_by_its_events(start: Callable[..., Started]) -> None:
+    start()
+    *steps, ended = connected().ask(asked("abc"), Wants())
+    assert steps == [Stepped(Step((Token(i, c),))) for i, c in enumerate("abc")]
+    assert ended == Ended(finish_reason="stop", steps=tuple(one.step for one in steps))
+    with pytest.raises(InputError, match="no letter") as failed:
+        list(connected().ask(asked("a!"), Wants()))
+    assert failed.value.hint == "Leave it out."
+    about = client.request(*places(), wire.Describe())
+    assert about and (about.model, about.state, about.answered) == ("builtin", "ready", 2)
+
+
+def test_only_its_user_can_reach_it(start: Callable[..., Started], own_home: Path) -> None:
+    start()
+    path = Place.of(Settings()).path
+    assert path.parent == own_home / "run" and path.parent.stat().st_mode & 0o777 == 0o700
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_ctrl_c_ends_the_answer_and_says_how_far_it_came(start: Callable[..., Started]) -> None:
+    one = start()
+    events = connected().ask(asked("ab.c"), Wants())
+    assert [next(events), next(events)]
+    ended = events.throw(KeyboardInterrupt())
+    assert isinstance(ended, Ended) and ended.finish_reason == "interrupted"
+    assert len(ended.steps) == 2 and not list(events)
+    assert one.line() == "cancelled"
+    events = connected().ask(asked("ab.c"), Wants())
+    next(events)
+    events.close()  # as when the command is killed
+    assert one.line() == "cancelled"
+
+
+def test_what_is_loading_is_waited_for(start: Callable[..., Started]) -> None:
+    start(loading=0.3, ready=False)
+    path = Place.of(Settings()).path
+    while not path.exists():
+        time.sleep(0.01)
+    first, *rest = connected().ask(asked("a"), Wants())
+    assert isinstance(first, Message) and first.kind == "status"
+    assert isinstance(rest[-1], Ended)
+
+
+def test_of_two_starts_one_serves_and_of_a_killed_one_nothing_is_left(
+    start: Callable[..., Started],
+) -> None:
+    one = start()
+    with pytest.raises(ServedAlreadyError, match="already"):
+        Place.of(Settings()).lock()
+    one.process.kill()
+    one.process.wait()
+    path = Place.of(Settings()).path
+    assert path.exists() and served(Settings()) is None
+    assert not path.exists() and not places()
+    start()
+    assert len(list(connected().ask(asked("a"), Wants()))) == 2
+
+
+def test_one_that_dies_in_the_middle_is_told_in_one_line(start: Callable[..., Started]) -> None:
+    one = start()
+    events = connected().ask(asked("a."), Wants())
+    next(events)
+    one.process.kill()
+    with pytest.raises(NgtError, match="in the middle of the answer"):
+        next(events)
+    one = start()
+    events = connected().ask(asked("."), Wants())
+    threading.Timer(0.05, one.process.kill).start()
+    with pytest.raises(NotServedError):  # nothing was said: it may be answered elsewhere
+        next(events)
+
+
+@pytest.mark.parametrize("way", ["stop", "SIGTERM"])
+def test_it_finishes_its_answers_and_leaves(start: Callable[..., Started], way: str) -> None:
+    one = start(pause=0.3)
+    events = connected().ask(asked("a.b"), Wants())
+    next(events)
+    if way == "stop":
+        about = client.request(*places(), wire.Stop())
+        assert about and about.state == "leaving" and about.answering == 1
+    else:
+        one.process.send_signal(signal.SIGTERM)
+    assert isinstance(list(events)[-1], Ended)
+    assert one.line() == "closed" and one.process.wait(10) == 0
+    assert not places() and Place.of(Settings()).left(0)
+
+
+def test_it_leaves_when_nobody_asks(start: Callable[..., Started]) -> None:
+    one = start(idle=0.2)
+    assert list(connected().ask(asked("a"), Wants()))
+    assert one.line() == "closed" and one.process.wait(10) == 0
+
+
+def test_it_leaves_when_the_models_files_change(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"1")
+    one = start(str(model))
+    asking = asked("a", model=str(model))
+    assert list(connected(asking.settings).ask(asking, Wants()))
+    (model / "model.safetensors").write_bytes(b"22")
+    with pytest.raises(NotServedError):
+        list(connected(asking.settings).ask(asking, Wants()))
+    assert "have changed" in one.line() and one.process.wait(10) == 0
+
+
+def test_a_process_of_other_settings_or_code_is_not_asked(
+    start: Callable[..., Started], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    start()
+    other = [{"dtype": "bfloat16"}, {"threads": 7}, {"serve": False}, {"model": str(tmp_path)}]
+    assert all(served(replace(Settings(), **one)) is None for one in other)  # type: ignore[arg-type]
+    assert list(
+        connected(replace(Settings(), max_tokens=7, color="never")).ask(asked("a"), Wants())
+    )
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
+    assert served(Settings()) is None
+    monkeypatch.undo()
+
+
+def test_a_model_is_the_same_by_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    names = ["model", "./model/", "link", str(tmp_path / "model")]
+    assert len({Place.of(Settings(model=name)).key for name in names}) == 1
+
+
+def test_a_socket_whose_path_is_too_long_is_reached(
+    start: Callable[..., Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NGT_HOME", str(tmp_path / ("x" * 120)))
+    start()
+    assert list(connected().ask(asked("a"), Wants()))
+
+
+def test_what_is_no_message_ends_the_connection_alone(start: Callable[..., Started]) -> None:
+    start()
+    for bad in (b"GET / HTTP/1.1\r\n\r\n", wire.HEAD.pack(3) + b"\x92\xa1x", os.urandom(64)):
+        raw = Place.of(Settings()).connect()
+        assert raw is not None
+        raw.sendall(bad)
+        raw.shutdown(1)
+        assert not raw.recv(1)
+        raw.close()
+    assert list(connected().ask(asked("a"), Wants()))
+
+
+def test_durations() -> None:
+    for bad in ("10", "m", "-1m", "0s", "nanm", "infh", "1 w", ""):
+        with pytest.raises(SettingError, match="keep_warm"):
+            seconds_of(bad)
+    with pytest.raises(SettingError, match="keep_warm is 'ten'"):
+        Settings(keep_warm="ten")
