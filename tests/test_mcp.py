@@ -1,15 +1,23 @@
-"""The tools of the Model Context Protocol, by the SDK's own client: what they give, refuse, tell."""
+"""The tools of the Model Context Protocol, by the SDK's own client: what they give and refuse."""
 
+import io
 import json
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import anyio
 import pytest
+from helpers import ngt
 from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.server.stdio import stdio_server
 from test_documents import fill
+from warm import Warm
 
 from ngtcli.config import Settings
 from ngtcli.draft.steps import Statistics, Step, Token
@@ -257,3 +265,91 @@ def test_a_cancelled_call_ends_the_answer_within_a_step(folder: Path) -> None:
         assert not (await client.call_tool("list_documents", {})).is_error
 
     called(folder, work, answering.events)
+
+
+NOISY = """
+import os, sys
+from ngtcli.serve import mcp
+
+def noisy(*arguments):
+    print("python prints", flush=True)
+    os.write(1, b"a library writes\\n")
+    os.system("echo a child prints")
+    sys.stdout.write("what stays in a buffer")
+    if "fail" in arguments[2]:
+        raise RuntimeError("a mistake")
+    return rank(*arguments)
+
+rank, mcp.rank = mcp.rank, noisy
+sys.argv = ["ngt", *sys.argv[1:]]
+from ngtcli.cli.app import run
+code = run()
+print("torch" in sys.modules, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def test_standard_output_has_the_protocol_alone_and_torch_is_not_loaded(
+    folder: Path, tmp_path: Path
+) -> None:
+    """A process whose search prints in every way: the SDK's client takes what it sends."""
+    wrong: list[object] = []
+
+    async def work() -> None:
+        server = [sys.executable, "-c", NOISY, "mcp", "-d", str(folder)]
+        own = StdioServerParameters(command=server[0], args=server[1:], env={**os.environ})
+        with open(tmp_path / "stderr", "w") as errors:
+
+            async def told(message: object) -> None:
+                wrong.append(message)
+
+            async with Client(stdio_client(own, errors), message_handler=told) as client:
+                assert client.server_info and client.server_info.name == "ngt"
+                assert len((await client.list_tools()).tools) == 5
+                found = await client.call_tool("search_passages", {"query": "When is high tide?"})
+                assert "High tide" in found.structured_content["passages"][0]["text"]
+                failed = await client.call_tool("search_passages", {"query": "fail"})
+                assert error_of(failed) == "Error executing tool search_passages"
+
+    anyio.run(work)
+    said = (tmp_path / "stderr").read_text()
+    assert not wrong, wrong
+    for words in ("python prints", "a library writes", "a child prints", "RuntimeError", "False"):
+        assert words in said, said
+
+
+class Wire:
+    """The lines of a pipe, as the SDK reads them; `seen` has all."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe, self.seen = pipe, list[bytes]()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        while line := await anyio.to_thread.run_sync(self._pipe.readline):
+            self.seen.append(line)
+            yield line.decode()
+
+
+def test_a_model_answers_over_standard_streams(folder: Path) -> None:
+    with Warm("mcp", "-d", str(folder), stdin=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout and process.stderr
+        wire, out = Wire(process.stdout), io.TextIOWrapper(io.BufferedWriter(process.stdin))
+
+        async def work() -> None:
+            own: Any = stdio_server(wire, anyio.wrap_file(out))
+            async with Client(own) as client:
+                asked = {"question": "When is high tide?", "max_tokens": 12}
+                answer = (await client.call_tool("ask", asked)).structured_content
+                assert answer["text"] and answer["new_tokens"] <= 12
+                assert answer["sources"][0]["document"] == "tides.txt"
+                again = (await client.call_tool("ask", asked)).structured_content
+                assert again["text"] == answer["text"]
+                wrong = await client.call_tool("ask", {"question": "Who?", "documents": ["x"]})
+                assert "not one of the documents" in error_of(wrong)
+                out.close()
+
+        anyio.run(work)
+        assert process.wait(10) == 0 and process.stdout.read() == b""
+        assert all("jsonrpc" in json.loads(line) for line in wire.seen)
+    runs = ngt("runs", "list", "--json")
+    assert [run["by"] for run in json.loads(runs.stdout)] == ["mcp", "mcp"]

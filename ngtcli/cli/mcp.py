@@ -10,6 +10,7 @@ from ngtcli.batch.questions import wording
 from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import PresetOption, resolve_tasks, with_settings
+from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN, Listing
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import TASKS
@@ -17,7 +18,7 @@ from ngtcli.prompt.preset import TASKS
 _DOCS = typer.Option("--docs", "-d", help="File, folder or glob; give -d before each.")
 
 
-@with_settings()
+@with_settings(tuple(name for name, about in SETTINGS.items() if about.panel != "Engine"))
 def mcp(
     flags: dict[str, Any],
     docs: Annotated[list[str], _DOCS],
@@ -47,5 +48,5 @@ def mcp(
     from ngtcli.serve.folder import ServedFolder
     from ngtcli.serve.mcp import Tools, mcp_server
 
-    tools = Tools(ServedFolder(docs, settings), tasks, Asking().events)
+    tools = Tools(ServedFolder(docs, settings), tasks, Asking("mcp").events)
     mcp_server(tools, on_streams=True).run()

@@ -4,7 +4,7 @@ A question is answered in the resident process where one fits; else the model is
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cache
@@ -31,11 +31,13 @@ from ngtcli.model_files.hub import cache_folder, cached_ids
 from ngtcli.model_files.quantized import kept
 from ngtcli.prompt.preset import for_task, load_preset
 from ngtcli.prompt.turns import Turn
+from ngtcli.serve.asking import Asking
 from ngtcli.session.events import Ended, Message, Stepped
 from ngtcli.session.question import Question
 
 # The options are the settings that one of several questions may have, but for the system text.
 _SET = tuple(name for name in settings_where(per_line=True) if name != "system")
+_ASKING = Asking("llm")  # a model stays loaded while `llm chat` goes on
 _DOCS = "File, folder or glob of documents, which the question is about."
 
 
@@ -64,7 +66,8 @@ def fragments(path: str) -> list[llm.Fragment]:
     for skipped in loaded.skipped:
         if not skipped.kind:
             print(f"ngt: left out {skipped.name}: {skipped.reason}", file=sys.stderr)
-    return [llm.Fragment(d.text, d.path or d.name) for d in loaded.documents]
+    made: Callable[[str, str], llm.Fragment] = llm.Fragment
+    return [made(d.text, d.path or d.name) for d in loaded.documents]
 
 
 @cache
@@ -85,7 +88,7 @@ class NgtModel(llm.Model):
 
     def __init__(self, name: str) -> None:
         self._name, self.model_id = name, f"ngt/{name}"
-        self.Options = _options()  # type: ignore[misc, assignment]
+        self.Options = _options()  # type: ignore[assignment]
 
     def execute(
         self,
@@ -96,7 +99,7 @@ class NgtModel(llm.Model):
     ) -> Iterator[str | StreamEvent]:
         """The answer as it is made; raises llm.ModelError."""
         try:
-            with closing(events(self._question(prompt))) as answer:
+            with closing(_ASKING.events(self._question(prompt))) as answer:
                 for event in answer:
                     match event:
                         case Message(kind="warn"):
@@ -147,8 +150,8 @@ def _turns(prompt: llm.Prompt) -> list[Turn]:
 
 def _of_fragments(prompt: llm.Prompt) -> Loaded:
     """The fragments of a question as documents, named as their files are."""
-    texts = [one if isinstance(one, llm.Fragment) else llm.Fragment(one) for one in prompt.fragments]
-    paths = [str(one.source or "") for one in texts]
+    texts = prompt.fragments or []
+    paths = [str(getattr(text, "source", None) or "") for text in texts]
     named = distinct_names([(path or f"fragment {i}", 1) for i, path in enumerate(paths, 1)])
     each = zip(named, texts, paths, strict=True)
     return Loaded(tuple(Document(name, utf8(str(text)), path=path) for name, text, path in each))
@@ -169,6 +172,7 @@ def _note(ended: Ended, response: llm.Response) -> None:
     if s.thought_tokens:
         details["reasoning_tokens"] = s.thought_tokens
     response.set_usage(input=s.prompt_tokens, output=s.new_tokens, details=details)
-    sources = [{"document": s.name, "place": s.place, "quote": s.quote} for s in ended.sources.places()]
+    found = ended.sources.places()
+    sources = [{"document": one.name, "place": one.place, "quote": one.quote} for one in found]
     seconds = {"prefill_s": round(s.prefill_s, 6), "decode_s": round(s.decode_s, 6)}
     response.response_json = {"finish_reason": ended.finish_reason, **seconds, "sources": sources}

@@ -266,16 +266,17 @@ class Tools:
                 loaded=self._chosen(documents, progress.say),
                 question=utf8(question.strip()),
             )
-            began, remarks = time.perf_counter(), list[str]()
+            began, remarks, answer = time.perf_counter(), list[str](), None
             with closing(self._events(asked)) as events:
-                for event in events:
+                for event in events:  # to the end: what was kept on the way is removed there
                     from_thread.check_cancelled()
                     if isinstance(event, Message) and event.kind == "warn":
                         remarks.append(event.text)
                     elif isinstance(event, Ended):
-                        return _answer_of(event, remarks, time.perf_counter() - began)
+                        answer = event
                     progress.tell(event)
-            raise NgtError("the answer did not end")
+            assert answer is not None
+            return _answer_of(answer, remarks, time.perf_counter() - began)
 
     def _chosen(self, names: Sequence[str] | None, status: Callable[[str], None]) -> Loaded:
         """The documents of these names, in the order of the list. Raises InputError."""
