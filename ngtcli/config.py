@@ -446,6 +446,14 @@ class Settings:
         within=(1, 10**8),
         reading=False,
     )
+    keep_documents: str = _bound(
+        "auto",
+        "Keep what the model read on disk, so that it is not read again for the next question; it"
+        " is private text in another form. auto: where reading took 2 s or more.",
+        choices=SWITCH,
+        reading=False,
+        engine="ngt",
+    )
     color: str = _answer(
         "auto", "auto, always or never.", choices=("auto", "always", "never"), decides_text=False
     )

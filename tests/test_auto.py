@@ -31,6 +31,7 @@ from ngtcli.draft.origins import SOURCES
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import DraftTree
+from ngtcli.prompt.build import Prompt
 from ngtcli.trie.background import DEPTH, build_counts
 from ngtcli.trie.counts import (
     FIRST_CHILD,
@@ -729,3 +730,14 @@ def test_a_sequence_without_room_drafts_nothing() -> None:
     batch = AutoDrafters()
     drafters = [begun(batch, [1, 2, 1, 2, 1]) for _ in range(2)]
     assert [len(tree) for tree in batch.propose_within(drafters, [0, 2])] == [0, 2]
+
+
+@pytest.mark.parametrize("method", ["auto", "trie"])
+def test_a_text_beside_the_prompt_is_drafted_from(method: str) -> None:
+    prompt = Prompt("", [1, 2, 3, 4, 5, 6, 7], ((1, 2, 3, 4, 5, 6, 7),), ())
+    for one, wanted in ((prompt, ()), (prompt.predicting([5, 6, 7, 8, 9, 10, 11]), (8, 9, 10, 11))):
+        drafter = parse_method(method, DraftSettings()).build()
+        drafter.reset(Context(one.ids, None, one.outside, one.references, vocabulary=20))
+        tree = drafter.propose(one.ids, 16)
+        assert set(wanted) == set(tree.tokens) & {8, 9, 10, 11}
+        assert tree.tokens[: len(wanted)] == wanted

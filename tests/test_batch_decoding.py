@@ -28,6 +28,7 @@ from ngtcli.decode import attention
 from ngtcli.decode.batch import Batch
 from ngtcli.decode.batch_target import BatchTarget, why_not
 from ngtcli.decode.continuation import Continuation
+from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.auto.drafter import AutoDrafters
@@ -65,6 +66,7 @@ def together(
     size: int,
     sampling: Settings = GREEDY,
     limits: Callable[[int], Limits] = lambda i: Limits(max_tokens=20),
+    keeping: Keeping | None = None,
 ) -> list[Member]:
     """The texts' ends in their own order; each joins as soon as there is room."""
     batch, waiting = Batch(model, drafts, size), [*enumerate(texts)]
@@ -74,7 +76,7 @@ def together(
             i, ids = waiting.pop(0)
             context = Context(ids, outside=(tuple(ids),), vocabulary=97)
             text = Continuation(model, context, sampling, limits(i))
-            ended += batch.add(Member(i, text, context))
+            ended += batch.add(Member(i, text, context, keeping))
         assert len(batch.running) <= size
         ended += batch.step()
     assert sorted(m.given for m in ended) == [*range(len(texts))]

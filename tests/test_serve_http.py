@@ -256,6 +256,12 @@ def test_documents_of_a_request(live: Live) -> None:
     assert live.post(model="builtin+docs", documents=["x"]).status_code == 400
 
 
+def test_a_predicted_answer(live: Live) -> None:
+    predicted = {"type": "content", "content": [{"type": "text", "text": "At noon"}]}
+    assert live.post(prediction=predicted).status_code == 200
+    assert live.asked.asked[-1][0].prediction == "At noon"
+
+
 # --- errors ---
 
 
@@ -275,6 +281,7 @@ def test_documents_of_a_request(live: Live) -> None:
         ({"stop": ["x"] * 17}, "stop"),
         ({"stop": ""}, "stop"),
         ({"colour": "red"}, "colour"),
+        ({"prediction": {"type": "content", "content": [{"type": "image"}]}}, "prediction"),
         ({"settings": {"model": "other"}}, "settings"),
         ({"settings": {"system": "@/etc/passwd"}}, "settings.system"),
         ({"settings": {"top_k": "x"}}, "settings.top_k"),

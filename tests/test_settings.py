@@ -119,7 +119,7 @@ def test_a_bad_preset_is_marked_and_the_others_are_listed(kind: str, presets: Pa
     make(presets / "mine.yaml")
     result, code, _ = run("presets", "list", "--json")
     rows = {row["name"]: row for row in json.loads(result.stdout)}
-    assert code == 0 and set(rows) == {"ask", "chat", "mine", "summarize"}
+    assert code == 0 and set(rows) == {"ask", "chat", "generate", "mine", "summarize"}
     assert "mine.yaml" in rows["mine"]["error"]
     assert [name for name in rows if "error" in rows[name]] == ["mine"]
     table, code, _ = run("presets", "list")
@@ -143,7 +143,7 @@ def test_a_broken_summarize_preset_does_not_hide_the_settings(presets: Path) -> 
 def test_a_preset_folder_that_is_none_leaves_the_shipped_presets(own_home: Path) -> None:
     (own_home / "config").mkdir(parents=True)
     (own_home / "config" / "presets").write_text("")
-    assert [p.name for p in load_presets()[0]] == ["ask", "chat", "summarize"]
+    assert [p.name for p in load_presets()[0]] == ["ask", "chat", "generate", "summarize"]
 
 
 def test_dates_and_odd_keys_in_a_presets_origin_are_json(presets: Path) -> None:

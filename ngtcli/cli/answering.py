@@ -255,7 +255,7 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     tokenizer, config = load_tokenizer(s.model), load_config(s.model)
     context = context_limit(config, tokenizer).tokens
     thinking = thinking_of(s, tokenizer)
-    most, own = s.max_tokens, (request.preset, request.documents, request.question)
+    most, own = s.max_tokens, (request.wording, request.documents, request.question)
     most += thinking.room if thinking else 0
     task = Task(*own, tokenizer, context, most, config.vocab_size, notes.status, chat=Chat.of(s))
     try:

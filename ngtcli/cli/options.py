@@ -31,11 +31,11 @@ from ngtcli.model_files.card import load_card
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.system.storage import in_bounds
 
+# What says how single answers end, and what is kept of them.
+_OF_ANSWERS = ("max_repeats", "max_thinking", "keep_documents", "log", "log_text")
 # What commands read that compare whole answers of models that ngt runs.
 OF_OWN_ENGINE = tuple(
-    name
-    for name, s in SETTINGS.items()
-    if s.panel != "Engine" and name not in ("max_repeats", "max_thinking", "log", "log_text")
+    name for name, s in SETTINGS.items() if s.panel != "Engine" and name not in _OF_ANSWERS
 )
 # Of commands that load the model themselves.
 IN_OWN_PROCESS = tuple(name for name in SETTINGS if name not in ("serve", "keep_warm"))

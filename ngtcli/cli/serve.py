@@ -34,7 +34,7 @@ _PATIENCE_S = 5.0  # more than answers get that are being made; guess
 
 
 @serve_app.callback()
-@with_settings((*OF_OWN_ENGINE, "keep_warm"))
+@with_settings((*OF_OWN_ENGINE, "keep_documents", "keep_warm"))
 def serve(
     flags: dict[str, Any],
     context: typer.Context,

@@ -37,6 +37,5 @@ def open_session(
     from ngtcli.session.local import LocalSession  # here: it loads torch
 
     session = LocalSession(settings, status, warn, reading=reading)
-    # Of many texts those with the same documents follow one another.
-    session.model.keeps_chunks = size is not None
+    session.model.keep_prefixes(memory=size is not None)
     return session

@@ -102,12 +102,18 @@ class Batch:
         if self.running and not fits(self._model, partial(target.reserve, places)):
             return False
         try:
-            read_prompt(self._model, text.ids[:-1], total, lambda at: self._progress(at, total))
+            read_prompt(
+                self._model,
+                text.ids[:-1],
+                total,
+                lambda at: self._progress(at, total),
+                keeping=member.keeping,
+            )
         except NgtError:
             return False
         if not fits(self._model, partial(target.take, places)):
             return False
-        text.statistics.prefill_s += time.perf_counter() - clock
+        text.statistics.add_prefill(time.perf_counter() - clock, self._model.reused)
         return True
 
     def _end(self, member: Member) -> None:

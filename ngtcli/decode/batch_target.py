@@ -10,11 +10,11 @@ from ngtcli.decode.attention import Rows, Span, attending
 from ngtcli.decode.kv_cache import RollbackCache
 from ngtcli.decode.layout import capacity_for
 from ngtcli.decode.loop import Root
-from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import rounds, same_scores
 from ngtcli.draft.steps import Stopwatch
 from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.system.machine import free_memory
 from ngtcli.weights.trials import SPREAD, places_of
 
 # Of the memory that is free, so much is for caches. Guess: the rest is for scores, prompts being

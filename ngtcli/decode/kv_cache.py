@@ -6,7 +6,9 @@ each other and raises `length`; the next pass overwrites the rows from there on.
 share buffers, with a stretch of them each (batch_target.py).
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +16,39 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ngtcli.decode.layout import capacity_for
+
+CHUNK = 1024  # tokens of a prompt that one pass reads; their rows can be kept (prefixes.py)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A chunk of a prompt: its `ids` (int64), in bytes, and the `seconds` that reading it took.
+
+    `key` stands for the prompt up to its end, `before` for that up to its start.
+    """
+
+    before: str
+    key: str
+    ids: bytes
+    seconds: float
+
+    def is_for(self, other: "Link") -> bool:
+        """Whether both are the same chunk behind the same ones."""
+        return (self.before, self.key, self.ids) == (other.before, other.key, other.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """Whose a prompt is, and what is kept of it; no prompt gets rows of another owner's.
+
+    The user's own are those of "". `reads`: rows on disk are used. They are written if reading the
+    prompt took `least_s` seconds and its rows have no more than `most` bytes.
+    """
+
+    owner: str = ""
+    reads: bool = False
+    least_s: float = math.inf
+    most: int = 0
 
 
 class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types
@@ -60,7 +95,8 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
 class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
     """Cache for as many layers as `narrow` has; those where it is true attend from `first` on.
 
-    `capacity` is the number of places in every buffer; `reserve` makes it larger.
+    `capacity` is the number of places in every buffer; `reserve` makes it larger. `chain` are the
+    chunks at the start whose rows can be kept, as `keeping` says; None: none can.
     """
 
     def __init__(self, narrow: Sequence[bool], capacity: int) -> None:
@@ -69,7 +105,8 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         self.first, self.end = 0, 0  # the places that the pass attends to
         self.past = 0  # the length that the model is given if it asks
         self._used = 0  # places of this sequence that may have been written
-        self._chunks: list[tuple[int, ...]] = []  # the ids of whole chunks at the start
+        self.chain: list[Link] = []
+        self.keeping: Keeping | None = None
         super().__init__(layers=[RollbackLayer(self, n) for n in narrow])
 
     def aim(self, slots: Tensor, end: int, past: int, first: int = 0) -> None:
@@ -88,27 +125,42 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         """The same as far as they are valid."""
         return [buffer[:, :, : self.length] for buffer in self.buffers()]
 
-    def reset(self, ids: Sequence[int] = ()) -> None:
-        """Empty the cache but for the whole chunks that `ids` begin with; its buffers stay."""
-        kept, same = 0, 0
-        for chunk in self._chunks:
-            if chunk != tuple(ids[kept : kept + len(chunk)]):
-                break
-            kept, same = kept + len(chunk), same + 1
+    def reset(self, links: Sequence[Link] = ()) -> None:
+        """Empty the cache but for the chunks `links` at its start; its buffers stay."""
+        kept = len(links) * CHUNK
         self.clear(kept, self._used)
-        self._chunks = self._chunks[:same]
+        self.chain, self.keeping = list(links), None
         self.length = self._used = kept
+
+    def chunk(self, at: int) -> dict[int, tuple[Tensor, Tensor]]:
+        """Keys and values of a chunk, by layer: views, (1, heads, CHUNK, head_dim) each."""
+        place = slice(at * CHUNK, (at + 1) * CHUNK)
+        return {
+            n: (layer.keys[:, :, place], layer.values[:, :, place])
+            for n, layer in enumerate(self.layers)
+            if layer.is_initialized
+        }
+
+    def restore(self, link: Link, rows: Mapping[int, tuple[Tensor, Tensor]]) -> None:
+        """Append a chunk's rows, as `chunk` gave them, behind chunks."""
+        end = self.length + CHUNK
+        for n, (keys, values) in rows.items():
+            layer = self.layers[n]
+            if not layer.is_initialized:
+                layer.lazy_initialization(keys, values)
+            layer.keys[:, :, self.length : end] = keys
+            layer.values[:, :, self.length : end] = values
+        self.chain.append(link)
+        self.length = self._used = end
+
+    def bytes_of(self, length: int) -> int:
+        """The bytes of so many rows of all layers."""
+        return sum(buffer[:, :, :1].nbytes for buffer in self.buffers()) * length
 
     def clear(self, start: int, end: int) -> None:
         """Zeros at the places from `start` to `end`: a NaN must not outlive its sequence."""
         for buffer in self.buffers():
             buffer[:, :, start:end] = 0
-
-    def read(self, ids: Sequence[int], whole: bool) -> None:
-        """The last pass read these ids; a `whole` chunk may outlive its sequence, see `reset`."""
-        if whole and self.length == sum(map(len, self._chunks)):
-            self._chunks.append(tuple(ids))
-        self.length += len(ids)
 
     def reserve(self, places: int) -> bool:
         """Make room for writing below `places`, by a copy if need be; returns if buffers moved."""
@@ -162,5 +214,4 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
     def truncate(self, length: int) -> None:
         """Drop all rows from `length` on."""
         self.length = min(self.length, length)
-        while sum(map(len, self._chunks)) > self.length:
-            self._chunks.pop()
+        del self.chain[self.length // CHUNK :]

@@ -25,6 +25,7 @@ from ngtcli.model_files.pretrained import (
     read_config,
     transformers_quiet,
 )
+from ngtcli.model_files.quantized import weights_of
 from ngtcli.model_files.scheme import Scheme, require_for_weights, scheme_of
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.machine import pick_device, pick_threads
@@ -184,7 +185,9 @@ def load_model(
     checkpoint = _Checkpoint(name, path, device, way, scheme, packed, drafts, auto, warn, progress)
 
     def load(dtype: Any, slow: Notify = lambda _: None) -> TargetModel:
+        weights = weights_of(path)  # as they were before they were read
         model = prepared(checkpoint.read(dtype, slow), tokenizer, name, progress)
+        model.weights = weights
         ready(model)
         return model
 

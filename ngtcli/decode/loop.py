@@ -14,6 +14,7 @@ from torch import Tensor
 from ngtcli.config import Settings
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.exact import ExactDrafters
+from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import highest
@@ -30,14 +31,16 @@ _NOTHING = Path((), ())
 class Member:
     """A text that is decoded; `given` is what the caller knows it by.
 
-    `steps` are those that it has done, `policy` is what its drafter reports at the end, `error`
-    what it ended with, if it did. One that is `crowded` was left off, as memory does not suffice
-    even for it alone with what a batch needs; a run of its own may need less.
+    `keeping` says what is kept of its prompt, None: nothing. `steps` are those that it has done,
+    `policy` is what its drafter reports at the end, `error` what it ended with, if it did. One that
+    is `crowded` was left off, as memory does not suffice even for it alone with what a batch needs;
+    a run of its own may need less.
     """
 
     given: Any
     text: Continuation
     context: Context
+    keeping: Keeping | None = None
     drafter: Any = None
     steps: list[Step] = field(default_factory=list)
     policy: PolicyReport | None = None
@@ -190,7 +193,8 @@ class Run(InSteps):
     `output` are the ids emitted, end token included, `statistics` what the run has done so far.
     `rows` are those of exact passes, None for others; `exact`: in any dtype the tokens do not
     depend on what is drafted. `split_times` as in Loop. `progress` is called with the number of ids
-    of the prompt that are read; `text` takes the place of a usual continuation.
+    of the prompt that are read; `text` takes the place of a usual continuation; `keeping` says what
+    is kept of the prompt.
     Raises ContextOverflowError when the prompt leaves no room for a single token.
     """
 
@@ -204,12 +208,13 @@ class Run(InSteps):
         split_times: bool = False,
         progress: Callable[[int], object] = lambda _: None,
         text: Continuation | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
         context = replace(context, chains=model.takes_chains)
         self.model, self.drafter, self.context, self.limits = model, drafter, context, limits
         self._progress, text = progress, text or Continuation(model, context, sampling, limits)
         self.output, self.statistics = text.output, text.statistics
-        self._member = Member(None, text, context)
+        self._member = Member(None, text, context, keeping)
         # A model that decodes plainly is exact without exact drafting.
         self._drafters = Drafters(lambda: drafter, 0 if model.plain_reason else limits.num_draft)
         if context.rows is not None and not model.plain_reason:
@@ -246,8 +251,9 @@ class Run(InSteps):
         self._start()
         rows = self._drafters.rows
         room = text.most + (0 if rows else self.limits.num_draft + 1)
-        read_prompt(self.model, text.ids[:-1], room, self._progress, rows=rows)
-        self.statistics.prefill_s = time.perf_counter() - clock
+        keeping, ids = self._member.keeping, text.ids[:-1]
+        read_prompt(self.model, ids, room, self._progress, rows=rows, keeping=keeping)
+        self.statistics.add_prefill(time.perf_counter() - clock, self.model.reused)
 
     def _start(self) -> None:
         """Start the drafter on the prompt."""

@@ -6,17 +6,18 @@ too much, an error says what would fit: ContextOverflowError if the model runs w
 
 import gc
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.model import PREFILL_CHUNK, TargetModel
 from ngtcli.draft.drafter import PassRows
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
 from ngtcli.model_files.quantized import identity
 from ngtcli.model_files.scheme import scheme_of
 from ngtcli.model_files.stand_in import source_of
+from ngtcli.system.machine import free_memory
 from ngtcli.weights.checkpoints import empty_model
 from ngtcli.weights.quantize import quantized_bytes
 
@@ -41,11 +42,13 @@ def read_prompt(
     progress: Callable[[int], object],
     *,
     rows: PassRows | None = None,
+    keeping: Keeping | None = None,
 ) -> None:
     """Start the model with room for `capacity` tokens and read `ids`, in chunks that fit.
 
-    `rows` are those of later passes, if they are exact. `progress` is called before each chunk
-    with the number of ids read. Raises ContextOverflowError or ModelError where memory ends.
+    `rows` are those of later passes, if they are exact; `keeping` is as for `TargetModel.start`.
+    `progress` is called before each chunk with the number of ids read. Raises ContextOverflowError
+    or ModelError where memory ends.
     """
 
     def read_rest() -> None:
@@ -53,7 +56,8 @@ def read_prompt(
         model.prefill(ids[done:], chunk, lambda at: progress(done + at))
 
     chunk = PREFILL_CHUNK
-    model.start(capacity, rows, ids)
+    if not fits(model, lambda: model.start(capacity, rows, ids, keeping)):
+        model.start(capacity, rows)
     while not fits(model, read_rest):
         if chunk <= SHORTEST:
             raise _does_not_fit(model, ids, capacity)
@@ -70,22 +74,12 @@ def fits(model: TargetModel, work: Callable[[], object]) -> bool:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
+    if model.prefixes is not None:
+        model.prefixes.drop()
     gc.collect()  # what the frames of the error held, where they hold each other
     if model.device.type == "cuda":
         torch.cuda.empty_cache()
     return False
-
-
-def free_memory(device: str) -> int | None:
-    """Bytes that are free on a device; None where that is unknown."""
-    if device == "cuda":
-        return int(torch.cuda.mem_get_info()[0])
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
 
 
 def memory_words(path: str, config: Any, device: str, dtype: Any, bits: int) -> str:

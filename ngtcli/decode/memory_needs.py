@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ngtcli.decode.dtype_trial import half_of
-from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.plain import STATES
 from ngtcli.model_files.checkpoint import BUILTIN, fetch, find
 from ngtcli.model_files.dtypes import known, name_of
@@ -19,6 +18,7 @@ from ngtcli.model_files.needs import ModelNeeds, Need
 from ngtcli.model_files.pretrained import context_limit, loading, read_config
 from ngtcli.model_files.quantized import identity
 from ngtcli.model_files.scheme import scheme_of
+from ngtcli.system.machine import free_memory
 from ngtcli.system.remembered import cpu
 from ngtcli.weights.checkpoints import empty_model
 from ngtcli.weights.quantize import quantized_bytes

@@ -7,6 +7,7 @@ tree mask, or whose layers keep a state, has a cache of its own and takes drafts
 """
 
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -14,16 +15,18 @@ from torch import Tensor
 
 from ngtcli.decode.captured import Passes
 from ngtcli.decode.chains import ChainRows
-from ngtcli.decode.kv_cache import RollbackCache
+from ngtcli.decode.kv_cache import CHUNK, Keeping, RollbackCache
 from ngtcli.decode.layout import Layout, Masks, capacity_for, exact_size, pack, row_size, unpack
 from ngtcli.decode.plain import TREES, PlainRows, Way, accepted
+from ngtcli.decode.prefixes import Prefixes, fingerprint, why_not
 from ngtcli.decode.scores import rounds
 from ngtcli.draft.drafter import PassRows
+from ngtcli.draft.steps import Reused
 from ngtcli.draft.tree import DraftTree
 from ngtcli.model_files.pretrained import context_limit, end_ids, sliding_window, unused_suggestions
 from ngtcli.tokens.tokenizer import Tokenizer
 
-PREFILL_CHUNK = 1024
+PREFILL_CHUNK = CHUNK
 _SPARE = 64  # places behind the last draft, for padding; a guess. More are made when needed
 
 
@@ -50,7 +53,9 @@ class TargetModel:
         self._accepts = accepted(hf)
         self.layers = int(self.config.num_hidden_layers)
         self.passes = Passes(self._tree_pass, self.layers, self.vocabulary, not rounds(hf))
-        self.keeps_chunks = False  # whether the start of a prompt may stay for the next one
+        self.weights = ""  # what tells the files of the weights; "" where they are not known
+        self.prefixes: Prefixes | None = None  # see `keep_prefixes`
+        self.reused = Reused()  # what `start` found of the prompt
         # Why several sequences cannot be decoded together; "" if they can, None if not tried yet.
         self.joint_reason: str | None = None
         self.use(Way())
@@ -111,15 +116,33 @@ class TargetModel:
         """
         return self.passes.first_use or self._own.read_again
 
+    @property
+    def keeps_reason(self) -> str:
+        """Why no rows of a prompt can be kept; "" if they can."""
+        return self.way.reason or why_not(self.hf)
+
+    def keep_prefixes(self, memory: bool) -> None:
+        """Keep rows of prompts from now on, if that is possible; `memory`: prompts may follow."""
+        if not self.keeps_reason:
+            name = fingerprint(self.hf, self.weights, self.way)
+            self.prefixes = Prefixes(name, self.device, memory)
+
     @torch.inference_mode()
-    def start(self, capacity: int, rows: PassRows | None = None, ids: Sequence[int] = ()) -> None:
+    def start(
+        self,
+        capacity: int,
+        rows: PassRows | None = None,
+        ids: Sequence[int] = (),
+        keeping: Keeping | None = None,
+    ) -> None:
         """Empty the cache and allocate `capacity` places, drafts included.
 
         With `rows`, all passes until the next `start` have such rows, and each the capacity of one
-        with the most; otherwise each is padded to the next of the sizes (layout.py). If the model
-        `keeps_chunks`, whole chunks in the cache that `ids` begin with stay: read again, their rows
-        would be the same, bit for bit.
+        with the most; otherwise each is padded to the next of the sizes (layout.py). With `keeping`
+        and `prefixes`, the rows of chunks that `ids` begin with are there already, and those of
+        the prompt may be kept. `reused` then says what was found.
         """
+        self.reused = Reused()
         if not self._rolls_back:
             self._own = self._own_rows()
             return
@@ -127,11 +150,14 @@ class TargetModel:
         places = capacity_for(capacity + (rows.most if rows else _SPARE))
         places = places if rows else min(places, self.context)
         # Exact passes get buffers of their own capacity: how far apart heads lie may change bits.
-        if places == self.cache.capacity or (not rows and places < self.cache.capacity):
-            self.cache.reset(ids if self.keeps_chunks else ())
-        else:
+        before = self.cache
+        if not (places == before.capacity or (not rows and places < before.capacity)):
             self.cache = RollbackCache(self._narrow, places)
             self.passes.forget()
+        if self.prefixes is None:
+            self.cache.reset()
+        else:
+            self.reused = self.prefixes.start(before, self.cache, ids, keeping)
 
     @torch.inference_mode()
     def prefill(
@@ -149,7 +175,11 @@ class TargetModel:
             return
         for at in range(0, len(ids), chunk):
             progress(at)
+            clock = perf_counter()
             self._read_chunk(ids[at : at + chunk])
+            if self.prefixes is not None:
+                self.finish_device_work()
+                self.prefixes.read(self.cache, ids[at : at + chunk], perf_counter() - clock)
 
     def _read_chunk(self, ids: Sequence[int]) -> None:
         start, rows = self.length, len(ids)
@@ -161,7 +191,7 @@ class TargetModel:
         mask = self.masks.of_chunk(start, rows, first) if start else None
         ids_here = torch.tensor(list(ids), device=self.device)
         self.run_pass(ids_here, positions, mask, self.cache, 1)
-        self.cache.read(ids, rows == PREFILL_CHUNK)
+        self.cache.length += rows
 
     def lay_out(self, token: int, tree: DraftTree) -> Layout:
         """The inputs of one pass over `token`, which is the tree's root, and the tree.

@@ -121,6 +121,20 @@ class Stopwatch:
         self._last = now
 
 
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """How many tokens of a prompt were read for an earlier one, and their rows kept.
+
+    Those `from_disk` are among them. Their rows came back in `seconds`; reading them took `read_s`.
+    """
+
+    tokens: int = 0
+    from_disk: int = 0
+    seconds: float = 0.0
+    read_s: float = 0.0
+
+
+_CACHED = "tokens of the prompt that were read before: their rows were kept"
 _THOUGHTS = "new tokens that are none of the answer's, of a model that thinks"
 
 
@@ -133,6 +147,14 @@ class Statistics:
     """
 
     prompt_tokens: int = 0
+    cached_tokens: int = field(default=0, metadata=json_key(about=_CACHED))
+    cached_from_disk: int = field(default=0, metadata=json_key(about="of these, from disk"))
+    cached_s: float = field(
+        default=0.0, metadata=json_key(digits=6, about="seconds to bring their rows back")
+    )
+    cached_read_s: float = field(
+        default=0.0, metadata=json_key(digits=6, about="seconds that reading them took")
+    )
     new_tokens: int = 0
     thought_tokens: int | None = field(default=None, metadata=json_key(omit=True, about=_THOUGHTS))
     steps: int = 0
@@ -149,6 +171,13 @@ class Statistics:
     shared_steps: int = field(default=0, metadata=HIDDEN)
     plain_steps: int = field(default=0, metadata=HIDDEN)
     plain_s: float = field(default=0.0, metadata=HIDDEN)
+
+    def add_prefill(self, seconds: float, reused: Reused) -> None:
+        """Count the seconds of reading the prompt, again if need be; at first some was known."""
+        if not self.prefill_s:
+            self.cached_tokens, self.cached_from_disk = reused.tokens, reused.from_disk
+            self.cached_s, self.cached_read_s = reused.seconds, reused.read_s
+        self.prefill_s += seconds
 
     def add_step(self, drafted: int, accepted: int, emitted: int) -> None:
         """Count one step that emitted `emitted` tokens, `accepted` of them drafted."""

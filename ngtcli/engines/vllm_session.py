@@ -53,6 +53,7 @@ class VllmModel:
     context_reason: str = ""
     plain_reason: str = ""
     tree_reason: str = ""
+    keeps_reason: str = ""
     unused: dict[str, Any] = field(default_factory=dict)
     dtype_reason: str = ""
     passes: VllmPasses = VllmPasses()

@@ -20,13 +20,12 @@ from transformers.utils import logging
 
 from ngtcli.config import Settings
 from ngtcli.decode.load import int8_way, pick_dtype, prepared
-from ngtcli.decode.memory_limits import free_memory
 from ngtcli.decode.memory_needs import SPARE, cache_numbers
 from ngtcli.decode.model import TargetModel
 from ngtcli.errors import InputError, ModelError
 from ngtcli.measure.options import Shape
 from ngtcli.model_files.dtypes import name_of
-from ngtcli.system.machine import pick_device
+from ngtcli.system.machine import free_memory, pick_device
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.int8 import Way
 from ngtcli.weights.load_quantized import use_between, words

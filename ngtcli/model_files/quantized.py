@@ -1,8 +1,10 @@
-"""The quantised weights that the cache keeps: one file for a checkpoint. Knows no torch."""
+"""What tells weights from others; the quantised ones that the cache keeps. Knows no torch."""
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from ngtcli.system.remembered import versions_and_cpu
 from ngtcli.system.storage import DamagedFileError, home, key_of, parse_json
 
 _FOLDER = "quantized"  # of the cache
+_END = 1 << 20  # bytes at each end of a file that tell it from others; a guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +49,32 @@ def identity(folder: str) -> dict[str, Any]:
     A GGUF file stands for its folder, an adapter for that of its base. It can be written as JSON.
     Raises OSError.
     """
+    source = source_of(folder)
+    stats = [(path.name, path.stat()) for path in _files(folder)]
+    found = [[name, about.st_size, about.st_mtime_ns] for name, about in stats]
+    return {"folder": os.path.realpath(source.file if source else folder), "files": found}
+
+
+def _files(folder: str) -> list[Path]:
     source, kinds = source_of(folder), (*WEIGHTS, "adapter_*", "config.json")
     folder, base = (source.file, source.base) if source else (folder, "")
     places = map(Path, {folder, base or folder})
-    files = sorted({path for place in places for one in kinds for path in place.glob(one)})
-    stats = [(path.name, path.stat()) for path in files or [Path(folder)]]
-    found = [[name, about.st_size, about.st_mtime_ns] for name, about in stats]
-    return {"folder": os.path.realpath(folder), "files": found}
+    files = {path for place in places for one in kinds for path in place.glob(one)}
+    return sorted(files) or [Path(folder)]
+
+
+def weights_of(folder: str) -> str:
+    """A name for the weights in a folder as they are: `identity`, and both ends of each file.
+
+    These have the header, and some weights. Raises OSError.
+    """
+    ends = blake2b(json.dumps(identity(folder)).encode(), digest_size=16)
+    for path in _files(folder):
+        with path.open("rb") as file:
+            ends.update(file.read(_END))
+            file.seek(-min(_END, path.stat().st_size), os.SEEK_END)
+            ends.update(file.read())
+    return ends.hexdigest()
 
 
 def kept() -> Iterator[Kept]:

@@ -1,4 +1,4 @@
-"""Prompts made of a preset, documents and a question. Independent of torch.
+"""Prompts made of a preset, documents, a question and what was said before. Independent of torch.
 
 A prompt states which of its tokens are outside the documents, because the documents' n-grams come
 from their cached trie, and which passages it has, where not all documents fit.
@@ -12,10 +12,12 @@ from itertools import groupby
 from operator import itemgetter
 
 from ngtcli.documents.load import Document
+from ngtcli.documents.passages import place
 from ngtcli.errors import ModelError
 from ngtcli.prompt.chat import Chat, Rendered, check_chat, render
-from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.preset import Preset, without_documents
 from ngtcli.prompt.thinking import switched
+from ngtcli.prompt.turns import Turn
 from ngtcli.retrieve.ranking import Excerpt, Scores
 from ngtcli.system.json_form import json_key, json_property
 from ngtcli.tokens.control import Spans
@@ -78,7 +80,8 @@ class Selection:
 
     `excerpts` say where the prompt's documents stand in those that were given. `index` is how the
     index was had (see `Index.status`); passages were chosen in `seconds`. For `dense` and
-    `embedded` see `Ranking`. `fits`: everything would fit, but is more than `whole_tokens`.
+    `embedded` see `Ranking`. `fits`: everything would fit, but is more than `whole_tokens`. So many
+    of the excerpts are `earlier` turns'.
     """
 
     passages: tuple[Chosen, ...]
@@ -90,6 +93,12 @@ class Selection:
     dense: str | None = field(default=None, metadata=json_key(choices=("flat", "ivf-pq", None)))
     embedded: int = 0
     fits: bool = field(default=False, metadata=json_key(hidden=True))
+    earlier: int = field(default=0, metadata=json_key(hidden=True))
+
+    @property
+    def new(self) -> tuple[Excerpt, ...]:
+        """The excerpts that stand before the question."""
+        return self.excerpts[self.earlier :]
 
     @property
     def read(self) -> int:
@@ -109,7 +118,9 @@ class Prompt:
 
     Each run overlaps the documents around it by a few tokens, to have the n-grams across the
     border. `references` are the documents' ids in the prompt; empty if not known. With a
-    `selection` the `documents` are excerpts of those that were `given`; so are those of a part.
+    `selection` the `documents` are excerpts of those that were `given`; so are those of a part. The
+    first `left_out` questions of the turns, and what follows each, were left out. `raw`: the model
+    goes on with the text itself.
     """
 
     text: str
@@ -120,32 +131,57 @@ class Prompt:
     references: tuple[tuple[int, ...], ...] = ()
     selection: Selection | None = None
     given: tuple[Document, ...] = ()
+    left_out: int = 0
+    raw: bool = False
+
+    def predicting(self, ids: Sequence[int]) -> "Prompt":
+        """The prompt with a text beside it from which is drafted as from a document."""
+        own = tuple(ids)
+        references = (*self.references, own)
+        return replace(self, outside=(*self.outside, own), references=references)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The text of a turn, and the span of each document in it; no spans if one is not in it."""
+
+    role: str
+    text: str
+    documents: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The user's message and the span of each document in it; no spans if one is not in it.
+    """What is said to the model: the turns, of which the user's message is the last.
 
-    `given` are documents as (name, text) that the chat template is given beside it.
+    `given` are documents as (name, text) that the chat template is given beside them. `raw`: the
+    message is a text to go on with, and no turn.
     """
 
-    text: str
-    documents: tuple[tuple[int, int], ...]
+    said: tuple[Said, ...]
     given: tuple[tuple[str, str], ...] = ()
     chat: Chat = Chat()
+    raw: bool = False
+
+    @property
+    def text(self) -> str:
+        """The user's message."""
+        return self.said[-1].text
 
     @property
     def whole(self) -> str:
         """All texts that are rendered."""
         given = (part for document in self.given for part in document)
-        return "\n".join(filter(None, (self.chat.system, *given, self.text)))
+        return "\n".join(filter(None, (self.chat.system, *given, *(s.text for s in self.said))))
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """The parts of a prompt; `context` positions in all, `answer` of them for the answer.
 
-    `status` gets lines on how much is read. `chat` is for the chat template.
+    `status` gets lines on how much is read. `chat` is for the chat template. Documents stand before
+    the first of the `turns`; with `in_turns` they are passages, which stand before the question, as
+    those of each turn did. `raw`: the question is a text to go on with, without a chat template.
     """
 
     preset: Preset
@@ -158,6 +194,9 @@ class Task:
     status: Status = lambda _: None
     summary: str = ""
     chat: Chat = Chat()
+    turns: Sequence[Turn] = ()
+    in_turns: bool = False
+    raw: bool = False
 
     @property
     def answer_room(self) -> int:
@@ -170,11 +209,39 @@ class Task:
         return self.context - self.answer_room
 
     def message(self, documents: Sequence[Document]) -> Message:
-        """The user's message: the preset's template with documents, question and summary."""
-        values = {"documents": "", "question": self.question, "summary": self.summary}
+        """What is said: the preset's template with documents, question and summary, after turns."""
+        if self.raw:
+            return Message((Said("user", self.question),), raw=True)
+        turns = [*self.turns, Turn("user", self.question)]
+        first = next(i for i, turn in enumerate(turns) if turn.role == "user")
+        at = len(turns) - 1 if self.in_turns else first
         if self.chat.documents:
-            given = tuple((d.name, d.text.strip()) for d in documents)
-            return Message(fill(self.preset.template, values).strip(), (), given, self.chat)
+            given = tuple((d.name, d.text.strip()) for d in (*self.earlier, *documents))
+            said = tuple(self._said(turn, ()) for turn in turns)
+            said = (*said[:-1], replace(said[-1], text=said[-1].text.strip()))
+            return Message(said, given, self.chat)
+        own = [self.passages_of(turn) for turn in turns]
+        own[at] = documents
+        said = tuple(self._said(turn, of) for turn, of in zip(turns, own, strict=True))
+        return Message(said, chat=self.chat)
+
+    @property
+    def earlier(self) -> list[Document]:
+        """The passages that stand before those turns with which they were read."""
+        return [passage for turn in self.turns for passage in self.passages_of(turn)]
+
+    def passages_of(self, turn: Turn) -> Sequence[Document]:
+        """The passages that stand before a turn."""
+        found = turn.passages if self.in_turns else ()
+        return [named(self.documents, excerpt) for excerpt in found]
+
+    def _said(self, turn: Turn, documents: Sequence[Document]) -> Said:
+        """A turn in the wording that it has: of the user's, the preset's with its documents."""
+        if turn.role != "user":
+            return Said(turn.role, turn.text)
+        alone = self.turns and not documents
+        template = (without_documents(self.preset) if alone else self.preset).template
+        values = {"documents": "", "question": turn.text, "summary": self.summary}
         form = self.preset.document if len(documents) == 1 else self.preset.titled_document
         parts: list[str] = []
         spans: list[tuple[int, int]] = []
@@ -187,11 +254,11 @@ class Task:
             parts.append(fill(form, own))
             at += len(parts[-1]) + len(self.preset.separator)
         values["documents"] = self.preset.separator.join(parts)
-        first = _place(self.preset.template, "documents", values)
-        text = fill(self.preset.template, values)
-        if first is None or len(spans) < len(documents):
-            return Message(text, (), chat=self.chat)
-        return Message(text, tuple(_shifted(spans, first)), chat=self.chat)
+        begin = _place(template, "documents", values)
+        text = fill(template, values)
+        if begin is None or len(spans) < len(documents):
+            return Said(turn.role, text)
+        return Said(turn.role, text, tuple(_shifted(spans, begin)))
 
     def build(self, documents: Sequence[Document]) -> Prompt:
         """The prompt with these documents, in the model's chat format if it has one.
@@ -203,8 +270,11 @@ class Task:
         if not ids:
             raise ModelError("the tokenizer makes no tokens of the prompt", _OTHER_MODEL)
         check_known(ids, self.vocabulary)
+        read = *self.earlier, *documents
+        spans = spans if len(spans) == len(read) else []
         references = tuple(tuple(ids[first:last]) for first, last in spans)
-        return Prompt(text, ids, _outside(ids, spans), tuple(documents), references=references)
+        own = text, ids, _outside(ids, spans), read
+        return Prompt(*own, references=references, raw=self.raw)
 
     @property
     def empty(self) -> list[Document]:
@@ -223,21 +293,36 @@ def _place(template: str, name: str, values: Mapping[str, str]) -> int | None:
     return None if found is None else len(fill(template[: found.start()], values))
 
 
+def named(documents: Sequence[Document], excerpt: Excerpt) -> Document:
+    """The excerpt as a document of a prompt, named after its page or heading."""
+    document = documents[excerpt.document]
+    section = place(document, excerpt.start)
+    where = f"page {section.page}" if section.page else section.heading
+    name = f"{document.name}, {where}" if where else document.name
+    return Document(name, document.text[excerpt.start : excerpt.end])
+
+
 def code(message: Message, tokenizer: Tokenizer) -> tuple[str, list[int], list[tuple[int, int]]]:
     """The message in the model's chat format, if any, its ids, and the documents' spans of them.
 
-    Without a chat format the system text stands before it. There are no spans if they are not
-    known. Raises ModelError as `render`, UsageError as `check_chat`.
+    Without a chat format the system text and the turns stand before it, an empty line between them.
+    There are no spans if they are not known. Raises ModelError as `render`, UsageError as
+    `check_chat`.
     """
+    if message.raw:
+        return message.text, tokenizer.locate(message.text, special=True).ids, []
     check_chat(tokenizer, message.chat)
     chat = switched(tokenizer, message.chat)
     if tokenizer.has_chat_template:
-        rendered = render(tokenizer.backend, message.text, chat, message.given)
+        before = [(said.role, said.text) for said in message.said[:-1]]
+        rendered = render(tokenizer.backend, message.text, chat, message.given, before)
         text, places = rendered.text, rendered.documents or _places(message, rendered)
         coded = tokenizer.locate(text, template=rendered.template)
     else:
-        head = f"{chat.system}\n\n" if chat.system else ""
-        text, places = f"{head}{message.text}\n\n", _shifted(message.documents, len(head))
+        text, places = f"{chat.system}\n\n" if chat.system else "", []
+        for said in message.said:
+            places += _shifted(said.documents, len(text))
+            text += f"{said.text}\n\n"
         coded = tokenizer.locate(text, special=True)
     starts = coded.starts
     spans = [(bisect_left(starts, first), bisect_left(starts, last)) for first, last in places]
@@ -245,12 +330,15 @@ def code(message: Message, tokenizer: Tokenizer) -> tuple[str, list[int], list[t
 
 
 def _places(message: Message, rendered: Rendered) -> Spans:
-    """The spans of the documents in the rendered message; none if the template changed it."""
-    first, last = rendered.message
-    shown, own = rendered.text[first:last], message.text
-    if shown not in (own, own.strip()):
-        return ()
-    return _shifted(message.documents, first - (len(own) - len(own.lstrip())) * (shown != own))
+    """The spans of the documents in the rendered turns; none if the template changed one."""
+    found: list[tuple[int, int]] = []
+    places = *rendered.before, rendered.message
+    for said, (first, last) in zip(message.said, places, strict=True):
+        shown, own = rendered.text[first:last], said.text
+        if said.documents and shown not in (own, own.strip()):
+            return ()
+        found += _shifted(said.documents, first - (len(own) - len(own.lstrip())) * (shown != own))
+    return found
 
 
 def _shifted(spans: Spans, by: int) -> Spans:

@@ -1,4 +1,4 @@
-"""A message in a model's chat format, and which parts of it the template wrote.
+"""A chat in a model's format, and which parts of it the template wrote.
 
 The template is first rendered with a placeholder for each text: what is around the placeholders is
 the template's, and all else is text, even if the template trimmed, escaped or repeated it.
@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby, product
+from operator import itemgetter
 from typing import Any
 
 from ngtcli.config import Settings, arguments_of
@@ -23,10 +25,9 @@ from ngtcli.tokens.tokenizer import Tokenizer
 # Digits, since no filter of a template changes them; those in the middle number the text.
 _PLACEHOLDER = "7302{:07d}9"
 _PLACES = re.compile(r"7302(\d{7})9")
-# Numbers of texts: the message's, the system text's, and of each document its name's, which is
-# even and which a template need not write, and its text's.
-_NONE, _MESSAGE, _SYSTEM, _DOCUMENTS = -1, 0, 1, 2
-_ROLES = {_SYSTEM: "system", _MESSAGE: "user"}
+# Numbers of texts: the message's, the system text's, of each document its name's, which is even and
+# which a template need not write, and its text's; and from _TURNS on those of the turns before.
+_NONE, _MESSAGE, _SYSTEM, _DOCUMENTS, _TURNS = -1, 0, 1, 2, 5_000_000
 # A template's program: real ones take milliseconds and some thousand characters; guesses.
 _SECONDS = 5.0
 _MEGABYTES = 256
@@ -38,6 +39,7 @@ Content = str | list[dict[str, str]]
 Form = Callable[[str], Content]
 _FORMS: tuple[Form, ...] = (str, lambda text: [{"type": "text", "text": text}])
 Texts = Mapping[int, str]  # by their numbers
+Turns = Sequence[tuple[str, tuple[int, ...]]]  # by each role the texts of these numbers
 Apply = Callable[[Texts], str]
 Frame = list[tuple[str, int]]  # what the template wrote, and which text is behind it; last _NONE
 Span = tuple[int, int]
@@ -81,13 +83,15 @@ _PLAIN = Chat()
 class Rendered:
     """A rendered chat: its text, the spans that the template wrote, and the first of the message.
 
-    `documents` are the first spans of the texts of those that the template was given.
+    `documents` are the first spans of the texts of those that the template was given, `before`
+    those of the turns before the message.
     """
 
     text: str
     template: tuple[Span, ...]
     message: Span
     documents: tuple[Span, ...] = ()
+    before: tuple[Span, ...] = ()
 
 
 def check_chat(tokenizer: Tokenizer, chat: Chat) -> None:
@@ -134,25 +138,34 @@ def short_chat(tokenizer: Tokenizer, chat: Chat) -> str:
 
 
 def render(
-    backend: Any, message: str, chat: Chat = _PLAIN, documents: Sequence[tuple[str, str]] = ()
+    backend: Any,
+    message: str,
+    chat: Chat = _PLAIN,
+    documents: Sequence[tuple[str, str]] = (),
+    before: Sequence[tuple[str, str]] = (),
 ) -> Rendered:
     """The chat with `message` as the user's turn, up to the start of the assistant's.
 
-    `documents` are given to the template as (name, text). Raises ModelError if the template fails,
-    omits the message, the system text or a document, or writes other text around these than around
-    the placeholders, so that text and template cannot be distinguished.
+    `documents` are given to the template as (name, text), turns `before` as (role, text); adjacent
+    ones of a role become one where the template does not take them. Raises ModelError if the
+    template fails, omits the message, the system text, a turn or a document, or writes other text
+    around these than around the placeholders, so that text and template cannot be distinguished.
     """
+    turns = [(role, (_TURNS + i,)) for i, (role, _) in enumerate(before)]
     own = [(_SYSTEM, chat.system)] if chat.system else []
+    turns = [*(("system", (number,)) for number, _ in own), *turns, ("user", (_MESSAGE,))]
     others = enumerate((text for pair in documents for text in pair), _DOCUMENTS)
-    texts = dict([(_MESSAGE, message), *own, *others])
+    earlier = enumerate((text for _, text in before), _TURNS)
+    texts = dict([(_MESSAGE, message), *own, *others, *earlier])
     try:
-        apply, frame = _frame(backend, chat, texts)
+        apply, frame = _frame(backend, chat, turns, texts)
         text = apply(texts)
         shown = _as_written(apply, frame, texts, text)
     except ModelError as error:
         if not chat.flags:
             raise
-        render(backend, message, Chat(template=chat.template))  # else this is what fails
+        plain = Chat(template=chat.template)
+        render(backend, message, plain, before=before)  # else this is what fails
         names = _names(backend)
         other = f" Or choose from {', '.join(names)} with --chat-template." if names else ""
         hint = f"It takes a message without {' and '.join(chat.flags)}.{other}"
@@ -161,15 +174,21 @@ def render(
     ends = [0, *(end for _, end in spans)]
     written = tuple((end, start) for end, (start, _) in zip(ends, spans, strict=False))
     first = {n: span for (_, n), span in zip(reversed(frame), reversed(spans), strict=True)}
-    given = tuple(first[n] for n in texts if n > _DOCUMENTS and n % 2)
-    return Rendered(text, written, first[_MESSAGE], given)
+    given = tuple(first[n] for n in texts if not _is_said(n) and n % 2)
+    said = tuple(first[_TURNS + i] for i in range(len(before)))
+    return Rendered(text, written, first[_MESSAGE], given, said)
 
 
-def _frame(backend: Any, chat: Chat, texts: Texts) -> tuple[Apply, Frame]:
-    """What renders texts, in the form of content that the template takes, and their frame."""
+def _is_said(number: int) -> bool:
+    """Whether a text is a turn's, and not a document's."""
+    return not _DOCUMENTS <= number < _TURNS
+
+
+def _frame(backend: Any, chat: Chat, turns: Turns, texts: Texts) -> tuple[Apply, Frame]:
+    """What renders texts, in the form that the template takes, and their frame."""
     failure: ModelError | None = None
-    for form in _FORMS:
-        apply = partial(_apply, backend, chat, form)
+    for alike, form in product(dict.fromkeys((tuple(turns), _alternating(turns))), _FORMS):
+        apply = partial(_apply, backend, chat, alike, form)
         try:
             text = apply(_placeholders(texts))
         except ModelError as error:
@@ -179,14 +198,21 @@ def _frame(backend: Any, chat: Chat, texts: Texts) -> tuple[Apply, Frame]:
             continue
         parts = _PLACES.split(text)
         frame = [*zip(parts[::2], map(int, parts[1::2]), strict=False), (parts[-1], _NONE)]
-        found = {n for piece, n in frame if not (n in _ROLES and piece.endswith(_SPELLED_OUT))}
-        missing = [n for n in texts if n not in found and (n in _ROLES or n % 2)]
+        found = {n for piece, n in frame if not (_is_said(n) and piece.endswith(_SPELLED_OUT))}
+        missing = [n for n in texts if n not in found and (_is_said(n) or n % 2)]
         if not missing:
             return apply, frame
         what = {_MESSAGE: "the text", _SYSTEM: "the system text"}.get(missing[0], "documents")
+        what = "a turn of the conversation" if missing[0] >= _TURNS else what
         failure = failure or ModelError(f"the chat template leaves {what} out", TEMPLATE_HINT)
     assert failure is not None
     raise failure
+
+
+def _alternating(turns: Turns) -> Turns:
+    """The turns with adjacent ones of a role as one."""
+    by_role = groupby(turns, key=itemgetter(0))
+    return tuple((role, tuple(n for _, own in group for n in own)) for role, group in by_role)
 
 
 def _placeholders(texts: Texts) -> dict[int, str]:
@@ -196,16 +222,19 @@ def _placeholders(texts: Texts) -> dict[int, str]:
 def _as_written(apply: Apply, frame: Frame, texts: Texts, chat: str) -> Texts:
     """The texts as they stand in the chat, which the template may have changed.
 
-    The message, then the system text, takes its placeholder's place. Its copies have one length, if
-    the template adds no more. Documents are as they are given, or as in JSON. Raises ModelError for
-    another chat than the frame with these texts.
+    All texts that are said are trimmed; or each in turn takes its placeholder's place. Its copies
+    have one length, if the template adds no more. An answer may lack its start, as a thought does.
+    Documents are as they are given, or as in JSON. Raises ModelError for another chat than the
+    frame with these texts.
     """
-    if _filled(frame, texts)[0] == chat:
-        return texts
+    trimmed = {n: text.strip() if _is_said(n) else text for n, text in texts.items()}
+    for written in (texts, trimmed):
+        if _filled(frame, written)[0] == chat:
+            return written
     failure = ModelError("the chat template depends on the text that it is given", TEMPLATE_HINT)
     given = _placeholders(texts)
     shown = dict(given)
-    for number in (n for n in (_MESSAGE, _SYSTEM) if n in texts):
+    for number in filter(_is_said, texts):
         before, spans = _filled(frame, shown)
         places = [span for (_, n), span in zip(frame, spans, strict=True) if n == number]
         given[number], own = texts[number], texts[number].strip()
@@ -213,11 +242,13 @@ def _as_written(apply: Apply, frame: Frame, texts: Texts, chat: str) -> Texts:
         start, end = places[0]
         end = max(start, end + (len(whole) - len(before)) // len(places))
         shown[number] = whole[start:end]
+        if number >= _TURNS and own.endswith(shown[number].strip()):
+            continue
         head, found, tail = shown[number].partition(own) if own else ("", True, shown[number])
         if found and (head + tail).replace("\\", "").strip():  # more than space and JSON's escapes
             raise failure
     for write in (str, lambda text: json.dumps(text, ensure_ascii=False)[1:-1]):
-        shown |= {n: write(text) for n, text in texts.items() if n >= _DOCUMENTS}
+        shown |= {n: write(text) for n, text in texts.items() if not _is_said(n)}
         if _filled(frame, shown)[0] == chat:
             return shown
     raise failure
@@ -242,23 +273,26 @@ def _names(backend: Any) -> list[str]:
     return sorted(templates) if isinstance(templates, dict) else []
 
 
-def _apply(backend: Any, chat: Chat, form: Form, texts: Texts) -> str:
-    """The rendered chat of one user's turn. Raises ModelError with the template's message."""
-    turns = [{"role": r, "content": form(texts[n])} for n, r in _ROLES.items() if n in texts]
+def _apply(backend: Any, chat: Chat, turns: Turns, form: Form, texts: Texts) -> str:
+    """The rendered chat. Raises ModelError with the template's message."""
+    messages = [
+        {"role": role, "content": form("\n\n".join(texts[n] for n in numbers))}
+        for role, numbers in turns
+    ]
     options = arguments_of(chat.arguments)
     if chat.template:
         options["chat_template"] = chat.template
-    if max(texts) >= _DOCUMENTS:
+    if names := [n for n in texts if not _is_said(n) and n % 2 == 0]:
         numbered = "doc_id" in backend.get_chat_template(chat.template or None)  # Granite's
         options["documents"] = [
             ({"doc_id": i} if numbered else {}) | {"title": texts[n], "text": texts[n + 1]}
-            for i, n in enumerate(range(_DOCUMENTS, max(texts), 2), 1)
+            for i, n in enumerate(names, 1)
         ]
     size = sum(map(len, texts.values()))
     try:
         text: str = bounded(
             lambda: backend.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=True, **options
+                messages, tokenize=False, add_generation_prompt=True, **options
             ),
             seconds=_SECONDS,
             megabytes=_MEGABYTES + 4 * _COPIES * size // 1_000_000,

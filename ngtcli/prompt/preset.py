@@ -15,7 +15,8 @@ _REFINED = ("{documents}", "{summary}")
 PROVENANCE = "provenance"  # key of a mapping that says where a preset's settings come from
 _OTHER_PRESET = "Or use another preset with -p NAME."
 _MOST = 1e300  # larger numbers, infinities and NaN are kept as text; guessed
-TASKS = ("summarize", "ask")
+TASKS = ("summarize", "ask")  # of a line of a batch
+_OVERFLOW = {"summarize": "split", "ask": "retrieve", "chat": "retrieve", "generate": "error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +131,34 @@ def can_ask(preset: Preset) -> bool:
     return "{question}" in preset.template
 
 
+def without_documents(preset: Preset) -> Preset:
+    """The preset for a message that has none.
+
+    >>> without_documents(Preset("ask", Path(), "{documents}\\n\\nQuestion: {question}")).template
+    'Question: {question}'
+    """
+    return replace(preset, template=preset.template.replace("{documents}", "").strip())
+
+
 def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
     """The settings with `overflow` as this task has it.
 
     Raises UsageError where the task cannot have it, or the preset has no place for a question.
     """
-    if task == "ask" and not can_ask(preset):
+    if task == "complete":
+        return replace(settings, overflow="error")
+    asks = task != "summarize"
+    if asks and not can_ask(preset):
         what = f"preset {preset.name} has no place for a question"
         raise UsageError(what, "Put {question} in its template.")
-    if task == "ask" and settings.overflow in IN_PARTS:
+    if asks and settings.overflow in IN_PARTS:
         raise UsageError(
             f"--overflow {settings.overflow} makes summaries of parts, and a question is asked",
             "Use --overflow retrieve, which reads the passages that fit the question best.",
         )
+    if task == "chat" and settings.overflow == "truncate":
+        what = "--overflow truncate would leave no room for what is said"
+        raise UsageError(what, "Use --overflow retrieve, which reads passages.")
     if task == "summarize" and settings.overflow == "retrieve":
         what = "--overflow retrieve chooses passages by a question, and a summary has none"
         raise UsageError(what, "Use --overflow truncate to cut the documents.")
@@ -150,5 +166,5 @@ def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
         what = f"preset {preset.name} has no wording for --overflow refine"
         raise UsageError(what, "Put `refine:` in it, a template with {documents} and {summary}.")
     if settings.overflow == "auto":
-        return replace(settings, overflow="retrieve" if task == "ask" else "split")
+        return replace(settings, overflow=_OVERFLOW[task])
     return settings

@@ -1,16 +1,20 @@
-"""Prompts of the passages that match the question best, where not all documents fit."""
+"""Prompts of the passages that match the question best, where not all documents fit.
+
+In a conversation the oldest turns are left out where not all of them fit.
+"""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ngtcli.config import Settings
 from ngtcli.documents.passages import place
 from ngtcli.errors import ContextOverflowError, UsageError, counted
-from ngtcli.prompt.build import Chosen, Prompt, Selection, Task
+from ngtcli.prompt.build import Chosen, Prompt, Selection, Task, code, named
 from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
-from ngtcli.prompt.splitting import BETWEEN, fits, joined, named
+from ngtcli.prompt.splitting import BETWEEN, fits, joined
+from ngtcli.prompt.turns import Exchange, Turn, earlier_questions, first_kept
 from ngtcli.retrieve.ranking import Excerpt, Ranked, Scores, rank
 
 if TYPE_CHECKING:
@@ -28,19 +32,64 @@ def prompt_for(
     Raises ContextOverflowError and ModelError as `fit_prompt`; UsageError for passages without a
     question.
     """
-    if settings.overflow == "retrieve":
+    task = replace(task, turns=[turn for turn in task.turns if turn.text.strip()])
+    overflow = settings.overflow if task.documents else "error"
+    if overflow == "retrieve":
         prompt = _retrieve(task, settings, warn)
     else:
-        prompt = fit_prompt(task, settings.overflow)
+        alone = replace(task, turns=())
+        fitting = fits(alone) if task.turns else None
+        prompt = _with_turns(task, fitting) if fitting else fit_prompt(alone, overflow)
     for words in cut_words(prompt.cuts):
         warn(words)
-    if (chosen := prompt.selection) is not None:
+    if prompt.left_out:
+        those = counted(prompt.left_out, "question")
+        warn(f"the context is full: the first {those} and what was answered are left out")
+    if (chosen := prompt.selection) is not None and (chosen.read or not chosen.earlier):
         why = "longer than --whole-tokens" if chosen.fits else "not everything fits"
+        more = " more" * bool(chosen.earlier)
         warn(
-            f"{why}: read {chosen.read} of {counted(chosen.of_passages, 'passage')},"
+            f"{why}: read {chosen.read}{more} of {counted(chosen.of_passages, 'passage')},"
             f" from {chosen.documents} of {counted(chosen.of_documents, 'document')}"
         )
     return prompt
+
+
+def _with_turns(task: Task, alone: Prompt) -> Prompt:
+    """The prompt of all documents and the turns that fit; `alone` is the one without turns."""
+    question = _tokens(task, task.question)
+    room = task.room - len(alone.ids) + question
+    if task.turns and (whole := fits(task)) is not None:
+        return whole
+    for left_out, turns in _fewer(task, question, room):
+        if turns and (whole := fits(replace(task, turns=turns))) is not None:
+            return replace(whole, left_out=left_out)
+    return replace(alone, left_out=sum(turn.role == "user" for turn in task.turns))
+
+
+def _fewer(
+    task: Task, question: int, room: int, passages: int = 0
+) -> Iterator[tuple[int, Sequence[Turn]]]:
+    """The turns without the oldest that do not fit in `room` with `passages` tokens of passages;
+    then without one question more each time, down to none.
+
+    Each has how many questions are left out before it.
+    """
+    found: list[Exchange] = []
+    for turn in task.turns:
+        own = _tokens(task, turn.text)
+        if turn.role == "user" or not found:
+            read = (_tokens(task, d.text) for d in task.passages_of(turn))
+            found.append(Exchange(1, own + passages, own + sum(read)))
+        else:
+            last = found.pop()
+            found.append(replace(last, turns=last.turns + 1, tokens=last.tokens + own))
+    for first in range(first_kept(found, question + passages, room), len(found) + 1):
+        yield first, task.turns[sum(one.turns for one in found[:first]) :]
+
+
+def _tokens(task: Task, text: str) -> int:
+    return len(task.tokenizer.encode(text)) + BETWEEN
 
 
 def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
@@ -48,11 +97,13 @@ def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
     if not task.question.strip():
         what = "passages are chosen by a question, and there is none"
         raise UsageError(what, "Use --overflow truncate to cut the documents.")
-    whole = fits(task)
-    frame = frame_tokens(replace(task, documents=()))
+    alone = replace(task, turns=())
+    whole, frame = fits(alone), frame_tokens(replace(alone, documents=()))
     if whole is not None and len(whole.ids) - frame <= (s.whole_tokens or task.room):
-        return whole
-    room = task.room - frame
+        return _with_turns(task, whole)
+    room, left_out = task.room - frame, 0
+    if task.turns:
+        task, room, left_out = _beside_turns(task, s, room)
     clock = time.perf_counter()
     ranking = _ranked(task, s, room, warn)
     seconds = time.perf_counter() - clock
@@ -67,16 +118,35 @@ def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
     index = ranking.index
     selection = Selection(
         passages, excerpts, len(index), len(task.documents), index.status, seconds,
-        ranking.dense, ranking.embedded, whole is not None,
+        ranking.dense, ranking.embedded, whole is not None, len(task.earlier),
     )  # fmt: skip
-    return replace(prompt, selection=selection, given=tuple(task.documents))
+    given = tuple(task.documents)
+    return replace(prompt, selection=selection, given=given, left_out=left_out)
+
+
+def _beside_turns(task: Task, s: Settings, room: int) -> tuple[Task, int, int]:
+    """The task with the turns that leave room for passages, that room, and how many questions go.
+
+    `room` is that without turns. Passages may need half of it.
+    """
+    question, task = _tokens(task, task.question), replace(task, in_turns=True)
+    all_of_it = room + question
+    wanted = s.passages * (s.passage_tokens + BETWEEN) if s.passages else all_of_it
+    passages = min(wanted, all_of_it // 2)
+    for left_out, turns in _fewer(task, question, all_of_it, passages):
+        own = replace(task, turns=turns)
+        left = task.room - len(code(own.message(()), task.tokenizer)[1])
+        if left >= passages or not turns:
+            return own, left, left_out
+    raise AssertionError
 
 
 def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> "Ranking":
     """The passages, the best first; in their own order where none has a word of the question."""
     most = (s.passages or room) + _PASSED_OVER
-    ranking = rank(task.documents, s, task.question, most, task.status, warn)
-    if ranking.found:
+    earlier = earlier_questions(task.turns)
+    ranking = rank(task.documents, s, task.question, most, task.status, warn, earlier)
+    if ranking.found or task.earlier:
         return ranking
     warn("no passage has a word of the question; the first ones are read")
     first = [Ranked(i, Scores(0.0, 0.0)) for i in range(len(ranking.index))]
@@ -86,31 +156,49 @@ def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> 
 def _built(
     task: Task, ranking: "Ranking", room: int, most: int
 ) -> tuple[Prompt, tuple[Excerpt, ...], tuple[Chosen, ...]] | None:
-    """The prompt of at most `most` passages, and where they stand; None where none fits."""
+    """The prompt of at most `most` passages, and where they stand; None where none fits.
+
+    Those of earlier turns are there already.
+    """
     index, ranked = ranking.index, ranking.found
-    chosen = _fitting(task, index, ranked, room, most)
-    while chosen:
+    earlier = [excerpt for turn in task.turns for excerpt in turn.passages]
+    chosen = _fitting(task, index, ranked, room, most, earlier)
+    while chosen or earlier:
         order = sorted((at for at, _ in chosen), key=lambda at: ranked[at].passage)
         excerpts = joined(task.documents, [index.place(ranked[at].passage) for at in order])
         prompt = task.build([named(task.documents, excerpt) for excerpt in excerpts])
         if (over := len(prompt.ids) - task.room) <= 0:
             passages = tuple(_chosen(task, index, at + 1, ranked[at]) for at in order)
-            return prompt, tuple(excerpts), passages
+            return prompt, (*earlier, *excerpts), passages
+        if not chosen:
+            break
         while chosen and over > 0:  # the counts were too low: leave the last ones out
             over -= chosen.pop()[1]
     return None
 
 
 def _fitting(
-    task: Task, index: "Index", ranked: Sequence[Ranked], room: int, most: int
+    task: Task,
+    index: "Index",
+    ranked: Sequence[Ranked],
+    room: int,
+    most: int,
+    earlier: Sequence[Excerpt] = (),
 ) -> list[tuple[int, int]]:
-    """The first of `ranked` that fit: place there, and tokens; longer ones are passed over."""
+    """The first of `ranked` that fit: place there, and tokens; longer ones are passed over.
+
+    One that stands in `earlier` passages counts, and is not read again.
+    """
     chosen: list[tuple[int, int]] = []
-    passed_over = 0
+    passed_over = read = 0
     for at_rank, one in enumerate(ranked):
-        if len(chosen) == most or passed_over == _PASSED_OVER:
+        if len(chosen) + read == most or passed_over == _PASSED_OVER:
             break
-        document = named(task.documents, index.place(one.passage))
+        at = index.place(one.passage)
+        if any(e.document == at.document and e.start <= at.start < e.end for e in earlier):
+            read += 1
+            continue
+        document = named(task.documents, at)
         text = f"{document.name}\n{document.text}"
         tokens = len(task.tokenizer.encode(text)) + BETWEEN
         if tokens > room:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages, place
-from ngtcli.prompt.build import Prompt, Task
+from ngtcli.prompt.build import Prompt, Task, named
 from ngtcli.prompt.fitting import frame_tokens, no_room, whole_prompt
 from ngtcli.retrieve.ranking import Excerpt
 
@@ -164,12 +164,3 @@ def joined(documents: Sequence[Document], found: Sequence[Excerpt]) -> list[Exce
         else:
             kept.append(at)
     return kept
-
-
-def named(documents: Sequence[Document], excerpt: Excerpt) -> Document:
-    """The excerpt as a document of a prompt, named after its page or heading."""
-    document = documents[excerpt.document]
-    section = place(document, excerpt.start)
-    where = f"page {section.page}" if section.page else section.heading
-    name = f"{document.name}, {where}" if where else document.name
-    return Document(name, document.text[excerpt.start : excerpt.end])

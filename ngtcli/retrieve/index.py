@@ -33,6 +33,10 @@ from ngtcli.system.storage import DamagedFileError, key_of
 Ints = npt.NDArray[np.int32]
 
 K1, B = 1.5, 0.75  # of BM25; the defaults of bm25s, within the usual ranges
+# Weight of the words of an earlier question; swept from 0.1 to 1. On 1,000 runs of questions about
+# one of 1,581 paragraphs (newwiki-qa), after two other questions the first passage found is the
+# right one for 89% instead of 77%, and where the subject changes for 71% instead of 73%.
+EARLIER = 0.2
 FOLDER = "passages"
 _EVERY = 200  # documents cut between two status lines; guess
 
@@ -140,9 +144,18 @@ class Index:
         found: npt.NDArray[np.float32] = bm25.get_scores_from_ids(known)
         return found
 
-    def ranked(self, question: str, most: int | None = None) -> list[tuple[int, float]]:
-        """The `most` best passages with scores above 0, the best first; ties in order."""
+    def scores_in_turn(self, question: str, earlier: Sequence[str]) -> npt.NDArray[np.float32]:
+        """As `scores`, where words of the `earlier` questions of a conversation count a little."""
         scores = self.scores(question)
+        for text in earlier:
+            scores = scores + np.float32(EARLIER) * self.scores(text)
+        return scores
+
+    def ranked(
+        self, question: str, most: int | None = None, earlier: Sequence[str] = ()
+    ) -> list[tuple[int, float]]:
+        """The `most` best passages with scores above 0, the best first; ties in order."""
+        scores = self.scores_in_turn(question, earlier)
         found = np.flatnonzero(scores > 0)
         if most is not None and most < len(found):
             found = found[scores[found] >= np.partition(scores[found], -most)[-most]]

@@ -16,6 +16,9 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from ngtcli.retrieve.index import Index
 
 CANDIDATES = 100  # the best of each ranker that are put together, and reranked
@@ -76,11 +79,13 @@ def rank(
     most: int,
     status: Status = lambda _: None,
     warn: Status = lambda _: None,
+    earlier: Sequence[str] = (),
 ) -> Ranking:
     """The `most` passages that fit a question best, or fewer. Raises ModelError, NgtError.
 
-    How they are cut and ranked is in `settings`. `status` gets lines on what is done, `warn` those
-    of `index_of` and `vectors_of`.
+    How they are cut and ranked is in `settings`. The `earlier` questions of a conversation help:
+    their words count less by BM25, and other rankers read them before the question. `status` gets
+    lines on what is done, `warn` those of `index_of` and `vectors_of`.
     """
     from ngtcli.retrieve.index import index_of
 
@@ -88,20 +93,28 @@ def rank(
     index = index_of(documents, cutting, status, warn)
     if settings.embedder or settings.reranker:
         most = max(most, CANDIDATES)
-    by_words = index.ranked(question, most)
+    by_words = index.ranked(question, most, earlier)
     ranking = Ranking(index, [Ranked(at, Scores(score, score)) for at, score in by_words])
+    whole = "\n".join([*earlier, question])
     if settings.embedder and len(index):
-        ranking = _with_vectors(ranking, question, most, settings, status, warn)
+        scores = index.scores_in_turn(question, earlier)
+        ranking = _with_vectors(ranking, scores, whole, most, settings, status, warn)
     if settings.reranker and ranking.found:
         status(f"Loading {settings.reranker} …")
-        ranking = replace(ranking, found=_reranked(ranking, question, settings, status))
+        ranking = replace(ranking, found=_reranked(ranking, whole, settings, status))
     return ranking
 
 
 def _with_vectors(
-    by_words: Ranking, question: str, most: int, settings: Settings, status: Status, warn: Status
+    by_words: Ranking,
+    scores: "npt.NDArray[np.float32]",
+    question: str,
+    most: int,
+    settings: Settings,
+    status: Status,
+    warn: Status,
 ) -> Ranking:
-    """The ranks by BM25 and by vectors, put together."""
+    """The ranks by BM25, with the `scores` of all passages, and by vectors, put together."""
     import numpy as np
 
     from ngtcli.retrieve.encoders import check_installed, load_embedder
@@ -117,7 +130,6 @@ def _with_vectors(
         [one.passage for one in by_words.found], [p for p, _ in nearest.search(asked, most)]
     )
     order = sorted(together, key=lambda passage: (-together[passage], passage))[:most]
-    scores = by_words.index.scores(question)
     cosines = nearest.cosines(asked, np.array(order, np.int64))
     found = [
         Ranked(p, Scores(together[p], float(scores[p]), float(cosine), together[p]))

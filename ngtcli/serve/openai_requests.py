@@ -6,7 +6,7 @@ over where it would not. Requests name no files and no settings but those of a l
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -49,6 +49,7 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
     "verbosity": ("medium",),
 }
 _TEXT_PARTS = ("text", "input_text", "output_text")
+_PREDICTED = ("auto", "trie", "llma")  # methods that draft from a text beside the prompt
 
 
 class RequestError(UsageError):
@@ -84,6 +85,13 @@ class Said(Struct):
     tool_calls: list[Any] | None = None
 
 
+class Prediction(Struct, forbid_unknown_fields=True):
+    """A text like which the answer may be."""
+
+    content: str | list[dict[str, Any]]
+    type: Literal["content"] = "content"
+
+
 class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
     model: str
     stream: bool = False
@@ -91,6 +99,7 @@ class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
     documents: list[str | GivenDocument] | UnsetType = UNSET
     settings: dict[str, Any] = {}
     stop: str | list[str] = []
+    prediction: Prediction | UnsetType = UNSET
     temperature: float | UnsetType = UNSET
     top_p: float | UnsetType = UNSET
     top_k: int | UnsetType = UNSET
@@ -232,7 +241,13 @@ class Service:
         except UsageError as error:
             raise RequestError(str(error), error.hint, "settings") from None
         return Question(
-            task=task, settings=settings, preset=preset, loaded=loaded, question=text, turns=turns
+            task=task,
+            settings=settings,
+            preset=preset,
+            loaded=loaded,
+            question=text,
+            turns=turns,
+            prediction=_prediction(request, settings.method),
         )
 
     def _documents(self, request: _Request) -> Loaded:
@@ -290,7 +305,7 @@ def _conversation(said: Sequence[Said]) -> tuple[str, tuple[Turn, ...], str]:
         if message.type != "message" or message.tool_calls:
             what = f"{where} is a {message.type if message.type != 'message' else 'tool call'}"
             raise RequestError(what, "This server has no tools.", where, "unsupported_value")
-        text = _text_of(message, where)
+        text = _text_of(message.content, where)
         if message.role in ("system", "developer"):
             if turns:
                 hint = "Put it before the others."
@@ -306,12 +321,22 @@ def _conversation(said: Sequence[Said]) -> tuple[str, tuple[Turn, ...], str]:
     return "\n\n".join(filter(None, system)), tuple(turns[:-1]), turns[-1].text
 
 
-def _text_of(message: Said, where: str) -> str:
+def _prediction(request: _Request, method: str) -> str:
+    """The text like which the answer may be, if any. Raises RequestError."""
+    if request.prediction is UNSET:
+        return ""
+    if method.partition(":")[0] not in _PREDICTED:
+        what = f"prediction does nothing with --method {method}"
+        raise RequestError(what, "Leave it out.", "prediction", "unsupported_parameter")
+    return _text_of(request.prediction.content, "prediction")
+
+
+def _text_of(content: str | list[dict[str, Any]] | None, where: str) -> str:
     """The text of a message. Raises RequestError for other content."""
-    if message.content is None or isinstance(message.content, str):
-        return message.content or ""
+    if content is None or isinstance(content, str):
+        return content or ""
     texts = []
-    for part in message.content:
+    for part in content:
         kind, text = part.get("type"), part.get("text")
         if kind not in _TEXT_PARTS or not isinstance(text, str):
             what = f"{where}: a part is {shown(kind)}, and the model reads text alone"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ngtcli.config import IN_PARTS
 from ngtcli.draft.drafter import PassRows
 from ngtcli.errors import StoppedError
-from ngtcli.prompt.build import Prompt, look_alikes
+from ngtcli.prompt.build import Prompt, check_known, look_alikes
 from ngtcli.session.events import USUAL, Ended, Event, Message, Prompted, Started, Stepped, Wants
 from ngtcli.session.parts import Splitting
 from ngtcli.session.question import Question
@@ -28,7 +28,8 @@ def answering(
     What is said meanwhile the session tells those that it was made for; `begin_part` is told which
     part of a long text that is of. A KeyboardInterrupt, raised here or thrown in, ends the answer:
     `Ended` has as much as there is then. Before it has begun that raises StoppedError. What is kept
-    of parts stays until the caller asks for more than `Ended`.
+    of parts stays until the caller asks for more than `Ended`; then documents that were read are
+    kept.
     """
     parts = None
     try:
@@ -43,13 +44,21 @@ def answering(
     ended, run = answer.ended(parts.reports if parts else ()), answer.run
     background = answer.background_words() if wants.remarks else ""
     yield reported(session, question, ended, wants, run.rows, background)
+    if not answer.interrupted:
+        session.store_documents()
     if parts and not answer.interrupted:
         parts.forget()
 
 
 def prompt_of(session: Session, question: Question) -> Prompt:
     """The prompt of a question, which fits. Raises NgtError."""
-    return session.prompt(question.preset, question.documents, question.question)
+    q = question
+    prompt = session.prompt(q.wording, q.documents, q.question, q.turns, q.raw)
+    if not question.prediction:
+        return prompt
+    predicted = session.model.tokenizer.encode(question.prediction)
+    check_known(predicted, session.model.vocabulary)
+    return prompt.predicting(predicted)
 
 
 def prompted(session: Session, question: Question, prompt: Prompt, wants: Wants) -> Iterator[Event]:

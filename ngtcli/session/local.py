@@ -1,5 +1,6 @@
 """One model, one set of settings, and the answers they give: connects the rooms below."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
@@ -13,9 +14,11 @@ from ngtcli.decode.batch import Batch
 from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.prefixes import WORTH_S
 from ngtcli.decode.scores import rounds
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, Drafter, draft_settings
@@ -47,6 +50,7 @@ _MAY_DIFFER = (
     "in half precision and int8 an answer given with others may differ from its own run where"
     " scores nearly tie; --batch-size 1 gives that one"
 )
+_ONE_OF_MANY = AnswerOptions(many=True)
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read
 
 
@@ -165,6 +169,18 @@ class LocalSession(Session):
         own = replace(parsed.settings, costs=self.memory.costs, pool=pool(), background=background)
         return replace(parsed, settings=own)
 
+    def keeping(self, many: bool = False) -> Keeping:
+        """What is kept of a prompt; of one of `many` on disk only where the setting is on."""
+        wanted, most = self.settings.keep_documents, self.settings.cache_mb * 1_000_000
+        least_s = 0.0 if wanted == "on" else math.inf if many else WORTH_S
+        disk = (True, least_s, most) if wanted != "off" else ()
+        return Keeping(self.owner, *disk)
+
+    def store_documents(self) -> int:
+        """As `Session.store_documents`."""
+        prefixes, cache = self.model.prefixes, self.model.cache
+        return 0 if prefixes is None else prefixes.store(cache)
+
     def save(self, drafter: Drafter) -> None:
         """After an answer: store what `auto` learned from it."""
         drafter.finish()
@@ -184,7 +200,9 @@ class LocalSession(Session):
         context, trie, limits = self.start(prompt, options, exact=self.settings.exact)
         drafter = options.drafter or self.drafter(options.method)
         total, own = len(prompt.ids), (self.model, drafter, context, self.settings, limits)
-        run = Run(*own, options.split_times, lambda read: self.reading(read, total))
+        keeping = self.keeping(options.many)
+        split, told = options.split_times, lambda read: self.reading(read, total)
+        run = Run(*own, split, told, keeping=keeping)
         words = self.memory.backgrounds.words
         return Answer(run, prompt, trie, lambda: self.save(drafter), words)
 
@@ -247,6 +265,8 @@ class LocalSession(Session):
         limits = replace(self.limits, num_draft=num_draft)
         if options.to_the_end:
             limits = replace(limits, max_repeats=0, thinking=None)
+        if prompt.raw:
+            limits = replace(limits, thinking=None)
         tokens = min(len(prompt.ids) + limits.most, self.model.context)
         rows = self._exact_rows.choose(exact, num_draft, tokens)
         whole = prompt.selection is None  # passages are others for each question
@@ -283,7 +303,7 @@ def _alone(
     if isinstance(prompt, NgtError):
         return FinishedAnswer(key, error=prompt)
     try:
-        answer = session_of(key).answer(prompt).finish()
+        answer = session_of(key).answer(prompt, _ONE_OF_MANY).finish()
         return FinishedAnswer.of(key, prompt, answer.ended())
     except NgtError as error:
         return FinishedAnswer(key, prompt, error=error)
@@ -301,7 +321,7 @@ def _begun(
         text = Continuation(session.model, context, session.settings, limits)
     except NgtError as error:
         return FinishedAnswer(key, prompt, error=error)
-    return Member((key, prompt, trie), text, context)
+    return Member((key, prompt, trie), text, context, session.keeping(many=True))
 
 
 def _finished(session_of: Callable[[int], LocalSession], member: Member) -> FinishedAnswer:

@@ -96,7 +96,7 @@ class Splitting:
         if (whole := fits(task)) is not None:
             return whole
         process.unwind_on_interrupt()  # what is finished is said
-        self._options = AnswerOptions(trie=self._session.documents_trie(self._documents))
+        self._options = AnswerOptions(trie=self._session.documents_trie(self._documents), many=True)
         is_refined = self._session.settings.overflow == "refine"
         try:
             prompt = self._refined(task) if is_refined else self._of_summaries(task)
@@ -140,7 +140,7 @@ class Splitting:
             task = replace(task, documents=documents)
             if (prompt := fits(task)) is not None:
                 trie = self._session.documents_trie(documents, keep=False)
-                self._options = AnswerOptions(trie=trie)
+                self._options = AnswerOptions(trie=trie, many=True)
                 return prompt
             what, level, before = "their summaries do not fit either", level + 1, len(parts)
 

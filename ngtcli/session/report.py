@@ -36,6 +36,13 @@ def facts(settings: Settings, model: Model, answer: Ended) -> Iterator[str]:
     else:
         yield f"nothing drafted: {_why_no_drafts(settings, model, answer)}"
     yield f"prefill {s.prefill_s:.2f} s"
+    if s.cached_tokens:
+        of = {0: "memory", s.cached_tokens: "disk"}
+        place = of.get(s.cached_from_disk, "memory and disk")
+        yield (
+            f"{s.cached_tokens:,} of {s.prompt_tokens:,} tokens read before, from {place} in"
+            f" {s.cached_s:.2f} s instead of {s.cached_read_s:.2f} s"
+        )
     yield f"decoding {s.decode_s:.2f} s"
     if answer.finish_reason == "length":
         yield "stopped at max-tokens"
@@ -90,6 +97,8 @@ def remarks(
     if model.unused:
         unused = ", ".join(f"{name}={_short(value)}" for name, value in model.unused.items())
         yield f"Left unused of the model's generation settings: {unused}."
+    if model.keeps_reason and settings.keep_documents != "off":
+        yield f"What it reads is not kept for later questions: {model.keeps_reason}."
     if model.passes.reason and not model.tree_reason:
         yield f"The model's passes are not captured: {model.passes.reason}."
 

@@ -6,7 +6,7 @@ runs them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, Self
 
 from ngtcli.config import Settings
@@ -22,6 +22,7 @@ from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import PartReport
 from ngtcli.prompt.thinking import thinking_of
+from ngtcli.prompt.turns import Turn
 from ngtcli.session.events import Ended
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.ngram import NGramTrie
@@ -43,7 +44,7 @@ class AnswerOptions:
     is waited for between the parts of a step. `trie` takes the place of the one of the prompt's
     documents, which is then neither read nor written. `drafter` is one made for this method.
     `to_the_end`: the answer goes on where it repeats itself, and thoughts are part of it, as that
-    of other programs.
+    of other programs. `many`: it is one of many prompts.
     """
 
     method: str | None = None
@@ -52,6 +53,7 @@ class AnswerOptions:
     trie: DocumentsTrie | None = None
     drafter: Drafter | None = None
     to_the_end: bool = False
+    many: bool = False
 
 
 class Passes(Protocol):
@@ -66,8 +68,9 @@ class Model(Protocol):
     """What is known of a model. `context` is in tokens.
 
     `context_reason` says why it is less than the model's own, `plain_reason` why nothing is
-    drafted, `tree_reason` why no draft has branches, `unused` has what the checkpoint suggests and
-    is not followed, `dtype_reason` why a trial has chosen the dtype, "" where none has.
+    drafted, `tree_reason` why no draft has branches, `keeps_reason` why nothing that it reads is
+    kept, `unused` has what the checkpoint suggests and is not followed, `dtype_reason` why a trial
+    has chosen the dtype, "" where none has.
     """
 
     @property
@@ -84,6 +87,8 @@ class Model(Protocol):
     def plain_reason(self) -> str: ...
     @property
     def tree_reason(self) -> str: ...
+    @property
+    def keeps_reason(self) -> str: ...
     @property
     def unused(self) -> dict[str, Any]: ...
     @property
@@ -196,10 +201,12 @@ class Session(ABC):
     """Makes prompts that fit its `model`, which a subclass loads, and answers them.
 
     `status` is told what is being done, `warn` what the user should know and may change. The
-    `settings` are fixed; see `with_settings`.
+    `settings` are fixed; see `with_settings`. What is read of a prompt is kept for its `owner`
+    alone, "" for the user.
     """
 
     model: Model
+    owner = ""
 
     def __init__(self, settings: Settings, status: Notify, warn: Notify) -> None:
         self.settings, self.status, self.warn = settings, status, warn
@@ -210,10 +217,21 @@ class Session(ABC):
             if getattr(settings, name) != getattr(self.settings, name):
                 raise ValueError(f"a session cannot change its {name}")
 
-    def prompt(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Prompt:
-        """The prompt, fitted to the model. Raises ContextOverflowError and ModelError."""
+    def prompt(
+        self,
+        preset: Preset,
+        documents: Sequence[Document],
+        question: str = "",
+        turns: Sequence[Turn] = (),
+        raw: bool = False,
+    ) -> Prompt:
+        """The prompt, fitted to the model; `turns` and `raw` are as for Task.
+
+        Raises ContextOverflowError and ModelError.
+        """
+        task = replace(self._task(preset, documents, question), turns=turns, raw=raw)
         try:
-            prompt = prompt_for(self._task(preset, documents, question), self.settings, self.warn)
+            prompt = prompt_for(task, self.settings, self.warn)
         except ContextOverflowError as error:
             hint = f"{error.hint} {self.model.context_reason}".strip()
             raise ContextOverflowError(str(error), hint) from None
@@ -251,6 +269,10 @@ class Session(ABC):
     def documents_trie(self, documents: Sequence[Document], keep: bool = True) -> DocumentsTrie:
         """The trie of these documents, if the method drafts from one; with `keep` it is cached."""
         return NO_TRIE
+
+    def store_documents(self) -> int:
+        """After an answer: write what was read for it to disk, if that is wanted; the bytes."""
+        return 0
 
     @abstractmethod
     def answer(self, prompt: Prompt, options: AnswerOptions = AS_SET) -> Answer:

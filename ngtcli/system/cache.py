@@ -82,6 +82,7 @@ STORES = (
     Store("costs", "times of models' passes", "auto", "costs", bounded=False),
     Store("packed", "if packed weights are faster", "loading a model", "packed", bounded=False),
     Store("quantized", "models' quantised weights", "--quantize int8", "quantized", apart=True),
+    Store("prefixes", "what models read of prompts", "answering", "prefixes", apart=True),
     Store(
         "stand-ins", "what GGUF files and adapters load with", "the first use of one", "stand-ins"
     ),

@@ -1,4 +1,4 @@
-"""What a run computes with: the number of threads, and the device."""
+"""What a run computes with: the number of threads, the device, and its memory."""
 
 import os
 from contextlib import suppress
@@ -102,3 +102,17 @@ def pick_device(wanted: str) -> str:
     if not here[wanted]:
         raise ModelError(f"no {wanted} device here", "Use --device auto.")
     return wanted
+
+
+def free_memory(device: str) -> int | None:
+    """Bytes that are free on a device; None where that is unknown."""
+    if device == "cuda":
+        import torch  # here: light commands do without
+
+        return int(torch.cuda.mem_get_info()[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None

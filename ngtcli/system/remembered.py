@@ -34,10 +34,11 @@ _CPU_LINES = {
     "vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features",
     "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "cpu", "isa", "uarch",
 }  # fmt: skip
-# Which instructions oneDNN, torch and MKL use, and in what precision oneDNN computes.
+# Which instructions oneDNN, torch and MKL use, and in what precision oneDNN and CUDA compute.
 _SWITCHES = (
     "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_CPU_ISA_HINTS", "DNNL_CPU_ISA_HINTS",
     "ONEDNN_DEFAULT_FPMATH_MODE", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR",
+    "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG",
 )  # fmt: skip
 
 
@@ -62,18 +63,14 @@ class Remembered(Generic[Found]):
         of_more: bool = False,
         most: int = _MOST_BYTES,
     ) -> None:
-        import torch  # here: light commands do without
-
-        on_cuda = device.type == "cuda"
-        self._threads = 1 if on_cuda else torch.get_num_threads()
-        gpu = torch.cuda.get_device_name(device) if on_cuda else ""
+        on, gpu, self._threads = device_and_threads(device)
 
         def path(number: object) -> Path:
-            key = key_of(_FORMAT, device.type, gpu, number, *versions_and_cpu(), *parts)
+            key = key_of(_FORMAT, on, gpu, number, *versions_and_cpu(), *parts)
             return home("cache") / kind / f"{key}.json"
 
         self.path = path(self._threads if threads else "any number")
-        more = [] if on_cuda or not of_more else numbers_of_threads()
+        more = [] if on == "cuda" or not of_more else numbers_of_threads()
         self._of_more = [path(number) for number in more if number > self._threads]
         self._read: Callable[[Any], Found] = found
         if is_dataclass(found):
@@ -138,6 +135,15 @@ class Remembered(Generic[Found]):
         """Store a result in the place of the last one. Ignores a folder that cannot be written."""
         with suppress(OSError):
             write_json(self.path, {"found": self._write(found), "tries": self._tries})
+
+
+def device_and_threads(device: Any) -> tuple[str, str, int]:
+    """The kind of a torch.device, the GPU's name or "", and how many threads compute for it."""
+    import torch  # here: light commands do without
+
+    if device.type == "cuda":
+        return "cuda", torch.cuda.get_device_name(device), 1
+    return str(device.type), "", torch.get_num_threads()
 
 
 def versions_and_cpu() -> tuple[str, ...]:

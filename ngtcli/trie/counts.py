@@ -211,15 +211,19 @@ def learn_prompt(
 ) -> npt.NDArray[np.int64]:
     """Count the sequences of a prompt, `ids` int32 (tokens,), with documents `references` in it.
 
-    Returns int64 (2 * documents found,): the number of nodes in use at each document's start and
-    end, alternating. Nodes between an even and the next odd entry were first counted in a document.
+    A reference that is not in the prompt is a text of its own, and counted behind it.
+
+    Returns int64 (2 * documents,): the number of nodes in use at each document's start and end,
+    alternating. Nodes between an even and the next odd entry were first counted in a document.
     """
     borders: list[int] = []
+    apart: list[npt.NDArray[Any]] = []
     at = 0
     for reference in references:
         run = np.asarray(reference, dtype=np.int32)
         start = _place_of(run, ids, at)
         if start < 0:
+            apart.append(run)
             continue
         trie.extend(ids[at:start])
         borders.append(trie.used)
@@ -227,6 +231,11 @@ def learn_prompt(
         trie.extend(run)
         borders.append(trie.used)
     trie.extend(ids[at:])
+    for run in apart:
+        trie.end()
+        borders.append(trie.used)
+        trie.extend(run)
+        borders.append(trie.used)
     return np.array(borders, np.int64)
 
 

@@ -1,0 +1,299 @@
+"""Rows of earlier prompts: those that reading again would compute, from memory and from disk."""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import FakeBackend, decode, make_drafter, make_hf
+from test_batch_decoding import own, together
+from tiny_models import pack_layers
+from torch import Tensor
+
+from ngtcli.decode import kv_cache, memory_limits
+from ngtcli.decode import prefixes as module
+from ngtcli.decode.kv_cache import Keeping
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.plain import STEPS, Way
+from ngtcli.decode.probe import target_model
+from ngtcli.draft.drafter import DraftSettings, PassRows
+from ngtcli.system.cache import STORES, bound, held
+from ngtcli.system.storage import home
+from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.weights import int8
+from ngtcli.weights.load_quantized import load_quantized
+from ngtcli.weights.packed import packable
+
+CHUNK = 64  # tokens, fewer than in truth but for one test: it takes long
+CONTEXT = 2048
+IDS = random.Random(0).choices(range(4, 90), k=2 * CHUNK + 40)
+OTHER = [*IDS[: CHUNK + 7], *reversed(IDS[CHUNK + 7 :])]  # the first chunk is the same
+MINE = Keeping()
+DISK = Keeping(reads=True, least_s=0.0, most=10**9)
+Make = Callable[..., TargetModel]
+
+
+@pytest.fixture(autouse=True)
+def chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in (kv_cache, module):
+        monkeypatch.setattr(place, "CHUNK", CHUNK)
+    monkeypatch.setattr(memory_limits, "PREFILL_CHUNK", CHUNK)
+
+
+def as_target(hf: Any) -> TargetModel:
+    model = target_model(hf, Tokenizer(FakeBackend()), "tiny")
+    model.context = CONTEXT  # the tokenizer's is less
+    return model
+
+
+def tiny(family: str = "llama") -> Any:
+    return make_hf(family, max_position_embeddings=CONTEXT)
+
+
+def packed(hf: Any) -> Any:
+    pack_layers(packable(hf))
+    return hf
+
+
+def in_int8(dtype: torch.dtype, folder: Path) -> Any:
+    tiny().save_pretrained(folder)
+    way = next(way for most in (127, 63) if int8._is_right(way := int8.Way(most=most)))
+    return load_quantized(str(folder), dtype, way)[0]
+
+
+KINDS: dict[str, Callable[[Path], Any]] = {
+    "float32": lambda _: tiny(),
+    "bfloat16": lambda _: tiny().to(torch.bfloat16),
+    "packed": lambda _: packed(tiny()),
+    "packed bfloat16": lambda _: packed(tiny().to(torch.bfloat16)),
+    "int8": lambda folder: in_int8(torch.float32, folder),
+    "int8 bfloat16": lambda folder: in_int8(torch.bfloat16, folder),
+    "window": lambda _: tiny("mistral-sliding"),
+    "two kinds of layers": lambda _: tiny("gemma3-sliding"),
+}
+
+
+@cache
+def shared() -> TargetModel:
+    return as_target(tiny())
+
+
+@pytest.fixture
+def model() -> TargetModel:
+    """As if it had just been loaded."""
+    return anew(shared())
+
+
+def anew(model: TargetModel, memory: bool = True) -> TargetModel:
+    model.use(model.way)
+    model.keep_prefixes(memory)
+    return model
+
+
+def read(
+    model: TargetModel, ids: list[int], keeping: Keeping | None = MINE, rows: int | None = None
+) -> list[int]:
+    """Where the chunks begin that are read."""
+    began: list[int] = []
+    model.start(3 * CHUNK, rows and PassRows.fixed(rows), ids, keeping)
+    done = model.length
+    assert model.reused.tokens == done
+    model.prefill(ids[done:], CHUNK, lambda at: began.append(done + at))
+    return began
+
+
+def rows_of(model: TargetModel) -> list[Tensor]:
+    return [tensor.clone() for tensor in model.cache.rows()]
+
+
+@pytest.mark.parametrize("rows", [None, 8])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_were_kept_are_those_of_a_fresh_prefill(
+    kind: str, rows: int | None, tmp_path: Path
+) -> None:
+    model = as_target(KINDS[kind](tmp_path / "model"))
+    assert read(model, OTHER, DISK, rows) == [0, CHUNK, 2 * CHUNK]
+    wanted = rows_of(model)
+
+    def found() -> bool:
+        return all(map(torch.equal, model.cache.rows(), wanted))
+
+    anew(model)
+    assert read(model, IDS, DISK, None if rows else 8) == [0, CHUNK, 2 * CHUNK]
+    assert read(model, OTHER, DISK, rows) == [CHUNK, 2 * CHUNK] and found()  # from the cache
+    assert read(model, IDS[1:], rows=rows)[0] == 0
+    assert read(model, OTHER, rows=rows) == [2 * CHUNK] and found()  # from memory
+    assert model.reused.from_disk == 0 < model.reused.seconds and model.reused.read_s > 0
+    anew(model)
+    assert read(model, OTHER, DISK, rows) == [2 * CHUNK] and found()  # from disk
+    assert model.reused.from_disk == model.reused.tokens == 2 * CHUNK
+
+
+def test_a_chunk_has_the_size_of_the_prefills(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    size, model = kv_cache.CHUNK, anew(shared())
+    ids = random.Random(1).choices(range(4, 90), k=size + 30)
+    assert size == 1024
+    drafter = make_drafter("none", DraftSettings())
+    for cached in (0, size):
+        run = decode(model, drafter, ids, keeping=MINE, max_tokens=1)
+        assert run.statistics.cached_tokens == cached
+
+
+def test_answers_are_the_same_whatever_is_kept(model: TargetModel) -> None:
+    """Drafted, captured or not, one by one and together."""
+    drafter = make_drafter("trie", DraftSettings())
+    prompts = [[*IDS, 5], [*IDS[: CHUNK + 9], 7], [*IDS, 9], [*OTHER, 5]]
+    model.passes.switch_on(model.device, False, print)
+    wanted = [decode(model, drafter, prompt).output for prompt in prompts]
+    runs = [decode(model, drafter, prompt, keeping=MINE) for prompt in prompts]
+    assert [run.output for run in runs] == wanted
+    assert [run.statistics.cached_tokens // CHUNK for run in runs] == [0, 1, 2, 1]
+    members = together(model, prompts, own(), 3, keeping=MINE)
+    assert [member.text.output[:20] for member in members] == [ids[:20] for ids in wanted]
+    assert [m.text.statistics.cached_tokens // CHUNK for m in members] == [2, 1, 2, 2]
+
+
+def test_only_whole_chunks_that_the_prefill_read_are_kept(model: TargetModel) -> None:
+    model.start(3 * CHUNK, ids=IDS, keeping=MINE)
+    model.prefill(IDS, chunk=CHUNK // 2)  # as where memory ends
+    assert read(model, IDS) == [0, CHUNK, 2 * CHUNK]
+    model.truncate(CHUNK + 3)  # the others may be written over
+    assert read(model, IDS) == [CHUNK, 2 * CHUNK]
+    assert read(model, IDS, None)[0] == 0  # as trials of a model read
+    assert read(model, OTHER) == [CHUNK, 2 * CHUNK]
+
+
+def test_no_owner_gets_rows_of_another(model: TargetModel) -> None:
+    """Not even whether a prompt was read shows: from the cache, memory or disk."""
+    for keeping in (MINE, DISK):
+        for owner in ("", "a", "b"):
+            assert read(model, IDS, replace(keeping, owner=owner))[0] == 0
+        for owner in ("b", "a", ""):
+            assert read(model, IDS, replace(keeping, owner=owner)) == [2 * CHUNK]
+        anew(model)
+    assert read(model, IDS, replace(DISK, owner="c"))[0] == 0
+
+
+def test_memory_is_bounded_and_ends_of_prompts_go_first(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read(model, IDS)
+    size = model.cache.bytes_of(CHUNK)
+    monkeypatch.setattr(module, "_SHARE", 1.0)
+    free = [3 * size]
+    monkeypatch.setattr(module, "free_memory", lambda _: free[0] - model.prefixes._bytes)
+    others = [[n, *IDS] for n in (4, 5)]
+    assert [read(model, ids)[0] for ids in others] == [0, 0]  # two of IDS are kept, one of others
+    assert read(model, IDS) == [CHUNK, 2 * CHUNK]
+    assert model.prefixes._bytes <= 3 * size
+    free[0] = 0
+    assert read(model, others[0])[0] == 0 and read(model, IDS)[0] == 0
+    monkeypatch.setattr(module, "free_memory", lambda _: None)
+    assert read(model, others[0])[0] == 0 and read(model, IDS) == [2 * CHUNK]
+
+
+def files() -> list[Path]:
+    return sorted((home("cache") / "prefixes").glob("*.safetensors"))
+
+
+def test_what_is_written_is_the_users_alone_and_bounded(model: TargetModel) -> None:
+    read(model, IDS, DISK)
+    assert not files() and model.prefixes.store(model.cache) > 0
+    assert len(files()) == 2 and {path.stat().st_mode & 0o777 for path in files()} == {0o600}
+    assert model.prefixes.store(model.cache) == 0  # they are there
+    store = next(store for store in STORES if store.name == "prefixes")
+    assert held(home("cache"), store).bytes > 2 * model.cache.bytes_of(CHUNK)
+    bound(files()[0].parent, files()[0].stat().st_size, apart=True)
+    assert len(files()) == 1 and read(anew(model), IDS, DISK) == [CHUNK, 2 * CHUNK]
+
+
+@pytest.mark.parametrize(
+    "keeping",
+    [
+        MINE,
+        replace(DISK, least_s=math.inf),
+        replace(DISK, most=1),
+        Keeping("", False, math.inf, 10**9),
+    ],
+)
+def test_nothing_is_written_where_it_is_not_worth_it(model: TargetModel, keeping: Keeping) -> None:
+    read(model, IDS, keeping)
+    assert model.prefixes.store(model.cache) == 0 and read(model, OTHER, keeping)
+    assert not files()
+
+
+def without_end(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def with_other_rows(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def of_other_ids(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"ids":"', b'"ids":"7'[:7] + b"7", 1))
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, without_end, with_other_rows, of_other_ids])
+def test_a_file_that_is_gone_or_damaged_is_read_again(
+    model: TargetModel, damage: Callable[[Path], object]
+) -> None:
+    read(model, IDS, DISK)
+    model.prefixes.store(model.cache)
+    first = module._FILES.path(model.cache.chain[0].key)
+    second = module._FILES.path(model.cache.chain[1].key)
+    damage(second)
+    assert read(anew(model), IDS, DISK) == [CHUNK, 2 * CHUNK]
+    damage(first)
+    assert read(anew(model), IDS, DISK)[0] == 0
+
+
+def test_a_full_disk_or_a_closed_folder_keeps_nothing(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    read(model, IDS, DISK)
+    monkeypatch.setattr(module, "_write", full)
+    assert model.prefixes.store(model.cache) == 0 and read(model, OTHER, DISK)
+
+
+def test_another_model_finds_nothing(model: TargetModel) -> None:
+    """Of weights, dtype, layers, or number of threads."""
+    read(model, IDS, DISK)
+    model.prefixes.store(model.cache)
+    names = {model.prefixes._model}
+    for change in ("weights", "dtype", "packed", "threads"):
+        other = as_target(tiny().to(torch.bfloat16) if change == "dtype" else tiny())
+        if change == "packed":
+            packed(other.hf)
+        other.weights = "others" if change == "weights" else model.weights
+        before = torch.get_num_threads()
+        torch.set_num_threads(before + (change == "threads"))
+        other.keep_prefixes(memory=False)
+        torch.set_num_threads(before)
+        assert read(other, IDS, DISK)[0] == 0, change
+        names.add(other.prefixes._model)
+    assert len(names) == 5
+
+
+def test_models_that_keep_nothing_say_why() -> None:
+    state = as_target(make_hf("llama"))
+    assert state.keeps_reason == ""
+    state.use(Way(STEPS, "its layers keep a running state"))
+    assert state.keeps_reason == "its layers keep a running state"
+    state.keep_prefixes(memory=True)
+    assert state.prefixes is None
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    longer = as_target(make_hf("llama", rope_parameters=rope))
+    longer.keep_prefixes(memory=True)
+    assert longer.prefixes is None and "texts before" in longer.keeps_reason
