@@ -118,7 +118,7 @@ class NgtModel(llm.Model):
         values = {name: check_key(name, value, "option") for name, value in given.items()}
         *before, last = _turns(prompt)
         task = "chat" if before else "ask" if docs else "generate"
-        preset = load_preset("ask" if task == "ask" else "chat")
+        preset = load_preset(task)
         layers = [Layer("option", {**values, "model": self._name}), *environment_and_file_layers()]
         settings = merge([*layers, preset.settings]).settings
         if prompt.system:
