@@ -30,7 +30,7 @@ _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--hide-scrollbars", "--remote-debugging-pipe", "--disable-background-networking",
 )  # fmt: skip
-_KEYS = {"Tab": 9, "Enter": 13, "Escape": 27}
+_KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
 
 
 class Page(HTMLParser):
@@ -141,11 +141,12 @@ class Browser:
 
     # --- what a person does and sees ---
 
-    def open(self, path: Path, width: int = 1280, height: int = 900) -> None:
-        """Load a file."""
+    def open(self, page: Path | str, width: int = 1280, height: int = 900) -> None:
+        """Load a file or an address."""
         self.size(width, height)
         self.events.clear()
-        self.call("Page.navigate", url=path.absolute().as_uri())
+        url = page if isinstance(page, str) else page.absolute().as_uri()
+        self.call("Page.navigate", url=url)
         self.wait(lambda: self.js("document.readyState") == "complete")
 
     def size(self, width: int, height: int = 900) -> None:
@@ -176,9 +177,13 @@ class Browser:
     def key(self, name: str) -> None:
         """Press a key."""
         code = {"key": name, "code": name, "windowsVirtualKeyCode": _KEYS[name]}
-        text = {"text": "\r"} if name == "Enter" else {}
+        text = {"text": {"Enter": "\r"}.get(name, name)} if name in ("Enter", " ") else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", **code, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", **code)
+
+    def type(self, text: str) -> None:
+        """Enter a text where the keys go."""
+        self.call("Input.insertText", text=text)
 
     def hover(self, selector: str) -> tuple[float, float]:
         """Move the mouse over the first box of an element."""

@@ -1,4 +1,4 @@
-"""OpenAI's HTTP API over a resident model (Starlette, uvicorn).
+"""OpenAI's HTTP API and a page over a resident model (Starlette, uvicorn).
 
 Every request ends: requests, connections, headers, bodies and times are bounded.
 """
@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
+import anyio
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
@@ -31,7 +33,10 @@ from ngtcli.serve.openai_requests import (
     ResponseRequest,
     Service,
 )
+from ngtcli.serve.page import PageReply, PageRequest, documents_shown, page_question, show_page
 from ngtcli.session.events import Ended
+from ngtcli.session.question import Question
+from ngtcli.session.runs import log_answer
 
 _AT_ONCE, _CONNECTIONS = 256, 1024  # requests that wait or are answered, and connections; guesses
 _HEADERS = 65_536  # bytes of a request's headers; guess
@@ -39,16 +44,24 @@ _IDLE_S = 30.0  # after which a connection is closed on which no request has com
 _ENDING_S = 2  # that answers get to end in when the server does; guess
 _RETRY_S = 2  # after which a client may ask again where the queue is full; guess
 _SUMS = ("prompt_tokens", "cached_tokens", "new_tokens", "steps", "drafted_tokens")
-_MADE_OF: Mapping[str, tuple[Any, Callable[[Any, Any], Reply]]] = {
+# Of each path the form of its requests, the question that one asks, and the form of the answer.
+_MADE_OF: Mapping[str, tuple[Any, Callable[[Service, Any], Question], Callable[..., Reply]]] = {
     "/v1/chat/completions": (
         ChatRequest,
+        Service.question,
         lambda r, question: ChatReply(r.model, question, r.stream_options.include_usage),
     ),
     "/v1/completions": (
         CompletionRequest,
+        Service.question,
         lambda r, question: ChatReply(r.model, question, r.stream_options.include_usage, True),
     ),
-    "/v1/responses": (ResponseRequest, lambda r, question: ResponseReply(r.model, question)),
+    "/v1/responses": (
+        ResponseRequest,
+        Service.question,
+        lambda r, question: ResponseReply(r.model, question),
+    ),
+    "/answer": (PageRequest, page_question, lambda r, question: PageReply()),
 }
 
 
@@ -99,6 +112,7 @@ class OpenAi:
     def app(self, address: Address, routes: Sequence[BaseRoute] = ()) -> Guard:
         """The application, with the `routes` of others beside its own."""
         gets = {"/v1/models": self._models, "/health": self._health, "/metrics": self._metrics}
+        gets |= {"/": show_page, "/documents": self._documents}
         own = [Route(path, _Post(self, path), methods=["POST"]) for path in _MADE_OF]
         own += [Route(path, endpoint, methods=["GET"]) for path, endpoint in gets.items()]
         failures: Any = {404: _no_such, 405: _no_such}
@@ -107,8 +121,9 @@ class OpenAi:
 
     async def post(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request to one of the paths."""
-        began, of = time.perf_counter(), _MADE_OF[path]
-        exchange = Exchange(self._asked, self._service.question, *of, self._failure)
+        began, (kind, question_of, reply_of) = time.perf_counter(), _MADE_OF[path]
+        asks = partial(question_of, self._service)
+        exchange = Exchange(self._asked, asks, kind, reply_of, self._failure)
         if self._running >= _AT_ONCE:
             await _busy("too many requests at once")(scope, receive, send)
             return
@@ -119,11 +134,22 @@ class OpenAi:
         finally:
             self._running -= 1
             self._figures.add(path, exchange, time.perf_counter() - began)
+        if exchange.question is not None and exchange.answered is not None:
+            by = "page" if path == "/answer" else "http"
+            log = partial(log_answer, exchange.question, exchange.answered, by, self._warn)
+            await anyio.to_thread.run_sync(log)
 
     async def _models(self, request: Request) -> Response:
         own = {"object": "model", "created": self._began, "owned_by": "ngt"}
         models = [{"id": name, **own} for name in self._service.names]
         return JSONResponse({"object": "list", "data": models})
+
+    async def _documents(self, request: Request) -> Response:
+        try:
+            found = await anyio.to_thread.run_sync(documents_shown, self._service)
+        except NgtError as error:
+            return self._failure(error)
+        return JSONResponse(found)
 
     async def _health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})

@@ -58,11 +58,12 @@ class GoneError(Exception):
 class Exchange:
     """Answers one request: `kind` is its form, `reply_of` makes that of its answer.
 
-    `failure` makes the response to what goes wrong. `answered` is what came of it, if all went
-    well, `first_s` the seconds to its first token.
+    `failure` makes the response to what goes wrong. `question` is what it asks, `answered` what
+    came of that, if all went well, `first_s` the seconds to its first token.
     """
 
     status = 0  # of the response; 0: none was sent
+    question: Question | None = None
     answered: Ended | None = None
     first_s: float | None = None
     is_gone = False  # whether the client left first
@@ -131,7 +132,7 @@ class Exchange:
         try:
             with anyio.fail_after(_LONGEST_S):
                 asked = parsed(self._kind, body)
-                question = await anyio.to_thread.run_sync(
+                self.question = question = await anyio.to_thread.run_sync(
                     self._question_of, asked, abandon_on_cancel=True
                 )
                 reply = self._reply_of(asked, question)
@@ -175,20 +176,22 @@ class Exchange:
         await JSONResponse(reply.whole(self.answered))(self._scope, _nothing, self._sent)
 
     async def _stream(self, reply: Reply, events: AsyncIterator[Event | None]) -> None:
-        """Send events as they come, the first when the prompt is made: it may not fit."""
+        """Send events as they come, the first when the prompt is made: it may not fit.
+
+        A reply `at_once` begins before, since it shows what is being done until then.
+        """
         async for event in events:
-            if isinstance(event, Prompted | Stepped | Ended) and not self.status:
+            begins = reply.at_once or isinstance(event, Prompted | Stepped | Ended)
+            if begins and not self.status:
                 start = {"type": "http.response.start", "status": 200, "headers": _HEADERS}
                 await self._sent(start)
                 await self._piece(b"".join(reply.begin()))
-            if isinstance(event, Stepped):
-                text = "".join(token.text for token in event.step.tokens)
-                thought = "".join(token.thought or "" for token in event.step.tokens)
-                await self._piece(b"".join(reply.delta(text, thought)))
+            if event is None and self.status:
+                await self._piece(b": waiting\n\n")
             elif isinstance(event, Ended):
                 await self._piece(b"".join(reply.end(event)))
-            elif event is None and self.status:
-                await self._piece(b": waiting\n\n")
+            elif event is not None:
+                await self._piece(b"".join(reply.told(event)))
         await self._piece(b"", last=True)
 
     async def _piece(self, piece: bytes, last: bool = False) -> None:

@@ -23,7 +23,7 @@ from ngtcli.system.reading import read_bounded
 _LEAST_KEY = 16  # characters of an API key; guess: 16 random ones are not found by trying
 _KEYS_FILE = 1_000_000  # bytes of the file of keys at most; guess
 _PORT = re.compile(r"(?:(?P<host>.*):)?(?P<port>\d{1,5})")
-_OPEN = ("/health",)  # paths that need no key
+_OPEN = ("/health", "/")  # paths that need no key
 ANYONE = "http"  # the owner of what is asked without a key
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -1,7 +1,7 @@
 """Answers in OpenAI's forms: one object, or events as they come.
 
-A reply is told what comes of its question: `begin`, a `delta` for each piece of text, `end`. Each
-gives the events to send; `whole` is the object for a client that wants it in one piece. Besides
+A reply is `told` what comes of its question, between `begin` and `end`. Each gives the events to
+send; `whole` is the object for a client that wants it in one piece. Besides
 `usage` there are the figures of llama.cpp's server (`timings`) and of vLLM (`metrics`).
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from ngtcli import __version__
 from ngtcli.draft.steps import Statistics
 from ngtcli.grounding.sources import Sources
-from ngtcli.session.events import Ended
+from ngtcli.session.events import Ended, Event, Stepped
 from ngtcli.session.question import Question
 
 Object = dict[str, Any]
@@ -24,10 +24,15 @@ _AS_STOP = ("stop", "interrupted")  # finish reasons that the API calls "stop"; 
 
 
 class Reply(Protocol):
-    """An answer that is being given in one of the forms."""
+    """An answer that is being given in one of the forms.
 
+    One that begins `at_once` does so with the first event, another when the prompt is made.
+    """
+
+    @property
+    def at_once(self) -> bool: ...
     def begin(self) -> Iterator[bytes]: ...
-    def delta(self, text: str, thought: str) -> Iterator[bytes]: ...
+    def told(self, event: Event) -> Iterator[bytes]: ...
     def end(self, ended: Ended) -> Iterator[bytes]: ...
     def failed(self, error: Object) -> Iterator[bytes]: ...
     def whole(self, ended: Ended) -> Object: ...
@@ -106,9 +111,21 @@ def finish_reason(ended: Ended) -> str:
 
 
 class _Base:
+    at_once = False
+
     def __init__(self, prefix: str, name: str, question: Question, with_usage: bool) -> None:
         self.question, self.with_usage = question, with_usage
         self.id, self.created, self.name = new_id(prefix), int(time.time()), name
+
+    def told(self, event: Event) -> Iterator[bytes]:
+        if isinstance(event, Stepped):
+            text = "".join(token.text for token in event.step.tokens)
+            thought = "".join(token.thought or "" for token in event.step.tokens)
+            yield from self.delta(text, thought)
+
+    def delta(self, text: str, thought: str) -> Iterator[bytes]:
+        """The events of a piece of text."""
+        raise NotImplementedError
 
     def _figures(self, ended: Ended) -> Object:
         return figures(ended.statistics, self.question.settings.num_draft)
@@ -143,11 +160,11 @@ class ChatReply(_Base):
         yield self._chunk({"annotations": found} if found else {}, ended)
         if self.with_usage:
             last = {**self._head(".chunk"), "choices": [], "usage": usage(ended.statistics)}
-            yield _sent({**last, **self._figures(ended)})
+            yield sent({**last, **self._figures(ended)})
         yield _DONE
 
     def failed(self, error: Object) -> Iterator[bytes]:
-        yield _sent(error)
+        yield sent(error)
 
     def whole(self, ended: Ended) -> Object:
         content: Object = {"text": ended.text}
@@ -176,7 +193,7 @@ class ChatReply(_Base):
         content = {"text": delta.get("content", "")} if self._is_text else {"delta": delta}
         choice = {"index": 0, **content, **_reasons(ended)}
         with_usage = {"usage": None} if self.with_usage else {}
-        return _sent({**self._head(".chunk"), "choices": [choice], **with_usage})
+        return sent({**self._head(".chunk"), "choices": [choice], **with_usage})
 
 
 def _reasons(ended: Ended | None) -> Object:
@@ -188,7 +205,7 @@ def _reasons(ended: Ended | None) -> Object:
     return {**own, "stop_reason": ended.finish_reason} if closer else own
 
 
-def _sent(data: Object, event: str = "") -> bytes:
+def sent(data: Object, event: str = "") -> bytes:
     """A server-sent event."""
     head = f"event: {event}\n".encode() if event else b""
     return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
@@ -284,9 +301,9 @@ class ResponseReply(_Base):
         return self._event(f"response.{name}", {**place, **more})
 
     def _event(self, kind: str, more: Object) -> bytes:
-        sent = _sent({"type": kind, "sequence_number": self._number, **more}, kind)
+        event = sent({"type": kind, "sequence_number": self._number, **more}, kind)
         self._number += 1
-        return sent
+        return event
 
     def _object(self, status: str, ended: Ended | None = None) -> Object:
         s = self.question.settings

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ngtcli.batch.json_lines import document_of
 from ngtcli.config import SettingError, Settings, check_key, settings_where
-from ngtcli.documents.load import Loaded
+from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import NgtError, UsageError, nearest
 from ngtcli.prompt.preset import Preset, for_task
 from ngtcli.prompt.turns import Turn
@@ -206,7 +206,8 @@ def parsed(kind: type[AnyRequest], body: bytes) -> AnyRequest:
 class Service:
     """What is asked: the model by the `name` that requests give it, and a folder, if any.
 
-    `tasks` have the settings and the wording of "ask", "chat", "generate" and "complete".
+    `tasks` have the settings and the wording of "ask", "summarize", "chat", "generate" and
+    "complete".
     """
 
     name: str
@@ -258,15 +259,16 @@ class Service:
         if of_server:
             hint = f"Name the model {self.name} to have them alone."
             raise RequestError("documents beside those of the server", hint, "documents")
-        try:
-            given = [
-                ("", one) if isinstance(one, str) else (one.name, one.text)
-                for one in request.documents
-            ]
-            texts = [document_of(f"document {i}", *one, one) for i, one in enumerate(given, 1)]
-        except NgtError as error:
-            raise RequestError(str(error), error.hint, "documents") from None
-        return Loaded(tuple(texts))
+        return Loaded(given_documents(request.documents))
+
+
+def given_documents(documents: Sequence[str | GivenDocument]) -> tuple[Document, ...]:
+    """The texts that a request gives. Raises RequestError."""
+    given = [("", one) if isinstance(one, str) else (one.name, one.text) for one in documents]
+    try:
+        return tuple(document_of(f"document {i}", *one, one) for i, one in enumerate(given, 1))
+    except NgtError as error:
+        raise RequestError(str(error), error.hint, "documents") from None
 
 
 def _with_values(settings: Settings, request: _Request, system: str) -> Settings:

@@ -9,25 +9,21 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.text import utf8
 from ngtcli.errors import NgtError, reason_of
+from ngtcli.session.events import Ended
 from ngtcli.session.question import Question
 from ngtcli.system import process
 from ngtcli.system.json_form import json_key, json_property
 from ngtcli.system.line_file import LineFile
 from ngtcli.system.reading import read_bounded
 from ngtcli.system.storage import home, others_cache, private_folder
-
-if TYPE_CHECKING:
-    from ngtcli.draft.origins import PolicyReport
-    from ngtcli.draft.steps import Statistics
-    from ngtcli.prompt.splitting import PartReport
 
 # Bytes of a file, of which there are two. A line has about 600 without texts (measured), so that
 # they have the last 13,000 to 26,000 answers; that many are a guess.
@@ -39,21 +35,6 @@ _ENOUGH = 4  # plain steps of a run, the mean of fewer of which says little; gue
 _DIGITS = 5  # bytes of an id: among 26,000 two are alike with a chance of 3 in 10,000
 _TEXTS = ("text of the question", "text of the answer", "names of documents")
 _PLAIN = "seconds that plain decoding would have taken; null where that is not known"
-
-
-class Answered(Protocol):
-    """What the log says of an answer."""
-
-    @property
-    def finish_reason(self) -> str: ...
-    @property
-    def statistics(self) -> "Statistics": ...
-    @property
-    def policy(self) -> "PolicyReport | None": ...
-    @property
-    def parts(self) -> "Sequence[PartReport]": ...
-    @property
-    def text(self) -> str: ...
 
 
 def _text(about: str) -> Any:
@@ -81,6 +62,7 @@ class RunRecord:
     parts: int = 0
     finish_reason: str
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     new_tokens: int = 0
     steps: int = 0
     drafted_tokens: int = 0
@@ -98,7 +80,7 @@ class RunRecord:
         return None if self.plain_s is None else self.plain_s - self.decode_s
 
 
-def plain_seconds(question: Question, answer: Answered) -> float | None:
+def plain_seconds(question: Question, answer: Ended) -> float | None:
     """Seconds that plain decoding would have taken for the tokens of an answer; None if unknown.
 
     They are those tokens times the cost of a pass over one row, as the drafter knew it at the end:
@@ -115,7 +97,7 @@ def plain_seconds(question: Question, answer: Answered) -> float | None:
     return None if cost_s is None else of.new_tokens * cost_s
 
 
-def record_of(question: Question, answer: Answered, by: str) -> RunRecord:
+def record_of(question: Question, answer: Ended, by: str) -> RunRecord:
     """The line of an answer that is complete."""
     settings, of, documents = question.settings, answer.statistics, question.documents
     texts: dict[str, Any] = {}
@@ -138,6 +120,7 @@ def record_of(question: Question, answer: Answered, by: str) -> RunRecord:
         parts=len(answer.parts),
         finish_reason=answer.finish_reason,
         prompt_tokens=of.prompt_tokens,
+        cached_tokens=of.cached_tokens,
         new_tokens=of.new_tokens,
         steps=of.steps,
         drafted_tokens=of.drafted_tokens,
@@ -158,9 +141,7 @@ def _differing(settings: Settings) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def log_answer(
-    question: Question, answer: Answered, by: str, warn: Callable[[str], object]
-) -> None:
+def log_answer(question: Question, answer: Ended, by: str, warn: Callable[[str], object]) -> None:
     """Add the line of an answer to the log, if that is wanted; what fails is told in one line."""
     if not question.settings.log:
         return
@@ -237,6 +218,10 @@ def read_runs() -> tuple[list[RunRecord], int]:
     return found, damaged
 
 
+_SUMMED = (
+    *("prompt_tokens", "cached_tokens", "new_tokens", "steps", "drafted_tokens"),
+    *("accepted_tokens", "prefill_s", "decode_s"),
+)
 _KNOWN = "of the runs whose plain time is known"
 
 
@@ -247,6 +232,7 @@ class ModelRuns:
     model: str
     runs: int = 0
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     new_tokens: int = 0
     steps: int = 0
     drafted_tokens: int = 0
@@ -262,8 +248,7 @@ class ModelRuns:
     def add(self, run: RunRecord) -> None:
         """Count a run."""
         self.runs += 1
-        for name in ("prompt_tokens", "new_tokens", "steps", "drafted_tokens", "accepted_tokens",
-                     "prefill_s", "decode_s"):  # fmt: skip
+        for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(run, name))
         if run.plain_s is not None:
             self.compared_runs += 1

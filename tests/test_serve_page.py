@@ -1,0 +1,359 @@
+"""The server's page, driven in Chromium over a server whose answers are scripted."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from browser import CHROMIUM, Browser
+
+from ngtcli.config import Settings
+from ngtcli.draft.steps import Statistics, Step, Token
+from ngtcli.errors import ContextOverflowError, NgtError
+from ngtcli.grounding.sources import sources_of
+from ngtcli.prompt.preset import load_preset
+from ngtcli.serve.folder import ServedFolder
+from ngtcli.serve.http import HttpServer, OpenAi
+from ngtcli.serve.http_guard import Address, read_keys
+from ngtcli.serve.openai_requests import Service
+from ngtcli.serve.page import page_and_policy
+from ngtcli.session.events import Ended, Event, Message, Prompted, Reading, Stepped
+from ngtcli.session.question import Question
+from ngtcli.session.runs import read_runs
+
+FERRY = "The ferry leaves the northern quay at noon."
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>\u202ebold"
+ANSWER = f"🙂 So: {FERRY} {HOSTILE} Yes."
+ORIGINS = ("model", "prompt", "pool", "background", "own text", "scores", "draft")
+CLIENT = httpx.Client(verify=False)  # reading certificates takes long
+
+
+@dataclass
+class Scripted:
+    """Answers every question with ANSWER, step by step: each waits for `go`."""
+
+    asked: list[Question] = field(default_factory=list)
+    go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def submit(
+        self, question: Question, on_event: Callable[[Event | NgtError], None],
+        *, owner: str = "", wants: Any = None,
+    ) -> "Scripted":  # fmt: skip
+        self.asked.append(question)
+        self.cancelled.clear()
+        self.go = threading.Semaphore(0 if "slowly" in question.question else 99)
+        threading.Thread(target=self._answer, args=(question, on_event), daemon=True).start()
+        return self
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+        self.go.release()
+
+    def release(self, steps: int = 99) -> None:
+        self.go.release(steps)
+
+    def _answer(self, question: Question, tell: Callable[[Event | NgtError], None]) -> None:
+        tell(Message("warn", "not everything fits: split into 2 parts"))
+        tell(Message("warn", "the pool in /home/someone/x is started again"))
+        if "too long" in question.question:
+            return tell(ContextOverflowError("the prompt has 9 tokens", "Shorten it."))
+        tell(Prompted(11))
+        tell(Reading(5, 11))
+        words = ANSWER.split(" ")
+        words = [*(f"{word} " for word in words[:-1]), words[-1]]
+        tokens = [Token(i, w, ORIGINS[i % len(ORIGINS)]) for i, w in enumerate(words)]
+        steps = [Step((Token(9, "", "model", "Let me see."),))]
+        steps += [Step(tuple(tokens[i : i + 3])) for i in range(0, len(tokens), 3)]
+        for step in steps:
+            self.go.acquire()
+            if self.cancelled.is_set():
+                return None
+            tell(Stepped(step))
+        done = Statistics(prompt_tokens=11, new_tokens=len(tokens), steps=len(steps))
+        found = sources_of(ANSWER, question.documents)
+        own: Any = {"steps": tuple(steps), "statistics": done, "sources": found}
+        tell(Ended(finish_reason="length", facts=("9 tokens", "acceptance length 3.00"), **own))
+        return None
+
+
+def server_of(address: Address, folder: ServedFolder | None) -> tuple[HttpServer, Scripted]:
+    tasks = {task: (Settings(), load_preset(task)) for task in ("ask", "summarize")}
+    asked = Scripted()
+    app = OpenAi(asked, Service("builtin", tasks, folder), print).app(address)
+    return HttpServer(app, address), asked
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Scripted]]:
+    root = tmp_path_factory.mktemp("served")
+    (root / "deep").mkdir()
+    (root / "deep" / "log.md").write_text(f"# Harbour\n\n{FERRY} It carries forty.")
+    (root / "a <b>.txt").write_text(f"Here is {HOSTILE} and more of it.")
+    server, asked = server_of(Address("127.0.0.1", 0), ServedFolder([str(root)], Settings()))
+    yield f"http://127.0.0.1:{server.port}/", asked
+    server.close()
+
+
+def post(url: str, **body: Any) -> httpx.Response:
+    return CLIENT.post(f"{url}answer", json={"task": "ask", "question": "When?", **body})
+
+
+def test_the_page_is_one_file_under_a_strict_policy(live: tuple[str, Scripted]) -> None:
+    done = CLIENT.get(live[0])
+    policy = done.headers["content-security-policy"]
+    assert (done.text, policy) == page_and_policy() and done.text.count("<script>") == 1
+    assert "unsafe" not in policy and "default-src 'none'" in policy
+    assert "http" not in done.text and "innerHTML" not in done.text
+    assert "src=" not in done.text and "@import" not in done.text
+
+
+def test_only_documents_of_the_folder_and_texts_given_are_read(live: tuple[str, Scripted]) -> None:
+    url, asked = live
+    listed = CLIENT.get(f"{url}documents").json()
+    assert [d["name"] for d in listed["documents"]] == ["a <b>.txt", "deep/log.md"]
+    done = post(url, names=["deep/log.md"], documents=[{"name": "x", "text": "Mine."}])
+    assert done.status_code == 200 and done.text.count("event: step") > 3
+    assert "/home" not in done.text and "not everything fits" in done.text
+    assert [d.name for d in asked.asked[-1].documents] == ["deep/log.md", "x"]
+    for bad in ({"names": ["../../etc/passwd"]}, {"names": ["/etc/passwd"]}, {"paths": ["/etc"]},
+                {"task": "chat"}, {}, {"question": " ", "names": ["deep/log.md"]},
+                {"documents": [{"name": "x", "text": "a\0b"}]}):  # fmt: skip
+        assert post(url, **bad).status_code in (400, 404), bad
+    run = read_runs()[0][-1]
+    assert (run.by, run.task, run.documents, run.question) == ("page", "ask", 2, None)
+
+
+def test_with_keys_the_page_opens_and_all_else_needs_one(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("k" * 32)
+    (tmp_path / "keys").chmod(0o600)
+    server, _ = server_of(Address("127.0.0.1", 0, read_keys(tmp_path / "keys")), None)
+    url = f"http://127.0.0.1:{server.port}/"
+    assert CLIENT.get(url).status_code == 200
+    assert CLIENT.get(f"{url}documents").status_code == 401 == post(url).status_code
+    known = {"authorization": f"Bearer {'k' * 32}"}
+    listed = CLIENT.get(f"{url}documents", headers=known).json()
+    assert listed == {"model": "builtin", "documents": None}
+    server.close()
+
+
+# --- in Chromium ---
+
+in_browser = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    try:
+        found = Browser()
+    except RuntimeError as error:  # as where "chromium" only says how to install it
+        pytest.skip(str(error))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def page(browser: Browser, live: tuple[str, Scripted]) -> tuple[Browser, Scripted]:
+    browser.open(live[0])
+    browser.wait(lambda: browser.js("document.querySelectorAll('#names input').length") == 2)
+    return browser, live[1]
+
+
+def text(browser: Browser, name: str) -> str:
+    return str(browser.js(f"document.getElementById('{name}').innerText"))
+
+
+def ended(browser: Browser) -> bool:
+    return bool(browser.js("document.getElementById('ask').disabled === false"))
+
+
+def focused(browser: Browser) -> str:
+    return str(browser.js("document.activeElement.id || document.activeElement.tagName"))
+
+
+def asked_for(browser: Browser, question: str, name: str = "Enter") -> None:
+    browser.js("document.getElementById('question').value = ''")
+    browser.js("document.getElementById('question').focus()")
+    browser.type(question)
+    browser.key(name)
+
+
+@in_browser
+def test_an_answer_arrives_in_colour_and_ends_with_its_sources(
+    page: tuple[Browser, Scripted],
+) -> None:
+    browser, asked = page
+    asked_for(browser, "When, slowly?")
+    browser.wait(lambda: "Reading 5 of 11" in text(browser, "progress"))
+    asked.release(2)
+    browser.wait(lambda: "So:" in text(browser, "answer"))
+    assert "Yes." not in text(browser, "answer") and not ended(browser)
+    assert browser.js("document.getElementById('answer').ariaBusy") == "true"
+    assert "4 tokens" in text(browser, "progress")
+    asked.release()
+    browser.wait(lambda: ended(browser))
+    shown = browser.js("document.getElementById('answer').textContent")
+    assert shown.replace("[1]", "").replace("[2]", "") == ANSWER.replace("\u202e", "\ufffd")
+    origins = "[...new Set([...document.querySelectorAll('#answer u')].map(e => e.dataset.origin))]"
+    assert set(browser.js(origins)) == set(ORIGINS) - {"model"}
+    assert all(origin in text(browser, "legend") for origin in ORIGINS[1:])
+    stretches = browser.js("[...document.querySelectorAll('.stretch')].map(e => e.textContent)")
+    assert f"{FERRY}[1]" in stretches
+    assert "deep/log.md, Harbour" in text(browser, "places") and FERRY in text(browser, "places")
+    facts = text(browser, "facts")
+    assert "not everything fits" in facts and "acceptance length 3.00" in facts
+    assert "cut off" in facts and "/home" not in facts
+    assert browser.js("document.getElementById('thought-text').textContent") == "Let me see."
+    assert browser.js("document.getElementById('state').textContent") == "The answer is complete."
+
+
+@in_browser
+def test_what_is_hostile_stays_text_and_nothing_else_is_requested(
+    page: tuple[Browser, Scripted], live: tuple[str, Scripted]
+) -> None:
+    browser, _ = page
+    asked_for(browser, HOSTILE)
+    browser.wait(lambda: ended(browser) and text(browser, "facts"))
+    assert browser.js("document.title") == "ngt"
+    assert browser.js("document.querySelectorAll('img, b b, script').length") == 1  # its own script
+    assert {u.replace(live[0], "") for u in browser.requests()} <= {"", "documents", "answer"}
+    violations = [e for e in browser.events if e["method"] == "Log.entryAdded"]
+    assert not [e for e in violations if "favicon" not in str(e)], violations
+
+
+@in_browser
+def test_stop_ends_it_within_a_step_and_what_came_stays(page: tuple[Browser, Scripted]) -> None:
+    browser, asked = page
+    for how in ("Escape", "button"):
+        asked_for(browser, "When, slowly?")
+        browser.wait(lambda: "Reading 5 of 11" in text(browser, "progress"))
+        asked.release(2)
+        browser.wait(lambda: "So:" in text(browser, "answer"))
+        browser.key("Escape") if how == "Escape" else browser.click("#stop")
+        browser.wait(lambda: ended(browser))
+        assert asked.cancelled.wait(10)
+        assert "Stopped." in text(browser, "facts") and "So:" in text(browser, "answer")
+        assert "Yes." not in text(browser, "answer") and focused(browser) == "question"
+
+
+@in_browser
+def test_the_keyboard_alone_chooses_asks_and_reaches_the_sources(
+    page: tuple[Browser, Scripted],
+) -> None:
+    browser, asked = page
+    met = []
+    while "question" not in met and len(met) < 20:
+        browser.key("Tab")
+        met.append(focused(browser))
+        if met == ["all", "INPUT"]:
+            browser.key(" ")  # the first document is left out
+    assert met == ["all", "INPUT", "INPUT", "SUMMARY", "question"]
+    browser.type("When?")
+    browser.key("Tab")
+    assert focused(browser) == "ask"
+    browser.key("Enter")
+    browser.wait(lambda: ended(browser) and text(browser, "places"))
+    assert [d.name for d in asked.asked[-1].documents] == ["deep/log.md"]
+    assert asked.asked[-1].question == "When?"
+    browser.js("document.querySelector('.stretch').focus()")
+    browser.key("Enter")
+    browser.wait(lambda: browser.js("location.hash") == "#place-1")
+    browser.js("document.querySelector('#place-1').focus()")
+    browser.key("Escape")
+    assert focused(browser).startswith("stretch-")
+
+
+@in_browser
+def test_texts_of_ones_own_are_sent_and_what_is_no_text_is_told(
+    page: tuple[Browser, Scripted],
+) -> None:
+    browser, asked = page
+    browser.click("#all")
+    browser.click("#summarize")
+    assert "Choose a document" in text(browser, "failure")
+    browser.click("#own summary")
+    browser.click("#pasted")
+    browser.type(f"Pasted: {FERRY}")
+    browser.click("#add")
+    browser.js(
+        "{ const data = new DataTransfer();"
+        " data.items.add(new File(['A note.'], 'note.txt'));"
+        " data.items.add(new File([new Uint8Array([255, 0, 1])], 'x.pdf'));"
+        " document.body.dispatchEvent(new DragEvent('drop',"
+        " {dataTransfer: data, bubbles: true, cancelable: true})); }"
+    )
+    browser.wait(lambda: "x.pdf: not a text" in text(browser, "failure"))
+    assert "note.txt" in text(browser, "given")
+    browser.click("#summarize")
+    browser.wait(lambda: ended(browser) and text(browser, "places"))
+    question = asked.asked[-1]
+    assert (question.task, question.question) == ("summarize", "")
+    assert [(d.name, d.text) for d in question.documents] == [
+        ("Pasted text", f"Pasted: {FERRY}"),
+        ("note.txt", "A note."),
+    ]
+    browser.click("#given button")
+    assert "Pasted text" not in text(browser, "given")
+
+
+@in_browser
+def test_a_failure_is_told_and_the_next_question_goes_on(page: tuple[Browser, Scripted]) -> None:
+    browser, _ = page
+    asked_for(browser, "too long")
+    browser.wait(lambda: "the prompt has 9 tokens" in text(browser, "failure"))
+    asked_for(browser, "When?")
+    browser.wait(lambda: ended(browser) and "Yes." in text(browser, "answer"))
+    assert not text(browser, "failure")
+
+
+@in_browser
+@pytest.mark.parametrize("width", [1280, 390, 320])
+def test_no_width_scrolls_sideways(page: tuple[Browser, Scripted], width: int) -> None:
+    browser, _ = page
+    browser.size(width)
+    asked_for(browser, "When?")
+    browser.wait(lambda: ended(browser) and text(browser, "places"))
+    assert browser.js("document.documentElement.scrollWidth") <= width
+    top = browser.js("document.getElementById('answer').getBoundingClientRect().top")
+    assert 0 < top < 800  # of 900: the answer is in sight
+
+
+# The least contrast of drafted words on what is behind them, by WCAG 2.2.
+CONTRAST = """(() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const light = (...colours) => {
+    for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(v => v / 255)
+      .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const paper = getComputedStyle(document.body).backgroundColor;
+  const stretch = document.querySelector(".stretch"), word = stretch.querySelector("u");
+  let least = 99;
+  for (const origin of ["own text", "prompt", "pool", "background", "scores", "draft"])
+    for (let hue = 0; hue < 360; hue += 15) {
+      stretch.style.setProperty("--hue", hue);
+      word.dataset.origin = origin;
+      const behind = light(paper, getComputedStyle(stretch).backgroundColor);
+      const ink = light(getComputedStyle(word).color);
+      least = Math.min(least, (Math.max(ink, behind) + .05) / (Math.min(ink, behind) + .05));
+    }
+  return least;
+})()"""
+
+
+@in_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_drafted_words_stand_out_from_every_colour(
+    page: tuple[Browser, Scripted], scheme: str
+) -> None:
+    browser, _ = page
+    browser.media(prefers_color_scheme=scheme)
+    asked_for(browser, "When?")
+    browser.wait(lambda: ended(browser) and text(browser, "places"))
+    least = browser.js(CONTRAST)
+    browser.media()
+    assert least >= 4.5
