@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -19,6 +20,8 @@ from mcp.server.stdio import stdio_server
 from test_documents import fill
 from warm import Warm
 
+from ngtcli.cli.app import load
+from ngtcli.cli.help import topics
 from ngtcli.config import Settings
 from ngtcli.draft.steps import Statistics, Step, Token
 from ngtcli.errors import ModelError
@@ -353,3 +356,36 @@ def test_a_model_answers_over_standard_streams(folder: Path) -> None:
         assert all("jsonrpc" in json.loads(line) for line in wire.seen)
     runs = ngt("runs", "list", "--json")
     assert [run["by"] for run in json.loads(runs.stdout)] == ["mcp", "mcp"]
+
+
+def test_the_manuals_entries_are_json_and_start_the_server() -> None:
+    page = topics()["mcp"].read_text("utf-8")
+    entries = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
+    assert [next(iter(entry)) for entry in entries] == ["mcpServers", "servers"]
+    for entry in entries:
+        (own,) = next(iter(entry.values())).values()
+        assert Path(own["command"]).name == "ngt" and own["args"][0] == "mcp"
+        context = load("mcp").make_context("mcp", own["args"][1:])
+        assert context.params["docs"]
+        StdioServerParameters(command=own["command"], args=own["args"])
+
+
+def test_what_is_wrong_is_told_before_a_client_waits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for arguments, code, words in (
+        (["-d", "nowhere"], 3, "nowhere: no such file or folder"),
+        (["-d", "-"], 2, "standard input has the protocol"),
+        ([], 2, "--docs"),
+        (["-d", str(folder), "-m", "nowhere/at/all"], 4, "nowhere/at/all: no such folder"),
+        (["-d", str(folder), "--color", "always"], 2, "--color always does nothing with ngt mcp"),
+    ):
+        done = ngt("mcp", *arguments)
+        assert done.returncode == code and not done.stdout, arguments
+        assert words in done.stderr.decode()
+    vllm = ngt("mcp", "-d", str(folder), NGT_ENGINE="vllm")
+    assert vllm.returncode == 2
+    monkeypatch.setattr("ngtcli.cli.mcp.find_spec", lambda name: None)
+    done = ngt("mcp", "-d", str(folder))
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines()[-1] == "pip install 'ngtcli[mcp]'"
