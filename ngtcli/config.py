@@ -377,8 +377,8 @@ class Settings:
         "auto",
         "Documents too long: error, truncate to cut them, retrieve to read the passages that fit"
         " the question best, split to summarize part by part and then the summaries, refine to"
-        " carry one summary from part to part; auto is retrieve for ask, split for summarize, else"
-        " error.",
+        " carry one summary from part to part; auto is retrieve for ask and chat, split for"
+        " summarize, else error.",
         choices=("auto", "error", "truncate", "retrieve", *IN_PARTS),
         per_line=True,
     )

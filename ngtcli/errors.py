@@ -76,6 +76,10 @@ class StoppedError(NgtError):
     exit_code = INTERRUPTED
 
 
+class BusyError(NgtError):
+    """So many questions wait already that no other is taken."""
+
+
 def unexpected(error: BaseException) -> NgtError:
     """A mistake of ours or of a library, in one line."""
     text = f"{type(error).__name__}: {error}"

@@ -14,7 +14,8 @@ from ngtcli.cli.help import topics
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 PAGES = [ROOT_FOLDER / "README.md", ROOT_FOLDER / "ngtcli" / "README.md", *topics().values()]
-SLOW = ("bench", "check", "tune")  # whole measurements: only their flags are looked at
+# Whole measurements, and what does not end: only their flags are looked at.
+SLOW = ("bench", "check", "tune", "serve")
 ELSEWHERE = {"--engine", "--embedder", "--reranker", "pull", "rm", "--think"}  # of others
 
 

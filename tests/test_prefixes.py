@@ -1,6 +1,8 @@
 """Rows of earlier prompts: those that reading again would compute, from memory and from disk."""
 
+import json
 import math
+import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,11 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import FakeBackend, decode, make_drafter, make_hf
+from helpers import HARBOUR, FakeBackend, decode, make_drafter, make_hf, ngt
 from test_batch_decoding import own, together
 from tiny_models import pack_layers
 from torch import Tensor
 
+from ngtcli.config import Settings
 from ngtcli.decode import kv_cache, memory_limits
 from ngtcli.decode import prefixes as module
 from ngtcli.decode.kv_cache import Keeping
@@ -22,6 +25,8 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import STEPS, Way
 from ngtcli.decode.probe import target_model
 from ngtcli.draft.drafter import DraftSettings, PassRows
+from ngtcli.session import local
+from ngtcli.session.local import LocalSession
 from ngtcli.system.cache import STORES, bound, held
 from ngtcli.system.storage import home
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -284,6 +289,64 @@ def test_another_model_finds_nothing(model: TargetModel) -> None:
         assert read(other, IDS, DISK)[0] == 0, change
         names.add(other.prefixes._model)
     assert len(names) == 5
+
+
+@pytest.mark.parametrize(
+    ("keep", "many", "owner", "reads", "least_s"),
+    [
+        ("auto", False, "", True, module.WORTH_S),
+        ("auto", True, "", True, math.inf),
+        ("on", True, "", True, 0.0),
+        ("off", False, "", False, math.inf),
+        ("on", False, "a key", False, math.inf),
+    ],
+)
+def test_the_setting_says_what_goes_to_disk(
+    keep: str, many: bool, owner: str, reads: bool, least_s: float
+) -> None:
+    session = object.__new__(LocalSession)
+    session.settings, session.owner = Settings(keep_documents=keep, cache_mb=5), owner
+    found = session.keeping(many)
+    assert (found.owner, found.reads, found.least_s) == (owner, reads, least_s)
+    assert found.most == 5_000_000 * reads
+
+
+def test_prompts_about_the_same_documents_begin_alike() -> None:
+    """Whatever is asked: documents come first, in a stable order, and the question last."""
+    paths = [HARBOUR, HARBOUR.replace("harbour.txt", "orchard.md")]
+
+    def ids(*words: str) -> list[int]:
+        done = ngt(*words, "--overflow", "error", "--dry-run", "--json", "--system", "Be brief.")
+        return json.loads(done.stdout)["ids"]
+
+    documents = [f for path in paths for f in ("-d", path)]
+    commands = [("ask", "Who came?", *documents), ("ask", "What grows?", *documents)]
+    commands += [("ask", "Who?", *documents, "-p", "chat"), ("summarize", *paths)]
+    found = [ids(*words) for words in commands]
+    same = len(os.path.commonprefix(found))
+    assert same > 800 and all(same > len(one) - 40 for one in found)
+
+
+def test_a_second_command_reads_only_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "WORTH_S", math.inf)
+    text = tmp_path / "long.txt"
+    text.write_text("".join(f"Ship {i} came into the harbour with salt.\n" for i in range(40)))
+    common = [str(text), "--max-tokens", "3", "--method", "none", "-v"]
+
+    def told(*more: str) -> tuple[bytes, str]:
+        done = ngt("summarize", *common, *more)
+        assert done.returncode == 0, done.stderr
+        return done.stdout, " ".join(done.stderr.decode().split())
+
+    first, words = told("--keep-documents")
+    assert "read before" not in words and files()
+    second, words = told()
+    assert second == first and "tokens read before, from disk in" in words
+    assert "read before" not in told("--no-keep-documents")[1]
+    assert ngt("cache", "clear", "prefixes").returncode == 0 and not files()
+    assert "read before" not in told()[1] and not files()
 
 
 def test_models_that_keep_nothing_say_why() -> None:

@@ -19,7 +19,7 @@ from ngtcli.errors import ContextOverflowError, NgtError, UsageError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve.folder import ServedFolder
-from ngtcli.serve.http import HttpServer, OpenAi
+from ngtcli.serve.http import HttpServer, OpenAi, listen
 from ngtcli.serve.http_guard import Address, address_of
 from ngtcli.serve.openai_requests import Service
 from ngtcli.session.events import Ended, Event, Prompted, Started, Stepped
@@ -83,12 +83,13 @@ class Live:
     """A server that runs, and clients of it."""
 
     server: HttpServer
+    port: int
     asked: Scripted
     warned: list[str]
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.port}"
+        return f"http://127.0.0.1:{self.port}"
 
     def openai(self, **more: Any) -> openai.OpenAI:
         own = {"api_key": "none", "max_retries": 0, "http_client": CLIENT, **more}
@@ -109,7 +110,8 @@ def started(address: Address, folder: ServedFolder | None) -> Live:
     tasks = {**both, "ask": (Settings(), load_preset("ask"))}
     asked, warned = Scripted(), list[str]()
     app = OpenAi(asked, Service("builtin", tasks, folder), warned.append).app(address)
-    return Live(HttpServer(app, address), asked, warned)
+    place = listen(address)
+    return Live(HttpServer(app, place), place.getsockname()[1], asked, warned)
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +121,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     (root / "deep" / "tides.txt").write_text("At the pier the tide turns at noon. Bring boots.")
     found = started(Address("127.0.0.1", 0), ServedFolder([str(root)], Settings()))
     yield found
+    CLIENT.close()
     found.server.close()
 
 
@@ -333,7 +336,7 @@ def test_an_answer_that_breaks_says_so(live: Live) -> None:
 
 
 def test_pages_of_other_origins_and_other_names_are_refused(live: Live) -> None:
-    url, port = f"{live.url}/v1/models", live.server.port
+    url, port = f"{live.url}/v1/models", live.port
     for host in ("evil.example", f"evil.example:{port}", "", "127.0.0.1.evil.example", "[::1"):
         assert CLIENT.get(url, headers={"host": host}).status_code == 403, host
     for host in (f"localhost:{port}", f"127.0.0.1:{port}", "[::1]"):

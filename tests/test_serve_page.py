@@ -260,8 +260,7 @@ def test_the_keyboard_alone_chooses_asks_and_reaches_the_sources(
     assert asked.asked[-1].question == "When?"
     browser.js("document.querySelector('.stretch').focus()")
     browser.key("Enter")
-    browser.wait(lambda: browser.js("location.hash") == "#place-1")
-    browser.js("document.querySelector('#place-1').focus()")
+    browser.wait(lambda: focused(browser) == "place-1")
     browser.key("Escape")
     assert focused(browser).startswith("stretch-")
 

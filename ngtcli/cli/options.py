@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial, wraps
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -20,6 +20,7 @@ from ngtcli.config import (
     SETTINGS,
     Layer,
     Resolved,
+    Settings,
     environment_and_file_layers,
     merge,
     names_of,
@@ -179,6 +180,20 @@ def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
     return _merged(_layers(flags))
 
 
+def resolve_served(
+    flags: dict[str, Any], tasks: Sequence[str]
+) -> tuple[Settings, dict[str, tuple[Settings, Preset]]]:
+    """The settings without a preset, and for each task those with its own, over the same model."""
+    layers = _layers(flags)
+    settings = _merged(layers).settings
+    loaded = {name: getattr(settings, name) for name in settings_where(loaded=True)}
+    presets = {task: load_preset(task) for task in tasks}
+    return settings, {
+        task: (replace(_merged([*layers, preset.settings]).settings, **loaded), preset)
+        for task, preset in presets.items()
+    }
+
+
 def _layers(flags: dict[str, Any]) -> list[Layer]:
     """All layers but a preset; variables that are not read are named on stderr."""
     for name, hint in unknown_variables(os.environ):
@@ -190,7 +205,7 @@ def _merged(layers: list[Layer]) -> Resolved:
     model = merge(layers).settings.model
     resolved = merge([*layers, load_card(model).settings])
     s = resolved.settings
-    s = replace(s, system=_text_of(s.system, s.max_mb)) if s.system else s
+    s = replace(s, system=text_of(s.system, s.max_mb)) if s.system else s
     in_bounds.hold_to(s.cache_mb * 1_000_000)
     models = [getattr(s, name) or "builtin" for name in settings_where(complete="models")]
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
@@ -198,18 +213,25 @@ def _merged(layers: list[Layer]) -> Resolved:
     return replace(resolved, settings=s)
 
 
-def _text_of(given: str, max_mb: int) -> str:
+def text_of(given: str, max_mb: int, of: str = "--system") -> str:
     """A text as it is given, or that of the file behind an @. Raises InputError."""
-    from ngtcli.documents.files import Reader  # here: few runs need it
-    from ngtcli.documents.text import Unreadable, decode_text, utf8
+    from ngtcli.documents.text import utf8  # here: few runs need it
 
     if not given.startswith("@"):
         return utf8(given)
+    return read_text(os.path.expanduser(given[1:]), max_mb, f"{of} {given}")
+
+
+def read_text(source: str | BinaryIO, max_mb: int, named: str) -> str:
+    """The text of a file or a stream. Raises InputError."""
+    from ngtcli.documents.files import Reader  # here: few runs need it
+    from ngtcli.documents.text import Unreadable, decode_text
+
     try:
-        return decode_text(Reader(max_mb).read(os.path.expanduser(given[1:])))
+        return decode_text(Reader(max_mb).read(source))
     except Unreadable as error:
-        hint = "Name a file with text in it behind the @."
-        raise InputError(f"--system {given}: {error}", hint) from None
+        at = "behind the @" if isinstance(source, str) else "there"
+        raise InputError(f"{named}: {error}", f"Give a text {at}.") from None
 
 
 def card_words(resolved: Resolved) -> str:

@@ -5,23 +5,24 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.checks import check_session, refuse_with
+from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.completion import models
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
     OF_OWN_ENGINE,
     JsonOption,
-    VerboseOption,
-    resolve_without_preset,
+    resolve_served,
     with_settings,
 )
 from ngtcli.cli.output import print_rows
+from ngtcli.cli.serve_http import TASKS, HttpFlags
 from ngtcli.config import Settings, seconds_of
 from ngtcli.errors import NgtError, counted
 from ngtcli.serve.client import request
 from ngtcli.serve.places import Place, absolute, places
 from ngtcli.serve.server import FINISH_S, Answerer, Server
 from ngtcli.serve.wire import Describe, Served, Stop
+from ngtcli.session.checks import check_session
 
 serve_app = typer.Typer(
     help="Keep a model loaded: ngt ask and ngt summarize need not load it again.",
@@ -35,29 +36,24 @@ _PATIENCE_S = 5.0  # more than answers get that are being made; guess
 
 @serve_app.callback()
 @with_settings((*OF_OWN_ENGINE, "keep_documents", "keep_warm"))
-def serve(
-    flags: dict[str, Any],
-    context: typer.Context,
-    docs: Annotated[
-        list[str] | None,
-        typer.Option("--docs", "-d", help="File or folder that is answered from."),
-    ] = None,
-    verbose: VerboseOption = False,
-) -> None:
+def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> None:
     """Keep a model loaded: ngt ask and ngt summarize need not load it again.
 
     Commands of the same user find it where their model and its settings are the same. Ctrl-C ends
     it, once the answers that are being made are complete; a second one ends it at once.
     """
     if context.invoked_subcommand:
-        given = {"a flag": bool(flags or docs or verbose)}
-        refuse_with(f"ngt serve {context.invoked_subcommand}", given, "Give it behind that word.")
+        any_flag = {"a flag": bool(flags) or given != HttpFlags()}
+        hint = "Give it behind that word."
+        refuse_with(f"ngt serve {context.invoked_subcommand}", any_flag, hint)
         return
-    settings = resolve_without_preset(flags).settings
-    check_session(settings)
-    notes = Notes(verbose)
+    settings, tasks = resolve_served(flags, TASKS)
+    check_session(settings, Notes().warn)
+    notes = Notes(given.verbose)
+    http = given.listener(settings, tasks, notes)
     idle_s = seconds_of(settings.keep_warm)
-    Server(settings, _load, idle_s=idle_s, status=notes.status, say=notes.say).run()
+    server = Server(settings, _load, idle_s=idle_s, status=notes.status, say=notes.say)
+    server.run(*filter(None, [http]))
 
 
 def _load(settings: Settings, status: Callable[[str], None]) -> Answerer:

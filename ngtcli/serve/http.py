@@ -22,7 +22,14 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ngtcli.errors import ContextOverflowError, InputError, NgtError, UsageError, reason_of
+from ngtcli.errors import (
+    BusyError,
+    ContextOverflowError,
+    InputError,
+    NgtError,
+    UsageError,
+    reason_of,
+)
 from ngtcli.serve.http_exchange import Asked, Exchange
 from ngtcli.serve.http_guard import Address, Guard
 from ngtcli.serve.openai_answers import ChatReply, Reply, ResponseReply
@@ -125,7 +132,7 @@ class OpenAi:
         asks = partial(question_of, self._service)
         exchange = Exchange(self._asked, asks, kind, reply_of, self._failure)
         if self._running >= _AT_ONCE:
-            await _busy("too many requests at once")(scope, receive, send)
+            await _busy("Too many requests at once. Try again later.")(scope, receive, send)
             return
         self._running += 1
         try:
@@ -163,6 +170,8 @@ class OpenAi:
         """The response to what went wrong, without paths of this machine."""
         if isinstance(error, TimeoutError):
             return error_reply(504, "timeout", "the answer took too long")
+        if isinstance(error, BusyError):
+            return _busy(_words(error))
         if isinstance(error, RequestError):
             return error_reply(error.status, error.code, _words(error), error.param)
         if isinstance(error, ContextOverflowError):
@@ -195,7 +204,7 @@ async def _no_such(request: Request, error: Any) -> Response:
 
 
 def _busy(what: str) -> JSONResponse:
-    response = error_reply(503, "queue_full", f"{what}: ask again later")
+    response = error_reply(503, "queue_full", what)
     response.headers["retry-after"] = str(_RETRY_S)
     return response
 
@@ -226,20 +235,21 @@ class _Connection(H11Protocol):
         self._next_look = self.loop.call_later(_IDLE_S, self._look, (self.cycle, is_idle))
 
 
+def listen(address: Address) -> socket.socket:
+    """A socket that listens there: connections wait. Raises UsageError where it cannot."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        what = f"{address.shown(address.port)}: {reason_of(error)}"
+        raise UsageError(what, "Choose another port or address.") from None
+
+
 class HttpServer:
-    """Serves an application in a thread of its own, until `close`.
+    """Serves an application on a socket, in a thread of its own, until `close`."""
 
-    Raises UsageError where the address cannot be listened on.
-    """
-
-    def __init__(self, app: Any, address: Address) -> None:
-        try:
-            family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-            self._socket = socket.create_server((address.host, address.port), family=family)
-        except OSError as error:
-            what = f"{address.host}:{address.port}: {reason_of(error)}"
-            raise UsageError(what, "Choose another port with --http.") from None
-        self.port: int = self._socket.getsockname()[1]
+    def __init__(self, app: Any, listening: socket.socket) -> None:
+        self._socket = listening
         config = uvicorn.Config(
             app,
             http=_Connection,

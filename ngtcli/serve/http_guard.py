@@ -44,6 +44,10 @@ class Address:
         """Whether only this machine reaches it."""
         return _is_loopback(self.host)
 
+    def shown(self, port: int) -> str:
+        """Host and port as a URL has them."""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
 
 def address_of(given: str, host: str | None, key_file: Path | None) -> Address:
     """The address of `--http [HOST:]PORT`, `--host` and `--api-key-file`.

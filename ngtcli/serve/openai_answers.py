@@ -69,7 +69,7 @@ def figures(statistics: Statistics, num_draft: int) -> Object:
 
 def cached(statistics: Statistics) -> int:
     """Tokens of the prompt that had been read before."""
-    return getattr(statistics, "cached_tokens", 0)
+    return statistics.cached_tokens
 
 
 def _ratio(one: float, other: float) -> float:

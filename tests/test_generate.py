@@ -1,0 +1,63 @@
+"""`ngt generate`: a free prompt from an argument, a file or a pipe, with documents or without."""
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers import HARBOUR, ngt
+
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+
+pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+
+
+def sent(*arguments: str, stdin: bytes = b"", cwd: Path | None = None) -> str:
+    done = ngt("generate", *arguments, "--dry-run", stdin=stdin, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode().rstrip("\n")
+
+
+def test_a_prompt_comes_from_an_argument_a_file_or_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("\n Tell of boats.\r\n")
+    for prompt in (
+        sent("Tell of boats."),
+        sent("@p.txt", cwd=tmp_path),
+        sent("-", stdin=b"Tell of boats.\n"),
+        sent(stdin=b"Tell of boats.\n"),
+    ):
+        assert prompt == "<|user|>Tell of boats.<|end|><|assistant|>"
+
+
+def test_documents_stand_before_the_prompt() -> None:
+    prompt = sent("Again.", "-d", "-", stdin=b"The tide is high.\n")
+    assert prompt == "<|user|>The tide is high.\n\nAgain.<|end|><|assistant|>"
+
+
+def test_an_answer_is_printed_as_that_of_a_question_is() -> None:
+    done = ngt("generate", "Tell of boats.", "--json", "--max-tokens", "3")
+    found = json.loads(done.stdout)
+    assert (found["task"], found["preset"]) == ("generate", "generate")
+    assert (found["question"], found["documents"]) == ("Tell of boats.", [])
+    cited = ngt("generate", "Who?", "-d", HARBOUR, "--cite", "--max-tokens", "12")
+    assert b"[1] harbour.txt: " in cited.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "code", "words"),
+    [
+        ([""], b"", 2, "the prompt is empty"),
+        (["one", "two"], b"", 2, "ngt generate 'one two'"),
+        (["@none.txt"], b"", 3, "prompt @none.txt: no such file"),
+        (["-"], b" \n", 3, "prompt: empty"),
+        (["-", "-d", "-"], b"x", 2, "both standard input"),
+        (["x", "--cite"], b"", 2, "--cite does nothing with no documents"),
+        (["x", "--overflow", "split"], b"", 2, "makes summaries of parts"),
+        (["x " * 5000], b"", 5, "the prompt has 5"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_told(
+    arguments: list[str], stdin: bytes, code: int, words: str, tmp_path: Path
+) -> None:
+    done = ngt("generate", *arguments, stdin=stdin, cwd=tmp_path)
+    assert done.returncode == code and words in done.stderr.decode(), done.stderr
+    assert done.stdout == b"" and done.stderr.count(b"\n") == 2
