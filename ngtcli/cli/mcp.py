@@ -7,13 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.batch.questions import wording
-from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
+from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import PresetOption, resolve_tasks, with_settings
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN, Listing
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import TASKS
+from ngtcli.session.checks import check_session
 
 _DOCS = typer.Option("--docs", "-d", help="File, folder or glob; give -d before each.")
 
@@ -39,7 +40,7 @@ def mcp(
     refuse_with("ngt mcp", {"--engine vllm": settings.engine == "vllm"}, "Leave it out.")
     if STDIN in docs:
         raise UsageError("standard input has the protocol, and no document", "Name a folder.")
-    check_session(settings)
+    check_session(settings, Notes().warn)
     Listing(settings, docs, inside=True)
     if sys.stdin.isatty():
         Notes().warn("waiting for a client on standard input; see ngt help mcp")
