@@ -85,7 +85,7 @@ class Prefixes:
         new.keeping = keeping
         for one in found:
             new.restore(*one)
-        took = sum(link.seconds for link in new.chain)
+        took = sum((link.seconds for link in new.chain), 0.0)
         seconds = perf_counter() - clock if new.chain else 0.0
         return Reused(len(new.chain) * CHUNK, on_disk * CHUNK, seconds, took)
 

@@ -38,6 +38,9 @@ class Connection:
         self._socket, self._inbox = connected, wire.Inbox()
         self._waiting: list[Any] = []
 
+    def __del__(self) -> None:
+        self._socket.close()  # where nothing was asked
+
     def ask(self, question: Question, wants: Wants) -> Generator[Event, None, None]:
         """The events of an answer; KeyboardInterrupt ends it, and `Ended` says how far it came.
 
