@@ -96,7 +96,7 @@ class Exchange:
             async def leave_with_client() -> None:
                 while (await receive())["type"] != "http.disconnect":
                     pass
-                self.is_gone = True
+                self.is_gone = self.answered is None  # else it has all
                 group.cancel_scope.cancel()
 
             group.start_soon(leave_with_client)
