@@ -120,10 +120,12 @@ def test_a_conversation_and_a_prompt_that_is_too_long(live: Live) -> None:
         with pytest.raises(openai.BadRequestError) as error:
             live.client.chat.completions.create(model="builtin", messages=long, stream=stream)
         assert error.value.code == "context_length_exceeded"
-    turns: Any = [{"role": "user", "content": "sea " * 3000}, *messages[1:]]
+    turns: Any = [{"role": "user", "content": "sea " * 5000}, *messages[1:]]
     with pytest.raises(openai.BadRequestError) as error:
         live.client.chat.completions.create(model="builtin", messages=turns)
     assert error.value.code == "context_length_exceeded"
+    own: Any = {"model": "builtin", "messages": turns, "max_tokens": 4}
+    assert live.client.chat.completions.create(**own, extra_body={"truncation": "auto"}).usage
 
 
 def test_who_leaves_leaves_nothing_running(live: Live) -> None:
