@@ -99,6 +99,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Script
     server, url, asked = server_of(Address("127.0.0.1", 0), served)
     yield url, asked
     server.close()
+    CLIENT.close()
 
 
 def post(url: str, **body: Any) -> httpx.Response:

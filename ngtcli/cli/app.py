@@ -41,6 +41,10 @@ COMMANDS = {
         "Keep a model loaded: ngt ask and ngt summarize need not load it again.",
         "serve:serve_app",
     ),
+    "mcp": (
+        "Let other programs search documents and ask about them: ngt mcp -d ./notes",
+        "mcp:mcp",
+    ),
     "check": (
         "Decode with and without drafts and compare every token; exit 6 at a difference.",
         "check:check",
