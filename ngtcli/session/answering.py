@@ -110,7 +110,7 @@ class Answering:
             about = question.documents, question.question, tokenizer, question.settings.system
             for words in look_alikes(*about):
                 yield Message("remark", words)
-        yield Prompted(len(prompt.ids), prompt.selection)
+        yield Prompted(len(prompt.ids), prompt.selection, prompt.left_out)
 
     def _steps(self, answer: Answer) -> Generator[Event]:
         """The steps of an answer, to its end or to an interrupt."""
