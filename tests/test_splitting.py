@@ -35,7 +35,7 @@ from ngtcli.prompt.splitting import (
     split,
     split_to_refine,
 )
-from ngtcli.retrieve.ranking import Excerpt
+from ngtcli.retrieve.selection import Excerpt
 from ngtcli.session.local import LocalSession
 from ngtcli.session.parts import KeptParts
 from ngtcli.session.session import FinishedAnswer

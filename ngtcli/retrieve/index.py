@@ -25,7 +25,8 @@ from ngtcli.documents.load import Document, common_folder
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.documents.text import UNSPACED
 from ngtcli.errors import NgtError
-from ngtcli.retrieve.ranking import Excerpt, Status
+from ngtcli.retrieve.ranking import Status
+from ngtcli.retrieve.selection import Excerpt
 from ngtcli.system.arrays import Array, ArrayFile, Arrays
 from ngtcli.system.cache import renew
 from ngtcli.system.storage import DamagedFileError, key_of
