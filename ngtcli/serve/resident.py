@@ -362,6 +362,7 @@ class Resident:
             left = []
         finally:
             session.save_memory()
+            session.store_documents()
         del batch
         for member in left:
             self._go_on(member)
@@ -379,7 +380,8 @@ class Resident:
                 else:
                     assert isinstance(answer.run, Run)
                     text = answer.run.continuation
-                member = ticket.member = session.member(begun, ticket, text)
+                is_part = ticket.asked.prompt.selection is not None
+                member = ticket.member = session.member(begun, ticket, text, is_part)
                 if answer is not None:
                     member.steps += answer.steps
                     ticket.told = len(member.steps)
