@@ -1,5 +1,6 @@
 """The tools of the Model Context Protocol, by the SDK's own client: what they give and refuse."""
 
+import hashlib
 import io
 import json
 import os
@@ -9,9 +10,10 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import anyio
+import httpx
 import pytest
 from helpers import ngt
 from mcp.client.client import Client
@@ -28,7 +30,10 @@ from ngtcli.errors import ModelError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve.folder import ServedFolder
-from ngtcli.serve.mcp import Tools, mcp_server
+from ngtcli.serve.http import HttpServer, OpenAi, listen
+from ngtcli.serve.http_guard import Address
+from ngtcli.serve.mcp import Tools, mcp_routes, mcp_server
+from ngtcli.serve.openai_requests import Service
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.session.question import Question
 
@@ -51,8 +56,9 @@ class Answering:
         self.many, self.steps = many, 0
         self.begun, self.ended = threading.Event(), threading.Event()
 
-    def events(self, question: Question) -> Generator[Event]:
+    def events(self, question: Question, owner: str = "") -> Generator[Event]:
         self.asked.append(question)
+        self.owner = owner
         try:
             yield Message("status", "Loading …")
             yield Message("warn", "not everything fits")
@@ -180,7 +186,7 @@ def test_an_answer_comes_with_its_sources_and_with_what_was_remarked(folder: Pat
 
 
 def test_what_is_wrong_is_told_to_the_client_in_words(folder: Path) -> None:
-    def fails(question: Question) -> Generator[Event]:
+    def fails(question: Question, owner: str) -> Generator[Event]:
         raise ModelError("the model is gone", "Name another.")
         yield
 
@@ -389,3 +395,68 @@ def test_what_is_wrong_is_told_before_a_client_waits(
     done = ngt("mcp", "-d", str(folder))
     assert done.returncode == 2
     assert done.stderr.decode().splitlines()[-1] == "pip install 'ngtcli[mcp]'"
+
+
+class Over:
+    """The tools at `/mcp` of the HTTP server, with a key if there is a file of keys."""
+
+    def __init__(self, folder: Path, answering: Answering, keys: tuple[bytes, ...] = ()) -> None:
+        self.served = ServedFolder([str(folder)], Settings())
+        own = mcp_routes(Tools(self.served, TASKS, answering.events))
+        address = Address("127.0.0.1", 0, keys)
+        warned: list[str] = []
+        service = Service("builtin", {}, self.served)
+        app = OpenAi(cast(Any, None), service, warned.append).app(address, *own)
+        place = listen(address)
+        self.url = f"http://127.0.0.1:{place.getsockname()[1]}/mcp"
+        self.server = HttpServer(app, place)
+
+    def __enter__(self) -> str:
+        return self.url
+
+    def __exit__(self, *_: object) -> None:
+        self.server.close()
+        self.served.close()
+
+
+def test_the_http_server_has_the_same_tools(folder: Path) -> None:
+    answering = Answering()
+
+    async def work(url: str) -> None:
+        async with Client(url) as client:
+            assert len((await client.list_tools()).tools) == 5
+            found = await client.call_tool("search_passages", {"query": "When is high tide?"})
+            assert found.structured_content["passages"][0]["document"] == "tides.txt"
+            answer = await client.call_tool(
+                "ask", {"question": "When?", "documents": ["tides.txt"]}
+            )
+            assert answer.structured_content["text"].split() == TIDES.split()
+            answering.many = 1_000_000
+            answering.ended.clear()
+            answering.begun.clear()
+            async with anyio.create_task_group() as group:
+
+                async def ask() -> None:
+                    await client.call_tool("ask", {"question": "Who?"})
+
+                group.start_soon(ask)
+                await anyio.to_thread.run_sync(answering.begun.wait)
+                group.cancel_scope.cancel()
+            await anyio.to_thread.run_sync(answering.ended.wait)
+            assert answering.steps < 1_000_000 and answering.owner == "http"
+
+    with Over(folder, answering) as url:
+        anyio.run(work, url)
+
+
+def test_the_http_server_refuses_other_pages_and_those_without_a_key(folder: Path) -> None:
+    key = "k" * 16
+    with Over(folder, Answering(), (hashlib.sha256(key.encode()).digest(),)) as url:
+        hello = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        accept = {"accept": "application/json, text/event-stream"}
+        for headers, status in (
+            ({}, 401),
+            ({"authorization": f"Bearer {key}", "origin": "http://evil.example"}, 403),
+            ({"authorization": f"Bearer {key[1:]}x"}, 401),
+        ):
+            assert httpx.post(url, json=hello, headers={**accept, **headers}).status_code == status

@@ -18,22 +18,16 @@ if TYPE_CHECKING:
 class Asking:
     """Has questions answered, from any thread, and logs the answers as those of `by`.
 
-    A model that it loads stays loaded.
+    A model that it loads stays loaded until `close`.
     """
 
     def __init__(self, by: str) -> None:
         self._by, self._lock = by, threading.Lock()
         self._loaded: dict[tuple[object, ...], Resident] = {}  # by what is loaded, and how
 
-    def events(self, question: Question) -> Generator[Event]:
+    def events(self, question: Question, owner: str = "") -> Generator[Event]:
         """The events of an answer; closing them ends it. Raises NgtError."""
-        warnings: list[str] = []
-        with closing(self._answered(question)) as events:
-            for event in events:
-                if isinstance(event, Ended):
-                    log_answer(question, event, self._by, warnings.append)
-                    yield from (Message("warn", words) for words in warnings)
-                yield event
+        return logged(question, self._answered(question), self._by)
 
     def _answered(self, question: Question) -> Generator[Event]:
         settings = question.settings
@@ -52,3 +46,19 @@ class Asking:
 
                 self._loaded[key] = Resident(settings)
         yield from self._loaded[key].ask(question)
+
+    def close(self) -> None:
+        """End what is being answered here, and leave the models."""
+        while self._loaded:
+            self._loaded.popitem()[1].close()
+
+
+def logged(question: Question, answered: Generator[Event], by: str) -> Generator[Event]:
+    """The events of an answer, which is logged as one of `by` when it ends."""
+    warnings: list[str] = []
+    with closing(answered) as events:
+        for event in events:
+            if isinstance(event, Ended):
+                log_answer(question, event, by, warnings.append)
+                yield from (Message("warn", words) for words in warnings)
+            yield event

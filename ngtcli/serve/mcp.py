@@ -6,6 +6,8 @@ goes on listening: a call that the client cancels ends at the answer's next step
 """
 
 import inspect
+import logging
+import os
 import sys
 import time
 from collections.abc import (
@@ -17,15 +19,17 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 from anyio import from_thread
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import ToolAnnotations
 from pydantic import Field
+from starlette.routing import BaseRoute
 
 from ngtcli import __version__
 from ngtcli.config import Settings
@@ -39,7 +43,9 @@ from ngtcli.serve.folder import ServedFolder
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.session.question import Question
 
-Events = Callable[[Question], Generator[Event]]  # closing it ends the answer
+# The events of an answer to a question of an owner, as in `Resident`; closing them ends it.
+Events = Callable[[Question, str], Generator[Event]]
+Running = AbstractAsyncContextManager[None]
 Tasks = Mapping[str, tuple[Settings, Preset]]
 
 _MOST = 20_000  # characters that `show_passage` gives at once; guess
@@ -175,8 +181,10 @@ class Tools:
                 for d in loaded.documents
                 for a in [d.about]
             ]
-            left_out = [LeftOut(s.name, s.reason) for s in loaded.skipped if not s.kind]
-            return DocumentList(documents, left_out[:_LEFT_OUT])
+            skipped = [one for one in loaded.skipped if not one.kind][:_LEFT_OUT]
+            names = [self._folder.name_of(s.name) or os.path.basename(s.name) for s in skipped]
+            left_out = [LeftOut(n, s.reason) for n, s in zip(names, skipped, strict=True)]
+            return DocumentList(documents, left_out)
 
     def show_passage(
         self,
@@ -267,7 +275,7 @@ class Tools:
                 question=utf8(question.strip()),
             )
             began, remarks, answer = time.perf_counter(), list[str](), None
-            with closing(self._events(asked)) as events:
+            with closing(self._events(asked, _owner(context))) as events:
                 for event in events:  # to the end: what was kept on the way is removed there
                     from_thread.check_cancelled()
                     if isinstance(event, Message) and event.kind == "warn":
@@ -359,6 +367,12 @@ class _Progress:
         from_thread.run(self._context.report_progress, self._at, total, self._part + words)
 
 
+def _owner(context: Context) -> str:
+    """Who asks: over HTTP as its guard says, on standard streams the user."""
+    request = context.request_context.request
+    return "" if request is None else str(request.scope["owner"])
+
+
 @contextmanager
 def _told_to_client() -> Iterator[None]:
     """Make of our errors those whose text the client gets."""
@@ -371,6 +385,8 @@ def _told_to_client() -> Iterator[None]:
 def mcp_server(tools: Tools, on_streams: bool = False) -> MCPServer[None]:
     """A server of these tools; on standard streams what anything prints goes to standard error."""
     lifespan = _stdout_is_stderr if on_streams else None
+    root = logging.getLogger()
+    before = root.handlers[:]
     server: MCPServer[None] = MCPServer(
         "ngt",
         version=__version__,
@@ -379,6 +395,7 @@ def mcp_server(tools: Tools, on_streams: bool = False) -> MCPServer[None]:
         log_level="WARNING",
         subscriptions=False,
     )
+    root.handlers[:] = before  # it gives the process one; without, warnings go to stderr
     reads = ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
     )
@@ -398,3 +415,14 @@ async def _stdout_is_stderr(_: MCPServer[None]) -> AsyncIterator[None]:
     """
     sys.stdout = sys.stderr
     yield
+
+
+def mcp_routes(tools: Tools) -> tuple[list[BaseRoute], Callable[[object], Running]]:
+    """`/mcp` of an HTTP server, and what runs as long as that does.
+
+    Its guard checks who may ask, by Host and Origin, too, and says it in `scope["owner"]`.
+    """
+    server = mcp_server(tools)
+    guarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    routes = server.streamable_http_app(transport_security=guarded).routes
+    return list(routes), lambda _: server.session_manager.run()
