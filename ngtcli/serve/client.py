@@ -32,14 +32,18 @@ class NotServedError(Exception):
 
 
 class Connection:
-    """A connection to the resident process, for one question."""
+    """To the resident process of a place; open while a question is answered."""
 
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket, self._inbox = connected, wire.Inbox()
+    def __init__(self, place: Place) -> None:
+        self._place, self._inbox = place, wire.Inbox()
         self._waiting: list[Any] = []
 
-    def __del__(self) -> None:
-        self._socket.close()  # where nothing was asked
+    def open(self) -> socket.socket:
+        """Connect, and give what is to be closed. Raises NotServedError."""
+        if (connected := self._place.connect()) is None:
+            raise NotServedError
+        self._socket = connected
+        return connected
 
     def ask(self, question: Question, wants: Wants) -> Generator[Event, None, None]:
         """The events of an answer; KeyboardInterrupt ends it, and `Ended` says how far it came.
@@ -48,6 +52,7 @@ class Connection:
         it is to be answered elsewhere.
         """
         said = interrupted = False
+        self.open()
         try:
             self.send(wire.Ask(_plain(question), wants))
             while True:
@@ -60,6 +65,8 @@ class Connection:
                     if isinstance(event, wire.Refused):
                         raise NotServedError
                     said = said or not (isinstance(event, Message) and event.kind == "status")
+                    if isinstance(event, Ended):
+                        self._socket.close()  # whatever becomes of the answer where it is shown
                     yield event
                     if isinstance(event, Ended):
                         return
@@ -93,19 +100,20 @@ class Connection:
 
 
 def served(settings: Settings) -> Connection | None:
-    """A connection to the resident process for these settings, if there is one."""
+    """Reaches the resident process for these settings, if there is one."""
     if os.name != "posix" or not settings.serve or settings.engine != "ngt":
         return None
-    connected = Place.of(settings).connect()
-    return Connection(connected) if connected else None
+    place = Place.of(settings)
+    if (connected := place.connect()) is None:
+        return None
+    connected.close()
+    return Connection(place)
 
 
 def request(place: Place, message: wire.Describe | wire.Stop) -> wire.Served | None:
     """What the process there says of itself; None for none, or one that does not understand."""
-    if (own := place.connect()) is None:
-        return None
-    connection = Connection(own)
-    with own, suppress(OSError, EOFError, wire.WireError):
+    connection = Connection(place)
+    with suppress(NotServedError, OSError, EOFError, wire.WireError), connection.open():
         connection.send(message)
         if isinstance(answer := connection.next(), wire.Served):
             return answer
