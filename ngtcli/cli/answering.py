@@ -5,7 +5,7 @@ weights.
 """
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
 import typer
@@ -59,8 +59,10 @@ def run(request: AnswerRequest) -> None:
             "The built-in model is a small demonstration that quotes sentences;"
             " name a real one with -m FOLDER."
         )
-    showing = Showing(request, notes)
-    showing.run(events_of(request, notes, showing.reading))
+    showing = Showing(request, notes, ReadingBar(notes), notes.warn)
+    answer = showing.run(events_of(request, notes, showing.reading))
+    if answer is None or answer.finish_reason == "interrupted":
+        raise typer.Exit(INTERRUPTED)
 
 
 def events_of(
@@ -77,18 +79,22 @@ def events_of(
 class Showing:
     """Shows the events of a question: the answer as it comes, and then whole, also in files."""
 
-    def __init__(self, request: AnswerRequest, notes: Notes) -> None:
+    def __init__(
+        self, request: AnswerRequest, notes: Notes, reading: ReadingBar, warn: Callable[[str], None]
+    ) -> None:
         self._request, self._notes = request, notes
-        self.reading = ReadingBar(notes)
+        self.reading, self._warn = reading, warn
         self._origins: Sequence[str] = ()
         self._sink: PlainSink | None = None  # where the text goes as it comes
         self._tokens, self._begun, self._words = 0, False, ""
 
-    def run(self, events: Generator[Event, None, None]) -> None:
-        """Show all; on Ctrl-C what came of the answer, with exit code 130. Raises NgtError."""
+    def run(self, events: Generator[Event, None, None]) -> Ended | None:
+        """Show all, on Ctrl-C what came of it; None where there is no answer. Raises NgtError."""
+        last: Event | None = None
         try:
             event = next(events, None)
             while event is not None:
+                last = event
                 try:
                     self._show(event)
                     event = next(events, None)
@@ -96,12 +102,13 @@ class Showing:
                     event = events.throw(KeyboardInterrupt())
         except StoppedError as error:
             self._notes.warn(str(error))
-            raise typer.Exit(error.exit_code) from None
+            return None
+        return last if isinstance(last, Ended) else None
 
     def _show(self, event: Event) -> None:
         match event:
             case Message():
-                say = {"status": self._notes.status, "warn": self._notes.warn}
+                say = {"status": self._notes.status, "warn": self._warn}
                 say.get(event.kind, self._notes.remark)(event.text)
             case Reading():
                 self.reading(event.read, event.total)
@@ -184,7 +191,6 @@ class Showing:
             notes.warn(f"the answer is cut off: {REPEATS}; --max-repeats 0 lets it go on")
         if answer.finish_reason == "interrupted":
             notes.warn("interrupted; the answer is incomplete")
-            raise typer.Exit(INTERRUPTED)
 
     def _print_cited(self, answer: Ended) -> None:
         """The answer with marks, and its sources below it; on a terminal they link to the files."""
