@@ -6,8 +6,10 @@ serves a folder until it is ended, for looking at a download in a terminal.
 
 import hashlib
 import json
+import os
 import re
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -24,6 +26,21 @@ _PATHS = re.compile(
     r"/(?:api/models/)?(?P<repo>[^/?]+/[^/?]+)"
     r"(?:/(?P<what>resolve|revision|tree)/(?P<revision>[^/?]+)(?:/(?P<file>[^?]+))?)?(?:\?.*)?"
 )
+
+
+# Runs ngt for each line of JSON: where, and its arguments. What it asked before is forgotten.
+_SHELL = """
+import json, os, sys
+from helpers import ngt
+from ngtcli.model_files import hub
+
+for line in sys.stdin:
+    where, *words = json.loads(line)
+    os.chdir(where)
+    hub.ask.cache_clear()
+    done = ngt(*words, NGT_BACKGROUND="none")
+    print(json.dumps([done.returncode, done.stdout.decode(), done.stderr.decode()]), flush=True)
+"""
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -56,6 +73,7 @@ class Hub:
         self.log: list[tuple[str, str, int]] = []
         self.leaked: list[str] = []
         self.ended = threading.Event()
+        self._shells: dict[str, subprocess.Popen[str]] = {}
         handler = type("Handler", (_Handler,), {"hub": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -66,6 +84,8 @@ class Hub:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for shell in self._shells.values():
+            shell.communicate()
         self.ended.set()
         self._server.shutdown()
         self._server.server_close()
@@ -74,6 +94,24 @@ class Hub:
         """Variables with which huggingface_hub asks this hub, and keeps its files in `home`."""
         own = {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
         return {**own, "NO_PROXY": _OWN, "no_proxy": _OWN}
+
+    def run(self, place: Path, *words: str, **environ: str) -> Any:
+        """`ngt WORDS` with this hub and a cache in `place`, as of `subprocess.run` with text.
+
+        Runs with the same variables share a process: huggingface_hub reads most when it is loaded.
+        """
+        key = json.dumps([str(place), environ])
+        if key not in self._shells:
+            paths = map(str, (Path(__file__).parent, *Path(__file__).parents[1:2]))
+            own = {**self.environ(place / "hf"), "PYTHONPATH": os.pathsep.join(paths), **environ}
+            self._shells[key] = subprocess.Popen(
+                [sys.executable, "-c", _SHELL], env={**os.environ, **own}, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+        shell = self._shells[key]
+        assert shell.stdin and shell.stdout
+        print(json.dumps([str(Path.cwd()), *words]), file=shell.stdin, flush=True)
+        return subprocess.CompletedProcess(words, *json.loads(shell.stdout.readline()))
 
     def got(self) -> list[str]:
         """The files whose content was asked for, since the last call."""

@@ -585,7 +585,7 @@ def begun(
     pooled: bool = True,
     chains: bool = False,
 ) -> Auto:
-    drafter = batch.start(Context(prompt, vocabulary=5000, chains=chains), pooled)
+    drafter = batch.start(Context(prompt, vocabulary=5000, chains=chains, private=not pooled))
     if said:
         batch.observe([drafter], [said])
     return drafter

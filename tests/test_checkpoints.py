@@ -10,15 +10,14 @@ import torch
 import transformers
 from helpers import make_hf
 from safetensors.torch import load_file, save_file
-from test_families import FAMILIES, NO_DECODER
-from tiny_models import pack_layers
+from test_families import FAMILIES
+from tiny_models import layers_to_pack, pack_layers, packed_from
 from torch import Tensor, nn
 
 from ngtcli.decode.load import load_model
 from ngtcli.weights import checkpoints
 from ngtcli.weights.checkpoints import empty_model, read_checkpoint
 from ngtcli.weights.packed import (
-    PackedLayers,
     PackedLinear,
     Trial,
     is_packed,
@@ -37,20 +36,6 @@ BF16, F32 = torch.bfloat16, torch.float32
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The layers of the tests' models are not too small."""
     monkeypatch.setattr("ngtcli.weights.packed._SMALLEST", 1)
-
-
-def layers() -> PackedLayers:
-    trial = Trial(True, (1.0, 1.0, 1.0), (1.0, 0.5, 0.5))
-    return PackedLayers(trial=trial, progress=lambda _: None)
-
-
-def packed_from(folder: Path, dtype: torch.dtype) -> Any:
-    """The model of a folder, packed as its weights come."""
-    config, taken = transformers.AutoConfig.from_pretrained(folder), layers()
-    hf, report = read_checkpoint(str(folder), config, taken, dtype)
-    assert not any(report.values())
-    assert taken.finish(hf) == is_packed(hf)  # not in a dtype that the CPU has no kernel for
-    return hf
 
 
 def alike(found: Any, true: Any) -> None:
@@ -87,26 +72,6 @@ def test_what_is_packed_as_it_comes_is_what_is_packed_afterwards(
     found = packed_from(tmp_path, dtype)
     alike(found, true)
     assert found.config.to_json_string() == true.config.to_json_string()
-
-
-def test_every_family_is_read_as_by_the_library(tmp_path: Path) -> None:
-    for family in FAMILIES:
-        if family.reason == NO_DECODER:
-            continue
-        config = transformers.AutoConfig.for_model(family.kind, **family.values)
-        torch.manual_seed(0)
-        hf = transformers.AutoModelForCausalLM.from_config(config)
-        folder = tmp_path / family.name
-        hf.save_pretrained(folder)
-        true = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=F32)
-        kept, report = read_checkpoint(str(folder), config, None, F32)
-        assert not any(report.values()), family.name
-        ours, theirs = kept.state_dict(), true.state_dict()
-        assert ours.keys() == theirs.keys(), family.name
-        assert all(torch.equal(one, theirs[name]) for name, one in ours.items()), family.name
-        pack_layers(worth_packing(true))
-        if is_packed(true):
-            assert str(packed_from(folder, F32)) == str(true), family.name
 
 
 @pytest.mark.parametrize("equal", [True, False])
@@ -235,7 +200,7 @@ def test_bytes_are_told_while_a_large_checkpoint_is_read(
     make_hf("llama").save_pretrained(tmp_path, max_shard_size="20KB")
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     config, told = transformers.AutoConfig.from_pretrained(tmp_path), list[str]()
-    read_checkpoint(str(tmp_path), config, layers(), F32, told.append)
+    read_checkpoint(str(tmp_path), config, layers_to_pack(), F32, told.append)
     assert len(told) == len(index["weight_map"])
     assert re.fullmatch(r"Reading █{9,10}░? \d+/\d+ kB, .*", told[-1])
     assert re.match(r"Reading █░{9} \d+/\d+ kB", told[0])

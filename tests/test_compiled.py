@@ -1,14 +1,13 @@
 """What numba compiled is kept for the user, whatever happens to the folder."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
+from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-import ngtcli
 
 # Two small functions in a file of their own, compiled as those of the package are.
 FUNCTIONS = """
@@ -33,23 +32,39 @@ print(said, repr(compiled.take_remark()))
 """
 
 
-def begun(folder: Path, code: str = PROGRAM) -> subprocess.Popen[str]:
+# Forks of a process that has numba loaded, and nothing opened.
+FORKED = get_context("forkserver")
+FORKED.set_forkserver_preload(["numba", "numba.core.event", "ngtcli.system.compile_cache"])
+BEGIN = """
+import os, sys
+os.environ["NUMBA_CACHE_DIR"] = {folder!r} + "/cache"
+sys.path.insert(0, {folder!r})
+sys.stdout = open({out!r}, "w")
+"""
+_serial = count()
+
+
+def begun(folder: Path, code: str = PROGRAM) -> tuple[Any, Path]:
+    """A process that runs the code, and the file of what it says."""
     functions = folder / "functions.py"
     if not functions.exists():  # numba looks at its time
         functions.write_text(FUNCTIONS)
-    paths = os.pathsep.join([str(folder), str(Path(ngtcli.__file__).parents[1])])
-    environ = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": paths}
-    command = [sys.executable, "-c", code]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, text=True)
+    out = folder / f"out-{next(_serial)}"
+    begin = BEGIN.format(folder=str(folder), out=str(out))
+    process = FORKED.Process(target=exec, args=(begin + code, {}))
+    process.start()
+    return process, out
+
+
+def said_by(process: Any, out: Path) -> str:
+    process.join(timeout=120)
+    assert process.exitcode == 0
+    return out.read_text().strip()
 
 
 def run(folder: Path, code: str = PROGRAM) -> str:
     """What a process that compiles says: its status lines and its remark."""
-    process = begun(folder, code)
-    said, told = process.communicate(timeout=120)
-    assert process.returncode == 0, told
-    return said.strip()
+    return said_by(*begun(folder, code))
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +122,7 @@ def test_a_result_for_other_types_is_not_used(tmp_path: Path) -> None:
 def test_processes_that_start_at_once_on_an_empty_cache_agree(tmp_path: Path) -> None:
     running = [begun(tmp_path) for _ in range(4)]
     for process in running:
-        told = process.communicate(timeout=120)
-        assert process.returncode == 0 and told[0].strip().endswith("''"), told
+        assert (told := said_by(*process)).endswith("''"), told
     assert run(tmp_path) == "[] ''"
     assert not list((tmp_path / "cache").rglob("*.tmp.*"))
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from ngtcli.cli.app import app
 from ngtcli.config import SETTINGS
 from ngtcli.draft.registry import method_names
+from ngtcli.session.runs import RunRecord, append
 
 
 def tab(line: str, **environ: str) -> list[str]:
@@ -39,6 +40,13 @@ def test_presets_are_offered_broken_or_not(own_home: Path) -> None:
     for line in ("ngt ask -p ", "ngt summarize --preset ", "ngt presets show "):
         assert tab(line) == ["ask", "chat", "generate", "mine", "summarize"]
     assert tab("ngt ask -p m") == ["mine"]
+
+
+def test_ids_of_runs_are_offered(own_home: Path) -> None:
+    run = {"at": "", "by": "ask", "task": "ask", "model": "m", "method": "auto", "preset": "ask"}
+    for one in ("ab12", "cd34"):
+        append(RunRecord(id=one, finish_reason="stop", **run))
+    assert tab("ngt runs show ") == ["ab12", "cd34"] and tab("ngt runs show c") == ["cd34"]
 
 
 @pytest.mark.parametrize("name", [n for n, s in SETTINGS.items() if s.choices and not s.is_switch])

@@ -18,7 +18,7 @@ from ngtcli.prompt.preset import for_task, without_documents
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.turns import Turn, earlier_questions
 from ngtcli.retrieve.index import EARLIER, index_of
-from ngtcli.retrieve.ranking import Excerpt
+from ngtcli.retrieve.selection import Excerpt
 from ngtcli.tokens.tokenizer import Tokenizer
 
 _EACH = "{% for m in messages %}"

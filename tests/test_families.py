@@ -5,14 +5,18 @@ All give the ids of `generate`. `python tests/test_families.py` prints the types
 
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 import transformers
 from helpers import FakeBackend, Scripted, decode, generate, make_drafter, plain
+from tiny_models import pack_layers, packed_from
 
 from ngtcli.config import Settings
+from ngtcli.decode.memory_needs import cache_numbers
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import CROPS, REREAD, RESTORES, STEPS, TREES
 from ngtcli.decode.probe import (
@@ -28,10 +32,13 @@ from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import ROOT, DraftTree, chain
 from ngtcli.errors import ModelError
 from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.weights.checkpoints import read_checkpoint
+from ngtcli.weights.packed import is_packed, worth_packing
 
 VOCABULARY = 512
 POSITIONS = 160
-WINDOW = 24
+WINDOW = 16  # tokens; the second prompt is shorter, its answer ends beyond: so with chunks
+TOKENS = 14  # of each answer
 DRAFTS = ""
 NO_DECODER = "no decoder"
 _WORDS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
@@ -199,6 +206,9 @@ FAMILIES = [
     Family("cpmant", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 4,
                       "dim_head": 16, "dim_ff": 96, "num_hidden_layers": 2}, NO_DECODER),
 ]  # fmt: skip
+# They keep no cache, or not in keys and values, or look at ids, which need values.
+UNCOUNTED = {"openai-gpt", "rwkv", "recurrent_gemma", "bert-encoder", "mamba", "mamba2",
+             "falcon_mamba", "biogpt", "bart", "mbart", "moshi"}  # fmt: skip
 # Of these only the way to run them is tested, in less time.
 OTHERS = [
     *(Family(k, {**_LLAMA, **_EXPERTS, "sliding_window": WINDOW}) for k in (
@@ -305,13 +315,48 @@ def chained(truth: list[int], start: int) -> Scripted:
     return Scripted(propose)
 
 
+@torch.inference_mode()
+def check_that_its_cache_is_counted(hf: Any, name: str) -> None:
+    """It grows by as much as `ngt env -v` says from the eighth to the ninth token."""
+    found = cache_numbers(hf.config)
+    if name in UNCOUNTED:
+        assert not found
+        return
+
+    def numbers(tokens: int) -> int:
+        state = hf(input_ids=torch.arange(5, 5 + tokens)[None], use_cache=True).past_key_values
+        every = (one for layer in state.layers for one in vars(layer).values())
+        return sum(one.numel() for one in every if isinstance(one, torch.Tensor))
+
+    assert found == numbers(9) - numbers(8)
+
+
+def check_that_it_is_read_as_by_the_library(hf: Any, folder: Path) -> None:
+    hf.save_pretrained(folder)
+    true = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    kept, report = read_checkpoint(str(folder), hf.config, None, torch.float32)
+    assert not any(report.values())
+    ours, theirs = kept.state_dict(), true.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(one, theirs[name]) for name, one in ours.items())
+    with patch("ngtcli.weights.packed._SMALLEST", 1):
+        pack_layers(worth_packing(true))
+        if is_packed(true):
+            assert str(packed_from(folder, torch.float32)) == str(true)
+
+
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
-def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(family: Family) -> None:
+def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(
+    family: Family, tmp_path: Path
+) -> None:
+    """It is read as by the library, too, and its cache is counted."""
     hf = build(family)
+    check_that_its_cache_is_counted(hf, family.name)
     if family.reason == NO_DECODER:
         with pytest.raises(ModelError, match=NO_DECODER):
             target(hf, family.name)
         return
+    check_that_it_is_read_as_by_the_library(hf, tmp_path)
     model = target(hf, family.name)
     assert (model.tree_reason, model.way.kind) == (family.reason, family.way)
     assert model.takes_chains == (not model.plain_reason and family.way != TREES)
@@ -319,23 +364,24 @@ def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(family: F
     for prompt in prompts():
         if len(prompt) == 1 and family.kind == "recurrent_gemma":
             continue  # its layers then begin with the state of the text before, in generate, too
-        expected = (generate if family.consistent else greedy_without_cache)(hf, prompt, 24)
-        assert plain(model, prompt, max_tokens=24) == expected
-        for drafter in (
-            forked(expected, len(prompt)),
-            chained(expected, len(prompt)),
-            make_drafter("trie", DraftSettings(learn_output=True)),
-        ):
-            run = decode(model, drafter, prompt, max_tokens=24)
+        expected = (generate if family.consistent else greedy_without_cache)(hf, prompt, TOKENS)
+        assert plain(model, prompt, max_tokens=TOKENS) == expected
+        drafters = [chained(expected, len(prompt))]
+        if drafts:  # else none is asked
+            drafters.append(forked(expected, len(prompt)))
+        for drafter in drafters:
+            run = decode(model, drafter, prompt, max_tokens=TOKENS)
             assert run.output == expected
             assert drafts or not run.statistics.drafted_tokens
             accepted += run.statistics.accepted_tokens
-        sampling = Settings(temperature=0.8, seed=3)
-        sampled = plain(model, prompt, sampling, max_tokens=24)
-        run = decode(model, chained(sampled, len(prompt)), prompt, sampling, max_tokens=24)
-        assert run.output == sampled
-        accepted += run.statistics.accepted_tokens
-    assert (accepted > 24) == drafts
+    if drafts:  # after the longest prompt, which repeats itself
+        trie = make_drafter("trie", DraftSettings(learn_output=True))
+        assert decode(model, trie, prompt, max_tokens=TOKENS).output == expected
+    sampling = Settings(temperature=0.8, seed=3)
+    sampled = plain(model, prompt, sampling, max_tokens=TOKENS)
+    run = decode(model, chained(sampled, len(prompt)), prompt, sampling, max_tokens=TOKENS)
+    assert run.output == sampled
+    assert (accepted > TOKENS) == drafts
 
 
 @pytest.mark.parametrize("family", OTHERS, ids=lambda f: f.name)

@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers import HARBOUR, NGT, ngt
@@ -46,11 +45,6 @@ def hub(files: dict[str, bytes]) -> Iterator[Hub]:
         yield hub
 
 
-def run(hub: Hub, place: Path, *words: str, **environ: str) -> Any:
-    environ = {**os.environ, **hub.environ(place / "hf"), **environ}
-    return subprocess.run([*NGT, *words], env=environ, capture_output=True, text=True, timeout=120)
-
-
 def held(folder: str | Path, files: dict[str, bytes]) -> bool:
     return (Path(folder) / WEIGHTS).read_bytes() == files[WEIGHTS]
 
@@ -58,33 +52,33 @@ def held(folder: str | Path, files: dict[str, bytes]) -> bool:
 def test_what_is_needed_is_downloaded_once(
     hub: Hub, files: dict[str, bytes], tmp_path: Path
 ) -> None:
-    done = run(hub, tmp_path, "models", "pull", ID, HF_TOKEN="hf_secret")
+    done = hub.run(tmp_path, "models", "pull", ID, HF_TOKEN="hf_secret")
     assert (done.returncode, done.stderr) == (0, "") and not hub.leaked
     assert sorted(hub.got()) == sorted(files)
     folder = Path(done.stdout.strip())
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == files
-    again = run(hub, tmp_path, "models", "pull", ID, "--json")
+    again = hub.run(tmp_path, "models", "pull", ID, "--json")
     assert not hub.got() and json.loads(again.stdout)["path"] == str(folder)
     for offline in ("0", "1"):
-        told = run(hub, tmp_path, "ask", "-d", HARBOUR, "Who?", "-m", ID, "--dry-run",
+        told = hub.run(tmp_path, "ask", "-d", HARBOUR, "Who?", "-m", ID, "--dry-run",
                    HF_HUB_OFFLINE=offline)  # fmt: skip
         assert told.returncode == 0 and "harbour" in told.stdout.lower(), told.stderr
     assert not hub.log  # not even asked
-    listed = json.loads(run(hub, tmp_path, "models", "list", "--json").stdout)
+    listed = json.loads(hub.run(tmp_path, "models", "list", "--json").stdout)
     size = sum(map(len, files.values()))
     assert [(m["name"], m["bytes"]) for m in listed][1:] == [(ID, size)]
 
 
 def test_a_model_is_answered_with_that_only_the_hub_had(hub: Hub, tmp_path: Path) -> None:
-    own = run(hub, tmp_path, "ask", "-d", HARBOUR, "When is high tide?", "--max-tokens", "8")
-    done = run(hub, tmp_path, "ask", "-d", HARBOUR, "When is high tide?", "--max-tokens", "8",
-               "-m", f"{ID}@v2", "-v", NGT_PASSAGES="1", NGT_WHOLE_TOKENS="240")  # fmt: skip
-    assert done.returncode == own.returncode == 0, done.stderr
+    done = hub.run(tmp_path, "ask", "-d", HARBOUR, "When is high tide?", "--max-tokens", "8",
+                   "-m", f"{ID}@v2", "-v", "--method", "none", "--dtype", "float32",
+                   NGT_PASSAGES="1", NGT_WHOLE_TOKENS="240")  # fmt: skip
+    assert done.returncode == 0, done.stderr
     assert done.stdout and "Downloading" in done.stderr and "█" not in done.stderr
 
 
 def test_only_the_tokenizer_is_downloaded_where_it_is_enough(hub: Hub, tmp_path: Path) -> None:
-    done = run(hub, tmp_path, "docs", "show", HARBOUR, "-m", ID, "--json")
+    done = hub.run(tmp_path, "docs", "show", HARBOUR, "-m", ID, "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["documents"][0]["tokens"] > 100
     got = hub.got()
     assert "tokenizer.json" in got and WEIGHTS not in got
@@ -97,7 +91,7 @@ def test_shards_of_the_index_are_downloaded_and_missing_ones_named(tmp_path: Pat
     own = {**small, f"{WEIGHTS}.index.json": json.dumps(index).encode(), "other.safetensors": b"x"}
     own |= {shard: os.urandom(5_000_001 + i) for i, shard in enumerate(shards)}
     with Hub({ID: {"main": own}}) as hub:
-        done = run(hub, tmp_path, "models", "pull", ID)
+        done = hub.run(tmp_path, "models", "pull", ID)
         assert done.returncode == 0, done.stderr
         assert {*hub.got()} == {*own} - {"other.safetensors"}
     folder = Path(done.stdout.strip())
@@ -113,17 +107,17 @@ def test_a_connection_that_breaks_is_taken_up_again(
     hub: Hub, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     hub.stops = {WEIGHTS: CHUNK + 200_000}
-    done = run(hub, tmp_path, "models", "pull", ID)
+    done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 4 and not done.stdout
     what, hint = done.stderr.splitlines()
     assert f"{ID}: the download broke off" in what and "goes on where it stopped" in hint
     assert (WEIGHTS, CHUNK) in [(name, first) for _, name, first in hub.log]
-    listed = json.loads(run(hub, tmp_path, "models", "list", "--json").stdout)
+    listed = json.loads(hub.run(tmp_path, "models", "list", "--json").stdout)
     assert listed[1]["unfinished_bytes"] == CHUNK
-    told = run(hub, tmp_path, "models", "list").stdout
+    told = hub.run(tmp_path, "models", "list").stdout
     assert "10 MB unfinished" in told
     hub.stops, hub.log = {}, []
-    done = run(hub, tmp_path, "models", "pull", ID)
+    done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 0 and held(done.stdout.strip(), files), done.stderr
     assert [first for m, name, first in hub.log if (m, name) == ("GET", WEIGHTS)] == [CHUNK]
 
@@ -147,10 +141,10 @@ def test_a_download_goes_on_after_ctrl_c(
     if damaged:
         with (blobs / name).open("r+b") as file:
             file.write(b"other")
-        done = run(hub, tmp_path, "models", "pull", ID)
+        done = hub.run(tmp_path, "models", "pull", ID)
         assert done.returncode == 4 and "not what the hub says" in done.stderr
         assert not (blobs / name).exists()
-    done = run(hub, tmp_path, "models", "pull", ID)
+    done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 0 and held(done.stdout.strip(), files), done.stderr
     assert [f for m, n, f in hub.log if (m, n) == ("GET", WEIGHTS)] == [CHUNK, 0][: 1 + damaged]
 
@@ -160,10 +154,10 @@ def test_a_file_that_is_not_the_hub_s_is_not_kept(
     hub: Hub, files: dict[str, bytes], tmp_path: Path, more: int
 ) -> None:
     hub.sent = {WEIGHTS: bytes(len(files[WEIGHTS]) + more)}  # a proxy's page, or a damaged mirror
-    done = run(hub, tmp_path, "models", "pull", ID)
+    done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 4 and "not what the hub says" in done.stderr
     hub.sent = {}
-    done = run(hub, tmp_path, "models", "pull", ID)
+    done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 0 and held(done.stdout.strip(), files), done.stderr
 
 
@@ -173,7 +167,7 @@ def test_what_the_hub_cannot_give_is_told_before_documents_are_read(
     lacking = {"README.md": b"x", "model.Q8_0.gguf": b"GGUF"}
     hub.repos |= {"closed/model": hub.repos[ID], "maker/gguf": {"main": lacking}}
     hub.gated = {"closed/model"}
-    run(hub, tmp_path, "models", "pull", ID)
+    hub.run(tmp_path, "models", "pull", ID)
     for name, told, hint in (
         ("nobody/nothing", "no such model on the hub", "Give a folder"),
         ("maker/Smal-1B", "no such model on the hub", f"Did you mean {ID}?"),
@@ -182,15 +176,15 @@ def test_what_the_hub_cannot_give_is_told_before_documents_are_read(
         ("closed/model", "asks for consent", "hf auth login"),
         ("maker/gguf", "repository on the hub has no config.json", "Download a GGUF file"),
     ):
-        done = run(hub, tmp_path, "ask", "-d", "nowhere.txt", "Who?", "-m", name)
+        done = hub.run(tmp_path, "ask", "-d", "nowhere.txt", "Who?", "-m", name)
         what, *rest = done.stderr.splitlines()
         assert done.returncode == 4 and told in what and hint in rest[0], done.stderr
-        assert run(hub, tmp_path, "models", "pull", name).stderr == done.stderr
-    away = run(hub, tmp_path, "ask", "-d", "nowhere.txt", "Who?", "-m", "some/other",
+        assert hub.run(tmp_path, "models", "pull", name).stderr == done.stderr
+    away = hub.run(tmp_path, "ask", "-d", "nowhere.txt", "Who?", "-m", "some/other",
                HF_ENDPOINT="http://127.0.0.1:9")  # fmt: skip
     assert away.returncode == 4 and "cannot be reached (ConnectError, http://127" in away.stderr
     hub.status = 401
-    told = run(hub, tmp_path, "models", "pull", "some/other", HF_TOKEN="hf_expired").stderr
+    told = hub.run(tmp_path, "models", "pull", "some/other", HF_TOKEN="hf_expired").stderr
     assert f"{hub.url} answers 401" in told and "hf auth login" in told
 
 
@@ -224,32 +218,32 @@ def test_what_cannot_be_an_id_asks_no_hub(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_models_are_removed_once_that_is_confirmed(hub: Hub, tmp_path: Path) -> None:
     for name in (ID, f"{ID}@v2"):
-        assert run(hub, tmp_path, "models", "pull", name).returncode == 0
-    asked = run(hub, tmp_path, "models", "rm", ID)
+        assert hub.run(tmp_path, "models", "pull", name).returncode == 0
+    asked = hub.run(tmp_path, "models", "rm", ID)
     assert asked.returncode == 2 and "--yes" in asked.stderr
-    second = run(hub, tmp_path, "models", "rm", f"{ID}@v2", "--yes", "--json")
+    second = hub.run(tmp_path, "models", "rm", f"{ID}@v2", "--yes", "--json")
     assert json.loads(second.stdout) == {"files": 1, "bytes": len(b"Second.")}
-    listed = json.loads(run(hub, tmp_path, "models", "list", "--json").stdout)
+    listed = json.loads(hub.run(tmp_path, "models", "list", "--json").stdout)
     assert [m["name"] for m in listed] == ["builtin", ID]
-    done = run(hub, tmp_path, "models", "rm", ID, "--yes")
+    done = hub.run(tmp_path, "models", "rm", ID, "--yes")
     assert done.returncode == 0 and re.fullmatch(r"\d+ files, 13 MB removed\n", done.stdout)
     assert not list((tmp_path / "hf" / "hub").glob("models--*"))
-    gone = run(hub, tmp_path, "models", "rm", ID, "--yes")
+    gone = hub.run(tmp_path, "models", "rm", ID, "--yes")
     assert gone.returncode == 4 and "nothing is kept of it" in gone.stderr
-    assert run(hub, tmp_path, "models", "rm", "builtin", "--yes").returncode == 2
+    assert hub.run(tmp_path, "models", "rm", "builtin", "--yes").returncode == 2
 
 
 @pytest.mark.parametrize("lost", ["snapshots", "snapshots/*", "blobs/*"])
 def test_what_a_killed_run_left_of_a_model_is_listed_and_removed(
     hub: Hub, tmp_path: Path, lost: str
 ) -> None:
-    run(hub, tmp_path, "models", "pull", ID)
+    hub.run(tmp_path, "models", "pull", ID)
     (folder,) = (tmp_path / "hf" / "hub").glob("models--*")
     path = min(folder.glob(lost), key=lambda one: one.stat().st_size)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    (one,) = json.loads(run(hub, tmp_path, "models", "list", "--json").stdout)[1:]
+    (one,) = json.loads(hub.run(tmp_path, "models", "list", "--json").stdout)[1:]
     assert one["name"] == ID and one["unfinished_bytes"] > 0
-    done = run(hub, tmp_path, "models", "rm", ID, "--yes")
+    done = hub.run(tmp_path, "models", "rm", ID, "--yes")
     assert done.returncode == 0 and "removed" in done.stdout and not folder.exists()
 
 

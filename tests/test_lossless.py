@@ -42,11 +42,11 @@ def test_drafted_plain_and_generate_agree(family: str) -> None:
     model = make_target(family)
     assert model.plain_reason == ""
     accepted = 0
-    for prompt in prompts(5):
+    for prompt in prompts(3):
         expected = generate(hf, prompt, 40)
         assert plain(model, prompt) == expected
         # The future itself as the document: long drafts are accepted, forks and all.
-        for num_draft in (1, 2, 5, 8, 32, 64):
+        for num_draft in (1, 2, 8, 64):
             drafter = make_drafter("trie", DraftSettings(learn_output=True))
             future = (*prompt, *expected, *reversed(expected), *expected[::2])
             context = Context(prompt, outside=(future, tuple(prompt)))
@@ -84,7 +84,7 @@ def test_trees_that_fork_leave_the_right_rows(family: str) -> None:
 def test_drafts_of_wrong_tokens_of_end_tokens_and_of_zeros_change_nothing() -> None:
     """The paper's code pads with 0 and accepts the padding; a drafted 0 must be earned."""
     model, rng = make_target(), random.Random(3)
-    for prompt in [*prompts(6, seed=4), [0], [0, 0, 0, 0], [5, 0, 0, 7]]:
+    for prompt in [*prompts(3, seed=4), [0], [0, 0, 0, 0], [5, 0, 0, 7]]:
         truth = plain(model, prompt)
         for propose in (
             lambda ids, budget: chain([rng.randrange(VOCABULARY) for _ in range(9)]),
@@ -196,7 +196,7 @@ def test_sampled_greedy_penalties_match_transformers() -> None:
 
 
 def test_a_tree_verified_token_follows_the_target_distribution() -> None:
-    """Chi-square over 4,000 seeds: first and second token against the exact warped distribution."""
+    """Chi-square over 2,000 seeds: first and second token against the exact warped distribution."""
     model = make_target()
     prompt = prompts(1, seed=11)[0]
     base = Settings(temperature=1.5, top_k=6)
@@ -214,7 +214,7 @@ def test_a_tree_verified_token_follows_the_target_distribution() -> None:
     scores = model.forward(prompt[-1], tree).float()
     second = distribution(base, scores[2])
     draws, follow = torch.zeros(VOCABULARY), torch.zeros(VOCABULARY)
-    total = 4000
+    total = 2000
     for seed in range(total):
         sampler = Sampler(Settings(temperature=1.5, top_k=6, seed=seed), prompt)
         path = verify(tree, lambda node, tokens, s=sampler: s.choose(scores[node + 1], tokens))
@@ -231,13 +231,13 @@ def test_a_tree_verified_token_follows_the_target_distribution() -> None:
 
 @cache
 def plain_answers() -> list[tuple[TargetModel, list[int], Settings, list[int]]]:
-    """What each method is held against: of two models, greedy and sampled, three prompts each."""
+    """What each method is held against: of two models, greedy and sampled, two prompts each."""
     samplings = (GREEDY, Settings(temperature=0.8, top_p=0.95, seed=5))
     return [
         (model, prompt, sampling, plain(model, prompt, sampling))
         for model in (make_target("llama"), make_target("gemma2-sliding"))
         for sampling in samplings
-        for prompt in prompts(3, seed=13)
+        for prompt in prompts(2, seed=13)
     ]
 
 

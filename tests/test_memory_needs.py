@@ -11,10 +11,8 @@ import torch
 from helpers import in_terminal, ngt
 from hub_server import Hub, files_of
 from jsonschema import Draft202012Validator
-from test_families import FAMILIES as KINDS
-from test_families import Family, LongBackend
-from test_families import build as build_hf
-from test_hub import ID, OTHERS, WEIGHTS, run
+from test_families import LongBackend
+from test_hub import ID, OTHERS, WEIGHTS
 from test_int8 import WAY
 from test_stored import KINDS as SCHEMES
 from test_stored import SIZES
@@ -24,7 +22,7 @@ from tools import quantised_files
 from ngtcli.cli.schema import build
 from ngtcli.decode import memory_needs
 from ngtcli.decode.layout import capacity_for
-from ngtcli.decode.memory_needs import SPARE, cache_numbers, needs_of
+from ngtcli.decode.memory_needs import SPARE, needs_of
 from ngtcli.decode.model import TargetModel
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.dtypes import DtypeTrial
@@ -33,9 +31,6 @@ from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
 
 GB = 10**9
-# They keep none, or not in keys and values, or look at ids, which need values.
-UNCOUNTED = {"openai-gpt", "rwkv", "recurrent_gemma", "bert-encoder", "mamba", "mamba2",
-             "falcon_mamba", "biogpt", "bart", "mbart", "moshi"}  # fmt: skip
 builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 
@@ -94,24 +89,6 @@ def test_8_bit_weights_take_what_a_quantised_model_takes(family: str, tmp_path: 
         sizes += [one.weight.nbytes for one in own.modules() if isinstance(one, WideEmbedding)]
         name = str(dtype).removeprefix("torch.")
         assert forms[f"int8 in {name}"].weight_bytes == sum(sizes)
-
-
-@pytest.mark.parametrize("family", KINDS, ids=lambda family: family.name)
-@torch.inference_mode()
-def test_the_cache_of_a_family_is_counted(family: Family) -> None:
-    """A real model's grows by as much from its eighth to its ninth token."""
-    hf = build_hf(family)
-    found = cache_numbers(hf.config)
-    if family.name in UNCOUNTED:
-        assert not found
-        return
-
-    def numbers(tokens: int) -> int:
-        state = hf(input_ids=torch.arange(5, 5 + tokens)[None], use_cache=True).past_key_values
-        every = (one for layer in state.layers for one in vars(layer).values())
-        return sum(one.numel() for one in every if isinstance(one, torch.Tensor))
-
-    assert found == numbers(9) - numbers(8)
 
 
 def test_the_context_that_fits_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -215,13 +192,13 @@ def test_env_says_it_in_a_pipe_a_terminal_and_json(tmp_path: Path) -> None:
 def test_of_a_hubs_model_no_weights_are_read(tmp_path: Path) -> None:
     files = files_of(BUILTIN_PATH)
     with Hub({ID: {"main": {**files, **OTHERS}}}) as hub:
-        done = run(hub, tmp_path, "env", "-v", "-m", ID)
+        done = hub.run(tmp_path, "env", "-v", "-m", ID)
         assert done.returncode == 0, done.stderr
         got = hub.got()
         assert "config.json" in got and not {WEIGHTS, *OTHERS} & {*got}
         size = f"({len(files[WEIGHTS]) / 1e6:.0f} MB)"
         assert f"download\tngt models pull {ID} {size}\n" in done.stdout
-        assert run(hub, tmp_path, "models", "pull", ID).returncode == 0
-        again = run(hub, tmp_path, "env", "-v", "-m", ID)
+        assert hub.run(tmp_path, "models", "pull", ID).returncode == 0
+        again = hub.run(tmp_path, "env", "-v", "-m", ID)
         assert "models pull" not in again.stdout and f"model\t{ID}: 6.1" in again.stdout
-        assert run(hub, tmp_path, "env", "-m", "maker/Other").returncode == 4
+        assert hub.run(tmp_path, "env", "-m", "maker/Other").returncode == 4

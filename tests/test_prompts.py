@@ -13,9 +13,10 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt import fitting
-from ngtcli.prompt.build import Cut, Prompt, Status, Task
+from ngtcli.prompt.build import Prompt, Status, Task
 from ngtcli.prompt.fitting import cut_words, fit_prompt, level
 from ngtcli.prompt.preset import Preset, load_preset, preset_files
+from ngtcli.retrieve.selection import Cut
 from ngtcli.tokens.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer(FakeBackend())

@@ -28,7 +28,7 @@ from ngtcli.prompt.build import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.retrieve.index import INDICES, K1, B, index_of, words
-from ngtcli.retrieve.ranking import Excerpt
+from ngtcli.retrieve.selection import Excerpt
 from ngtcli.system import cache as cache_bound
 from ngtcli.tokens.tokenizer import Tokenizer
 

@@ -16,7 +16,7 @@ from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve.folder import ServedFolder
-from ngtcli.serve.http import HttpServer, OpenAi
+from ngtcli.serve.http import HttpServer, OpenAi, listen
 from ngtcli.serve.http_guard import Address, read_keys
 from ngtcli.serve.openai_requests import Service
 from ngtcli.serve.page import page_and_policy
@@ -80,11 +80,13 @@ class Scripted:
         return None
 
 
-def server_of(address: Address, folder: ServedFolder | None) -> tuple[HttpServer, Scripted]:
+def server_of(address: Address, folder: ServedFolder | None) -> tuple[HttpServer, str, Scripted]:
+    """A server, the page's address, and what answers."""
     tasks = {task: (Settings(), load_preset(task)) for task in ("ask", "summarize")}
     asked = Scripted()
     app = OpenAi(asked, Service("builtin", tasks, folder), print).app(address)
-    return HttpServer(app, address), asked
+    place = listen(address)
+    return HttpServer(app, place), f"http://127.0.0.1:{place.getsockname()[1]}/", asked
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +95,11 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Script
     (root / "deep").mkdir()
     (root / "deep" / "log.md").write_text(f"# Harbour\n\n{FERRY} It carries forty.")
     (root / "a <b>.txt").write_text(f"Here is {HOSTILE} and more of it.")
-    server, asked = server_of(Address("127.0.0.1", 0), ServedFolder([str(root)], Settings()))
-    yield f"http://127.0.0.1:{server.port}/", asked
+    served = ServedFolder([str(root)], Settings())
+    server, url, asked = server_of(Address("127.0.0.1", 0), served)
+    yield url, asked
     server.close()
+    CLIENT.close()
 
 
 def post(url: str, **body: Any) -> httpx.Response:
@@ -130,8 +134,7 @@ def test_only_documents_of_the_folder_and_texts_given_are_read(live: tuple[str, 
 def test_with_keys_the_page_opens_and_all_else_needs_one(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("k" * 32)
     (tmp_path / "keys").chmod(0o600)
-    server, _ = server_of(Address("127.0.0.1", 0, read_keys(tmp_path / "keys")), None)
-    url = f"http://127.0.0.1:{server.port}/"
+    server, url, _ = server_of(Address("127.0.0.1", 0, read_keys(tmp_path / "keys")), None)
     assert CLIENT.get(url).status_code == 200
     assert CLIENT.get(f"{url}documents").status_code == 401 == post(url).status_code
     known = {"authorization": f"Bearer {'k' * 32}"}
@@ -260,8 +263,7 @@ def test_the_keyboard_alone_chooses_asks_and_reaches_the_sources(
     assert asked.asked[-1].question == "When?"
     browser.js("document.querySelector('.stretch').focus()")
     browser.key("Enter")
-    browser.wait(lambda: browser.js("location.hash") == "#place-1")
-    browser.js("document.querySelector('#place-1').focus()")
+    browser.wait(lambda: focused(browser) == "place-1")
     browser.key("Escape")
     assert focused(browser).startswith("stretch-")
 

@@ -35,7 +35,7 @@ from ngtcli.prompt.splitting import (
     split,
     split_to_refine,
 )
-from ngtcli.retrieve.ranking import Excerpt
+from ngtcli.retrieve.selection import Excerpt
 from ngtcli.session.local import LocalSession
 from ngtcli.session.parts import KeptParts
 from ngtcli.session.session import FinishedAnswer
@@ -147,23 +147,22 @@ def test_what_fits_is_not_split() -> None:
 @pytest.fixture
 def book(tmp_path: Path) -> str:
     chapters = [
-        f"# Chapter {i}\n\n" + " ".join(f"Barge {i}.{j} came in with the tide." for j in range(52))
+        f"# Chapter {i}\n\n" + " ".join(f"Barge {i}.{j} came in with the tide." for j in range(26))
         for i in range(3)
     ]
     (tmp_path / "book.md").write_text("\n\n".join(chapters))
     return str(tmp_path / "book.md")
 
 
-@pytest.fixture
-def short(tmp_path: Path) -> tuple[str, ...]:
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Flags for short answers of the built-in model with a context in which a chapter fits."""
-    folder = tmp_path / "model"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("model")
     for path in BUILTIN_PATH.iterdir():
         (folder / path.name).symlink_to(path)
     config = json.loads((BUILTIN_PATH / "config.json").read_text())
     (folder / "config.json").unlink()
-    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 900}))
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 560}))
     return ("-m", str(folder), "--max-tokens", "8", "--method", "none")
 
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from ngtcli.draft.registry import parse_method
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.packed import pack
+from ngtcli.weights.checkpoints import read_checkpoint
+from ngtcli.weights.packed import PackedLayers, Trial, is_packed, pack
 from ngtcli.weights.places import Place
 
 # --- tiny models ---
@@ -70,6 +72,21 @@ def make_target(family: str = "llama", seed: int = 0, **changes: Any) -> TargetM
 def pack_layers(places: Sequence[Place]) -> int:
     """Pack the layers that stand there; the bytes packed."""
     return sum(map(pack, places))
+
+
+def layers_to_pack() -> PackedLayers:
+    """Layers of a checkpoint that are to be packed as they come, by a trial that says so."""
+    trial = Trial(True, (1.0, 1.0, 1.0), (1.0, 0.5, 0.5))
+    return PackedLayers(trial=trial, progress=lambda _: None)
+
+
+def packed_from(folder: Path, dtype: torch.dtype) -> Any:
+    """The model of a folder, packed as its weights come."""
+    config, taken = transformers.AutoConfig.from_pretrained(folder), layers_to_pack()
+    hf, report = read_checkpoint(str(folder), config, taken, dtype)
+    assert not any(report.values())
+    assert taken.finish(hf) == is_packed(hf)  # not in a dtype that the CPU has no kernel for
+    return hf
 
 
 def prompts(count: int, vocabulary: int = VOCABULARY, seed: int = 0) -> list[list[int]]:

@@ -65,7 +65,8 @@ class FolderCounts:
         """
         texts = key_of(*(document.sha256 for document in documents))
         whole = texts + self._hash(background)
-        if self._last is None or self._last[0] != whole:
+        last = self._last  # other threads may replace it
+        if last is None or last[0] != whole:
             place = key_of(_FORMAT, self._tokenizer.fingerprint, common_folder(documents))
 
             def both() -> BackgroundCounts:
@@ -76,18 +77,19 @@ class FolderCounts:
                     self._warn(f"the documents' counts are not joined with others: {error}")
                     return own
 
-            self._last = whole, self._had(JOINED, place, whole, both)
-        return self._last[1]
+            last = self._last = whole, self._had(JOINED, place, whole, both)
+        return last[1]
 
     def _hash(self, background: BackgroundCounts | None) -> str:
         """A hash of the counts, made once: they may be 2 GB."""
         if background is None:
             return ""
-        if background is not self._hashed[0]:
+        hashed = self._hashed
+        if background is not hashed[0]:
             content = hashlib.sha256(background.nodes[1:].data)
             content.update(background.by_token.data)
-            self._hashed = background, content.hexdigest()
-        return self._hashed[1]
+            hashed = self._hashed = background, content.hexdigest()
+        return hashed[1]
 
     def _had(
         self, file: ArrayFile, place: str, content: str, make: Callable[[], BackgroundCounts]

@@ -127,7 +127,7 @@ class Runner:
         """
         session, documents = self._session_for(question.settings), question.documents
         splitting = Splitting(session, question.preset, documents)
-        prompt = self._try(splitting.prompt)
+        prompt = self._try(lambda: splitting.whole() or splitting.prompt())
         if isinstance(prompt, NgtError):
             yield self._done(line, question, FinishedAnswer(line.index, error=prompt))
             return

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.cli.answer_request import AnswerFlags, check_request, documents_of
-from ngtcli.cli.answering import run
+from ngtcli.cli.answering import reached, run
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
@@ -54,17 +54,20 @@ def summarize(
     folder = given.folder or (given.output if per_file else None)
     hint = "Name a file or a folder, or pipe a text in."
     if per_file or folder:
-        from ngtcli.cli.per_file import check_folder, run_per_file  # here: it loads what batches do
+        from ngtcli.cli.per_file import check_folder, run_per_file  # here: they load more
+        from ngtcli.session.checks import check_session
 
         idle = {f"--{name.replace('_', '-')}": name in flags for name in ("serve", "keep_warm")}
         refuse_with("a file for each summary", idle, "The model is loaded for them all.")
         request = replace(request, out=None)
         check_request(request, flags)
+        check_session(settings, Notes().warn)
         run_per_file(request, check_folder(request, folder), files or [], hint, restart)
     else:
         refuse_with("one summary", {"--restart": restart}, "Name a folder: -o FOLDER/")
         check_request(request, flags)
-        run(replace(request, loaded=documents_of(files or [], request, hint)))
+        connection = reached(request)
+        run(replace(request, loaded=documents_of(files or [], request, hint)), connection)
 
 
 @with_settings()
@@ -92,8 +95,9 @@ def ask(
         show_passages=show_passages,
     )
     check_request(request, flags)
+    connection = reached(request)
     loaded = documents_of(docs or [], request, "Give --docs FILE or FOLDER, or pipe a text in.")
-    run(replace(request, loaded=loaded))
+    run(replace(request, loaded=loaded), connection)
 
 
 @with_settings()
@@ -122,7 +126,10 @@ def generate(
         about: dict[str, object] = {"--cite": given.cite, "--show-passages": show_passages}
         refuse_with("no documents", about, "Give --docs FILE or FOLDER, or leave it out.")
     check_request(request, flags)
-    run(request if docs is None else replace(request, loaded=documents_of(docs, request, "")))
+    connection = reached(request)
+    if docs is not None:
+        request = replace(request, loaded=documents_of(docs, request, ""))
+    run(request, connection)
 
 
 def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:

@@ -1,20 +1,12 @@
 """What is reported of an answer: its JSON, the summary line, a line for each step, its passages."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.reading import distinct
-from ngtcli.documents.find import Skipped
-from ngtcli.prompt.build import Chosen, Cut, Selection
+from ngtcli.retrieve.selection import Chosen, Selection
 from ngtcli.session.question import Question
 from ngtcli.system.json_form import json_key
-
-if TYPE_CHECKING:
-    from ngtcli.prompt.build import Prompt
-
 
 TASKS = ("summarize", "ask", "generate")
 SKIPPED = "files that were left out, with the reason"
@@ -30,44 +22,6 @@ class DocumentObject:
         metadata=json_key(schema=lambda: {"type": "string", "pattern": "^[0-9a-f]{64}$"})
     )
     characters: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DryRunObject:
-    """What --dry-run prints; the prompt's parts are null if it does not fit."""
-
-    task: str = field(metadata=json_key(choices=TASKS))
-    question: str = field(metadata=json_key(null=True))
-    model: str
-    preset: str
-    fits: bool
-    context: int
-    prompt_tokens: int | None
-    documents: Sequence[DocumentObject]
-    skipped: Sequence[Skipped] = field(metadata=json_key(about=SKIPPED))
-    truncated: Sequence[Cut]
-    retrieval: Selection | None = field(metadata=json_key(about=RETRIEVAL))
-    prompt: str | None
-    ids: Sequence[int] | None
-
-
-def dry_run_object(request: AnswerRequest, prompt: "Prompt | None", context: int) -> DryRunObject:
-    """The object that --dry-run --json prints; a prompt that does not fit is None."""
-    return DryRunObject(
-        task=request.task,
-        question=request.question,
-        model=request.settings.model,
-        preset=request.preset.name,
-        fits=prompt is not None,
-        context=context,
-        documents=document_objects(request),
-        skipped=distinct(request.loaded.skipped),
-        prompt_tokens=len(prompt.ids) if prompt else None,
-        truncated=prompt.cuts if prompt else (),
-        retrieval=prompt.selection if prompt else None,
-        prompt=prompt.text if prompt else None,
-        ids=prompt.ids if prompt else None,
-    )
 
 
 def document_objects(request: Question) -> list[DocumentObject]:
@@ -95,7 +49,7 @@ def tell_passages(request: AnswerRequest, selection: Selection | None, notes: No
 def _scores(passage: Chosen) -> str:
     """Its score by each ranker; with more than one also its rank by all of them.
 
-    >>> from ngtcli.retrieve.ranking import Scores
+    >>> from ngtcli.retrieve.selection import Scores
     >>> _scores(Chosen(Scores(0.03, 4.5, 0.71, 0.03), 0, 0, 9, 0, "", rank=2))
     'rank 2 (BM25 4.50, dense 0.710, fused 0.0300)'
     """

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
+from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
     JsonOption,
@@ -23,9 +23,7 @@ from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import InputError
-from ngtcli.prompt.build import look_alikes
 from ngtcli.session.question import Question
-from ngtcli.tokens.tokenizer import Tokenizer
 
 _OUTPUT = typer.Option(
     "--output", "-o", metavar="<path>", help="Write the answer to this file, whole."
@@ -103,7 +101,7 @@ def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
 def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
     """Raise UsageError for what was asked for by a flag and would not happen.
 
-    Raises ModelError for a model, an embedder or a reranker that is not there or cannot be used.
+    Raises ModelError for an embedder or a reranker that is not there or cannot be used.
     """
     r, s = request, request.settings
     check_output_files({"-o": r.output, "--html": r.html, "--svg": r.svg})
@@ -132,13 +130,3 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
         refuse_with("--dry-run", {"--explain": r.explain}, "It makes no step.")
         refuse_with("--dry-run", {"--json-tokens": r.json_tokens}, "Give --dry-run --json.")
         refuse_with("--dry-run", {"-o": r.out}, "Redirect it: ngt … --dry-run > FILE")
-    check_session(s, dry=r.dry_run)
-
-
-def remark_look_alikes(request: AnswerRequest, tokenizer: Tokenizer, notes: Notes) -> None:
-    """With -v: which texts hold what looks like a control token."""
-    if request.verbose:
-        for words in look_alikes(
-            request.documents, request.question, tokenizer, request.settings.system
-        ):
-            notes.remark(words)

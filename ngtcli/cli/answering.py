@@ -1,35 +1,29 @@
 """How `ngt summarize` and `ngt ask` answer: one prompt, one answer, shown as it comes.
 
-Also the list of an answer's sources, its page and its picture, and `--dry-run`, which loads no
-weights.
+Also the list of an answer's sources, its page and its picture.
 """
 
 import sys
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import typer
 
-from ngtcli.cli.answer_report import dry_run_object, tell_passages
-from ngtcli.cli.answer_request import AnswerRequest, remark_look_alikes
+from ngtcli.cli.answer_report import tell_passages
+from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import REPEATS, Notes, ReadingBar, lines_of
 from ngtcli.cli.options import command_line
-from ngtcli.cli.output import print_json, print_line, write_page, write_result
+from ngtcli.cli.output import write_page, write_result
 from ngtcli.cli.sessions import open_session
 from ngtcli.cli.streams import terminal_width
-from ngtcli.config import IN_PARTS
-from ngtcli.errors import INTERRUPTED, ContextOverflowError, StoppedError, counted
-from ngtcli.model_files.card import script_words
-from ngtcli.model_files.pretrained import context_limit, load_config, load_tokenizer
-from ngtcli.prompt.build import Task
-from ngtcli.prompt.chat import Chat
-from ngtcli.prompt.selecting import prompt_for
-from ngtcli.prompt.splitting import fits, split, split_to_refine
-from ngtcli.prompt.thinking import thinking_of
+from ngtcli.config import seconds_of
+from ngtcli.errors import INTERRUPTED, StoppedError, counted
 from ngtcli.render import answer_view
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
 from ngtcli.render.terminal import DIM, THOUGHT, paint, reveal, visible, wants_color
+from ngtcli.serve.client import Connection, NotServedError, served, start
 from ngtcli.session.events import (
     Ended,
     Event,
@@ -48,10 +42,25 @@ from ngtcli.system.json_form import dump_json
 _WORDS = 400  # characters of a thought, of which a status line shows the last; guess
 
 
-def run(request: AnswerRequest) -> None:
+def reached(request: AnswerRequest) -> Connection | None:
+    """A connection to the resident process for the settings, if there is one, which checks them.
+
+    Without one they are checked here. Raises UsageError and ModelError.
+    """
+    if not request.dry_run and (connection := served(request.settings)) is not None:
+        return connection
+    from ngtcli.session.checks import check_session  # here: it loads what reads models
+
+    check_session(request.settings, Notes().warn, dry=request.dry_run)
+    return None
+
+
+def run(request: AnswerRequest, connection: Connection | None = None) -> None:
     """Load, prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
     notes = Notes(request.verbose)
     if request.dry_run:
+        from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
+
         dry_run(request, notes)
         return
     if request.settings.model == "builtin" and notes.terminal:
@@ -60,20 +69,33 @@ def run(request: AnswerRequest) -> None:
             " name a real one with -m FOLDER."
         )
     showing = Showing(request, notes, ReadingBar(notes), notes.warn)
-    answer = showing.run(events_of(request, notes, showing.reading))
+    answer = showing.run(events_of(request, notes, showing.reading, connection))
     if answer is None or answer.finish_reason == "interrupted":
         raise typer.Exit(INTERRUPTED)
+    if connection is None and seconds_of(request.settings.keep_warm):
+        start(request.settings, notes.warn)
 
 
 def events_of(
-    request: AnswerRequest, notes: Notes, reading: ReadingBar
+    request: AnswerRequest,
+    notes: Notes,
+    reading: ReadingBar,
+    connection: Connection | None = None,
 ) -> Generator[Event, None, None]:
-    """What comes of a request; what is said meanwhile goes to `notes`. Loads the model."""
+    """What comes of a request, from the resident process or from the model, loaded here.
+
+    What is said meanwhile goes to `notes`.
+    """
+    wants = Wants(remarks=request.verbose, explanations=request.explain)
+    if connection is not None:
+        try:
+            return (yield from connection.ask(request, wants))
+        except NotServedError:  # it has just left
+            reached(replace(request, settings=replace(request.settings, serve=False)))
     session = open_session(request.settings, notes.status, notes.warn, reading=reading)
     from ngtcli.session.answering import answering  # here: it loads torch
 
-    wants = Wants(remarks=request.verbose, explanations=request.explain)
-    return answering(session, request, wants, notes.begin_part)
+    yield from answering(session, request, wants, notes.begin_part)
 
 
 class Showing:
@@ -252,40 +274,3 @@ def body_of(request: AnswerRequest, answer: Ended) -> str:
     marked = [*thought, *with_marks(runs_of(answer.tokens), sources)]
     text = visible("".join(shown for shown, _ in marked))
     return "\n".join([text, *([""] * bool(sources.found)), *map(listed, sources.places())])
-
-
-def dry_run(request: AnswerRequest, notes: Notes) -> None:
-    """The prompt that would be sent on stdout, its token count on stderr; no weights are loaded."""
-    s = request.settings
-    notes.status(f"Loading the tokenizer of {s.model} …")
-    tokenizer, config = load_tokenizer(s.model), load_config(s.model)
-    context = context_limit(config, tokenizer).tokens
-    thinking = thinking_of(s, tokenizer)
-    most, own = s.max_tokens, (request.wording, request.documents, request.question)
-    most += thinking.room if thinking else 0
-    task = Task(*own, tokenizer, context, most, config.vocab_size, notes.status, chat=Chat.of(s))
-    try:
-        if s.overflow not in IN_PARTS:
-            prompt = prompt_for(task, s, notes.warn)
-        elif (whole := fits(task)) is not None:
-            prompt = whole
-        else:
-            parts = split(task) if s.overflow == "split" else split_to_refine(task)
-            of = counted(len(parts), "part")
-            notes.warn(f"not everything fits: split into {of}; this is the first one's")
-            prompt = parts[0].build()
-    except ContextOverflowError:
-        notes.clear()
-        if request.json:
-            print_json(dry_run_object(request, None, context))
-        raise
-    notes.clear()
-    if words := script_words(s.model, prompt.documents, request.question):
-        notes.warn(words)
-    tell_passages(request, prompt.selection, notes)
-    remark_look_alikes(request, tokenizer, notes)
-    if request.json:
-        print_json(dry_run_object(request, prompt, context))
-        return
-    print_line(visible(prompt.text))
-    notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")

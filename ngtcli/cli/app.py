@@ -42,6 +42,10 @@ COMMANDS = {
         "Keep a model loaded: ngt ask and ngt summarize need not load it again.",
         "serve:serve_app",
     ),
+    "mcp": (
+        "Let other programs search documents and ask about them: ngt mcp -d ./notes",
+        "mcp:mcp",
+    ),
     "check": (
         "Decode with and without drafts and compare every token; exit 6 at a difference.",
         "check:check",
@@ -100,6 +104,33 @@ def load(name: str) -> Any:
     command = command.commands[name] if isinstance(found, typer.Typer) else command
     _finish(command)
     return command
+
+
+_build = getattr(typer.core, "build_runtime_param", None)  # other versions have no such function
+
+
+class _Given:
+    """Takes the texts of a parameter as they are, and None where it is not given.
+
+    Only for other values what the library converts with is made: it loads pydantic, in 0.1 s.
+    """
+
+    def __init__(self, about: Any) -> None:
+        self._about, self._is_text = about, about.annotation in (str, list[str])
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The value in the parameter's type. Raises the library's error for a wrong one."""
+        many = param.multiple or param.nargs == -1
+        if value is None:
+            return () if many else None
+        if self._is_text and all(type(one) is str for one in (value if many else [value])):
+            return [*value] if many else value
+        assert _build is not None
+        return _build(self._about).coerce(value, param=param, ctx=ctx)
+
+
+if _build is not None:
+    setattr(typer.core, _build.__name__, _Given)
 
 
 def _finish(command: Any) -> None:

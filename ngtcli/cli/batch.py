@@ -20,7 +20,7 @@ from ngtcli.batch.input import Choice, Line, Lines, StreamLines, scan
 from ngtcli.batch.journal import ANOTHER_FILE
 from ngtcli.batch.output import FileOutput, StreamOutput, Written
 from ngtcli.batch.questions import LineAnswer, LineQuestion, Questions, Tasks, wording
-from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored, refuse_with
+from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import REPEATS, Notes, once
 from ngtcli.cli.options import (
     IN_OWN_PROCESS,
@@ -47,6 +47,7 @@ from ngtcli.errors import (
     unexpected,
 )
 from ngtcli.prompt.preset import TASKS, deciding
+from ngtcli.session.checks import check_session
 from ngtcli.session.question import Question
 from ngtcli.session.runs import log_answer
 from ngtcli.system import process
@@ -119,7 +120,7 @@ def batch(
         refuse_with("standard output", others, "Name a file with -o.")
     _check_apart(source, given.output)
     tasks = {task: (s.settings, wording(task, preset)) for task, (s, preset) in resolved.items()}
-    check_session(tasks["ask"][0])
+    check_session(tasks["ask"][0], Notes().warn)
     path = Path(source)
     folder = str(path.absolute().parent) if path.is_file() else os.getcwd()
     command = _Batch(given, tasks, folder)

@@ -17,7 +17,6 @@ from ngtcli.cli.checks import (
     REPLAY,
     SHAPE,
     check_combination,
-    check_session,
     refuse_idle,
 )
 from ngtcli.cli.notes import Notes, once
@@ -43,6 +42,7 @@ from ngtcli.measure.prompts import Item, add_noise, choose, example_texts, items
 from ngtcli.measure.results import Invocation, LiveResult, Measured, QualityResult, RecordResult
 from ngtcli.prompt.preset import Preset
 from ngtcli.render.bench_tables import bench_forms
+from ngtcli.session.checks import check_session
 from ngtcli.system import process
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _live(
         check_against(settings)
     check_some_left(options.methods, unreadable(options.methods, settings))
     drafts = any(method.partition(":")[0] == "auto" for method in options.methods)
-    check_session(replace(settings, method="auto" if drafts else "none"))
+    check_session(replace(settings, method="auto" if drafts else "none"), Notes().warn)
     items, skipped = _items(given, options, settings, notes)
     notes.status(f"Loading {settings.model} …")
     from ngtcli.measure.live import build_prompts, record, run_live
@@ -252,7 +252,7 @@ def _quality(
     if given.files and (options.tasks or options.limit):
         raise UsageError("--tasks and --limit choose prompts", "Leave them out, or the files.")
     settings = replace(settings, method="none")
-    check_session(settings)
+    check_session(settings, Notes().warn)
     chosen, skipped = _items(given, options, settings, notes)
     items = [item for item in chosen if item.answers]
     texts: Sequence[Document] = () if given.prompts else example_texts().documents

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
@@ -11,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ngtcli.cli.answer_request import AnswerRequest, check_request, documents_of
-from ngtcli.cli.answering import Showing
-from ngtcli.cli.checks import check_session
+from ngtcli.cli.answering import Showing, reached
 from ngtcli.cli.conversation import Exchange, saved, turns_of
 from ngtcli.cli.notes import Notes, ReadingBar, once, report_error
 from ngtcli.cli.options import (
@@ -30,12 +30,14 @@ from ngtcli.cli.reading import read_documents
 from ngtcli.cli.sessions import open_session
 from ngtcli.cli.streams import piped_stdin, terminal_width
 from ngtcli.cli.typed import piped, typed
+from ngtcli.config import seconds_of
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, counted, nearest, unexpected
 from ngtcli.prompt.preset import for_task
 from ngtcli.render.answer_view import terminal_list
 from ngtcli.render.terminal import wants_color
+from ngtcli.serve.client import NotServedError, served, start
 from ngtcli.session.events import Event, Wants
 from ngtcli.system import process
 
@@ -67,15 +69,20 @@ def chat(
         what = "-d -: what is asked comes from standard input"
         raise UsageError(what, "Name a file or a folder.")
     check_request(request, flags)
+    if (connection := reached(request)) is not None:
+        connection.close()  # each question has its own
     if docs:
         request = replace(request, loaded=documents_of(docs, request, ""))
-    if (stdin := piped_stdin()) is not None:
-        talk(Conversation(request, pipe=True), piped(stdin, settings.max_mb))
+    stdin = piped_stdin()
+    conversation = Conversation(request, pipe=stdin is not None)
+    if stdin is not None:
+        talk(conversation, piped(stdin, settings.max_mb))
     else:
-        conversation = Conversation(request)
         conversation.greet()
         words = [f"/{name}" for name in conversation.commands]
         talk(conversation, typed(words, settings.log))
+    if conversation.loaded and seconds_of(settings.keep_warm):
+        start(settings, conversation.notes.warn)
 
 
 def talk(conversation: "Conversation", said: Iterable[str | None]) -> None:
@@ -122,6 +129,11 @@ class Conversation:
             "quit": ("leaves, as Ctrl-D does", lambda _: None),
         }
 
+    @property
+    def loaded(self) -> bool:
+        """Whether the model was loaded here."""
+        return self._session is not None
+
     def greet(self) -> None:
         """What a terminal is told at the start."""
         if self._request.settings.model == "builtin":
@@ -160,7 +172,12 @@ class Conversation:
             raise typer.Exit(INTERRUPTED)
 
     def _events(self, request: AnswerRequest) -> Generator[Event, None, None]:
-        """What comes of a question; the model is loaded for the first one."""
+        """What comes of a question, from the resident process or from the model, loaded once."""
+        wants = Wants(remarks=request.verbose)
+        if self._session is None and (connection := served(request.settings)) is not None:
+            process.unwind_on_interrupt()
+            with suppress(NotServedError):  # it has just left
+                return (yield from connection.ask(request, wants))
         if self._session is None:
             own = request.settings, self.notes.status, self._warn
             self._session = open_session(*own, size=1, reading=self._reading)
@@ -169,7 +186,7 @@ class Conversation:
         process.unwind_on_interrupt()
         from ngtcli.session.answering import answering  # here: it loads torch
 
-        yield from answering(self._session, request, Wants(remarks=request.verbose))
+        yield from answering(self._session, request, wants)
 
     def _command(self, name: str, rest: str) -> bool:
         if name not in self.commands:
@@ -221,7 +238,9 @@ class Conversation:
             return
         system = "" if text == "-" else text_of(text, settings.max_mb, "/system")
         settings = replace(settings, system=system)
-        check_session(settings)  # whether the chat template takes it
+        from ngtcli.session.checks import check_session  # here: it loads what reads models
+
+        check_session(settings, self.notes.warn)  # whether the chat template takes it
         self._request = replace(self._request, settings=settings)
 
     def _save(self, name: str) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.checks import check_session, refuse_colour, refuse_ignored
+from ngtcli.cli.checks import refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import OF_OWN_ENGINE, JsonOption, PresetOption, resolve, with_settings
 from ngtcli.cli.output import print_json, print_line, print_table
@@ -17,6 +17,7 @@ from ngtcli.measure.prompts import Item, example_texts, file_items, passages
 from ngtcli.measure.results import CheckReport, Comparison, GenerateReport
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.render.terminal import one_line
+from ngtcli.session.checks import check_session
 
 DRAFTS = "8,32,64"
 
@@ -42,7 +43,7 @@ def check(
     num_drafts = _num_drafts(drafts, flags, settings)
     refuse_ignored(flags, settings)
     refuse_colour("ngt check", flags)
-    check_session(settings)
+    check_session(settings, Notes().warn)
     notes = Notes()
     if files or docs:
         texts = read_documents(files or [], None, settings, notes)

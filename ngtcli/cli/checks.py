@@ -5,19 +5,13 @@ are for many commands, and need not matter to each.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import typer
 
-from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import OF_OWN_ENGINE
 from ngtcli.config import SETTINGS, Setting, Settings
 from ngtcli.errors import UsageError
-from ngtcli.model_files.checkpoint import NEEDS, check_models, fetch
-from ngtcli.model_files.scheme import require_for_weights
-from ngtcli.prompt.chat import Chat, try_chat
-from ngtcli.prompt.thinking import switched
 
 LIVE, RECORD, REPLAY, SHAPE, QUALITY = "live", "record", "replay", "shape", "quality"
 Table = Mapping[str, tuple[str, ...]]
@@ -76,48 +70,6 @@ TUNE = _table(
 _NAMED = ("methods", "tasks", "against", "num_draft", "template", "turns", "ids", "shape")
 # Two ways to say one thing.
 _EITHER = (("methods", "method"), ("num_draft", "sweep_num_draft"))
-
-
-def check_session(settings: Settings, *, dry: bool = False) -> None:
-    """Raise UsageError and ModelError as a session would, for what is wrong with its settings.
-
-    No weights are read. With `dry` no model is to run.
-    """
-    needs = [part for part in NEEDS if part != "weights"] if dry else NEEDS
-    check_models(settings.model, "" if dry else settings.draft_model, needs)
-    _try_chat(settings.model, Chat.of(settings))
-    if dry or settings.engine == "vllm":
-        return
-    if settings.device not in ("auto", "cpu"):
-        from ngtcli.system.machine import pick_device  # here: it loads torch
-
-        pick_device(settings.device)
-    folder = fetch(settings.model, ["config"])
-    require_for_weights(settings.model, folder, settings.device, settings.device_map)
-    neutral = Settings()
-    if (settings.method, settings.background) == (neutral.method, neutral.background):
-        return
-    from ngtcli.background.files import check_names  # here: they load numpy
-    from ngtcli.draft.drafter import draft_settings
-    from ngtcli.draft.registry import parse_method
-
-    method = parse_method(settings.method, draft_settings(settings))
-    if method.name != "draft-model":
-        method.check()
-    if method.entry.costs:
-        check_names(settings.background)
-
-
-@cache
-def _try_chat(model: str, chat: Chat) -> None:
-    """Raise what a prompt would, and tell which arguments of the chat template change nothing."""
-    if chat != Chat():
-        from ngtcli.model_files.pretrained import load_tokenizer  # here: it loads transformers
-
-        tokenizer = load_tokenizer(model)
-        for words in try_chat(tokenizer, chat):
-            Notes().warn(words)
-        switched(tokenizer, chat)
 
 
 def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:

@@ -10,9 +10,9 @@ from rich.cells import cell_len
 
 from ngtcli.cli.streams import terminal_width
 from ngtcli.errors import GrammarError, NgtError, counted, short
-from ngtcli.render.tables import cell
 from ngtcli.render.terminal import (
     DIM,
+    cell,
     cut,
     drafted_style,
     is_plain,

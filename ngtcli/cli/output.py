@@ -5,16 +5,18 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ngtcli.cli.streams import terminal_width
 from ngtcli.documents.find import WRITES_OVER
 from ngtcli.errors import NgtError, UsageError, reason_of, shortened
-from ngtcli.render.tables import Column, Forms, Table, to_tabs
 from ngtcli.render.terminal import reveal, wants_color
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.reading import identity
 from ngtcli.system.storage import write_atomically
+
+if TYPE_CHECKING:
+    from ngtcli.render.tables import Forms
 
 Row = TypeVar("Row")
 _ELSEWHERE = "Choose another file."
@@ -154,12 +156,15 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     """A table on a terminal, tab-separated values without headings elsewhere."""
     cells = [[str(value) for value in row] for row in rows]
     if sys.stdout.isatty():
-        from ngtcli.render.terminal_tables import to_terminal  # here: elsewhere it is not needed
+        from ngtcli.render.tables import Column, Table  # here: an answer needs no tables
+        from ngtcli.render.terminal_tables import to_terminal
 
         table = Table("", [Column(title, left=True) for title in columns], cells)
         width, colour = terminal_width(sys.stdout), wants_color(sys.stdout, "auto")
         print_line(to_terminal([table], width=width, colour=colour))
     elif cells:
+        from ngtcli.render.tables import to_tabs
+
         print_line(to_tabs(cells))
 
 
@@ -192,7 +197,7 @@ def asked_form(forms: Mapping[str, bool], output: Path | None, html: Path | None
 
 
 def write_forms(
-    forms: Forms, asked: str, output: Path | None, html: Path | None, color: str
+    forms: "Forms", asked: str, output: Path | None, html: Path | None, color: str
 ) -> None:
     """Write a result in the form that was asked for, and its page to `html`. Raises NgtError."""
     if asked:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ngtcli.cli.completion import quietly
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import Place, print_either, print_facts, print_rows
@@ -17,6 +18,10 @@ runs_app = typer.Typer(
     help="The log of answers: what drafting brought, by model.", no_args_is_help=True
 )
 _UNKNOWN = "unknown"
+_ids = quietly(lambda _: [run.id for run in read_runs()[0]])
+_ID = typer.Argument(
+    help="Its id, or how that begins; without, the last.", metavar="ID", autocompletion=_ids
+)
 _LAST = typer.Option("--last", min=0, help="Only the last N; 0: all.", metavar="N")
 
 
@@ -49,12 +54,7 @@ def _saved(seconds: float | None) -> str:
 
 
 @runs_app.command("show")
-def runs_show(
-    name: Annotated[
-        str, typer.Argument(metavar="ID", help="Its id, or how that begins; without, the last.")
-    ] = "",
-    json: JsonOption = False,
-) -> None:
+def runs_show(name: Annotated[str, _ID] = "", json: JsonOption = False) -> None:
     """Show one answer's line in the log."""
     found = [run for run in _runs() if run.id.startswith(name)]
     if not found:

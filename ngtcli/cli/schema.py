@@ -55,7 +55,7 @@ def _outputs() -> dict[str, dict[str, Any]]:
     """For each command its outputs by name: their types, or a schema that no type says."""
     from ngtcli.cli import about, docs, models, trie
     from ngtcli.cli.answer_object import AnswerObject, FailedLineObject, LineObject
-    from ngtcli.cli.answer_report import DryRunObject
+    from ngtcli.cli.dry_run import DryRunObject
     from ngtcli.cli.output import Place, Removed
     from ngtcli.measure.results import (
         CheckReport,

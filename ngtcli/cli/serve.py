@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.checks import check_session, refuse_with
+from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.completion import models
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
@@ -22,6 +22,7 @@ from ngtcli.serve.client import request
 from ngtcli.serve.places import Place, absolute, places
 from ngtcli.serve.server import FINISH_S, Answerer, Server
 from ngtcli.serve.wire import Describe, Served, Stop
+from ngtcli.session.checks import check_session
 
 serve_app = typer.Typer(
     help="Keep a model loaded: ngt ask and ngt summarize need not load it again.",
@@ -47,7 +48,7 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
         refuse_with(f"ngt serve {context.invoked_subcommand}", any_flag, hint)
         return
     settings, tasks = resolve_served(flags, TASKS)
-    check_session(settings)
+    check_session(settings, Notes().warn)
     notes = Notes(given.verbose)
     http = given.listener(settings, tasks, notes)
     idle_s = seconds_of(settings.keep_warm)

@@ -1,10 +1,11 @@
 """The flags of `ngt serve --http`, and what comes of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +18,13 @@ from ngtcli.documents.find import STDIN
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset
 from ngtcli.serve.server import Listener, Server
+from ngtcli.session.events import Event
+from ngtcli.session.question import Question
 
+if TYPE_CHECKING:
+    from ngtcli.serve.folder import ServedFolder
+
+Tasks = Mapping[str, tuple[Settings, Preset]]
 TASKS = ("ask", "chat", "generate", "summarize")  # whose presets word what is asked
 _DOCS = typer.Option("--docs", "-d", help="With --http: file or folder of the model NAME+docs.")
 _HTTP = typer.Option("--http", metavar="[HOST:]PORT", help="Serve OpenAI's HTTP API, too: 8421")
@@ -35,9 +42,7 @@ class HttpFlags:
     api_key_file: Annotated[Path | None, _KEYS] = None
     verbose: VerboseOption = False
 
-    def listener(
-        self, settings: Settings, tasks: Mapping[str, tuple[Settings, Preset]], notes: Notes
-    ) -> Listener | None:
+    def listener(self, settings: Settings, tasks: Tasks, notes: Notes) -> Listener | None:
         """What serves HTTP, its port taken and its documents read; None where it is not wanted.
 
         Raises UsageError, and InputError where the documents cannot be read.
@@ -67,7 +72,8 @@ class HttpFlags:
 
         @contextmanager
         def listening(server: Server, answerer: Any) -> Iterator[None]:
-            app = http.OpenAi(answerer, service, notes.warn, server.counted).app(address)
+            more = _mcp(tasks, folder, server, answerer) if folder else ()
+            app = http.OpenAi(answerer, service, notes.warn, server.counted).app(address, *more)
             with closing(http.HttpServer(app, place)):
                 notes.say(f"http://{address.shown(place.getsockname()[1])}/v1 is open")
                 yield
@@ -75,6 +81,20 @@ class HttpFlags:
                 folder.close()
 
         return listening
+
+
+def _mcp(tasks: Tasks, folder: "ServedFolder", server: Server, answerer: Any) -> tuple[Any, ...]:
+    """The tools of MCP over a folder, if their package is installed: routes and what they need."""
+    if find_spec("mcp") is None:
+        return ()
+    from ngtcli.serve.asking import logged  # here: the SDK takes a second to load
+    from ngtcli.serve.mcp import Tools, mcp_routes
+
+    def events(question: Question, owner: str) -> Generator[Event]:
+        with server.counted():
+            yield from logged(question, answerer.ask(question, owner=owner), "mcp")
+
+    return mcp_routes(Tools(folder, tasks, events))
 
 
 def _name(model: str) -> str:

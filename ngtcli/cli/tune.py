@@ -21,7 +21,6 @@ from ngtcli.cli.checks import (
     REPLAY,
     TUNE,
     check_combination,
-    check_session,
     refuse_idle,
 )
 from ngtcli.cli.notes import Notes, once
@@ -47,6 +46,7 @@ from ngtcli.measure.prompts import Item, items_from
 from ngtcli.measure.results import SweepReport
 from ngtcli.prompt.preset import PROVENANCE, Preset, can_ask
 from ngtcli.render.sweep_tables import sweep_forms
+from ngtcli.session.checks import check_session
 from ngtcli.system import process
 from ngtcli.system.json_form import to_json
 from ngtcli.system.storage import home, write_atomically
@@ -213,8 +213,9 @@ def _open(given: TuneFlags, plan: Plan, notes: Notes) -> tuple["Source[Any]", Se
         notes.status(f"Reading {given.replay} …")
         chosen, costs_of = (given.task or [], given.limit, given.ids), given.costs or DEFAULT_COSTS
         return recording(given.replay, *chosen, costs=costs_of, max_mb=base.max_mb), ()
+    told = once(Notes().warn)
     for cell in {(c.settings.method, c.settings.background): c for c in cells}.values():
-        check_session(cell.settings)
+        check_session(cell.settings, told)
     texts = read_documents(plan.texts, piped_stdin(), base, notes, outputs)
     items = items_of(texts.documents, plan.preset, given.limit, given.prompts, base, outputs)
     from ngtcli.measure.live import running  # here: it loads torch

@@ -60,10 +60,28 @@ class Batch:
         """Whether no text is left."""
         return not self.running and not self._waiting
 
-    def add(self, member: Member) -> list[Member]:
-        """Go on with a text; returns it if it has ended at once."""
+    def add(self, member: Member, is_read: bool = False) -> list[Member]:
+        """Go on with a text; returns it if it has ended at once.
+
+        `is_read`: the model's own cache has all of it but its last token.
+        """
         member.drafter = self._drafters.start(member.context)
-        self._join(member)
+        try:
+            if member.text.output:
+                self._drafters.observe([member.drafter], [member.text.output])
+            self._join(member, is_read)
+        except BaseException:
+            self._drafters.finish(member.drafter)
+            raise
+        return self._take_ended()
+
+    def drop(self, member: Member) -> list[Member]:
+        """End a text as interrupted; returns it, and others that ended."""
+        member.text.finish_reason = "interrupted"
+        if member in self._waiting:
+            self._waiting.remove(member)
+            self._end(member)
+        self._leave()
         return self._take_ended()
 
     def step(self) -> list[Member]:
@@ -77,10 +95,10 @@ class Batch:
             self._leave()
         return self._take_ended()
 
-    def _join(self, member: Member) -> None:
+    def _join(self, member: Member, is_read: bool = False) -> None:
         """Let a text run. It waits where memory does not suffice for it with the others."""
         self._target.size = self._most
-        self._retries = self._read(member)
+        self._retries = self._read(member, is_read)
         if not self._retries and not self.running:  # what is held for others is of no use
             self._target.drop()
             self._target.size = 1
@@ -93,8 +111,8 @@ class Batch:
             member.crowded = True
             self._end(member)
 
-    def _read(self, member: Member) -> bool:
-        """Read a text; False where memory does not suffice."""
+    def _read(self, member: Member, is_read: bool = False) -> bool:
+        """Read a text, unless the model has; False where memory does not suffice."""
         clock, text, target = time.perf_counter(), member.text, self._target
         total = len(text.ids)
         ahead = min(text.most, total + _AHEAD) + self._drafters.most + 1
@@ -102,13 +120,11 @@ class Batch:
         if self.running and not fits(self._model, partial(target.reserve, places)):
             return False
         try:
-            read_prompt(
-                self._model,
-                text.ids[:-1],
-                total,
-                lambda at: self._progress(at, total),
-                keeping=member.keeping,
-            )
+            if not is_read:
+                ids, keeping = text.ids[:-1], member.keeping
+                read_prompt(
+                    self._model, ids, total, lambda at: self._progress(at, total), keeping=keeping
+                )
         except NgtError:
             return False
         if not fits(self._model, partial(target.take, places)):

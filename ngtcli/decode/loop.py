@@ -224,6 +224,11 @@ class Run(InSteps):
         self._loop = Loop(model, SingleTarget(model), self._drafters, split_times)
 
     @property
+    def continuation(self) -> Continuation:
+        """The text that grows."""
+        return self._member.text
+
+    @property
     def finish_reason(self) -> str:
         """Why the run has ended, as in its last step; "" before."""
         return self._member.text.finish_reason
@@ -257,4 +262,7 @@ class Run(InSteps):
 
     def _start(self) -> None:
         """Start the drafter on the prompt."""
-        self._member.drafter = self._drafters.start(self.context)
+        member = self._member
+        member.drafter = self._drafters.start(self.context)
+        if member.text.output:  # it goes on
+            self._drafters.observe([member.drafter], [member.text.output])

@@ -129,6 +129,10 @@ class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._formulas: dict[tuple[Any, ...], Formula] = {}
         self._seen = set[tuple[Any, ...]]()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here; to be left out of that, torch loads its compiler
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

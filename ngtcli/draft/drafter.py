@@ -61,7 +61,7 @@ class Context:
     ids that are documents. `tokenizer` is its fingerprint, `vocabulary` the model's size of it.
     `rows` are those of exact passes, None for others; where all have one shape a node costs
     nothing. `background` takes the place of the drafter's own, if it has one. With `chains` drafts
-    have no branches.
+    have no branches. `private`: nothing is drafted from other texts, and nothing learned for them.
     """
 
     ids: Sequence[int]
@@ -73,6 +73,7 @@ class Context:
     rows: PassRows | None = None
     background: BackgroundCounts | None = None
     chains: bool = False
+    private: bool = False
 
 
 class Assistant(Protocol):
@@ -216,13 +217,16 @@ class Drafters(Generic[AnyDrafter]):
         self._make, self._chains = make, False
         self._active: list[AnyDrafter] = []
         self._free: list[AnyDrafter] = []
+        self._private: list[AnyDrafter] = []  # of those that are active
 
     def start(self, context: Context) -> AnyDrafter:
         """The drafter of a text that begins."""
-        drafter = self._free.pop() if self._free else self._make()
+        is_new = context.private or not self._free
+        drafter = self._make() if is_new else self._free.pop()
         self._chains = context.chains
         drafter.reset(context)
         self._active.append(drafter)
+        self._private += [drafter] * context.private
         return drafter
 
     def propose(self, drafters: Sequence[AnyDrafter], texts: Sequence[Text]) -> list[DraftTree]:
@@ -274,7 +278,9 @@ class Drafters(Generic[AnyDrafter]):
         """A text has ended."""
         self._active = [other for other in self._active if other is not drafter]
         drafter.finish()
-        self._free.append(drafter)
+        if drafter not in self._private:
+            self._free.append(drafter)
+        self._private = [other for other in self._private if other is not drafter]
 
     def end(self) -> None:
         """No more passes come: the texts have ended, or were broken off."""

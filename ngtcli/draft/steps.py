@@ -4,10 +4,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from ngtcli.prompt.thinking import Thinking
 from ngtcli.system.json_form import HIDDEN, json_key, json_property, schema_of, shape
+
+if TYPE_CHECKING:
+    from ngtcli.prompt.thinking import Thinking
 
 OWN = "model"
 _THOUGHT = "text of a thought, for a token that is none of the answer's"
@@ -25,7 +27,7 @@ class Limits:
     num_draft: int = 32
     stop: tuple[str, ...] = ()
     max_repeats: int = 0  # of the same tokens in a row; see Repetition
-    thinking: Thinking | None = None
+    thinking: "Thinking | None" = None
 
     @property
     def most(self) -> int:

@@ -194,8 +194,8 @@ class NgramTrieProposer:
 
     def _begin(self, row: Ids, sampled: int, takes_part: bool) -> _Request:
         prompt = row[:-sampled].tolist()
-        context = Context(prompt, vocabulary=self._vocabulary, chains=True)
-        drafter = self._drafts.start(context, takes_part)
+        about = Context(prompt, vocabulary=self._vocabulary, chains=True, private=not takes_part)
+        drafter = self._drafts.start(about)
         drafter.observe(row[-sampled:].tolist())
         return _Request(drafter, row.copy())
 

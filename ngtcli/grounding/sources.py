@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ngtcli.documents.load import Document
-from ngtcli.documents.passages import place
 from ngtcli.errors import counted
-from ngtcli.retrieve.ranking import Excerpt
+from ngtcli.retrieve.selection import Excerpt
 from ngtcli.system.json_form import HIDDEN, json_key
 
 _SPACE = re.compile(r"\s+")
@@ -95,6 +94,8 @@ def sources_of(
     answer: str, documents: Sequence[Document], excerpts: Sequence[Excerpt] | None = None
 ) -> Sources:
     """Where the stretches of `answer` stand in `documents`; with `excerpts`, only within those."""
+    from ngtcli.documents.passages import place  # here: what shows sources does without
+
     found = _spans(answer, documents, excerpts)
     numbers: dict[tuple[int, int, int], int] = {}
     sources = []

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ngtcli.errors import ContextOverflowError, counted, short
-from ngtcli.prompt.build import Cut, Prompt, Task, code
+from ngtcli.prompt.build import Prompt, Task, code
 from ngtcli.prompt.chat import Chat
+from ngtcli.retrieve.selection import Cut
 from ngtcli.tokens.control import Coded
 from ngtcli.tokens.tokenizer import LONG, piece_end
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from ngtcli.config import Settings
 from ngtcli.documents.passages import place
 from ngtcli.errors import ContextOverflowError, UsageError, counted
-from ngtcli.prompt.build import Chosen, Prompt, Selection, Task, code, named
+from ngtcli.prompt.build import Prompt, Task, code, named
 from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.splitting import BETWEEN, fits, joined
 from ngtcli.prompt.turns import Exchange, Turn, earlier_questions, first_kept
-from ngtcli.retrieve.ranking import Excerpt, Ranked, Scores, rank
+from ngtcli.retrieve.ranking import Ranked, rank
+from ngtcli.retrieve.selection import Chosen, Excerpt, Scores, Selection
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index

@@ -7,7 +7,7 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages, place
 from ngtcli.prompt.build import Prompt, Task, named
 from ngtcli.prompt.fitting import frame_tokens, no_room, whole_prompt
-from ngtcli.retrieve.ranking import Excerpt
+from ngtcli.retrieve.selection import Excerpt
 
 _TOKENS = 200  # of a passage, the least that parts are made of; guess
 BETWEEN = 8  # tokens counted for what stands between two texts; guess, the prompt is counted
@@ -31,21 +31,6 @@ class Part:
         """Where it begins, and where it ends if that is named otherwise."""
         first, last = self.documents[0].name, self.documents[-1].name
         return first if first == last else f"{first} to {last}"
-
-
-@dataclass(frozen=True, slots=True)
-class PartReport:
-    """A part: its name, its summary, whether that was kept from an earlier run, and its level.
-
-    Parts of level 1 are of the documents, those of level 2 of summaries of level 1, and so on. Of
-    parts that are refined, which are of level 1, the summary covers those before as well.
-    """
-
-    name: str
-    text: str
-    kept: bool
-    level: int
-    new_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

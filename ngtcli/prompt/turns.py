@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.retrieve.ranking import Excerpt
+from ngtcli.retrieve.selection import Excerpt
 
 _EARLIER = 2  # questions that help to find passages; see EARLIER of retrieve/index.py
 

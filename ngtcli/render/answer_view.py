@@ -10,12 +10,20 @@ from html import escape, unescape
 from pathlib import Path
 
 from rich.cells import cell_len
-from rich.style import Style
 
 from ngtcli.grounding.sources import Source, Sources
 from ngtcli.render.sinks import Run, TerminalSink
-from ngtcli.render.tables import cell
-from ngtcli.render.terminal import DIM, cut, drafted_style, has_links, paint, reveal, visible
+from ngtcli.render.terminal import (
+    DIM,
+    cell,
+    cut,
+    drafted_style,
+    has_links,
+    linked,
+    paint,
+    reveal,
+    visible,
+)
 
 # The format of Rich's export, without the fonts that its own one fetches from a server.
 _SVG = Path(__file__).parent / "answer_picture.svg"
@@ -69,9 +77,11 @@ def terminal_list(sources: Sources, width: int, styled: bool) -> str:
     """
     lines = []
     for source in sources.places():
-        link = Style(link=source.uri) if has_links() and source.uri else Style()
         shown = _fitted(source, width - 1)
-        lines.append(f"{paint(shown, DIM + link) if styled else shown}\n")
+        if styled:
+            shown = paint(shown, DIM)
+            shown = linked(shown, source.uri) if has_links() and source.uri else shown
+        lines.append(f"{shown}\n")
     return "".join(lines)
 
 

@@ -16,7 +16,7 @@ from html import escape
 from itertools import count
 from pathlib import Path
 
-from ngtcli.render.tables import cell
+from ngtcli.render.terminal import cell
 
 _STYLE = Path(__file__).parent / "page.css"
 

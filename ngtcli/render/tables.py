@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from ngtcli.render.terminal import one_line
+from ngtcli.render.terminal import cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,6 @@ class Forms:
     terminal: Callable[[int, bool], str]
     asked: Mapping[str, Callable[[], str]]
     page: Callable[[], str] = field(default=lambda: "")
-
-
-def cell(text: str) -> str:
-    """`text` on one line, without tabs, control characters made visible."""
-    return one_line(text.replace("\t", " "))
 
 
 def to_plain(tables: Sequence[Table]) -> str:

@@ -6,8 +6,6 @@ import unicodedata
 from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
-from rich.color import ColorSystem
-from rich.style import Style
 
 from ngtcli.draft.origins import DOCUMENT, DRAFT, SOURCES
 
@@ -39,7 +37,11 @@ COLORS = {
     DOCUMENT: "cyan",
     **dict(zip(SOURCES, ("magenta", "blue", "yellow", "red", "green"), strict=True)),
 }
-DIM = Style(dim=True)
+DIM = "dim"  # a style, in words of Rich
+_CODES = {"dim": 2, "underline": 4} | {
+    colour: code
+    for code, colour in enumerate("black red green yellow blue magenta cyan".split(), 30)
+}  # of ECMA-48's sequence SGR
 THOUGHT = "thought"  # what stands in the place of an origin for all text of a thought
 
 
@@ -121,21 +123,27 @@ def wants_color(stream: TextIO, setting: str) -> bool:
     return stream.isatty() and not is_plain()
 
 
-def drafted_style(origin: str) -> Style:
+def drafted_style(origin: str) -> str:
     """Underlined, and coloured by origin unless NO_COLOR asks for none; THOUGHT is dim alone.
 
     Raises KeyError.
     """
     if origin == THOUGHT:
         return DIM
-    if os.environ.get("NO_COLOR"):
-        return Style(underline=True)
-    return Style(color=COLORS[origin], underline=True)
+    return "underline" if os.environ.get("NO_COLOR") else f"underline {COLORS[origin]}"
 
 
-def paint(text: str, style: Style) -> str:
+def paint(text: str, style: str) -> str:
     """`text` in `style`, line by line, so that no underline extends to the terminal's border."""
-    return "\n".join(
-        style.render(line, color_system=ColorSystem.STANDARD) if line else ""
-        for line in text.split("\n")
-    )
+    codes = ";".join(str(_CODES[word]) for word in style.split())
+    return "\n".join(f"\x1b[{codes}m{line}\x1b[0m" if line else "" for line in text.split("\n"))
+
+
+def linked(text: str, uri: str) -> str:
+    """`text` as a link, by the sequence OSC 8."""
+    return f"\x1b]8;;{uri}\x1b\\{text}\x1b]8;;\x1b\\"
+
+
+def cell(text: str) -> str:
+    """`text` on one line, without tabs, control characters made visible."""
+    return one_line(text.replace("\t", " "))

@@ -11,8 +11,8 @@ from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ngtcli.render.tables import Heated, Table, cell
-from ngtcli.render.terminal import DIM, reveal
+from ngtcli.render.tables import Heated, Table
+from ngtcli.render.terminal import DIM, cell, reveal
 
 _BETWEEN = 3  # columns of the terminal between two tables side by side; guessed
 # Colours of 256, pale to strong green, legible with black letters; guessed.

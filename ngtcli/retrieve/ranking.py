@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting
+from ngtcli.retrieve.selection import Scores
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,30 +26,6 @@ CANDIDATES = 100  # the best of each ranker that are put together, and reranked
 FUSION_K = 60  # of reciprocal rank fusion; from the paper
 
 Status = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """One or more passages in a row of a document: its index, and their range there."""
-
-    document: int
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """The score by the ranker that decides, and by each that was asked.
-
-    `bm25` is 0 without a word of the question, `dense` a cosine, `fused` a sum of reciprocal ranks,
-    `reranked` a logit; None where there is no such ranker, or for those that were not reranked.
-    """
-
-    score: float
-    bm25: float
-    dense: float | None = None
-    fused: float | None = None
-    reranked: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

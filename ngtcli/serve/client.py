@@ -6,16 +6,18 @@ Loads neither numpy nor what loads models.
 import os
 import select
 import socket
-from collections.abc import Generator
+import subprocess
+import sys
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from ngtcli.config import Settings
-from ngtcli.documents.load import Document, Loaded
-from ngtcli.errors import NgtError
+from ngtcli.documents.load import Loaded
+from ngtcli.errors import NgtError, reason_of
 from ngtcli.serve import wire
-from ngtcli.serve.places import Place, absolute
+from ngtcli.serve.places import PACKAGE, Place, absolute, flags_of, folder, private
 from ngtcli.session.events import Ended, Event, Message, Wants
 from ngtcli.session.question import Question
 from ngtcli.system import process
@@ -42,7 +44,7 @@ class Connection:
         """
         said = interrupted = False
         try:
-            self.send(wire.Ask(_absolute(question), wants))
+            self.send(wire.Ask(_plain(question), wants))
             while True:
                 try:
                     event = self.next()
@@ -66,6 +68,10 @@ class Connection:
             raise NgtError(what, "Ask again; ngt serve status shows what runs.") from None
         finally:
             self._socket.close()
+
+    def close(self) -> None:
+        """Ask nothing."""
+        self._socket.close()
 
     def send(self, message: object) -> None:
         """Raises OSError; UnicodeEncodeError for a text that UTF-8 does not have."""
@@ -103,10 +109,35 @@ def request(place: Place, message: wire.Describe | wire.Stop) -> wire.Served | N
     return None
 
 
-def _absolute(question: Question) -> Question:
+def start(settings: Settings, warn: Callable[[str], object]) -> None:
+    """Start the resident process for these settings, which leaves after `keep_warm` of rest.
+
+    It has no terminal; what it says goes to a file.
+    """
+    place, flags = Place.of(settings), flags_of(absolute(settings))
+    command = [sys.executable, "-P", "-m", "ngtcli", "serve", *flags]
+    path = filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH")))
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    try:
+        private(folder())
+        log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        with open(log, "wb") as out, open(os.devnull, "rb") as no:
+            subprocess.Popen(
+                [*command, f"--keep-warm={settings.keep_warm}"],
+                stdin=no, stdout=out, stderr=out, env=environ, cwd="/", start_new_session=True,
+            )  # fmt: skip
+    except (OSError, NgtError) as error:
+        warn(f"the model is not kept loaded: {reason_of(error)}")
+
+
+def _plain(question: Question) -> Question:
     """The question as a process in another folder understands it: with full paths."""
-    documents = tuple(
-        Document(d.name, d.text, d.about, os.path.abspath(d.path)) if d.path else d
-        for d in question.documents
+    own = {one.name: getattr(question, one.name) for one in fields(Question)}
+    own["settings"] = absolute(question.settings)
+    own["loaded"] = Loaded(
+        tuple(
+            replace(document, path=os.path.abspath(document.path)) if document.path else document
+            for document in question.documents
+        )
     )
-    return replace(question, settings=absolute(question.settings), loaded=Loaded(documents))
+    return Question(**own)

@@ -45,7 +45,7 @@ class ServedFolder:
             return self._loaded
 
     def _own(self, documents: Sequence[Document]) -> tuple[Document, ...]:
-        names = [self._name(document) for document in documents]
+        names = [self.name_of(document.path) for document in documents]
         counts = Counter(names)
         return tuple(
             replace(document, name=name if counts[name] == 1 else document.name)
@@ -53,9 +53,9 @@ class ServedFolder:
             if name is not None
         )
 
-    def _name(self, document: Document) -> str | None:
-        """Its path below what was named; None where that is elsewhere."""
-        real = os.path.realpath(document.path)
+    def name_of(self, path: str) -> str | None:
+        """The path of a file below what was named; None where it is elsewhere."""
+        real = os.path.realpath(path)
         for root in self._roots:
             if real == root:
                 return utf8(os.path.basename(root))

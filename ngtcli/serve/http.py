@@ -116,14 +116,16 @@ class OpenAi:
         self._asked, self._service, self._warn, self._counted = asked, service, warn, counted
         self._figures, self._began, self._running = Figures(), int(time.time()), 0
 
-    def app(self, address: Address, routes: Sequence[BaseRoute] = ()) -> Guard:
-        """The application, with the `routes` of others beside its own."""
+    def app(
+        self, address: Address, routes: Sequence[BaseRoute] = (), lifespan: Any = None
+    ) -> Guard:
+        """The application, with the `routes` of others beside its own, and their `lifespan`."""
         gets = {"/v1/models": self._models, "/health": self._health, "/metrics": self._metrics}
         gets |= {"/": show_page, "/documents": self._documents}
         own = [Route(path, _Post(self, path), methods=["POST"]) for path in _MADE_OF]
         own += [Route(path, endpoint, methods=["GET"]) for path, endpoint in gets.items()]
         failures: Any = {404: _no_such, 405: _no_such}
-        app = Starlette(routes=[*own, *routes], exception_handlers=failures)
+        app = Starlette(routes=[*own, *routes], exception_handlers=failures, lifespan=lifespan)
         return Guard(app, address, error_reply)
 
     async def post(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:

@@ -217,6 +217,7 @@ function link(sources) {
 function place(source) {
   const back = make("a", make("bdi", source.place));
   back.href = `#stretch-${source.start}`;
+  back.setAttribute("aria-label", `${source.place}, back to the answer`);
   const item = make("li", back, make("q", source.before, make("b", source.quote), source.after));
   item.id = `place-${source.number}`;
   item.value = source.number;

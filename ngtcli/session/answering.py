@@ -31,23 +31,7 @@ def answering(
     of parts stays until the caller asks for more than `Ended`; then documents that were read are
     kept.
     """
-    parts = None
-    try:
-        if question.settings.overflow in IN_PARTS:
-            parts = Splitting(session, question.preset, question.documents, begin_part)
-        prompt = parts.prompt() if parts else prompt_of(session, question)
-        yield from prompted(session, question, prompt, wants)
-        answer = parts.answer(prompt) if parts else session.answer(prompt)
-    except KeyboardInterrupt:
-        raise StoppedError(f"interrupted{parts.kept_words() if parts else ''}") from None
-    yield from decoded(answer, wants)
-    ended, run = answer.ended(parts.reports if parts else ()), answer.run
-    background = answer.background_words() if wants.remarks else ""
-    yield reported(session, question, ended, wants, run.rows, background)
-    if not answer.interrupted:
-        session.store_documents()
-    if parts and not answer.interrupted:
-        parts.forget()
+    return Answering(session, question, wants, begin_part).events()
 
 
 def prompt_of(session: Session, question: Question) -> Prompt:
@@ -61,45 +45,95 @@ def prompt_of(session: Session, question: Question) -> Prompt:
     return prompt.predicting(predicted)
 
 
-def prompted(session: Session, question: Question, prompt: Prompt, wants: Wants) -> Iterator[Event]:
-    """What is said of a prompt; with remarks also which texts hold what looks like control."""
-    if wants.remarks:
-        about = question.documents, question.question, session.model.tokenizer
-        for words in look_alikes(*about, question.settings.system):
-            yield Message("remark", words)
-    yield Prompted(len(prompt.ids), prompt.selection)
+class Answering:
+    """A question on its way to an answer, as `answering`.
 
+    `prepare` may be called before `events`, from another thread: it uses no pass of the model.
+    `prompt` is None until it is made.
+    """
 
-def decoded(answer: Answer, wants: Wants) -> Generator[Event]:
-    """The steps of an answer, to its end or to an interrupt."""
-    try:
-        yield Started(answer.run.drafter.origins)
-        for step in answer:
-            words = explanation(answer.run, step) if wants.explanations else ""
-            yield Stepped(step, answer.run.statistics.thought_tokens or 0, words)
-    except KeyboardInterrupt:
-        answer.interrupted = True
-    except Exception:
-        if not process.interrupted():  # else a library made this of the Ctrl-C
-            raise
-        answer.interrupted = True
+    def __init__(
+        self,
+        session: Session,
+        question: Question,
+        wants: Wants = USUAL,
+        begin_part: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._session, self._question, self._wants = session, question, wants
+        self._begin_part = begin_part
+        self._parts: Splitting | None = None
+        self._is_prepared = False
+        self.prompt: Prompt | None = None
 
+    def prepare(self) -> None:
+        """Make the prompt, unless the model makes it, of summaries of parts. Raises NgtError."""
+        session, question = self._session, self._question
+        self._is_prepared = True
+        if question.settings.overflow in IN_PARTS:
+            documents = question.documents
+            self._parts = Splitting(session, question.preset, documents, self._begin_part)
+            self.prompt = self._parts.whole()
+        else:
+            self.prompt = prompt_of(session, question)
 
-def reported(
-    session: Session,
-    question: Question,
-    answer: Ended,
-    wants: Wants,
-    rows: PassRows | None = None,
-    background: str = "",
-) -> Ended:
-    """The answer with all that is said of it; `rows` and `background` as for `remarks`."""
-    settings, model = question.settings, session.model
-    answer = replace(answer, facts=tuple(facts(settings, model, answer)))
-    if wants.sources:
-        if not answer.selection and sum(len(d.text) for d in question.documents) > _LONG:
-            session.status("Comparing the answer with the documents …")
-        answer = with_sources(answer, question.documents)
-    if not wants.remarks:
-        return answer
-    return replace(answer, remarks=tuple(remarks(settings, model, answer, rows, background)))
+    def events(self, answer: Callable[[Prompt], Answer] | None = None) -> Generator[Event]:
+        """All events; `answer` takes the place of the session's for a prompt that is whole."""
+        parts = None
+        try:
+            if not self._is_prepared:
+                self.prepare()
+            answer = answer or self._session.answer
+            if self.prompt is None:
+                parts = self._parts
+                assert parts is not None
+                self.prompt, answer = parts.prompt(), parts.answer
+            yield from self.said_of_prompt(self.prompt)
+            made = answer(self.prompt)
+        except KeyboardInterrupt:
+            raise StoppedError(f"interrupted{parts.kept_words() if parts else ''}") from None
+        yield from self._steps(made)
+        ended, background = made.ended(parts.reports if parts else ()), ""
+        if self._wants.remarks:
+            background = made.background_words()
+        yield self.reported(ended, made.run.rows, background)
+        if not made.interrupted:
+            self._session.store_documents()
+            if parts:
+                parts.forget()
+
+    def said_of_prompt(self, prompt: Prompt) -> Iterator[Event]:
+        """The events between the prompt and its answer."""
+        if self._wants.remarks:
+            question, tokenizer = self._question, self._session.model.tokenizer
+            about = question.documents, question.question, tokenizer, question.settings.system
+            for words in look_alikes(*about):
+                yield Message("remark", words)
+        yield Prompted(len(prompt.ids), prompt.selection)
+
+    def _steps(self, answer: Answer) -> Generator[Event]:
+        """The steps of an answer, to its end or to an interrupt."""
+        run = answer.run
+        try:
+            yield Started(run.drafter.origins)
+            for step in answer:
+                words = explanation(run, step) if self._wants.explanations else ""
+                yield Stepped(step, run.statistics.thought_tokens or 0, words)
+        except KeyboardInterrupt:
+            answer.interrupted = True
+        except Exception:
+            if not process.interrupted():  # else a library made this of the Ctrl-C
+                raise
+            answer.interrupted = True
+
+    def reported(self, answer: Ended, rows: PassRows | None = None, background: str = "") -> Ended:
+        """The answer with all that is said of it; `rows` and `background` as for `remarks`."""
+        question, model = self._question, self._session.model
+        settings, documents = question.settings, question.documents
+        answer = replace(answer, facts=tuple(facts(settings, model, answer)))
+        if self._wants.sources:
+            if not answer.selection and sum(len(d.text) for d in documents) > _LONG:
+                self._session.status("Comparing the answer with the documents …")
+            answer = with_sources(answer, documents)
+        if not self._wants.remarks:
+            return answer
+        return replace(answer, remarks=tuple(remarks(settings, model, answer, rows, background)))

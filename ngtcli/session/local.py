@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ngtcli.background.files import check_names
@@ -52,6 +52,15 @@ _MAY_DIFFER = (
 )
 _ONE_OF_MANY = AnswerOptions(many=True)
 Reading = Callable[[int, int], object]  # told how many tokens of how many are read
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What the drafter of an answer knows, how its trie was had, and when it stops."""
+
+    context: Context
+    trie: TrieReport
+    limits: Limits
 
 
 class LocalSession(Session):
@@ -115,6 +124,17 @@ class LocalSession(Session):
         other._exact_rows = self._exact_rows.with_costs(other.memory.pass_costs)
         if self._assistant is not None:
             other._assistant = AssistantModel(self._assistant.model, settings)
+        return other
+
+    def sharing(self, settings: Settings, owner: str) -> Self:
+        """A session for one answer, whose settings differ in those that a line of a batch may have.
+
+        Its memory is this one's; unless the owner is "" its drafters have learned nothing.
+        """
+        other = copy(self)
+        other.settings, other.owner = settings, owner
+        if owner:
+            other._drafters = {}
         return other
 
     def _load(self, name: str, **more: Any) -> TargetModel:
@@ -196,19 +216,30 @@ class LocalSession(Session):
         if remark := compiled.take_remark():
             self.warn(remark)
 
-    def answer(self, prompt: Prompt, options: AnswerOptions = AS_SET) -> Answer:
-        """A prepared answer to `prompt`.
+    def answer(
+        self,
+        prompt: Prompt,
+        options: AnswerOptions = AS_SET,
+        begun: Begun | None = None,
+        text: Continuation | None = None,
+    ) -> Answer:
+        """A prepared answer to `prompt`; `begun` is what `start` gave for it, `text` goes on.
 
         Raises ContextOverflowError and UsageError; ModelError where it cannot be exact and is to.
         """
-        context, trie, limits = self.start(prompt, options, exact=self.settings.exact)
+        begun = begun or self.start(prompt, options)
+        context, limits = begun.context, begun.limits
+        tokens = min(len(prompt.ids) + limits.most, self.model.context)
+        exact = "off" if text else self.settings.exact
+        rows = self._exact_rows.choose(exact, limits.num_draft, tokens)
         drafter = options.drafter or self.drafter(options.method)
-        total, own = len(prompt.ids), (self.model, drafter, context, self.settings, limits)
+        own = self.model, drafter, replace(context, rows=rows), self.settings, limits
+        total = len(text.ids if text else prompt.ids)
         keeping = self.keeping(options.many or prompt.selection is not None)
         split, told = options.split_times, lambda read: self.reading(read, total)
-        run = Run(*own, split, told, keeping=keeping)
+        run = Run(*own, split, told, text, keeping)
         words = self.memory.backgrounds.words
-        return Answer(run, prompt, trie, lambda: self.save(drafter), words)
+        return Answer(run, prompt, begun.trie, lambda: self.save(drafter), words)
 
     def answers(
         self,
@@ -241,8 +272,7 @@ class LocalSession(Session):
     def _together(
         self, prompts: Iterable[NumberedPrompt], size: int, session_of: Callable[[int], Self]
     ) -> Iterator[FinishedAnswer]:
-        drafters = self._with_memory(self.parse_method(), lambda: self.memory.pool).build_many()
-        batch = Batch(self.model, drafters, size, self.reading)
+        batch = self.batch(size)
         source, more = iter(prompts), True
         try:
             while more or not batch.done:
@@ -257,13 +287,18 @@ class LocalSession(Session):
         finally:
             self.save_memory()
 
-    def start(
-        self, prompt: Prompt, options: AnswerOptions = AS_SET, exact: str = "off"
-    ) -> tuple[Context, TrieReport, Limits]:
-        """What the drafter of an answer to `prompt` knows, how its trie was had, and the limits.
+    def batch(self, size: int) -> Batch:
+        """What decodes texts together, `size` at most; 0: as many as memory allows."""
+        drafters = self._with_memory(self.parse_method(), lambda: self.memory.pool).build_many()
+        return Batch(self.model, drafters, size, self.reading)
 
-        `exact` is as the setting of that name. Raises as `answer`.
-        """
+    def member(self, begun: Begun, given: object, text: Continuation | None = None) -> Member:
+        """A text for a batch, which goes on where `text` is. Raises ContextOverflowError."""
+        known = self.model, begun.context, self.settings, begun.limits
+        return Member(given, text or Continuation(*known), begun.context, self.keeping(many=True))
+
+    def start(self, prompt: Prompt, options: AnswerOptions = AS_SET) -> Begun:
+        """What is known of an answer to `prompt` before the model is used."""
         method = self.parse_method(options.method)
         num_draft = method.settings.num_draft if options.num_draft is None else options.num_draft
         limits = replace(self.limits, num_draft=num_draft)
@@ -271,14 +306,12 @@ class LocalSession(Session):
             limits = replace(limits, max_repeats=0, thinking=None)
         if prompt.raw:
             limits = replace(limits, thinking=None)
-        tokens = min(len(prompt.ids) + limits.most, self.model.context)
-        rows = self._exact_rows.choose(exact, num_draft, tokens)
         whole = prompt.selection is None  # passages are others for each question
         trie, report = options.trie or self.documents_trie(prompt.documents, whole, method)
         known, model = (prompt.ids, trie, prompt.outside, prompt.references), self.model
         counts = self._folder_counts(prompt, method) if num_draft else None
-        about = model.tokenizer.fingerprint, model.vocabulary, rows, counts
-        return Context(*known, *about), report, limits
+        about = model.tokenizer.fingerprint, model.vocabulary, None, counts
+        return Begun(Context(*known, *about), report, limits)
 
     def _folder_counts(self, prompt: Prompt, method: MethodSpec) -> BackgroundCounts | None:
         """Counts of all documents given, where the prompt has a part and drafts come from all."""
@@ -321,11 +354,10 @@ def _begun(
         return FinishedAnswer(key, error=prompt)
     session = session_of(key)
     try:
-        context, trie, limits = session.start(prompt)
-        text = Continuation(session.model, context, session.settings, limits)
+        begun = session.start(prompt)
+        return session.member(begun, (key, prompt, begun.trie))
     except NgtError as error:
         return FinishedAnswer(key, prompt, error=error)
-    return Member((key, prompt, trie), text, context, session.keeping(many=True))
 
 
 def _finished(session_of: Callable[[int], LocalSession], member: Member) -> FinishedAnswer:

@@ -18,7 +18,8 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, counted, reason_of
 from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.preset import Preset, deciding
-from ngtcli.prompt.splitting import Part, PartReport, fits, refined, split, split_to_refine
+from ngtcli.prompt.splitting import Part, fits, refined, split, split_to_refine
+from ngtcli.retrieve.selection import PartReport
 from ngtcli.session.session import Answer, AnswerOptions, Session
 from ngtcli.system import process
 from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
@@ -90,11 +91,14 @@ class Splitting:
         self._total = 0  # parts of all levels so far
         self._options = AnswerOptions()
 
+    def whole(self) -> Prompt | None:
+        """The prompt of everything; None where it does not fit."""
+        self._task = self._session.task(self._preset, self._documents)
+        return fits(self._task)
+
     def prompt(self) -> Prompt:
-        """The prompt of everything, or the one after all parts. Raises ContextOverflowError."""
-        task = self._session.task(self._preset, self._documents)
-        if (whole := fits(task)) is not None:
-            return whole
+        """The one after all parts, where the `whole` does not fit. Raises ContextOverflowError."""
+        task = self._task
         process.unwind_on_interrupt()  # what is finished is said
         self._options = AnswerOptions(trie=self._session.documents_trie(self._documents), many=True)
         is_refined = self._session.settings.overflow == "refine"

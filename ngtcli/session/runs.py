@@ -25,14 +25,14 @@ from ngtcli.system.line_file import LineFile
 from ngtcli.system.reading import read_bounded
 from ngtcli.system.storage import home, others_cache, private_folder
 
-# Bytes of a file, of which there are two. A line has about 600 without texts (measured), so that
-# they have the last 13,000 to 26,000 answers; that many are a guess.
+# Bytes of a file, of which there are two. A line has about 460 without texts (measured), so that
+# they have the last 17,000 to 35,000 answers; that many are a guess.
 MOST = 8_000_000
 _LOCK_S = 1.0  # longest wait for another process, whose line takes less than a ms; guess
 _TEXT = 100_000  # characters of a question or an answer that are kept; guess
 _NAMES = 100  # documents whose names are kept; guess
 _ENOUGH = 4  # plain steps of a run, the mean of fewer of which says little; guess
-_DIGITS = 5  # bytes of an id: among 26,000 two are alike with a chance of 3 in 10,000
+_DIGITS = 5  # bytes of an id: among 35,000 two are alike with a chance of 6 in 10,000
 _TEXTS = ("text of the question", "text of the answer", "names of documents")
 _PLAIN = "seconds that plain decoding would have taken; null where that is not known"
 

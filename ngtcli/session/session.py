@@ -20,9 +20,9 @@ from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.preset import Preset
 from ngtcli.prompt.selecting import prompt_for
-from ngtcli.prompt.splitting import PartReport
 from ngtcli.prompt.thinking import thinking_of
 from ngtcli.prompt.turns import Turn
+from ngtcli.retrieve.selection import PartReport
 from ngtcli.session.events import Ended
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.ngram import NGramTrie

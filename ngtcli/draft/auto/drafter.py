@@ -269,9 +269,9 @@ class AutoDrafters(Drafters[Auto]):
         self._pooled: list[Auto] = []
         self._drafting_s = 0.0
 
-    def start(self, context: Context, pooled: bool = True) -> Auto:
-        """A drafter for a sequence that begins; unless `pooled` it has no part in the pool."""
-        drafter = self._new(pooled)
+    def start(self, context: Context) -> Auto:
+        """A drafter for a sequence that begins; one that is private has no part in the pool."""
+        drafter = self._new(not context.private)
         drafter.reset(context)
         if drafter.pool is not None:
             self._pooled.append(drafter)

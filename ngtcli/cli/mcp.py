@@ -1,0 +1,53 @@
+"""`ngt mcp`: documents as tools of the Model Context Protocol, on standard input and output."""
+
+import sys
+from importlib.util import find_spec
+from typing import Annotated, Any
+
+import typer
+
+from ngtcli.batch.questions import wording
+from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.options import PresetOption, resolve_tasks, with_settings
+from ngtcli.config import SETTINGS
+from ngtcli.documents.find import STDIN, Listing
+from ngtcli.errors import UsageError
+from ngtcli.prompt.preset import TASKS
+from ngtcli.session.checks import check_session
+
+_DOCS = typer.Option("--docs", "-d", help="File, folder or glob; give -d before each.")
+
+
+@with_settings(tuple(name for name, about in SETTINGS.items() if about.panel != "Engine"))
+def mcp(
+    flags: dict[str, Any],
+    docs: Annotated[list[str], _DOCS],
+    preset_name: PresetOption = None,
+) -> None:
+    """Let other programs search documents and ask about them: ngt mcp -d ./notes
+
+    It speaks the Model Context Protocol on standard input and output, and ends when its client
+    does; see ngt help mcp for the entry in a client's configuration.
+    """
+    if find_spec("mcp") is None:
+        raise UsageError("ngt mcp needs the extra mcp", "pip install 'ngtcli[mcp]'")
+    resolved = resolve_tasks(flags, preset_name, TASKS)
+    tasks = {task: (r.settings, wording(task, preset)) for task, (r, preset) in resolved.items()}
+    settings = tasks["ask"][0]
+    refuse_colour("ngt mcp", flags)
+    refuse_ignored(flags, settings)
+    refuse_with("ngt mcp", {"--engine vllm": settings.engine == "vllm"}, "Leave it out.")
+    if STDIN in docs:
+        raise UsageError("standard input has the protocol, and no document", "Name a folder.")
+    check_session(settings, Notes().warn)
+    Listing(settings, docs, inside=True)
+    if sys.stdin.isatty():
+        Notes().warn("waiting for a client on standard input; see ngt help mcp")
+
+    from ngtcli.serve.asking import Asking  # here: the SDK takes a second to load
+    from ngtcli.serve.folder import ServedFolder
+    from ngtcli.serve.mcp import Tools, mcp_server
+
+    tools = Tools(ServedFolder(docs, settings), tasks, Asking("mcp").events)
+    mcp_server(tools, on_streams=True).run()

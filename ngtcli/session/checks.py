@@ -1,0 +1,59 @@
+"""What is wrong with the settings of a session, told before anything large is read or loaded."""
+
+from collections.abc import Callable
+from functools import cache
+
+from ngtcli.config import Settings
+from ngtcli.model_files.checkpoint import NEEDS, check_models, fetch
+from ngtcli.model_files.scheme import require_for_weights
+from ngtcli.prompt.chat import Chat, try_chat
+from ngtcli.prompt.thinking import switched
+
+
+def check_session(settings: Settings, warn: Callable[[str], object], *, dry: bool = False) -> None:
+    """Raise UsageError and ModelError as a session would, for what is wrong with its settings.
+
+    No weights are read. With `dry` no model is to run.
+    """
+    needs = [part for part in NEEDS if part != "weights"] if dry else NEEDS
+    check_models(settings.model, "" if dry else settings.draft_model, needs)
+    for words in _tried(settings.model, Chat.of(settings)):
+        warn(words)
+    if dry or settings.engine == "vllm":
+        return
+    if settings.device not in ("auto", "cpu"):
+        from ngtcli.system.machine import pick_device  # here: it loads torch
+
+        pick_device(settings.device)
+    folder = fetch(settings.model, ["config"])
+    require_for_weights(settings.model, folder, settings.device, settings.device_map)
+    check_drafting(settings)
+
+
+def check_drafting(settings: Settings) -> None:
+    """Raise UsageError and ModelError for what is wrong with the method and its background."""
+    neutral = Settings()
+    if (settings.method, settings.background) == (neutral.method, neutral.background):
+        return
+    from ngtcli.background.files import check_names  # here: they load numpy
+    from ngtcli.draft.drafter import draft_settings
+    from ngtcli.draft.registry import parse_method
+
+    method = parse_method(settings.method, draft_settings(settings))
+    if method.name != "draft-model":
+        method.check()
+    if method.entry.costs:
+        check_names(settings.background)
+
+
+@cache
+def _tried(model: str, chat: Chat) -> tuple[str, ...]:
+    """Which arguments of the chat template change nothing. Raises what a prompt would."""
+    if chat == Chat():
+        return ()
+    from ngtcli.model_files.pretrained import load_tokenizer  # here: it loads transformers
+
+    tokenizer = load_tokenizer(model)
+    words = tuple(try_chat(tokenizer, chat))
+    switched(tokenizer, chat)
+    return words

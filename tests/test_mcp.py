@@ -1,0 +1,462 @@
+"""The tools of the Model Context Protocol, by the SDK's own client: what they give and refuse."""
+
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from pathlib import Path
+from typing import IO, Any, cast
+
+import anyio
+import httpx
+import pytest
+from helpers import ngt
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.server.stdio import stdio_server
+from test_documents import fill
+from warm import Warm
+
+from ngtcli.cli.app import load
+from ngtcli.cli.help import topics
+from ngtcli.config import Settings
+from ngtcli.draft.steps import Statistics, Step, Token
+from ngtcli.errors import ModelError
+from ngtcli.grounding.sources import sources_of
+from ngtcli.prompt.preset import load_preset
+from ngtcli.serve.folder import ServedFolder
+from ngtcli.serve.http import HttpServer, OpenAi, listen
+from ngtcli.serve.http_guard import Address
+from ngtcli.serve.mcp import Tools, mcp_routes, mcp_server
+from ngtcli.serve.openai_requests import Service
+from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
+from ngtcli.session.question import Question
+
+TASKS = {task: (Settings(), load_preset(task)) for task in ("ask", "summarize")}
+TIDES = "The harbour is dug.\n\nHigh tide is at nine.\n\nBarges carry slate."
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return fill(
+        tmp_path / "notes", tides_txt=TIDES, sub__b_md="# Slate\n\nSlate is grey.", c_png="x"
+    )
+
+
+class Answering:
+    """Answers with the first document, a word a step; `steps` and `ended` count what is done."""
+
+    def __init__(self, many: int = 0) -> None:
+        self.asked: list[Question] = []
+        self.many, self.steps = many, 0
+        self.begun, self.ended = threading.Event(), threading.Event()
+
+    def events(self, question: Question, owner: str = "") -> Generator[Event]:
+        self.asked.append(question)
+        self.owner = owner
+        try:
+            yield Message("status", "Loading …")
+            yield Message("warn", "not everything fits")
+            for part in (1, 2):
+                yield Part(f"Part {part} of 2")
+                yield Reading(0, 40)
+                yield Reading(30, 40)
+            yield Part("")
+            text = question.documents[0].text
+            words = [f"{word} " for word in text.split()] + ["on "] * self.many
+            for word in words:
+                self.steps += 1
+                yield Stepped(Step((Token(1, word),)))
+                self.begun.set()
+            tokens = Step(tuple(Token(1, word) for word in words))
+            statistics = Statistics(prompt_tokens=40, new_tokens=len(words))
+            sources = sources_of(text, question.documents)
+            own = {"steps": (tokens,), "statistics": statistics, "sources": sources}
+            yield Ended(finish_reason="stop", **own)
+        finally:
+            self.ended.set()
+
+
+def called(folder: Path, work: Callable[[Client], Awaitable[None]], events: Any = None) -> None:
+    """Have `work` done by a client of the tools over a folder."""
+    served = ServedFolder([str(folder)], Settings())
+
+    async def run() -> None:
+        server = mcp_server(Tools(served, TASKS, events or Answering().events))
+        async with Client(server) as client:
+            await work(client)
+
+    try:
+        anyio.run(run)
+    finally:
+        served.close()
+
+
+def error_of(result: Any) -> str:
+    assert result.is_error and result.structured_content is None
+    text: str = result.content[0].text
+    return text
+
+
+def test_every_tool_says_that_it_only_reads_and_what_it_gives(folder: Path) -> None:
+    async def work(client: Client) -> None:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert [*tools] == [
+            "search_passages", "ask", "summarize", "list_documents", "show_passage",
+        ]  # fmt: skip
+        for tool in tools.values():
+            hints = tool.annotations
+            assert hints and hints.read_only_hint and not hints.open_world_hint
+            assert tool.output_schema and tool.output_schema["required"]
+            assert tool.description and not tool.description.endswith((" ", "\n"))
+            assert "context" not in tool.input_schema["properties"]
+        assert tools["ask"].input_schema["required"] == ["question"]
+        assert tools["summarize"].input_schema.get("required", []) == []
+
+    called(folder, work)
+
+
+def test_documents_are_listed_searched_and_shown_in_structured_form(folder: Path) -> None:
+    async def work(client: Client) -> None:
+        listed = await client.call_tool("list_documents", {})
+        assert listed.structured_content == json.loads(listed.content[0].text)  # type: ignore[union-attr]
+        names = [d["name"] for d in listed.structured_content["documents"]]
+        assert names == ["sub/b.md", "tides.txt"]
+        assert listed.structured_content["left_out"] == []
+
+        found = await client.call_tool("search_passages", {"query": "When is high tide?"})
+        first = found.structured_content["passages"][0]
+        assert first["document"] == "tides.txt" and "High tide is at nine." in first["text"]
+        assert TIDES[first["start"] : first["end"]] == first["text"] and first["score"] > 0
+        assert found.structured_content["of_documents"] == 2
+
+        among = {"query": "slate", "documents": ["sub/b.md"], "limit": 1}
+        found = await client.call_tool("search_passages", among)
+        (only,) = found.structured_content["passages"]
+        assert only["document"] == "sub/b.md" and only["heading"] == "Slate"
+        found = await client.call_tool("search_passages", {"query": "xylophone"})
+        assert found.structured_content["passages"] == []
+
+        shown = await client.call_tool(
+            "show_passage", {"document": "tides.txt", "start": 21, "end": 42}
+        )
+        assert shown.structured_content == {
+            "document": "tides.txt", "text": "High tide is at nine.", "start": 21, "end": 42,
+            "characters": len(TIDES), "page": 0, "heading": "",
+        }  # fmt: skip
+        beyond = await client.call_tool("show_passage", {"document": "tides.txt", "start": 10_000})
+        assert beyond.structured_content["text"] == ""
+
+    called(folder, work)
+
+
+def test_an_answer_comes_with_its_sources_and_with_what_was_remarked(folder: Path) -> None:
+    answering, told = Answering(), []
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        told.append((done, message))
+
+    async def work(client: Client) -> None:
+        asked = {"question": " When? ", "documents": ["tides.txt"], "max_tokens": 7}
+        answer = await client.call_tool("ask", asked, progress_callback=progress)
+        assert not answer.is_error
+        found = answer.structured_content
+        assert found["text"].split() == TIDES.split() and found["finish_reason"] == "stop"
+        assert found["remarks"] == ["not everything fits"] and found["prompt_tokens"] == 40
+        assert [s["document"] for s in found["sources"]] == ["tides.txt"]
+        summary = await client.call_tool("summarize", {})
+        assert summary.structured_content["text"]
+
+    called(folder, work, answering.events)
+    ask, summary = answering.asked
+    assert (ask.task, ask.question, ask.settings.max_tokens) == ("ask", "When?", 7)
+    assert [d.name for d in ask.documents] == ["tides.txt"] and ask.settings.overflow == "retrieve"
+    assert (summary.task, summary.settings.overflow, len(summary.documents)) == (
+        "summarize",
+        "split",
+        2,
+    )
+    numbers = [done for done, _ in told]
+    assert numbers == sorted(set(numbers)) and told[0][1] == "Loading …"  # they grow
+
+
+def test_what_is_wrong_is_told_to_the_client_in_words(folder: Path) -> None:
+    def fails(question: Question, owner: str) -> Generator[Event]:
+        raise ModelError("the model is gone", "Name another.")
+        yield
+
+    async def work(client: Client) -> None:
+        for name, arguments, words in (
+            ("ask", {"question": "Who?"}, "the model is gone. Name another."),
+            ("ask", {}, "question"),
+            ("ask", {"question": "Who?", "max_tokens": 0}, "max_tokens"),
+            ("ask", {"question": "Who?", "documents": []}, "no document is named"),
+            ("show_passage", {"document": "tide.txt"}, "Did you mean tides.txt?"),
+            (
+                "show_passage",
+                {"document": "tides.txt", "page": 2},
+                "has no page 2. It has no pages.",
+            ),
+        ):
+            assert words in error_of(await client.call_tool(name, arguments)), name
+
+    called(folder, work, fails)
+
+
+def test_nothing_outside_the_folder_is_read(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("a secret")
+    (folder / ".hidden.txt").write_text("a secret")
+    (folder / "in.txt").symlink_to("sub/b.md")
+    (folder / "out.txt").symlink_to(tmp_path / "secret.txt")
+    (folder / "up").symlink_to(tmp_path)
+
+    async def work(client: Client) -> None:
+        listed = (await client.call_tool("list_documents", {})).structured_content
+        assert [d["name"] for d in listed["documents"]] == ["sub/b.md", "tides.txt"]
+        reasons = {Path(one["name"]).name: one["reason"] for one in listed["left_out"]}
+        assert reasons["out.txt"] == "a link out of the folder"
+        for name in (
+            "out.txt", "../secret.txt", str(tmp_path / "secret.txt"), "up/secret.txt",
+            "sub/../../secret.txt", ".hidden.txt", "/etc/passwd", "~/x", "", "\0",
+        ):  # fmt: skip
+            for tool, arguments in (
+                ("show_passage", {"document": name}),
+                ("search_passages", {"query": "secret", "documents": [name]}),
+                ("ask", {"question": "secret?", "documents": ["tides.txt", name]}),
+            ):
+                words = error_of(await client.call_tool(tool, arguments))
+                assert "is not one of the documents" in words and "a secret" not in words
+        found = (await client.call_tool("search_passages", {"query": "secret"})).structured_content
+        assert found["passages"] == []
+
+    called(folder, work)
+
+
+def test_a_folder_is_read_again_where_files_changed(folder: Path) -> None:
+    async def work(client: Client) -> None:
+        async def best(query: str) -> list[str]:
+            found = await client.call_tool("search_passages", {"query": query})
+            return [p["text"] for p in found.structured_content["passages"]]
+
+        assert await best("zebra") == []
+        (folder / "z.txt").write_text("A zebra is striped.")
+        assert await best("zebra") == ["A zebra is striped."]
+        (folder / "z.txt").unlink()
+        assert await best("zebra") == []
+        for path in (folder / "tides.txt", folder / "sub" / "b.md"):
+            path.unlink()
+        words = error_of(await client.call_tool("list_documents", {}))
+        assert "no documents in this folder" in words
+
+    called(folder, work)
+
+
+def test_a_cancelled_call_ends_the_answer_within_a_step(folder: Path) -> None:
+    answering = Answering(many=1_000_000)
+
+    async def work(client: Client) -> None:
+        async with anyio.create_task_group() as group:
+
+            async def ask() -> None:
+                await client.call_tool("ask", {"question": "Who?"})
+
+            group.start_soon(ask)
+            await anyio.to_thread.run_sync(answering.begun.wait)
+            assert (await client.list_tools()).tools  # it listens meanwhile
+            group.cancel_scope.cancel()
+        await anyio.to_thread.run_sync(answering.ended.wait)
+        assert answering.steps < 1_000_000
+        assert not (await client.call_tool("list_documents", {})).is_error
+
+    called(folder, work, answering.events)
+
+
+NOISY = """
+import os, sys
+from ngtcli.serve import mcp
+
+def noisy(*arguments):
+    print("python prints", flush=True)
+    os.write(1, b"a library writes\\n")
+    os.system("echo a child prints")
+    sys.stdout.write("what stays in a buffer")
+    if "fail" in arguments[2]:
+        raise RuntimeError("a mistake")
+    return rank(*arguments)
+
+rank, mcp.rank = mcp.rank, noisy
+sys.argv = ["ngt", *sys.argv[1:]]
+from ngtcli.cli.app import run
+code = run()
+print("torch" in sys.modules, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def test_standard_output_has_the_protocol_alone_and_torch_is_not_loaded(
+    folder: Path, tmp_path: Path
+) -> None:
+    """A process whose search prints in every way: the SDK's client takes what it sends."""
+    wrong: list[object] = []
+
+    async def work() -> None:
+        server = [sys.executable, "-c", NOISY, "mcp", "-d", str(folder)]
+        own = StdioServerParameters(command=server[0], args=server[1:], env={**os.environ})
+        with open(tmp_path / "stderr", "w") as errors:
+
+            async def told(message: object) -> None:
+                wrong.append(message)
+
+            async with Client(stdio_client(own, errors), message_handler=told) as client:
+                assert client.server_info and client.server_info.name == "ngt"
+                assert len((await client.list_tools()).tools) == 5
+                found = await client.call_tool("search_passages", {"query": "When is high tide?"})
+                assert "High tide" in found.structured_content["passages"][0]["text"]
+                failed = await client.call_tool("search_passages", {"query": "fail"})
+                assert error_of(failed) == "Error executing tool search_passages"
+
+    anyio.run(work)
+    said = (tmp_path / "stderr").read_text()
+    assert not wrong, wrong
+    for words in ("python prints", "a library writes", "a child prints", "RuntimeError", "False"):
+        assert words in said, said
+
+
+class Wire:
+    """The lines of a pipe, as the SDK reads them; `seen` has all."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe, self.seen = pipe, list[bytes]()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        while line := await anyio.to_thread.run_sync(self._pipe.readline):
+            self.seen.append(line)
+            yield line.decode()
+
+
+def test_a_model_answers_over_standard_streams(folder: Path) -> None:
+    with Warm("mcp", "-d", str(folder), stdin=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout and process.stderr
+        wire, out = Wire(process.stdout), io.TextIOWrapper(io.BufferedWriter(process.stdin))
+
+        async def work() -> None:
+            own: Any = stdio_server(wire, anyio.wrap_file(out))
+            async with Client(own) as client:
+                asked = {"question": "When is high tide?", "max_tokens": 12}
+                answer = (await client.call_tool("ask", asked)).structured_content
+                assert answer["text"] and answer["new_tokens"] <= 12
+                assert answer["sources"][0]["document"] == "tides.txt"
+                again = (await client.call_tool("ask", asked)).structured_content
+                assert again["text"] == answer["text"]
+                wrong = await client.call_tool("ask", {"question": "Who?", "documents": ["x"]})
+                assert "not one of the documents" in error_of(wrong)
+                out.close()
+
+        anyio.run(work)
+        assert process.wait(10) == 0 and process.stdout.read() == b""
+        assert all("jsonrpc" in json.loads(line) for line in wire.seen)
+    runs = ngt("runs", "list", "--json")
+    assert [run["by"] for run in json.loads(runs.stdout)] == ["mcp", "mcp"]
+
+
+def test_the_manuals_entries_are_json_and_start_the_server() -> None:
+    page = topics()["mcp"].read_text("utf-8")
+    entries = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
+    assert [next(iter(entry)) for entry in entries] == ["mcpServers", "servers"]
+    for entry in entries:
+        (own,) = next(iter(entry.values())).values()
+        assert Path(own["command"]).name == "ngt" and own["args"][0] == "mcp"
+        context = load("mcp").make_context("mcp", own["args"][1:])
+        assert context.params["docs"]
+        StdioServerParameters(command=own["command"], args=own["args"])
+
+
+def test_what_is_wrong_is_told_before_a_client_waits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for arguments, code, words in (
+        (["-d", "nowhere"], 3, "nowhere: no such file or folder"),
+        (["-d", "-"], 2, "standard input has the protocol"),
+        ([], 2, "--docs"),
+        (["-d", str(folder), "-m", "nowhere/at/all"], 4, "nowhere/at/all: no such folder"),
+        (["-d", str(folder), "--color", "always"], 2, "--color always does nothing with ngt mcp"),
+    ):
+        done = ngt("mcp", *arguments)
+        assert done.returncode == code and not done.stdout, arguments
+        assert words in done.stderr.decode()
+    vllm = ngt("mcp", "-d", str(folder), NGT_ENGINE="vllm")
+    assert vllm.returncode == 2
+    monkeypatch.setattr("ngtcli.cli.mcp.find_spec", lambda name: None)
+    done = ngt("mcp", "-d", str(folder))
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines()[-1] == "pip install 'ngtcli[mcp]'"
+
+
+class Over:
+    """The tools at `/mcp` of the HTTP server, with a key if there is a file of keys."""
+
+    def __init__(self, folder: Path, answering: Answering, keys: tuple[bytes, ...] = ()) -> None:
+        self.served = ServedFolder([str(folder)], Settings())
+        own = mcp_routes(Tools(self.served, TASKS, answering.events))
+        address = Address("127.0.0.1", 0, keys)
+        warned: list[str] = []
+        service = Service("builtin", {}, self.served)
+        app = OpenAi(cast(Any, None), service, warned.append).app(address, *own)
+        place = listen(address)
+        self.url = f"http://127.0.0.1:{place.getsockname()[1]}/mcp"
+        self.server = HttpServer(app, place)
+
+    def __enter__(self) -> str:
+        return self.url
+
+    def __exit__(self, *_: object) -> None:
+        self.server.close()
+        self.served.close()
+
+
+def test_the_http_server_has_the_same_tools(folder: Path) -> None:
+    answering = Answering()
+
+    async def work(url: str) -> None:
+        async with Client(url) as client:
+            assert len((await client.list_tools()).tools) == 5
+            found = await client.call_tool("search_passages", {"query": "When is high tide?"})
+            assert found.structured_content["passages"][0]["document"] == "tides.txt"
+            answer = await client.call_tool(
+                "ask", {"question": "When?", "documents": ["tides.txt"]}
+            )
+            assert answer.structured_content["text"].split() == TIDES.split()
+            answering.many = 1_000_000
+            answering.ended.clear()
+            answering.begun.clear()
+            async with anyio.create_task_group() as group:
+
+                async def ask() -> None:
+                    await client.call_tool("ask", {"question": "Who?"})
+
+                group.start_soon(ask)
+                await anyio.to_thread.run_sync(answering.begun.wait)
+                group.cancel_scope.cancel()
+            await anyio.to_thread.run_sync(answering.ended.wait)
+            assert answering.steps < 1_000_000 and answering.owner == "http"
+
+    with Over(folder, answering) as url:
+        anyio.run(work, url)
+
+
+def test_the_http_server_refuses_other_pages_and_those_without_a_key(folder: Path) -> None:
+    key = "k" * 16
+    with Over(folder, Answering(), (hashlib.sha256(key.encode()).digest(),)) as url:
+        hello = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        accept = {"accept": "application/json, text/event-stream"}
+        for headers, status in (
+            ({}, 401),
+            ({"authorization": f"Bearer {key}", "origin": "http://evil.example"}, 403),
+            ({"authorization": f"Bearer {key[1:]}x"}, 401),
+        ):
+            assert httpx.post(url, json=hello, headers={**accept, **headers}).status_code == status

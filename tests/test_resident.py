@@ -1,0 +1,333 @@
+"""A resident model: many threads, one model, each answer as it is alone."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ngtcli.config import Settings
+from ngtcli.decode.batch_target import BatchTarget
+from ngtcli.decode.loop import Loop, Member
+from ngtcli.documents.load import Document, Loaded
+from ngtcli.errors import BusyError, ContextOverflowError, NgtError, StoppedError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.prompt.preset import load_preset
+from ngtcli.serve import turns
+from ngtcli.serve.resident import Resident, Ticket
+from ngtcli.serve.turns import Turns
+from ngtcli.session.events import Ended, Event, Prompted, Started, Stepped, Wants
+from ngtcli.session.question import Question
+
+pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+MILL = "The mill burnt down in {year}. The tide came in at noon. Anna wrote to the keeper."
+SETTINGS = Settings(max_tokens=24, overflow="truncate", calibrate=False, background=(), pool=False)
+
+
+def asked(year: int = 1901, text: str = MILL, **changes: Any) -> Question:
+    settings = Settings(**{**_fields(SETTINGS), **changes})
+    document = Document("a.txt", text.format(year=year) * 3)
+    return Question(
+        task="ask", settings=settings, preset=load_preset("ask"), loaded=Loaded((document,)),
+        question="When did the mill burn down?",
+    )  # fmt: skip
+
+
+def _fields(settings: Settings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+
+
+@pytest.fixture(scope="module")
+def resident() -> Iterator[Resident]:
+    before = threading.active_count()
+    made = Resident(SETTINGS, persist=False)
+    yield made
+    made.close()
+    assert threading.active_count() == before
+
+
+@dataclass
+class Heard:
+    """The events of a question; `at` is called with each before it is kept."""
+
+    at: Callable[[Event | NgtError], object] = lambda _: None
+    events: list[Event | NgtError] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, event: Event | NgtError) -> None:
+        self.at(event)
+        self.events.append(event)
+        if isinstance(event, Ended | NgtError):
+            self.over.set()
+
+    @property
+    def last(self) -> Event | NgtError:
+        assert self.over.wait(60)
+        return self.events[-1]
+
+    @property
+    def ids(self) -> list[int]:
+        assert isinstance(self.last, Ended)
+        told = [s.step for s in self.events if isinstance(s, Stepped)]
+        assert tuple(told) == self.last.steps
+        return [token.id for token in self.last.tokens]
+
+
+def ids_alone(resident: Resident, question: Question) -> list[int]:
+    heard = Heard()
+    resident.submit(question, heard)
+    return heard.ids
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    patience = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < patience
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many texts each pass of a batch served."""
+    counts, score = list[int](), BatchTarget.score
+
+    def counted(target: BatchTarget, roots: Any, watch: Any) -> Any:
+        counts.append(len(roots))
+        return score(target, roots, watch)
+
+    monkeypatch.setattr(BatchTarget, "score", counted)
+    return counts
+
+
+LONG: dict[str, Any] = {"temperature": 9.0, "max_tokens": 10}  # of random words, to the last
+
+
+def behind(resident: Resident, *more: tuple[Question, Heard, str]) -> Callable[[Any], None]:
+    """Holds the model's thread at the first step, until these questions have come as well."""
+    left = [more]
+
+    def hold(event: Event | NgtError) -> None:
+        if isinstance(event, Stepped) and left:
+            questions = left.pop()
+            tickets = [resident.submit(q, h, owner=owner) for q, h, owner in questions]
+            wait_for(lambda: all(t.state == "ready" for t in tickets))
+
+    return hold
+
+
+def test_events_come_in_order_and_what_loading_warned_of_is_told_again() -> None:
+    settings = Settings(**{**_fields(SETTINGS), "draft_from": "all"})
+    made = Resident(settings, persist=False)
+    made._warned.append("as it was")
+    heard = [*made.ask(asked(draft_from="all"), wants=Wants(remarks=True))]
+    made.close()
+    kinds = [type(event).__name__ for event in heard]
+    wanted = ["Message", "Prompted", "Started", "Reading", "Stepped", "Ended"]
+    assert [*dict.fromkeys(kinds)] == wanted
+    assert heard[0].text == "as it was"  # type: ignore[union-attr]
+    last = heard[-1]
+    assert isinstance(last, Ended) and "1901" in last.text
+    assert last.sources.verbatim == 1.0 and last.facts and last.remarks
+
+
+def test_answers_of_many_threads_are_those_of_each_alone(
+    resident: Resident, together: list[int]
+) -> None:
+    changes: list[dict[str, Any]] = [
+        {}, {"temperature": 0.9, "seed": 3}, LONG, {**LONG, "seed": 5}, {"max_tokens": 3},
+        {"stop": ("down",)}, {"repetition_penalty": 1.5}, {"method": "none"},
+    ]  # fmt: skip
+    questions = [asked(1900 + i, **more) for i, more in enumerate(changes)]
+    alone = [ids_alone(resident, question) for question in questions]
+    assert not together
+    rest = [(q, Heard(), f"owner {i % 3}") for i, q in enumerate(questions[:2] + questions[3:])]
+    first = Heard(behind(resident, *rest))
+    resident.submit(questions[2], first)
+    assert first.ids == alone[2]
+    assert [heard.ids for _, heard, _ in rest] == alone[:2] + alone[3:]
+    assert max(together) > 3
+
+
+def test_an_answer_that_is_being_made_goes_on_beside_others(
+    resident: Resident, together: list[int]
+) -> None:
+    question, other = asked(**LONG), asked(1902, **LONG)
+    alone, second = ids_alone(resident, question), Heard()
+    first = Heard(behind(resident, (other, second, "")))
+    resident.submit(question, first)
+    assert first.ids == alone and second.ids == ids_alone(resident, other)
+    assert max(together) == 2
+    assert sum(isinstance(e, Prompted | Started) for e in first.events) == 2
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_cancelling_ends_an_answer_within_a_step(resident: Resident, others: int) -> None:
+    rest = [(asked(1902 + i, **LONG), Heard(), "") for i in range(others)]
+    tickets: list[Ticket] = []
+    hold = behind(resident, *rest)
+
+    def at(event: Event | NgtError) -> None:
+        hold(event)
+        if sum(isinstance(e, Stepped) for e in heard.events) == 4:
+            tickets[0].cancel()
+
+    heard = Heard(at)
+    tickets.append(resident.submit(asked(**LONG), heard))
+    assert isinstance(heard.last, Ended) and heard.last.finish_reason == "interrupted"
+    assert 4 <= len(heard.last.steps) <= 5
+    for question, other, _ in rest:
+        assert other.ids == ids_alone(resident, question)
+
+
+def test_cancelling_before_an_answer_begins_stops_it(resident: Resident) -> None:
+    waits, alone, tickets = Heard(), Heard(), list[Ticket]()
+
+    def cancel(event: Event | NgtError) -> None:
+        if isinstance(event, Stepped) and not tickets:
+            resident.submit(asked(), alone, wants=Wants(explanations=True))
+            tickets.append(resident.submit(asked(), waits))
+            wait_for(lambda: tickets[0].state == "ready")
+            tickets[0].cancel()
+
+    first = Heard(cancel)
+    resident.submit(asked(**LONG), first)
+    assert isinstance(first.last, Ended) and first.ids and alone.ids
+    assert isinstance(waits.last, StoppedError) and len(waits.events) == 1
+    assert all(e.explanation for e in alone.events if isinstance(e, Stepped))
+
+
+def test_leaving_an_answer_ends_it(resident: Resident) -> None:
+    events = resident.ask(asked(**LONG))
+    while not isinstance(next(events), Stepped):
+        pass
+    events.close()
+    events = resident.ask(asked(**LONG))
+    while not isinstance(next(events), Stepped):
+        pass
+    last = events.throw(KeyboardInterrupt())
+    while not isinstance(last, Ended):
+        last = next(events)
+    assert last.finish_reason == "interrupted" and [*events] == []
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_error_of_one_hurts_no_other(
+    resident: Resident, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    """A pass over one text fails: the first in a batch, then, or else at once, also alone."""
+    bad, step, failed = asked(1666, **LONG), Loop.step, list[int]()
+    decode = resident._base.model.tokenizer.decode
+
+    def failing(loop: Loop, members: Any) -> bool:
+        for member in members:
+            is_bad = "1666" in decode(member.context.ids)
+            if is_bad and member.text.output and (len(members) > 1 or not alone):
+                failed.append(len(members))
+                raise RuntimeError("a kernel failed")
+        return step(loop, members)
+
+    good = [asked(1902, **LONG), asked(1903)]
+    wanted = [ids_alone(resident, question) for question in good]
+    unhurt = ids_alone(resident, bad)
+    monkeypatch.setattr(Loop, "step", failing)
+    too_long = asked(text=MILL * 3000, overflow="error"), Heard(), "o"
+    rest = [(bad, Heard(), "o"), (good[1], Heard(), ""), too_long]
+    first = Heard(behind(resident, *rest[:2]))
+    tickets = [resident.submit(too_long[0], too_long[1]), resident.submit(good[0], first)]
+    assert [first.ids, rest[1][1].ids] == wanted
+    assert isinstance(too_long[1].last, ContextOverflowError)
+    if alone:
+        assert rest[0][1].ids == unhurt
+    else:
+        assert "a kernel failed" in str(rest[0][1].last)
+    assert max(failed) > 1 and tickets
+
+
+SECRET = "The keeper wrote in his log that {year} zebras vexed a quartz fox by the pond."
+HARMLESS = "The keeper wrote in his log that {year} boats came in with the morning tide."
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("owner", ["", "another"])
+def test_no_text_of_one_owner_is_drafted_for_another(
+    owner: str, beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an answer said is drafted later for the user of this process, and for nobody else."""
+    changes: dict[str, Any] = {"pool": True, "pool_documents": True, "num_draft": 64}
+    made = Resident(Settings(**{**_fields(SETTINGS), **changes}), persist=False)
+    encode, drafted = made._base.model.tokenizer.encode, list[list[int]]()
+    secret = set(encode(SECRET.format(year=12))) - set(encode(HARMLESS.format(year=12)))
+    score = Loop._score
+
+    def watched(loop: Loop, members: list[Member], trees: Any, watch: Any) -> Any:
+        for member, tree in zip(members, trees, strict=True):
+            if not secret & set(member.context.ids):
+                drafted.append([*tree.tokens])
+        return score(loop, members, trees, watch)
+
+    monkeypatch.setattr(Loop, "_score", watched)
+    question = {"question": "What did the keeper write in his log?"}
+    said = asked(12, SECRET, **changes), asked(12, HARMLESS, **changes)
+    first, second = (Question(**{**_parts(one), **question}) for one in said)
+    assert "zebras" in "".join(
+        e.step.tokens[i].text for e in made.ask(first, owner=owner) if isinstance(e, Stepped)
+        for i in range(len(e.step.tokens))
+    )  # fmt: skip
+    other, heard = "" if not owner else "one more", Heard()
+    if beside:
+        long = Question(**{**_parts(asked(**changes, **LONG)), **question})
+        hold = Heard(behind(made, (second, heard, other)))
+        made.submit(long, hold, owner=owner)
+        assert isinstance(hold.last, Ended)
+    else:
+        made.submit(second, heard, owner=other)
+    assert isinstance(heard.last, Ended) and "boats" in heard.last.text
+    made.close()
+    assert drafted and bool(secret & {t for tokens in drafted for t in tokens}) == (not owner)
+
+
+def _parts(question: Question) -> dict[str, Any]:
+    return {name: getattr(question, name) for name in question.__dataclass_fields__}
+
+
+@dataclass(eq=False)
+class One:
+    owner: str
+    number: int = 0
+    state: str = "new"
+
+
+def test_owners_take_turns_and_one_is_not_taken_before_it_is_ready() -> None:
+    queue = Turns[One]()
+    first = [One("a", i) for i in range(4)]
+    for one in (*first, One("b", 10), One("c", 20), One("b", 11)):
+        queue.put(one)
+    assert queue.take() is None
+    prepared = [queue.to_prepare() for _ in range(7)]
+    for one in prepared:
+        assert one is not None
+        queue.prepared(one, one.number != 10)
+    order = [queue.take() for _ in range(7)]
+    assert [one and one.number for one in order] == [0, 11, 20, 1, 2, 3, None]
+    assert len(queue) == 0 and not queue.next_suits(lambda _: True)
+
+
+def test_a_full_queue_takes_no_more_of_that_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "MOST_OF_ONE", 2)
+    monkeypatch.setattr(turns, "MOST", 3)
+    queue = Turns[One]()
+    first = One("a")
+    queue.put(first)
+    queue.put(One("a"))
+    with pytest.raises(BusyError, match="2 questions wait"):
+        queue.put(One("a"))
+    queue.put(One("b"))
+    with pytest.raises(BusyError, match="3 questions wait"):
+        queue.put(One("c"))
+    assert queue.remove(first) and not queue.remove(first)
+    queue.put(One("c"))
+    assert len(queue.close()) == 3
+    with pytest.raises(BusyError, match="leaving"):
+        queue.put(One("d"))
