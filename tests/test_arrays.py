@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from ngtcli.background import folder
+from ngtcli.decode.prefixes import PREFIXES
 from ngtcli.retrieve import index, vectors
 from ngtcli.system import arrays as module
 from ngtcli.system import cache
@@ -25,7 +26,7 @@ from ngtcli.trie.files import BACKGROUNDS, DATASTORES, POOLS, TRIES
 
 KINDS = (
     TRIES, DATASTORES, BACKGROUNDS, POOLS, folder.IDS, folder.COUNTS, folder.JOINED, index.INDICES,
-    vectors.FILES, vectors.CODED,
+    vectors.FILES, vectors.CODED, PREFIXES,
 )  # fmt: skip
 ABOUT = {"of": "y"}
 ALL = {"whole": ArrayFile.read, "mapped": ArrayFile.map, "unchecked": ArrayFile.map_unchecked}

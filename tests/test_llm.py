@@ -192,7 +192,7 @@ def test_help_loads_nothing_of_ours_and_listing_nothing_heavy() -> None:
 
 
 ANSWERS = """
-import sys
+import atexit, sys, threading
 from llm.plugins import pm
 from ngtcli.serve import llm_plugin
 if not pm.has_plugin("ngt"):
@@ -204,6 +204,9 @@ for arguments in (["-o", "docs", folder], ["-f", "ngt:" + folder], ["-c"]):
     cli([*(["-m", "ngt/builtin"] if "-c" not in arguments else []), question, *options],
         standalone_mode=False)
 cli(["logs", "--json"], standalone_mode=False)
+assert "model" in [thread.name for thread in threading.enumerate()]
+atexit._run_exitfuncs()  # as the interpreter does before it ends; a thread in torch would abort it
+assert "model" not in [thread.name for thread in threading.enumerate()]
 """
 
 

@@ -253,8 +253,8 @@ def test_a_file_that_is_gone_or_damaged_is_read_again(
 ) -> None:
     read(model, IDS, DISK)
     model.prefixes.store(model.cache)
-    first = module._FILES.path(model.cache.chain[0].key)
-    second = module._FILES.path(model.cache.chain[1].key)
+    first = module.PREFIXES.path(model.cache.chain[0].key)
+    second = module.PREFIXES.path(model.cache.chain[1].key)
     damage(second)
     assert read(anew(model), IDS, DISK) == [CHUNK, 2 * CHUNK]
     damage(first)

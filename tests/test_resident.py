@@ -12,14 +12,19 @@ from ngtcli.config import Settings
 from ngtcli.decode.batch_target import BatchTarget
 from ngtcli.decode.loop import Loop, Member
 from ngtcli.documents.load import Document, Loaded
+from ngtcli.draft.drafter import Context
+from ngtcli.draft.steps import Limits
 from ngtcli.errors import BusyError, ContextOverflowError, NgtError, StoppedError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset
-from ngtcli.serve import turns
-from ngtcli.serve.resident import Resident, Ticket
-from ngtcli.serve.turns import Turns
-from ngtcli.session.events import Ended, Event, Prompted, Started, Stepped, Wants
+from ngtcli.serve import fair_queue
+from ngtcli.serve.fair_queue import FairQueue
+from ngtcli.serve.resident import Resident
+from ngtcli.serve.ticket import Ticket
+from ngtcli.session.events import Ended, Event, Prompted, Reading, Started, Stepped, Wants
+from ngtcli.session.local import Begun
 from ngtcli.session.question import Question
+from ngtcli.trie.report import TrieReport
 
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 MILL = "The mill burnt down in {year}. The tide came in at noon. Anna wrote to the keeper."
@@ -198,6 +203,36 @@ def test_cancelling_before_an_answer_begins_stops_it(resident: Resident) -> None
     assert all(e.explanation for e in alone.events if isinstance(e, Stepped))
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_cancelling_while_the_prompt_is_read_stops_it(resident: Resident, beside: bool) -> None:
+    tickets: list[Ticket] = []
+    late = Heard(lambda event: isinstance(event, Reading) and tickets[0].cancel())
+
+    def begin(event: Event | NgtError) -> None:
+        if isinstance(event, Stepped) and not tickets:
+            tickets.append(resident.submit(asked(**LONG), late))
+            wait_for(lambda: tickets[0].state == "ready")
+
+    first, other = Heard(begin), asked(1902, **LONG)
+    resident.submit(other, first, wants=Wants(explanations=not beside))
+    assert isinstance(late.last, StoppedError) or not late.ids
+    assert first.ids == ids_alone(resident, other)
+
+
+def test_in_rounding_dtypes_the_users_own_answers_are_given_alone(resident: Resident) -> None:
+    """Near ties may turn out otherwise beside others, and exact passes are over one text."""
+    resident_rounds = Resident.__new__(Resident)
+    resident_rounds._joint_reason, resident_rounds._rounds = "", True
+    for exact, owner, joins in (
+        ("auto", "", False), ("off", "", True), ("on", "", False), ("auto", "http", True),
+        ("on", "http", False),
+    ):  # fmt: skip
+        ticket = Ticket(asked(exact=exact), Heard(), owner, Wants())
+        assert not resident_rounds._joins(ticket)  # its prompt is not made
+        ticket.begun = Begun(Context(()), TrieReport("none"), Limits())
+        assert resident_rounds._joins(ticket) == joins
+
+
 def test_leaving_an_answer_ends_it(resident: Resident) -> None:
     events = resident.ask(asked(**LONG))
     while not isinstance(next(events), Stepped):
@@ -300,7 +335,7 @@ class One:
 
 
 def test_owners_take_turns_and_one_is_not_taken_before_it_is_ready() -> None:
-    queue = Turns[One]()
+    queue = FairQueue[One]()
     first = [One("a", i) for i in range(4)]
     for one in (*first, One("b", 10), One("c", 20), One("b", 11)):
         queue.put(one)
@@ -315,9 +350,9 @@ def test_owners_take_turns_and_one_is_not_taken_before_it_is_ready() -> None:
 
 
 def test_a_full_queue_takes_no_more_of_that_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "MOST_OF_ONE", 2)
-    monkeypatch.setattr(turns, "MOST", 3)
-    queue = Turns[One]()
+    monkeypatch.setattr(fair_queue, "MOST_OF_ONE", 2)
+    monkeypatch.setattr(fair_queue, "MOST", 3)
+    queue = FairQueue[One]()
     first = One("a")
     queue.put(first)
     queue.put(One("a"))

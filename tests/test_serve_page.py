@@ -22,7 +22,7 @@ from ngtcli.serve.openai_requests import Service
 from ngtcli.serve.page import page_and_policy
 from ngtcli.session.events import Ended, Event, Message, Prompted, Reading, Stepped
 from ngtcli.session.question import Question
-from ngtcli.session.runs import read_runs
+from ngtcli.session.run_records import read_runs
 
 FERRY = "The ferry leaves the northern quay at noon."
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>\u202ebold"

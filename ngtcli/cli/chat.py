@@ -22,7 +22,6 @@ from ngtcli.cli.options import (
     VerboseOption,
     named_file,
     resolve,
-    text_of,
     with_settings,
 )
 from ngtcli.cli.output import check_output_file, write_page
@@ -34,6 +33,7 @@ from ngtcli.config import seconds_of
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, counted, nearest, unexpected
+from ngtcli.model_files.settings import text_of
 from ngtcli.prompt.preset import for_task
 from ngtcli.render.answer_view import terminal_list
 from ngtcli.render.terminal import wants_color

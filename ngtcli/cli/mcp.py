@@ -1,6 +1,7 @@
 """`ngt mcp`: documents as tools of the Model Context Protocol, on standard input and output."""
 
 import sys
+from contextlib import closing
 from importlib.util import find_spec
 from typing import Annotated, Any
 
@@ -49,5 +50,5 @@ def mcp(
     from ngtcli.serve.folder import ServedFolder
     from ngtcli.serve.mcp import Tools, mcp_server
 
-    tools = Tools(ServedFolder(docs, settings), tasks, Asking("mcp").events)
-    mcp_server(tools, on_streams=True).run()
+    with closing(ServedFolder(docs, settings)) as folder, closing(Asking("mcp")) as asking:
+        mcp_server(Tools(folder, tasks, asking.events), on_streams=True).run()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial, wraps
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import typer
 
@@ -22,13 +22,13 @@ from ngtcli.config import (
     Resolved,
     Settings,
     environment_and_file_layers,
-    merge,
     names_of,
     settings_where,
     unknown_variables,
 )
-from ngtcli.errors import InputError, UsageError, counted
+from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.card import load_card
+from ngtcli.model_files.settings import settings_of
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.system.storage import in_bounds
 
@@ -180,12 +180,12 @@ def resolve_tasks(
     """For each task, settings from all layers and its preset. Raises UsageError."""
     presets = {task: load_preset(task if preset is None else preset) for task in tasks}
     layers = _layers(flags)
-    return {task: (_merged([*layers, p.settings]), p) for task, p in presets.items()}
+    return {task: (settings_of([*layers, p.settings]), p) for task, p in presets.items()}
 
 
 def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
     """Settings from all layers but a preset. Raises UsageError."""
-    return _merged(_layers(flags))
+    return settings_of(_layers(flags))
 
 
 def resolve_served(
@@ -193,11 +193,11 @@ def resolve_served(
 ) -> tuple[Settings, dict[str, tuple[Settings, Preset]]]:
     """The settings without a preset, and for each task those with its own, over the same model."""
     layers = _layers(flags)
-    settings = _merged(layers).settings
+    settings = settings_of(layers).settings
     loaded = {name: getattr(settings, name) for name in settings_where(loaded=True)}
     presets = {task: load_preset(task) for task in tasks}
     return settings, {
-        task: (replace(_merged([*layers, preset.settings]).settings, **loaded), preset)
+        task: (replace(settings_of([*layers, preset.settings]).settings, **loaded), preset)
         for task, preset in presets.items()
     }
 
@@ -207,39 +207,6 @@ def _layers(flags: dict[str, Any]) -> list[Layer]:
     for name, hint in unknown_variables(os.environ):
         Notes().warn(f"{name} is not read. {hint}")
     return [Layer("flag", flags), *environment_and_file_layers()]
-
-
-def _merged(layers: list[Layer]) -> Resolved:
-    model = merge(layers).settings.model
-    resolved = merge([*layers, load_card(model).settings])
-    s = resolved.settings
-    s = replace(s, system=text_of(s.system, s.max_mb)) if s.system else s
-    in_bounds.hold_to(s.cache_mb * 1_000_000)
-    models = [getattr(s, name) or "builtin" for name in settings_where(complete="models")]
-    if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
-    return replace(resolved, settings=s)
-
-
-def text_of(given: str, max_mb: int, of: str = "--system") -> str:
-    """A text as it is given, or that of the file behind an @. Raises InputError."""
-    from ngtcli.documents.text import utf8  # here: few runs need it
-
-    if not given.startswith("@"):
-        return utf8(given)
-    return read_text(os.path.expanduser(given[1:]), max_mb, f"{of} {given}")
-
-
-def read_text(source: str | BinaryIO, max_mb: int, named: str) -> str:
-    """The text of a file or a stream. Raises InputError."""
-    from ngtcli.documents.files import Reader  # here: few runs need it
-    from ngtcli.documents.text import Unreadable, decode_text
-
-    try:
-        return decode_text(Reader(max_mb).read(source))
-    except Unreadable as error:
-        at = "behind the @" if isinstance(source, str) else "there"
-        raise InputError(f"{named}: {error}", f"Give a text {at}.") from None
 
 
 def card_words(resolved: Resolved) -> str:

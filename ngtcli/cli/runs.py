@@ -12,7 +12,8 @@ from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import Place, print_either, print_facts, print_rows
 from ngtcli.errors import InputError, counted
 from ngtcli.render.terminal import visible
-from ngtcli.session.runs import ModelRuns, RunRecord, folder, read_runs, totals
+from ngtcli.session.run_records import ModelRuns, RunRecord, read_runs, totals
+from ngtcli.session.runs import folder
 
 runs_app = typer.Typer(
     help="The log of answers: what drafting brought, by model.", no_args_is_help=True

@@ -68,7 +68,7 @@ def _outputs() -> dict[str, dict[str, Any]]:
     )
     from ngtcli.prompt.preset import BrokenPreset
     from ngtcli.serve.wire import Served
-    from ngtcli.session.runs import ModelRuns, RunRecord
+    from ngtcli.session.run_records import ModelRuns, RunRecord
     from ngtcli.system.cache import Held
     from ngtcli.trie.files import CacheFile, PoolFile
 

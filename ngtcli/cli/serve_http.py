@@ -75,7 +75,8 @@ class HttpFlags:
             more = _mcp(tasks, folder, server, answerer) if folder else ()
             app = http.OpenAi(answerer, service, notes.warn, server.counted).app(address, *more)
             with closing(http.HttpServer(app, place)):
-                notes.say(f"http://{address.shown(place.getsockname()[1])}/v1 is open")
+                url = f"http://{address.shown(place.getsockname()[1])}"
+                notes.say(f"{url}/ is a page for browsers, {url}/v1 OpenAI's API")
                 yield
             if folder:
                 folder.close()

@@ -36,10 +36,11 @@ WORTH_S = 2.0  # seconds of reading from which on `keep_documents` auto writes a
 _SHARE = 0.125
 _UNKNOWN = 1 << 30  # bytes that are kept where the free memory is not known; guess
 _FORMAT = 1
-_FILES = ArrayFile(
+PREFIXES = ArrayFile(
     "what was read is", "prefixes", ".safetensors", f"ngt rows {_FORMAT}", 1 << 33,
     {"rows": Array("uint8")},
 )  # fmt: skip
+_WRONG = (ValueError, TypeError, AttributeError, RuntimeError)  # where shapes or dtypes are none
 _LENGTH_DEPENDENT = "dynamic"  # rotary frequencies that stay those of the longest text so far
 
 
@@ -110,7 +111,7 @@ class Prefixes:
         with suppress(OSError):
             # The last first: the bound removes what was used longest ago, and the first are needed.
             for at in reversed(range(len(links))):
-                if not (path := _FILES.path(links[at].key)).exists():
+                if not (path := PREFIXES.path(links[at].key)).exists():
                     written += _write(path, links[at], self._model, cache.chunk(at))
         return written
 
@@ -155,10 +156,10 @@ class Prefixes:
         """A chunk on disk; None where there is none, or a file that is not as it was written."""
         try:
             known = {"model": self._model, "before": wanted.before, "ids": _words(wanted.ids)}
-            arrays, about = _FILES.map(_FILES.path(wanted.key), known)
+            arrays, about = PREFIXES.map(PREFIXES.path(wanted.key), known)
             rows = _unpacked(arrays["rows"], json.loads(about["layers"]), self._device)
             return Link(wanted.before, wanted.key, wanted.ids, float(about["seconds"])), rows
-        except (FileNotFoundError, DamagedFileError, ValueError, TypeError, KeyError):
+        except (FileNotFoundError, DamagedFileError, LookupError, *_WRONG):
             return None
 
 
@@ -208,7 +209,7 @@ def _write(path: Path, link: Link, model: str, rows: _Rows) -> int:
             layers.append([layer, str(one.dtype).removeprefix("torch."), list(one.shape)])
     about = {"model": model, "before": link.before, "ids": _words(link.ids)}
     about |= {"seconds": f"{link.seconds:.6f}", "layers": json.dumps(layers)}
-    _FILES.write(path, {"rows": torch.cat(parts).numpy()}, about)
+    PREFIXES.write(path, {"rows": torch.cat(parts).numpy()}, about)
     note_compared(path)
     return path.stat().st_size
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Asking:
     """Has questions answered, from any thread, and logs the answers as those of `by`.
 
-    A model that it loads stays loaded.
+    A model that it loads stays loaded until `close`.
     """
 
     def __init__(self, by: str) -> None:
@@ -46,6 +46,11 @@ class Asking:
 
                 self._loaded[key] = Resident(settings)
         yield from self._loaded[key].ask(question)
+
+    def close(self) -> None:
+        """End what is being answered here, and leave the models."""
+        while self._loaded:
+            self._loaded.popitem()[1].close()
 
 
 def logged(question: Question, answered: Generator[Event], by: str) -> Generator[Event]:

@@ -15,7 +15,7 @@ import msgspec
 from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from ngtcli.errors import NgtError
+from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.serve.openai_answers import Reply
 from ngtcli.serve.openai_requests import RequestError, parsed
 from ngtcli.session.events import Ended, Event, Prompted, Stepped, Wants
@@ -67,6 +67,7 @@ class Exchange:
     answered: Ended | None = None
     first_s: float | None = None
     is_gone = False  # whether the client left first
+    _is_over = False  # whether all is sent
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class Exchange:
             async def leave_with_client() -> None:
                 while (await receive())["type"] != "http.disconnect":
                     pass
-                self.is_gone = True
+                self.is_gone = not self._is_over
                 group.cancel_scope.cancel()
 
             group.start_soon(leave_with_client)
@@ -136,7 +137,7 @@ class Exchange:
                     self._question_of, asked, abandon_on_cancel=True
                 )
                 reply = self._reply_of(asked, question)
-                async with aclosing(self._events(question)) as events:
+                async with aclosing(self._events(question, asked)) as events:
                     await (self._stream if asked.stream else self._whole)(reply, events)
         except GoneError:
             self.is_gone = True
@@ -144,8 +145,9 @@ class Exchange:
             with suppress(GoneError):
                 await self._fail(error, reply)
 
-    async def _events(self, question: Question) -> AsyncGenerator[Event | None, None]:
+    async def _events(self, question: Question, asked: Any) -> AsyncGenerator[Event | None, None]:
         """What comes of a question, None where nothing came for a while; closing it cancels."""
+        keeps_all = getattr(asked, "truncation", "") == "disabled"
         loop, queue = asyncio.get_running_loop(), asyncio.Queue[Event | NgtError]()
 
         def put(event: Event | NgtError) -> None:
@@ -161,6 +163,9 @@ class Exchange:
                     event = await queue.get()
                 if isinstance(event, NgtError):
                     raise event
+                if isinstance(event, Prompted) and event.left_out and keeps_all:
+                    hint = 'Send fewer, or "truncation": "auto" to have the oldest left out.'
+                    raise ContextOverflowError("the messages do not fit the context", hint)
                 if isinstance(event, Stepped) and self.first_s is None:
                     self.first_s = time.perf_counter() - self._began
                 if isinstance(event, Ended):
@@ -203,6 +208,8 @@ class Exchange:
         """Raises GoneError where the client does not read."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
+        else:
+            self._is_over = not message.get("more_body", False)
         try:
             with anyio.fail_after(_SENDING_S):
                 await self._send(message)

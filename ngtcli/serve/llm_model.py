@@ -3,6 +3,7 @@
 A question is answered in the resident process where one fits; else the model is loaded here.
 """
 
+import atexit
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -29,6 +30,7 @@ from ngtcli.errors import NgtError
 from ngtcli.model_files.checkpoint import BUILTIN
 from ngtcli.model_files.hub import cache_folder, cached_ids
 from ngtcli.model_files.quantized import kept
+from ngtcli.model_files.settings import settings_of
 from ngtcli.prompt.preset import for_task, load_preset
 from ngtcli.prompt.turns import Turn
 from ngtcli.serve.asking import Asking
@@ -38,6 +40,7 @@ from ngtcli.session.question import Question
 # The options are the settings that one of several questions may have, but for the system text.
 _SET = tuple(name for name in settings_where(per_line=True) if name != "system")
 _ASKING = Asking("llm")  # a model stays loaded while `llm chat` goes on
+atexit.register(_ASKING.close)  # threads in torch would end the process by a signal
 _DOCS = "File, folder or glob of documents, which the question is about."
 
 
@@ -120,7 +123,7 @@ class NgtModel(llm.Model):
         task = "chat" if before else "ask" if docs else "generate"
         preset = load_preset(task)
         layers = [Layer("option", {**values, "model": self._name}), *environment_and_file_layers()]
-        settings = merge([*layers, preset.settings]).settings
+        settings = settings_of([*layers, preset.settings]).settings
         if prompt.system:
             settings = replace(settings, system=prompt.system)
         loaded = load([docs], settings=settings) if docs else _of_fragments(prompt)

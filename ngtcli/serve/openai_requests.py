@@ -45,7 +45,6 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "text": ({}, {"format": {"type": "text"}}),
     "modalities": (["text"],),
-    "truncation": ("disabled",),
     "verbosity": ("medium",),
 }
 _TEXT_PARTS = ("text", "input_text", "output_text")
@@ -93,6 +92,8 @@ class Prediction(Struct, forbid_unknown_fields=True):
 
 
 class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
+    """With `truncation` the oldest turns are left out where not all fit; else that is an error."""
+
     model: str
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -100,6 +101,7 @@ class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
     settings: dict[str, Any] = {}
     stop: str | list[str] = []
     prediction: Prediction | UnsetType = UNSET
+    truncation: Literal["auto", "disabled"] = "disabled"
     temperature: float | UnsetType = UNSET
     top_p: float | UnsetType = UNSET
     top_k: int | UnsetType = UNSET

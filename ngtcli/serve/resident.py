@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from ngtcli.background.files import SHIPPED
-from ngtcli.config import SETTINGS, Settings
+from ngtcli.config import Settings
 from ngtcli.decode.batch import Batch
 from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.continuation import Continuation
@@ -25,7 +25,8 @@ from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.scores import rounds
 from ngtcli.errors import NgtError, StoppedError, UsageError, unexpected
 from ngtcli.prompt.build import Prompt
-from ngtcli.serve.turns import Turns
+from ngtcli.serve.fair_queue import FairQueue
+from ngtcli.serve.ticket import Tell, Ticket, common_of
 from ngtcli.session.answering import Answering
 from ngtcli.session.events import (
     USUAL,
@@ -44,54 +45,6 @@ from ngtcli.session.session import Answer, AnswerOptions
 
 _PREPARING = 2  # threads that make prompts; guess
 _SESSIONS = 8  # with other settings than those of the process, that are kept; guess
-# Settings that answers in one batch, and one memory, have in common.
-_COMMON = tuple(
-    name
-    for name, about in SETTINGS.items()
-    if about.loaded or (about.panel == "Drafting" and not about.per_line)
-)
-Tell = Callable[[Event | NgtError], object]
-
-
-class Ticket:
-    """A question that was taken. `cancel` ends it, within a step where it is being answered.
-
-    Its last event is `Ended`, with what there was, or where nothing was a StoppedError.
-    """
-
-    def __init__(self, question: Question, on_event: Tell, owner: str, wants: Wants) -> None:
-        self.question, self.owner, self.wants = question, owner, wants
-        self.state, self.cancelled = "new", False
-        self.on_cancel: Callable[[Ticket], object] = lambda _: None
-        self._on_event, self._is_done = on_event, False
-        # Once it is prepared.
-        self.session: LocalSession | None = None
-        self.asked: Answering | None = None
-        self.begun: Begun | None = None  # None: the model makes its prompt, part by part
-        # While it is answered.
-        self.answer: Answer | None = None
-        self.member: Member | None = None
-        self.told = 0  # steps
-
-    def cancel(self) -> None:
-        """End it. From any thread; does nothing after the last event."""
-        self.cancelled = True
-        self.on_cancel(self)
-
-    def tell(self, event: Event | NgtError) -> None:
-        """Give an event to who asked; where that fails nobody is there any more."""
-        if self._is_done:
-            return
-        self._is_done = isinstance(event, Ended | NgtError)
-        try:
-            self._on_event(event)
-        except Exception:
-            self.cancelled = True
-
-    @property
-    def common(self) -> tuple[Any, ...]:
-        """What it has in common with others of its batch."""
-        return _common(self.question.settings)
 
 
 class Resident:
@@ -114,7 +67,7 @@ class Resident:
         self.settings, self._size, self._persist = settings, size, persist
         self._loading = status, warn
         self._warned: list[str] = []  # while loading
-        self._turns: Turns[Ticket] = Turns()
+        self._queue: FairQueue[Ticket] = FairQueue()
         self._here = threading.local()  # .ticket: what this thread works for
         self._sessions: OrderedDict[tuple[Any, ...], LocalSession] = OrderedDict()
         self._of_sessions, self._starting = threading.Lock(), threading.Lock()
@@ -140,7 +93,7 @@ class Resident:
             question = replace(question, settings=_private(question.settings))
         ticket = Ticket(question, on_event, owner, wants)
         ticket.on_cancel = self._cancelled
-        self._turns.put(ticket)
+        self._queue.put(ticket)
         return ticket
 
     def ask(self, question: Question, *, owner: str = "", wants: Wants = USUAL) -> Generator[Event]:
@@ -170,18 +123,18 @@ class Resident:
     @property
     def waiting(self) -> int:
         """How many questions wait for their turn."""
-        return len(self._turns)
+        return len(self._queue)
 
     def close(self) -> None:
         """End all that is being answered, and the threads."""
         self._is_closing = True
-        for ticket in self._turns.close():
+        for ticket in self._queue.close():
             ticket.tell(_stopped())
         for thread in self._threads:
             thread.join()
 
     def _cancelled(self, ticket: Ticket) -> None:
-        if self._turns.remove(ticket):
+        if self._queue.remove(ticket):
             ticket.tell(_stopped())
 
     # --- what the session says ---
@@ -190,9 +143,9 @@ class Resident:
         """Tell who asked for what this thread does. Raises StoppedError where that is cancelled."""
         ticket: Ticket | None = getattr(self._here, "ticket", None)
         if ticket is not None:
+            ticket.tell(event)
             if ticket.cancelled or self._is_closing:
                 raise _stopped()
-            ticket.tell(event)
         elif isinstance(event, Message) and not self._is_loaded.is_set():
             if event.kind == "warn":
                 self._warned.append(event.text)
@@ -210,7 +163,7 @@ class Resident:
     # --- threads that prepare ---
 
     def _prepare(self) -> None:
-        while (ticket := self._turns.to_prepare()) is not None:
+        while (ticket := self._queue.to_prepare()) is not None:
             is_ready = False
             try:
                 with self._for(ticket):
@@ -220,7 +173,7 @@ class Resident:
                     ticket.tell(_stopped())
             except BaseException as error:
                 ticket.tell(_known(error))
-            self._turns.prepared(ticket, is_ready)
+            self._queue.prepared(ticket, is_ready)
 
     def _make_ready(self, ticket: Ticket) -> None:
         """The prompt, and what is drafted from."""
@@ -245,7 +198,7 @@ class Resident:
 
     def _session(self, settings: Settings) -> LocalSession:
         """A session with these settings but for those of one answer; a few are kept."""
-        key = _common(settings)
+        key = common_of(settings)
         with self._of_sessions:
             found = self._sessions.pop(key, None)
             try:
@@ -269,9 +222,9 @@ class Resident:
             return
         finally:
             self._is_loaded.set()
-        while (ticket := self._turns.take(wait=True)) is not None:
+        while (ticket := self._queue.take(wait=True)) is not None:
             try:
-                if self._turns.next_suits(self._beside(ticket)):
+                if self._queue.next_suits(self._beside(ticket)):
                     self._together(ticket)
                 else:
                     self._alone(ticket)
@@ -290,7 +243,7 @@ class Resident:
             reading,
         )
         self._base.model.keep_prefixes(memory=True)
-        self._sessions[_common(self.settings)] = self._base
+        self._sessions[common_of(self.settings)] = self._base
         self._rounds = rounds(self._base.model.hf)
         self._joint_reason = why_not(self._base.model)
         self._base.drafter()  # the first question need not wait for it
@@ -321,7 +274,7 @@ class Resident:
                 stops = ticket.cancelled or self._is_closing
                 goes_on = isinstance(event, Stepped) and not event.step.finish_reason and not text
                 if goes_on and not stops:
-                    joins = self._turns.next_suits(suits)
+                    joins = self._queue.next_suits(suits)
                 if joins or (stops and isinstance(event, Ended)):
                     break
                 event = events.throw(KeyboardInterrupt()) if stops else next(events, None)
@@ -351,7 +304,7 @@ class Resident:
         try:
             self._add(batch, members, first)
             while members:
-                while batch.takes_more and (ticket := self._turns.take(suits)) is not None:
+                while batch.takes_more and (ticket := self._queue.take(suits)) is not None:
                     self._add(batch, members, ticket)
                 for member in [m for m in members if m.given.cancelled or self._is_closing]:
                     self._tell(batch.drop(member), members)
@@ -362,6 +315,7 @@ class Resident:
             left = []
         finally:
             session.save_memory()
+            session.store_documents()
         del batch
         for member in left:
             self._go_on(member)
@@ -379,7 +333,8 @@ class Resident:
                 else:
                     assert isinstance(answer.run, Run)
                     text = answer.run.continuation
-                member = ticket.member = session.member(begun, ticket, text)
+                is_part = ticket.asked.prompt.selection is not None
+                member = ticket.member = session.member(begun, ticket, text, is_part)
                 if answer is not None:
                     member.steps += answer.steps
                     ticket.told = len(member.steps)
@@ -436,10 +391,6 @@ class Resident:
             self._alone(ticket, text)
         except BaseException as error:
             ticket.tell(_known(error))
-
-
-def _common(settings: Settings) -> tuple[Any, ...]:
-    return tuple(getattr(settings, name) for name in _COMMON)
 
 
 def _prepared(ticket: Ticket) -> tuple[LocalSession, Begun | None]:

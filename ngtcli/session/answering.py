@@ -1,6 +1,7 @@
 """Answers one question: its prompt, the answer step by step, its sources, as events."""
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from ngtcli.config import IN_PARTS
@@ -97,7 +98,8 @@ class Answering:
             background = made.background_words()
         yield self.reported(ended, made.run.rows, background)
         if not made.interrupted:
-            self._session.store_documents()
+            with suppress(KeyboardInterrupt):  # the answer is there: only what is kept is less
+                self._session.store_documents()
             if parts:
                 parts.forget()
 
@@ -108,7 +110,7 @@ class Answering:
             about = question.documents, question.question, tokenizer, question.settings.system
             for words in look_alikes(*about):
                 yield Message("remark", words)
-        yield Prompted(len(prompt.ids), prompt.selection)
+        yield Prompted(len(prompt.ids), prompt.selection, prompt.left_out)
 
     def _steps(self, answer: Answer) -> Generator[Event]:
         """The steps of an answer, to its end or to an interrupt."""

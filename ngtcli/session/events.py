@@ -59,10 +59,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """The prompt is made, of so many tokens; with a `selection` it has passages of documents."""
+    """The prompt is made, of so many tokens; with a `selection` it has passages of documents.
+
+    The first `left_out` questions of a conversation, and what was answered, are not in it.
+    """
 
     tokens: int
     selection: Selection | None = None
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)

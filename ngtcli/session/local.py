@@ -292,10 +292,12 @@ class LocalSession(Session):
         drafters = self._with_memory(self.parse_method(), lambda: self.memory.pool).build_many()
         return Batch(self.model, drafters, size, self.reading)
 
-    def member(self, begun: Begun, given: object, text: Continuation | None = None) -> Member:
+    def member(
+        self, begun: Begun, given: object, text: Continuation | None = None, many: bool = True
+    ) -> Member:
         """A text for a batch, which goes on where `text` is. Raises ContextOverflowError."""
         known = self.model, begun.context, self.settings, begun.limits
-        return Member(given, text or Continuation(*known), begun.context, self.keeping(many=True))
+        return Member(given, text or Continuation(*known), begun.context, self.keeping(many))
 
     def start(self, prompt: Prompt, options: AnswerOptions = AS_SET) -> Begun:
         """What is known of an answer to `prompt` before the model is used."""

@@ -22,7 +22,7 @@ class Waiting(Protocol):
 AnyWaiting = TypeVar("AnyWaiting", bound=Waiting)
 
 
-class Turns(Generic[AnyWaiting]):
+class FairQueue(Generic[AnyWaiting]):
     """Those of one owner leave in the order in which they came, the owners in turn.
 
     May be used by several threads. After `close` nothing is added, and nothing waited for.

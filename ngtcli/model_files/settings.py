@@ -1,0 +1,47 @@
+"""The settings that hold for a model: what its card says is below all that its user says."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import BinaryIO
+
+from ngtcli.config import Layer, Resolved, merge, settings_where
+from ngtcli.documents.text import Unreadable, decode_text, utf8
+from ngtcli.errors import InputError
+from ngtcli.model_files.card import load_card
+from ngtcli.system.storage import in_bounds
+
+
+def settings_of(layers: Sequence[Layer]) -> Resolved:
+    """The settings of all layers, the card of their model being the lowest. Raises UsageError.
+
+    The system text is that of the file behind an @. Where all models are on this machine, the hub
+    is not asked.
+    """
+    model = merge(layers).settings.model
+    resolved = merge([*layers, load_card(model).settings])
+    s = resolved.settings
+    s = replace(s, system=text_of(s.system, s.max_mb)) if s.system else s
+    in_bounds.hold_to(s.cache_mb * 1_000_000)
+    models = [getattr(s, name) or "builtin" for name in settings_where(complete="models")]
+    if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
+    return replace(resolved, settings=s)
+
+
+def text_of(given: str, max_mb: int, of: str = "--system") -> str:
+    """A text as it is given, or that of the file behind an @. Raises InputError."""
+    if not given.startswith("@"):
+        return utf8(given)
+    return read_text(os.path.expanduser(given[1:]), max_mb, f"{of} {given}")
+
+
+def read_text(source: str | BinaryIO, max_mb: int, named: str) -> str:
+    """The text of a file or a stream. Raises InputError."""
+    from ngtcli.documents.files import Reader  # here: few runs need it
+
+    try:
+        return decode_text(Reader(max_mb).read(source))
+    except Unreadable as error:
+        at = "behind the @" if isinstance(source, str) else "there"
+        raise InputError(f"{named}: {error}", f"Give a text {at}.") from None

@@ -1,0 +1,157 @@
+"""The HTTP API over the built-in model: the same answers as without a server, and the manual's."""
+
+import contextlib
+import io
+import re
+import shlex
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from helpers import HARBOUR, ROOT_FOLDER
+
+from ngtcli.config import Settings
+from ngtcli.prompt.preset import load_preset
+from ngtcli.serve.folder import ServedFolder
+from ngtcli.serve.http import HttpServer, OpenAi, listen
+from ngtcli.serve.http_guard import Address
+from ngtcli.serve.openai_requests import Service
+from ngtcli.serve.resident import Resident
+from ngtcli.session.events import Ended
+from ngtcli.session.question import Question
+
+MANUAL = ROOT_FOLDER / "ngtcli" / "manual" / "http.md"
+ASKED = "When is high tide?"
+
+
+@dataclass
+class Live:
+    """A server, what answers behind it, and a client."""
+
+    resident: Resident
+    service: Service
+    url: str
+    client: openai.OpenAI
+
+    def alone(self, question: Question) -> str:
+        """The answer that the model gives without a server in between."""
+        *_, last = self.resident.ask(question, owner="alone")
+        assert isinstance(last, Ended)
+        return last.text
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    root = tmp_path_factory.mktemp("served")
+    (root / "harbour.txt").write_text(Path(HARBOUR).read_text("utf-8"), "utf-8")
+    settings = Settings(background=(), calibrate=False, max_tokens=24, whole_tokens=0)
+    presets = {name: load_preset(name) for name in ("ask", "chat", "generate", "summarize")}
+    tasks = {name: (settings, preset) for name, preset in presets.items()}
+    tasks["complete"] = tasks["generate"]
+    resident = Resident(settings, persist=False)
+    folder = ServedFolder([str(root)], settings)
+    service = Service("builtin", tasks, folder)
+    address = Address("127.0.0.1", 0)
+    place = listen(address)
+    server = HttpServer(OpenAi(resident, service, lambda _: None).app(address), place)
+    url = f"http://127.0.0.1:{place.getsockname()[1]}"
+    own: Any = {"api_key": "none", "max_retries": 0}
+    with httpx.Client(verify=False) as client:
+        own["http_client"] = client
+        yield Live(resident, service, url, openai.OpenAI(base_url=f"{url}/v1", **own))
+    server.close()
+    folder.close()
+    resident.close()
+
+
+def test_the_folder_answers_as_ngt_ask_does(live: Live) -> None:
+    messages: Any = [{"role": "user", "content": ASKED}]
+    done = live.client.chat.completions.create(model="builtin+docs", messages=messages)
+    assert live.service.folder is not None
+    settings, preset = live.service.tasks["ask"]
+    settings = replace(settings, overflow="retrieve")
+    own = {"task": "ask", "settings": settings, "preset": preset, "question": ASKED}
+    asked = Question(loaded=live.service.folder.documents(), **own)  # type: ignore[arg-type]
+    assert done.choices[0].message.content == live.alone(asked)
+    found: Any = done.choices[0].message.model_dump()["annotations"]
+    cited = found[0]["file_citation"]
+    assert cited["filename"] == "harbour.txt"
+    quote = " ".join((done.choices[0].message.content or "").split())
+    assert cited["quote"] in quote and cited["quote"] in Path(HARBOUR).read_text("utf-8")
+    assert done.usage and done.usage.prompt_tokens > 20
+
+
+def test_requests_at_once_have_the_answers_that_they_have_alone(live: Live) -> None:
+    texts = [f"{word} and the sea" for word in ("Wind", "Rain", "Salt", "Rope", "Nets", "Fog")]
+
+    def ask(text: str, stream: bool) -> str:
+        own: Any = {"model": "builtin", "prompt": text, "temperature": 0.7, "seed": 5}
+        if not stream:
+            return live.client.completions.create(**own).choices[0].text
+        chunks = live.client.completions.create(**own, stream=True)
+        return "".join(chunk.choices[0].text for chunk in chunks)
+
+    alone = [ask(text, False) for text in texts]
+    found: dict[int, str] = {}
+    threads = [
+        threading.Thread(target=lambda i=i, t=t: found.update({i: ask(t, i % 2 == 0)}))
+        for i, t in enumerate(texts * 2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[i] for i in range(len(threads))] == alone * 2
+
+
+def test_a_conversation_and_a_prompt_that_is_too_long(live: Live) -> None:
+    said = [("user", "Hello"), ("assistant", "Hello!"), ("user", "And the sea?")]
+    messages: Any = [{"role": role, "content": text} for role, text in said]
+    done = live.client.chat.completions.create(model="builtin", messages=messages, max_tokens=4)
+    assert done.usage and done.usage.completion_tokens <= 4
+    long: Any = [{"role": "user", "content": "sea " * 9000}]
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as error:
+            live.client.chat.completions.create(model="builtin", messages=long, stream=stream)
+        assert error.value.code == "context_length_exceeded"
+    turns: Any = [{"role": "user", "content": "sea " * 5000}, *messages[1:]]
+    with pytest.raises(openai.BadRequestError) as error:
+        live.client.chat.completions.create(model="builtin", messages=turns)
+    assert error.value.code == "context_length_exceeded"
+    own: Any = {"model": "builtin", "messages": turns, "max_tokens": 4}
+    assert live.client.chat.completions.create(**own, extra_body={"truncation": "auto"}).usage
+
+
+def test_who_leaves_leaves_nothing_running(live: Live) -> None:
+    own: Any = {"model": "builtin", "prompt": "The tide"}  # it goes on for thousands of tokens
+    stream = live.client.completions.create(
+        **own, max_tokens=100_000, stream=True, extra_body={"settings": {"max_repeats": 0}}
+    )
+    next(iter(stream))
+    stream.close()
+    began = time.monotonic()
+    done = live.client.completions.create(**own, max_tokens=2)
+    assert done.usage and done.usage.completion_tokens == 2
+    while "ngt_clients_left_total 1.0" not in httpx.get(f"{live.url}/metrics").text:
+        assert time.monotonic() < began + 60
+        time.sleep(0.05)
+
+
+def test_the_manuals_examples(live: Live) -> None:
+    page = MANUAL.read_text("utf-8").replace("http://127.0.0.1:8421", live.url)
+    program = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    command = re.search(r"```\ncurl (.*?)```", page, re.DOTALL)
+    assert program and command
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(program[1], {})
+    assert out.getvalue().strip()
+    url, _, header, _, data = shlex.split(command[1].replace("\\\n", " "))
+    name, _, value = header.partition(": ")
+    answer = httpx.post(url, content=data.encode(), headers={name: value}).json()
+    assert answer["choices"][0]["message"]["content"]
