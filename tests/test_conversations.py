@@ -126,6 +126,7 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_the_conversation(tmp_path: Path, own_
     chat.type("\x03")
     chat.until("Ctrl-D or /quit leaves.")
     for _ in range(2):  # the second as the first
+        chat.until(READY)
         chat.type("Tell \\\rme\x1b\r\x1b[200~all\x07\x1b[201~.\r")
         chat.until("\x1b[?2004l")  # the editor ends
         while len(chat.until("\n")) < 45:  # a line of the answer
@@ -133,9 +134,10 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_the_conversation(tmp_path: Path, own_
         os.kill(chat.process.pid, signal.SIGINT)
         shown = chat.until("incomplete")
         assert "interrupted; the answer is" in shown and "\x1b[3" not in shown
-        chat.until(READY)
+    chat.until(READY)
     chat.type(f"/save {tmp_path}/a.md\r")
     chat.until("saved 2 questions")
+    chat.until(READY)
     chat.type("/nothing\r")
     chat.until("no command /nothing")
     chat.until(READY)
