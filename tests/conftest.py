@@ -128,8 +128,8 @@ def kept_workers(_workers: dict[tuple[int, ...], Parsers], monkeypatch: pytest.M
 FIRST = [
     f"test_{name}.py"
     for name in (
-        "packaging killed process bench lossless live_methods parsers auto cli"
-        " splitting backgrounds exact"
+        "second_run exact_rows schema packaging killed process bench hub parsers auto cli"
+        " splitting backgrounds exact quantized_weights"
     ).split()
 ]
 

@@ -104,7 +104,7 @@ def rising(i: int) -> Limits:
 
 
 @pytest.mark.parametrize("family", SHAPES)
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1000), st.integers(2, 5), st.sampled_from([GREEDY, SAMPLED]))
 def test_each_text_has_the_tokens_of_its_run_alone(
     family: str, seed: int, size: int, sampling: Settings

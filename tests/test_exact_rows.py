@@ -218,12 +218,12 @@ def test_half_precision_that_a_trial_chose_is_exact_at_the_price_of_rows() -> No
 
 # Families with their heads of queries and of keys.
 KINDS = [
-    ("llama", 4, 4), ("llama", 7, 1), ("qwen2", 4, 2), ("qwen2", 4, 1), ("mistral-sliding", 4, 1),
+    ("llama", 4, 4), ("llama", 7, 1), ("qwen2", 4, 2), ("mistral-sliding", 4, 1),
     ("gemma2-sliding", 4, 2), ("gemma3-sliding", 4, 4),
 ]  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(KINDS), st.booleans(), st.integers(0, 2**32), st.integers(1, 60),
     st.sampled_from([3, 8, 20, 32]), SAMPLINGS,
@@ -237,7 +237,7 @@ def test_drafts_of_any_form_change_no_token_and_no_bit_of_a_kept_row(
         return
     rng = random.Random(seed)
     prompt = [rng.randrange(97) for _ in range(length)]
-    limits = Limits(40, most)
+    limits = Limits(24, most)
     truth, text = run(model, make_drafter("none"), prompt, sampling, limits, rows)
     kept = [states.clone() for states in model.cache.rows()]
     found, found_text = run(model, Guessing(truth.output, seed), prompt, sampling, limits, rows)

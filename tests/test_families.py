@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import transformers
-from helpers import FakeBackend, Scripted, decode, generate, make_drafter, plain
+from helpers import FakeBackend, Scripted, decode, drafts_of, generate, make_drafter, plain
 from tiny_models import pack_layers, packed_from
 
 from ngtcli.config import Settings
@@ -345,11 +345,21 @@ def check_that_it_is_read_as_by_the_library(hf: Any, folder: Path) -> None:
             assert str(packed_from(folder, torch.float32)) == str(true)
 
 
+def check_captured_passes(model: TargetModel, prompt: list[int], truth: list[int]) -> None:
+    """They give the same ids; or it says why they are not captured."""
+    model.passes.switch_on(model.device, False, pytest.fail)
+    drafter = Scripted(drafts_of({tuple(prompt): truth}, wrong=3))
+    with patch("ngtcli.decode.captured._RECORDING_S", float("-inf")):
+        run = decode(model, drafter, prompt, max_tokens=TOKENS, num_draft=6)
+    assert run.output == truth
+    assert (model.passes.captured > 0) == (model.passes.reason == "")
+
+
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
 def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(
     family: Family, tmp_path: Path
 ) -> None:
-    """It is read as by the library, too, and its cache is counted."""
+    """It is read as by the library, too, its cache is counted, its passes are captured."""
     hf = build(family)
     check_that_its_cache_is_counted(hf, family.name)
     if family.reason == NO_DECODER:
@@ -382,6 +392,8 @@ def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(
     run = decode(model, chained(sampled, len(prompt)), prompt, sampling, max_tokens=TOKENS)
     assert run.output == sampled
     assert (accepted > TOKENS) == drafts
+    if not family.reason and family.consistent:
+        check_captured_passes(model, prompt, expected)
 
 
 @pytest.mark.parametrize("family", OTHERS, ids=lambda f: f.name)

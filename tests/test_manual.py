@@ -78,6 +78,8 @@ def test_a_quick_example_succeeds(
     own = {"NGT_HOME": str(world / "home"), "NGT_MAX_TOKENS": "4"}
     if "english,notes" in words:
         ngt("trie", "build", "--background", "notes.md", "--name", "notes", cwd=world, **own)
+    if words == ["runs", "show"]:
+        ngt("ask", "-d", "notes.md", "When?", cwd=world, **own)
     if "rest" in words:
         ngt("trie", "build", "--rest", "notes/", cwd=world, **own)
     done = ngt(*words, stdin=stdin, cwd=world, **own)
