@@ -50,7 +50,10 @@ _HEADERS = 65_536  # bytes of a request's headers; guess
 _IDLE_S = 30.0  # after which a connection is closed on which no request has come; guess
 _ENDING_S = 2  # that answers get to end in when the server does; guess
 _RETRY_S = 2  # after which a client may ask again where the queue is full; guess
-_SUMS = ("prompt_tokens", "cached_tokens", "new_tokens", "steps", "drafted_tokens")
+_SUMS = (  # of the statistics of answers
+    *("prompt_tokens", "cached_tokens", "new_tokens", "steps"),
+    *("drafted_tokens", "accepted_tokens"),
+)
 # Of each path the form of its requests, the question that one asks, and the form of the answer.
 _MADE_OF: Mapping[str, tuple[Any, Callable[[Service, Any], Question], Callable[..., Reply]]] = {
     "/v1/chat/completions": (
@@ -85,8 +88,7 @@ class Figures:
         self._first_s = Histogram("ngt_first_token_seconds", "Seconds to the first token", **own)
         self._whole_s = Histogram("ngt_answer_seconds", "Seconds to the end of the answer", **own)
         self.running = Gauge("ngt_requests_running", "Requests that wait or are answered", **own)
-        names = (*_SUMS, "accepted_tokens")
-        self._sums = {n: Counter(f"ngt_{n}", f"Sum of {n.replace('_', ' ')}", **own) for n in names}
+        self._sums = {n: Counter(f"ngt_{n}", f"Sum of {n.replace('_', ' ')}", **own) for n in _SUMS}
 
     def add(self, path: str, exchange: Exchange, seconds: float) -> None:
         """Count a request and, if it was answered, its answer."""
@@ -97,7 +99,7 @@ class Figures:
         if isinstance(exchange.answered, Ended):
             self._whole_s.observe(seconds)
             for name, counter in self._sums.items():
-                counter.inc(getattr(exchange.answered.statistics, name, 0))
+                counter.inc(getattr(exchange.answered.statistics, name))
 
 
 class OpenAi:

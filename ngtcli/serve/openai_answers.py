@@ -41,9 +41,10 @@ class Reply(Protocol):
 def figures(statistics: Statistics, num_draft: int) -> Object:
     """`timings` as llama.cpp has them and `metrics` as vLLM: milliseconds, tokens, steps."""
     s, accepted = statistics, statistics.acceptance_histogram
-    read, prefill_ms, decode_ms = s.prompt_tokens - cached(s), s.prefill_s * 1e3, s.decode_s * 1e3
+    read = s.prompt_tokens - s.cached_tokens
+    prefill_ms, decode_ms = s.prefill_s * 1e3, s.decode_s * 1e3
     timings = {
-        "cache_n": cached(s),
+        "cache_n": s.cached_tokens,
         "prompt_n": read,
         "prompt_ms": prefill_ms,
         "prompt_per_token_ms": _ratio(prefill_ms, read),
@@ -67,11 +68,6 @@ def figures(statistics: Statistics, num_draft: int) -> Object:
     return {"timings": timings, "metrics": {"speculative_decoding": speculative}}
 
 
-def cached(statistics: Statistics) -> int:
-    """Tokens of the prompt that had been read before."""
-    return statistics.cached_tokens
-
-
 def _ratio(one: float, other: float) -> float:
     return one / other if other else 0.0
 
@@ -83,7 +79,7 @@ def usage(statistics: Statistics) -> Object:
         "prompt_tokens": s.prompt_tokens,
         "completion_tokens": s.new_tokens,
         "total_tokens": s.prompt_tokens + s.new_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached(s)},
+        "prompt_tokens_details": {"cached_tokens": s.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": s.thought_tokens or 0},
     }
 
@@ -335,7 +331,7 @@ class ResponseReply(_Base):
             t = ended.statistics
             found["usage"] = {
                 "input_tokens": t.prompt_tokens,
-                "input_tokens_details": {"cached_tokens": cached(t), "cache_write_tokens": 0},
+                "input_tokens_details": {"cached_tokens": t.cached_tokens, "cache_write_tokens": 0},
                 "output_tokens": t.new_tokens,
                 "output_tokens_details": {"reasoning_tokens": t.thought_tokens or 0},
                 "total_tokens": t.prompt_tokens + t.new_tokens,

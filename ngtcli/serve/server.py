@@ -129,6 +129,9 @@ class Server:
             server.close()
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=FINISH_S)
+            until = time.monotonic() + FINISH_S
+            while self._answering and time.monotonic() < until:  # what listeners answer
+                await asyncio.sleep(_TELL_S)
 
     async def _until_loaded(self) -> Answerer | None:
         """What answers, loaded in a thread; None where the process is to leave before that."""

@@ -2,10 +2,10 @@
 
 Each of some questions is answered once, alone; that is the truth. Then all clients ask at once and
 again: for whole answers and for streams, with bodies that break off, and with connections that are
-closed in the middle of an answer. Every answer that comes whole must be the truth. Behind a tenth
-of the time, and at its end, when nobody asks any more, the server's memory is read: it may grow by
-`--growth` at most. Between the two halves the server is killed by SIGKILL and started again, so
-memory is read in each half. Exit code 6 where an answer differs or is missing, or memory grows.
+closed in the middle of an answer. Every answer that comes whole must be the truth. Behind a third
+of each half, and at its end, when nobody asks any more, the server's memory is read: it may grow by
+`--growth` at most. Between the halves the server is killed by SIGKILL and started again. Exit code
+6 where an answer differs or is missing, or memory grows more.
 """
 
 import argparse
@@ -36,6 +36,7 @@ _ASKED = (
     "Which seeds are sown?", "Where is the harbour?", "What is planted in spring?", "How long?",
 )  # fmt: skip
 _READY_S, _ANSWER_S, _QUIET_S = 120.0, 300.0, 2.0  # patience, and rest before memory is read
+_EVERY_S = 10.0  # between two looks at memory
 
 
 def questions() -> list[tuple[str, dict[str, Any]]]:
@@ -93,6 +94,12 @@ def text_of(path: str, answer: dict[str, Any]) -> str:
     return str(part.get("text" if path == "/v1/completions" else "content") or "")
 
 
+async def _watch(process: int) -> None:
+    while True:
+        print(f"{time.strftime('%X')} {memory_mb(process):.1f} MB", flush=True)
+        await asyncio.sleep(_EVERY_S)
+
+
 class Load:
     """Clients that ask until a time; `counts` are of what happened to their requests."""
 
@@ -118,11 +125,13 @@ class Load:
         url = f"http://127.0.0.1:{self._port}"
         return httpx.AsyncClient(base_url=url, timeout=_ANSWER_S, limits=limits)
 
-    async def run(self, seconds: float) -> None:
-        """Ask for so long; returns when every client is done."""
+    async def run(self, seconds: float, process: int) -> None:
+        """Ask for so long; returns when every client is done. Prints the server's memory."""
         until = time.monotonic() + seconds
+        watching = asyncio.ensure_future(_watch(process))
         async with self._client() as client:
             await asyncio.gather(*(self._ask_until(client, until) for _ in range(self._clients)))
+        watching.cancel()
 
     async def _ask_until(self, client: httpx.AsyncClient, until: float) -> None:
         await asyncio.sleep(self._rng.random())
@@ -209,10 +218,10 @@ def run(args: argparse.Namespace, home: Path) -> None:
     for half in (1, 2):
         with served(args.port, home) as process:
             asyncio.run(load.learn())
-            asyncio.run(load.run(args.minutes * 6))
+            asyncio.run(load.run(args.minutes * 10, process.pid))
             time.sleep(_QUIET_S)
             first = memory_mb(process.pid)
-            asyncio.run(load.run(args.minutes * 24))
+            asyncio.run(load.run(args.minutes * 20, process.pid))
             time.sleep(_QUIET_S)
             last = memory_mb(process.pid)
             grown.append(last / first - 1)
