@@ -1,6 +1,7 @@
 """`ngt serve`: a process that keeps a model loaded, and answers what other commands ask."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -48,6 +49,8 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
         refuse_with(f"ngt serve {context.invoked_subcommand}", any_flag, hint)
         return
     settings, tasks = resolve_served(flags, TASKS)
+    # Which dtype is exact depends on it.
+    settings = replace(settings, num_draft=max(own.num_draft for own, _ in tasks.values()))
     check_session(settings, Notes().warn)
     notes = Notes(given.verbose)
     http = given.listener(settings, tasks, notes)
@@ -58,12 +61,9 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
 
 def _load(settings: Settings, status: Callable[[str], None]) -> Answerer:
     """The model, loaded: what a server answers with."""
-    from ngtcli.serve.resident import (  # type: ignore[import-untyped, unused-ignore]
-        Resident,  # here: it loads torch
-    )
+    from ngtcli.serve.resident import Resident  # here: it loads torch
 
-    made: Answerer = Resident(settings, status=status)
-    return made
+    return Resident(settings, status=status)
 
 
 @serve_app.command("status")

@@ -12,12 +12,12 @@ from ngtcli.session.local import Begun, LocalSession
 from ngtcli.session.question import Question
 from ngtcli.session.session import Answer
 
-# Settings that answers in one batch, and one memory, have in common.
-_COMMON = tuple(
-    name
+# Settings that answers in one batch have in common, each with the one method that reads it, or "".
+_COMMON = {
+    name: about.method
     for name, about in SETTINGS.items()
     if about.loaded or (about.panel == "Drafting" and not about.per_line)
-)
+}
 Tell = Callable[[Event | NgtError], object]
 
 
@@ -66,4 +66,6 @@ class Ticket:
 
 def common_of(settings: Settings) -> tuple[Any, ...]:
     """The values of what answers in one batch have in common."""
-    return tuple(getattr(settings, name) for name in _COMMON)
+    method = settings.method.partition(":")[0]
+    read = (name for name, of in _COMMON.items() if of in ("", method))
+    return tuple((name, getattr(settings, name)) for name in read)
