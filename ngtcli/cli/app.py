@@ -29,6 +29,7 @@ COMMANDS = {
         'Answer a question from documents: ngt ask --docs ./notes "When is high tide?"',
         "answer:ask",
     ),
+    "chat": ("Talk with a model, about documents too: ngt chat -d notes/", "chat:chat"),
     "generate": (
         'Follow a free prompt: ngt generate "Write a limerick about the tide."',
         "answer:generate",
