@@ -69,8 +69,7 @@ def chat(
         what = "-d -: what is asked comes from standard input"
         raise UsageError(what, "Name a file or a folder.")
     check_request(request, flags)
-    if (connection := reached(request)) is not None:
-        connection.close()  # each question has its own
+    reached(request)  # or its settings are checked here
     if docs:
         request = replace(request, loaded=documents_of(docs, request, ""))
     stdin = piped_stdin()

@@ -83,10 +83,6 @@ class Connection:
         finally:
             self._socket.close()
 
-    def close(self) -> None:
-        """Ask nothing."""
-        self._socket.close()
-
     def send(self, message: object) -> None:
         """Raises OSError; UnicodeEncodeError for a text that UTF-8 does not have."""
         self._socket.sendall(wire.pack(message))
