@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any, cast
 
 import anyio
@@ -29,6 +30,8 @@ from ngtcli.draft.steps import Statistics, Step, Token
 from ngtcli.errors import ModelError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.prompt.preset import load_preset
+from ngtcli.serve.asking import Asking
+from ngtcli.serve.client import NotServedError
 from ngtcli.serve.folder import ServedFolder
 from ngtcli.serve.http import HttpServer, OpenAi, listen
 from ngtcli.serve.http_guard import Address
@@ -36,6 +39,7 @@ from ngtcli.serve.mcp import Tools, mcp_routes, mcp_server
 from ngtcli.serve.openai_requests import Service
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.session.question import Question
+from ngtcli.session.run_records import read_runs
 
 TASKS = {task: (Settings(), load_preset(task)) for task in ("ask", "summarize")}
 TIDES = "The harbour is dug.\n\nHigh tide is at nine.\n\nBarges carry slate."
@@ -362,6 +366,60 @@ def test_a_model_answers_over_standard_streams(folder: Path) -> None:
         assert all("jsonrpc" in json.loads(line) for line in wire.seen)
     runs = ngt("runs", "list", "--json")
     assert [run["by"] for run in json.loads(runs.stdout)] == ["mcp", "mcp"]
+
+
+def test_a_client_that_leaves_ends_the_process_without_a_word(folder: Path) -> None:
+    own = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    own |= {"clientInfo": {"name": "x", "version": "1"}}
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": own}
+    line = json.dumps(hello).encode() + b"\n"
+    with Warm("mcp", "-d", str(folder), stdin=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stdout.close()
+        process.stdin.write(b"no protocol\n" + line)
+        process.stdin.close()
+        assert process.wait(30) == 0
+        assert process.stderr.read() == b""
+
+
+def test_the_resident_process_is_asked_where_there_is_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering, loaded = Answering(), list[str]()
+
+    class Connection:
+        def __init__(self, is_leaving: bool) -> None:
+            self.is_leaving = is_leaving
+
+        def ask(self, question: Question, wants: object) -> Generator[Event]:
+            if self.is_leaving:
+                raise NotServedError
+            yield from answering.events(question)
+
+    class Loaded:
+        def __init__(self, settings: Settings) -> None:
+            loaded.append(settings.model)
+
+        def ask(self, question: Question) -> Generator[Event]:
+            return answering.events(question)
+
+        def close(self) -> None:
+            loaded.append("closed")
+
+    served = [Connection(False), Connection(True), None]
+    monkeypatch.setattr("ngtcli.serve.asking.served", lambda settings: served.pop(0))
+    resident = SimpleNamespace(Resident=Loaded)  # without torch
+    monkeypatch.setitem(sys.modules, "ngtcli.serve.resident", cast(Any, resident))
+    settings, preset = TASKS["ask"]
+    documents = ServedFolder([str(folder)], settings).documents()
+    question = Question(task="ask", settings=settings, preset=preset, loaded=documents)
+    asking = Asking("mcp")
+    for loads in (0, 1, 1, 1):  # what it has loaded itself it goes on with
+        assert isinstance([*asking.events(question)][-1], Ended)
+        assert len(loaded) == loads
+    assert len(served) == 1 and [run.by for run in read_runs()[0]] == ["mcp"] * 4
+    asking.close()
+    assert loaded == ["builtin", "closed"]
 
 
 def test_the_manuals_entries_are_json_and_start_the_server() -> None:

@@ -239,6 +239,19 @@ def test_the_first_ctrl_c_keeps_what_there_is_and_leaves_no_traceback(
     assert process.returncode == exit_code
 
 
+def test_a_ctrl_c_that_is_dealt_with_is_as_the_first() -> None:
+    process = python(
+        "process.unwind_on_interrupt()\nfor n in range(3):\n    try:\n"
+        "        print('ready', flush=True)\n        time.sleep(30)\n"
+        "    except KeyboardInterrupt:\n        process.resume()\n        time.sleep(0.3)\n"
+        "print('left', flush=True)\n"
+    )
+    for _ in range(3):
+        wait_ready(process)
+        process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=25) == (b"left\n", b"") and process.returncode == 0
+
+
 def test_a_ctrl_c_that_another_thread_gets_ends_what_the_main_one_waits_for() -> None:
     """As where it comes just before the main thread begins to wait: Python runs no handler then."""
     process = python(

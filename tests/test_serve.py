@@ -1,6 +1,7 @@
 """The resident process: who may ask it, when it leaves, what is left of it when it is killed."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -15,6 +16,7 @@ from ngtcli.config import SettingError, Settings, seconds_of
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.draft.steps import Step, Token
 from ngtcli.errors import InputError, NgtError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve import client, wire
 from ngtcli.serve.client import NotServedError, served
@@ -215,12 +217,11 @@ def test_it_leaves_when_the_models_files_change(
     start: Callable[..., Started], tmp_path: Path
 ) -> None:
     model = tmp_path / "model"
-    model.mkdir()
-    (model / "model.safetensors").write_bytes(b"1")
+    shutil.copytree(BUILTIN_PATH, model)
     one = start(str(model))
     asking = asked("a", model=str(model))
     assert list(connected(asking.settings).ask(asking, Wants()))
-    (model / "model.safetensors").write_bytes(b"22")
+    (model / "model.safetensors").touch()
     with pytest.raises(NotServedError):
         list(connected(asking.settings).ask(asking, Wants()))
     assert "have changed" in one.line() and one.process.wait(10) == 0

@@ -13,7 +13,7 @@ from ngtcli.cli.answer_request import AnswerFlags, check_request, documents_of
 from ngtcli.cli.answering import reached, run
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import card_words, resolve, with_settings
+from ngtcli.cli.options import DocsOption, card_words, resolve, with_settings
 from ngtcli.cli.reading import standard_input
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.text import utf8
@@ -21,10 +21,6 @@ from ngtcli.errors import UsageError
 from ngtcli.model_files.settings import read_text, text_of
 from ngtcli.prompt.preset import for_task
 
-DocsOption = Annotated[
-    list[str] | None,
-    typer.Option("--docs", "-d", help="File, folder, glob or -; give -d before each."),
-]
 PassagesOption = Annotated[
     bool, typer.Option("--show-passages", help="Show on stderr the passages that are read.")
 ]

@@ -9,7 +9,14 @@ import typer
 
 from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import JsonOption, PresetOption, VerboseOption, file_option, named_file
+from ngtcli.cli.options import (
+    JsonOption,
+    PresetOption,
+    ThinkingOption,
+    VerboseOption,
+    file_option,
+    named_file,
+)
 from ngtcli.cli.output import check_output_files
 from ngtcli.cli.reading import read_documents, standard_input
 from ngtcli.config import SETTINGS
@@ -25,7 +32,6 @@ _TOKENS = typer.Option("--json-tokens", help="Like --json, with every token and 
 _DRY = typer.Option("--dry-run", help="Print the prompt and its token count; run no model.")
 _EXPLAIN = typer.Option("--explain", help="Say on stderr what each step drafted, and why.")
 _CITE = typer.Option("--cite", help="Mark what stands in documents word for word; name the places.")
-_THINKING = typer.Option("--show-thinking", help="Show the thought, too, before the answer.")
 _HTML = file_option("--html", help="Also write a page: the answer next to its documents, linked.")
 _SVG = file_option("--svg", help="Also write a picture: the answer as a terminal shows it.")
 
@@ -41,7 +47,7 @@ class AnswerFlags:
     dry_run: Annotated[bool, _DRY] = False
     explain: Annotated[bool, _EXPLAIN] = False
     cite: Annotated[bool, _CITE] = False
-    show_thinking: Annotated[bool, _THINKING] = False
+    show_thinking: ThinkingOption = False
     html: Annotated[Path | None, _HTML] = None
     svg: Annotated[Path | None, _SVG] = None
     verbose: VerboseOption = False

@@ -4,7 +4,7 @@ Also the list of an answer's sources, its page and its picture.
 """
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +18,7 @@ from ngtcli.cli.output import write_page, write_result
 from ngtcli.cli.sessions import open_session
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import seconds_of
-from ngtcli.errors import INTERRUPTED, StoppedError, counted
+from ngtcli.errors import INTERRUPTED, NgtError, StoppedError, counted
 from ngtcli.render import answer_view
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
@@ -68,8 +68,10 @@ def run(request: AnswerRequest, connection: Connection | None = None) -> None:
             "The built-in model is a small demonstration that quotes sentences;"
             " name a real one with -m FOLDER."
         )
-    showing = Showing(request, notes)
-    showing.run(events_of(request, notes, showing.reading, connection))
+    showing = Showing(request, notes, ReadingBar(notes), notes.warn)
+    answer = showing.run(events_of(request, notes, showing.reading, connection))
+    if answer is None or answer.finish_reason == "interrupted":
+        raise typer.Exit(INTERRUPTED)
     if connection is None and seconds_of(request.settings.keep_warm):
         start(request.settings, notes.warn)
 
@@ -99,18 +101,22 @@ def events_of(
 class Showing:
     """Shows the events of a question: the answer as it comes, and then whole, also in files."""
 
-    def __init__(self, request: AnswerRequest, notes: Notes) -> None:
+    def __init__(
+        self, request: AnswerRequest, notes: Notes, reading: ReadingBar, warn: Callable[[str], None]
+    ) -> None:
         self._request, self._notes = request, notes
-        self.reading = ReadingBar(notes)
+        self.reading, self._warn = reading, warn
         self._origins: Sequence[str] = ()
         self._sink: PlainSink | None = None  # where the text goes as it comes
         self._tokens, self._begun, self._words = 0, False, ""
 
-    def run(self, events: Generator[Event, None, None]) -> None:
-        """Show all; on Ctrl-C what came of the answer, with exit code 130. Raises NgtError."""
+    def run(self, events: Generator[Event, None, None]) -> Ended | None:
+        """Show all, on Ctrl-C what came of it; None where there is no answer. Raises NgtError."""
+        last: Event | None = None
         try:
             event = next(events, None)
             while event is not None:
+                last = event
                 try:
                     self._show(event)
                     event = next(events, None)
@@ -118,12 +124,16 @@ class Showing:
                     event = events.throw(KeyboardInterrupt())
         except StoppedError as error:
             self._notes.warn(str(error))
-            raise typer.Exit(error.exit_code) from None
+            return None
+        except NgtError:
+            self._close_sink()  # what has come of the answer is shown whole
+            raise
+        return last if isinstance(last, Ended) else None
 
     def _show(self, event: Event) -> None:
         match event:
             case Message():
-                say = {"status": self._notes.status, "warn": self._notes.warn}
+                say = {"status": self._notes.status, "warn": self._warn}
                 say.get(event.kind, self._notes.remark)(event.text)
             case Reading():
                 self.reading(event.read, event.total)
@@ -206,7 +216,6 @@ class Showing:
             notes.warn(f"the answer is cut off: {REPEATS}; --max-repeats 0 lets it go on")
         if answer.finish_reason == "interrupted":
             notes.warn("interrupted; the answer is incomplete")
-            raise typer.Exit(INTERRUPTED)
 
     def _print_cited(self, answer: Ended) -> None:
         """The answer with marks, and its sources below it; on a terminal they link to the files."""

@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ COMMANDS = {
         'Answer a question from documents: ngt ask --docs ./notes "When is high tide?"',
         "answer:ask",
     ),
+    "chat": ("Talk with a model, about documents too: ngt chat -d notes/", "chat:chat"),
     "generate": (
         'Follow a free prompt: ngt generate "Write a limerick about the tide."',
         "answer:generate",
@@ -109,23 +111,35 @@ _build = getattr(typer.core, "build_runtime_param", None)  # other versions have
 
 
 class _Given:
-    """Takes the texts of a parameter as they are, and None where it is not given.
+    """Converts the value of a parameter where that is plain: a text, a number, a name of a file.
 
     Only for other values what the library converts with is made: it loads pydantic, in 0.1 s.
     """
 
     def __init__(self, about: Any) -> None:
-        self._about, self._is_text = about, about.annotation in (str, list[str])
+        self._about = about
+        self._of_one = about.parameter_info.parser or _PLAIN.get(about.annotation)
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """The value in the parameter's type. Raises the library's error for a wrong one."""
-        many = param.multiple or param.nargs == -1
         if value is None:
-            return () if many else None
-        if self._is_text and all(type(one) is str for one in (value if many else [value])):
-            return [*value] if many else value
+            return () if param.multiple or param.nargs == -1 else None
+        if self._of_one is not None:
+            with suppress(ValueError, TypeError):
+                return self._of_one(value)
         assert _build is not None
         return _build(self._about).coerce(value, param=param, ctx=ctx)
+
+
+def _digits(given: object) -> int:
+    """A number that has digits alone, or is one by default. Raises ValueError."""
+    value = str(given)
+    if not (value.isascii() and value.isdigit() and len(value) < 19):
+        raise ValueError
+    return int(value)
+
+
+_PLAIN: dict[object, Any] = {str: str, int: _digits, list[str]: list}
 
 
 if _build is not None:

@@ -51,4 +51,8 @@ def mcp(
     from ngtcli.serve.mcp import Tools, mcp_server
 
     with closing(ServedFolder(docs, settings)) as folder, closing(Asking("mcp")) as asking:
-        mcp_server(Tools(folder, tasks, asking.events), on_streams=True).run()
+        server = mcp_server(Tools(folder, tasks, asking.events), on_streams=True)
+        try:
+            server.run()
+        except* BrokenPipeError:  # the client has left
+            pass

@@ -79,9 +79,10 @@ class Notes:
     def say(self, message: str, dim: bool = False) -> None:
         """A line that stays."""
         text = reveal(one_line(message))
-        self._line(paint(text, DIM) if dim and wants_color(sys.stderr, "auto") else text)
+        self.styled(paint(text, DIM) if dim and wants_color(sys.stderr, "auto") else text)
 
-    def _line(self, styled: str) -> None:
+    def styled(self, styled: str) -> None:
+        """A line that has its control sequences."""
         self.clear()
         self.said = True
         _write(f"{styled}\n")
@@ -100,7 +101,7 @@ class Notes:
         width = terminal_width(sys.stderr) - len("Sources: ")
         for line in lines_of([*drafted, "the model's own"], width):
             words = [paint(w, drafted_style(w)) if painted and w in drafted else w for w in line]
-            self._line(f"Sources: {' · '.join(words)}")
+            self.styled(f"Sources: {' · '.join(words)}")
 
     def facts(self, parts: list[str]) -> None:
         """Short facts with dots between them, broken between facts at the terminal's width."""

@@ -47,6 +47,14 @@ PresetOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+DocsOption = Annotated[
+    list[str] | None,
+    typer.Option("--docs", "-d", help="File, folder, glob or -; give -d before each."),
+]
+ThinkingOption = Annotated[
+    bool,
+    typer.Option("--show-thinking", help="Show the thought, too, before the answer."),
+]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")]
 
 

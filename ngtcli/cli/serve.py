@@ -63,7 +63,7 @@ def _load(settings: Settings, status: Callable[[str], None]) -> Answerer:
     """The model, loaded: what a server answers with."""
     from ngtcli.serve.resident import Resident  # here: it loads torch
 
-    return Resident(settings, status=status)
+    return Resident(settings, status=status, warn=Notes().warn)
 
 
 @serve_app.command("status")

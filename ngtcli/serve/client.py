@@ -8,10 +8,11 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Loaded
@@ -22,6 +23,7 @@ from ngtcli.session.events import Ended, Event, Message, Wants
 from ngtcli.session.question import Question
 from ngtcli.system import process
 
+Said = TypeVar("Said", wire.Failed, Message)
 _PART = 1 << 18  # bytes that are taken from the socket at once; guess
 
 
@@ -30,11 +32,18 @@ class NotServedError(Exception):
 
 
 class Connection:
-    """A connection to the resident process, for one question."""
+    """To the resident process of a place; open while a question is answered."""
 
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket, self._inbox = connected, wire.Inbox()
+    def __init__(self, place: Place) -> None:
+        self._place, self._inbox = place, wire.Inbox()
         self._waiting: list[Any] = []
+
+    def open(self) -> socket.socket:
+        """Connect, and give what is to be closed. Raises NotServedError."""
+        if (connected := self._place.connect()) is None:
+            raise NotServedError
+        self._socket = connected
+        return connected
 
     def ask(self, question: Question, wants: Wants) -> Generator[Event, None, None]:
         """The events of an answer; KeyboardInterrupt ends it, and `Ended` says how far it came.
@@ -43,16 +52,21 @@ class Connection:
         it is to be answered elsewhere.
         """
         said = interrupted = False
+        self.open()
         try:
             self.send(wire.Ask(_plain(question), wants))
             while True:
                 try:
                     event = self.next()
                     if isinstance(event, wire.Failed):
-                        raise event.error()
+                        raise _as_named(event, question.settings).error()
+                    if isinstance(event, Message):
+                        event = _as_named(event, question.settings)
                     if isinstance(event, wire.Refused):
                         raise NotServedError
                     said = said or not (isinstance(event, Message) and event.kind == "status")
+                    if isinstance(event, Ended):
+                        self._socket.close()  # whatever becomes of the answer where it is shown
                     yield event
                     if isinstance(event, Ended):
                         return
@@ -86,19 +100,20 @@ class Connection:
 
 
 def served(settings: Settings) -> Connection | None:
-    """A connection to the resident process for these settings, if there is one."""
+    """Reaches the resident process for these settings, if there is one."""
     if os.name != "posix" or not settings.serve or settings.engine != "ngt":
         return None
-    connected = Place.of(settings).connect()
-    return Connection(connected) if connected else None
+    place = Place.of(settings)
+    if (connected := place.connect()) is None:
+        return None
+    connected.close()
+    return Connection(place)
 
 
 def request(place: Place, message: wire.Describe | wire.Stop) -> wire.Served | None:
     """What the process there says of itself; None for none, or one that does not understand."""
-    if (own := place.connect()) is None:
-        return None
-    connection = Connection(own)
-    with own, suppress(OSError, EOFError, wire.WireError):
+    connection = Connection(place)
+    with suppress(NotServedError, OSError, EOFError, wire.WireError), connection.open():
         connection.send(message)
         if isinstance(answer := connection.next(), wire.Served):
             return answer
@@ -118,12 +133,22 @@ def start(settings: Settings, warn: Callable[[str], object]) -> None:
         private(folder())
         log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         with open(log, "wb") as out, open(os.devnull, "rb") as no:
-            subprocess.Popen(
+            started = subprocess.Popen(
                 [*command, f"--keep-warm={settings.keep_warm}"],
                 stdin=no, stdout=out, stderr=out, env=environ, cwd="/", start_new_session=True,
             )  # fmt: skip
+        # Where it ends before this process does, it is waited for, or it would stay a zombie.
+        threading.Thread(target=started.wait, daemon=True).start()
     except (OSError, NgtError) as error:
         warn(f"the model is not kept loaded: {reason_of(error)}")
+
+
+def _as_named(said: Said, settings: Settings) -> Said:
+    """What the process says, with the model's name as it was given here in place of its path."""
+    if (path := absolute(settings).model) == settings.model:
+        return said
+    texts = {one.name: getattr(said, one.name) for one in fields(said)}
+    return replace(said, **{n: text.replace(path, settings.model) for n, text in texts.items()})
 
 
 def _plain(question: Question) -> Question:

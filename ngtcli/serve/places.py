@@ -68,6 +68,7 @@ class Place:
         full = absolute(settings)
         values = {name: getattr(full, name) for name in FIXED}
         read = {n: v for n, v in os.environ.items() if n.startswith(tuple(_VARIABLES))}
+        read.pop("HF_HUB_OFFLINE", "")  # commands set it, where all models are on this machine
         where = sys.prefix, sys.version, str(home("cache"))
         own = __version__, *_code(), *where, sorted(values.items()), sorted(read.items())
         return cls(key_of(*own)[:_DIGITS])

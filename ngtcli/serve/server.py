@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import lru_cache
 from typing import Any, Protocol
 
 from ngtcli import __version__
@@ -19,6 +20,7 @@ from ngtcli.errors import NgtError, unexpected
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, find
 from ngtcli.serve import wire
 from ngtcli.serve.places import Place, absolute, peer
+from ngtcli.session.checks import check_session
 from ngtcli.session.events import Ended, Event, Message, Wants
 from ngtcli.session.question import Question
 
@@ -230,6 +232,8 @@ class Server:
                 self._loop.call_soon_threadsafe(events.put_nowait, event)
 
         try:
+            for words in await asyncio.to_thread(_checked, asked.question.settings):
+                writer.write(wire.pack(Message("warn", words)))
             ticket = answerer.submit(asked.question, told, wants=asked.wants)
         except NgtError as error:
             writer.write(wire.pack(wire.Failed.of(error)))
@@ -276,6 +280,14 @@ async def _read(reader: asyncio.StreamReader) -> Any:
     """The next message. Raises EOFError, WireError and OSError."""
     (size,) = wire.HEAD.unpack(await reader.readexactly(wire.HEAD.size))
     return wire.unpack(await reader.readexactly(wire.checked(size)))
+
+
+@lru_cache(64)
+def _checked(settings: Settings) -> tuple[str, ...]:
+    """What is to be said of the settings of a question. Raises UsageError and ModelError."""
+    words: list[str] = []
+    check_session(settings, words.append)
+    return tuple(words)
 
 
 async def _watch(reader: asyncio.StreamReader, ticket: Ticket) -> None:

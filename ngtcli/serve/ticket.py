@@ -57,6 +57,8 @@ class Ticket:
             self._on_event(event)
         except Exception:
             self.cancelled = True
+        if self._is_done:  # its arrays are free now, and not once a collector finds the cycle
+            self.asked = self.begun = self.answer = self.member = None
 
     @property
     def common(self) -> tuple[Any, ...]:

@@ -33,6 +33,8 @@ class _State:
     def __init__(self) -> None:
         self.unwinds = False  # whether the first Ctrl-C raises KeyboardInterrupt
         self.interrupted = False
+        self.first = self.resumed = 0.0  # when the first Ctrl-C came, and when it was dealt with
+        self.wakeup = -1  # descriptor that the system writes signals to
         self.resent = 0  # Ctrl-Cs that this process sent itself, and `_watch` has not seen yet
         self.wipe = b""  # control sequence that erases the status line on stderr
         self.writes = 0  # nested blocks of `unbroken`
@@ -61,6 +63,13 @@ def guard() -> None:
 def unwind_on_interrupt() -> None:
     """From now on the first Ctrl-C raises KeyboardInterrupt, so that results can be saved."""
     _state.unwinds = True
+
+
+def resume() -> None:
+    """What a Ctrl-C interrupted is dealt with: the next one raises KeyboardInterrupt again."""
+    _state.resumed, _state.first, _state.interrupted = time.monotonic(), 0.0, False
+    if _state.wakeup >= 0:  # an event loop may have taken it
+        signal.set_wakeup_fd(_state.wakeup, warn_on_full_buffer=False)
 
 
 def interrupted() -> bool:
@@ -152,6 +161,7 @@ def _watch_signals() -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    _state.wakeup = write
     # A signal between fork and `_release` would be written to the parent's pipe.
     os.register_at_fork(
         before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING),
@@ -168,6 +178,7 @@ def _unblock() -> None:
 def _release() -> None:
     """In a forked process: restore the default handlers and leave the parent's pipe."""
     signal.set_wakeup_fd(-1)
+    _state.wakeup = -1
     for number in _ENDING:
         if signal.getsignal(number) is _handle:
             default = signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler
@@ -177,21 +188,21 @@ def _release() -> None:
 
 def _watch(handle: int) -> None:
     """End the process at signals that the main thread does not handle."""
-    first = 0.0
     while data := os.read(handle, 64):
         for number in filter(_ENDING.__contains__, data):
             if number == signal.SIGINT and _state.unwinds:
                 if _state.resent:
                     _state.resent -= 1
                     continue
-                if not first:
-                    first = time.monotonic()
+                if not _state.first:
+                    _state.first = first = time.monotonic()
                     time.sleep(_HANDLED_S)
                     # The system may hand a signal to another thread, or just before the main
                     # thread begins to wait: then it has interrupted nothing.
-                    if not _state.interrupted and not _state.writes:
+                    dealt_with = _state.interrupted or first - _state.resumed < AGAIN_S
+                    if not dealt_with and not _state.writes:
                         _send_again()
-                if time.monotonic() - first < AGAIN_S:
+                if not _state.first or time.monotonic() - _state.first < AGAIN_S:
                     continue
             _state.writing.acquire(timeout=WRITE_S)
             _end(number)

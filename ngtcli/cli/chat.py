@@ -1,0 +1,263 @@
+"""`ngt chat`: questions in turn, each with what was said before, and commands that begin with /."""
+
+import shlex
+import sys
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain, count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ngtcli.cli.answer_request import AnswerRequest, check_request, documents_of
+from ngtcli.cli.answering import Showing, reached
+from ngtcli.cli.conversation import Exchange, saved, turns_of
+from ngtcli.cli.notes import Notes, ReadingBar, once, report_error
+from ngtcli.cli.options import (
+    DocsOption,
+    PresetOption,
+    ThinkingOption,
+    VerboseOption,
+    named_file,
+    resolve,
+    with_settings,
+)
+from ngtcli.cli.output import check_output_file, write_page
+from ngtcli.cli.reading import read_documents
+from ngtcli.cli.sessions import open_session
+from ngtcli.cli.streams import piped_stdin, terminal_width
+from ngtcli.cli.typed import piped, typed
+from ngtcli.config import seconds_of
+from ngtcli.documents.find import STDIN
+from ngtcli.documents.load import Loaded
+from ngtcli.errors import INTERRUPTED, NgtError, UsageError, counted, nearest, unexpected
+from ngtcli.model_files.settings import text_of
+from ngtcli.prompt.preset import for_task
+from ngtcli.render.answer_view import terminal_list
+from ngtcli.render.terminal import wants_color
+from ngtcli.serve.client import NotServedError, served, start
+from ngtcli.session.events import Event, Wants
+from ngtcli.system import process
+
+if TYPE_CHECKING:
+    from ngtcli.session.session import Session
+
+_LEAVE = "Ctrl-D or /quit leaves."
+
+
+@with_settings()
+def chat(
+    flags: dict[str, Any],
+    docs: DocsOption = None,
+    preset_name: PresetOption = None,
+    show_thinking: ThinkingOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Talk with a model, about documents too: ngt chat -d notes/"""
+    resolved, chosen = resolve(flags, preset_name, "chat")
+    settings = for_task("chat", resolved.settings, chosen)
+    request = AnswerRequest(
+        task="chat",
+        settings=settings,
+        preset=chosen,
+        show_thinking=show_thinking,
+        verbose=verbose,
+    )
+    if STDIN in (docs or []):
+        what = "-d -: what is asked comes from standard input"
+        raise UsageError(what, "Name a file or a folder.")
+    check_request(request, flags)
+    reached(request)  # or its settings are checked here
+    if docs:
+        request = replace(request, loaded=documents_of(docs, request, ""))
+    stdin = piped_stdin()
+    conversation = Conversation(request, pipe=stdin is not None)
+    if stdin is not None:
+        talk(conversation, piped(stdin, settings.max_mb))
+    else:
+        conversation.greet()
+        words = [f"/{name}" for name in conversation.commands]
+        talk(conversation, typed(words, settings.log))
+    if conversation.loaded and seconds_of(settings.keep_warm):
+        start(settings, conversation.notes.warn)
+
+
+def talk(conversation: "Conversation", said: Iterable[str | None]) -> None:
+    """Answer all that is said, and do what commands say; None is a Ctrl-C while one was typed.
+
+    On a terminal an error and a Ctrl-C end an answer, and not the conversation.
+    """
+    for text in said:
+        try:
+            if text is None:
+                conversation.notes.remark(_LEAVE)
+            elif not conversation.take(text):
+                return
+        except KeyboardInterrupt:
+            conversation.interrupted()
+        except Exception as error:
+            if conversation.pipe:
+                raise
+            if process.interrupted():  # a library made this of the Ctrl-C
+                conversation.interrupted()
+            else:
+                conversation.notes.clear()
+                report_error(error if isinstance(error, NgtError) else unexpected(error))
+        process.resume()
+
+
+class Conversation:
+    """What was said so far, and what the next question is asked with."""
+
+    def __init__(self, request: AnswerRequest, pipe: bool = False) -> None:
+        self.pipe, self.notes = pipe, Notes(request.verbose)
+        self._request, self._exchanges = request, list[Exchange]()
+        self._session: Session | None = None
+        self._reading, self._warn = ReadingBar(self.notes), once(self.notes.warn)
+        self._saved: set[Path] = set()
+        self._any = False  # whether anything was asked
+        self.commands: dict[str, tuple[str, Callable[[str], object]]] = {
+            "docs": ("/docs add PATH … reads more documents, /docs lists them", self._docs),
+            "sources": ("where the words of the last answer stand", self._sources),
+            "system": ("/system TEXT sets the system text, /system - takes it away", self._system),
+            "save": ("/save FILE writes the conversation: Markdown, or JSON to *.json", self._save),
+            "reset": ("forgets what was said; documents stay", self._reset),
+            "help": ("lists the commands; ngt help chat says more", self._help),
+            "quit": ("leaves, as Ctrl-D does", lambda _: None),
+        }
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the model was loaded here."""
+        return self._session is not None
+
+    def greet(self) -> None:
+        """What a terminal is told at the start."""
+        if self._request.settings.model == "builtin":
+            self.notes.remark(
+                "The built-in model is a small demonstration that quotes sentences and cannot"
+                " converse; name a real one with -m FOLDER."
+            )
+        self.notes.remark(f"/help lists the commands. {_LEAVE}")
+
+    def take(self, text: str) -> bool:
+        """Answer a question or follow a command; whether the conversation goes on."""
+        if text.startswith("/"):
+            return self._command(*text[1:].partition(" ")[::2])
+        if text.strip():
+            self._ask(text.strip())
+        return True
+
+    def interrupted(self) -> None:
+        """A Ctrl-C came where there was nothing of an answer yet. In a pipe it ends the command."""
+        self.notes.warn("interrupted")
+        if self.pipe:
+            raise typer.Exit(INTERRUPTED)
+
+    def _ask(self, question: str) -> None:
+        request = replace(self._request, question=question, turns=turns_of(self._exchanges))
+        if self.pipe and self._any:
+            sys.stdout.write("\n")
+        self._any = True
+        showing = Showing(request, self.notes, self._reading, self._warn)
+        answer = showing.run(self._events(request))
+        if answer is not None:
+            self._exchanges.append(Exchange(question, answer))
+        if not self.pipe:
+            self.notes.say("")
+        if self.pipe and (answer is None or answer.finish_reason == "interrupted"):
+            raise typer.Exit(INTERRUPTED)
+
+    def _events(self, request: AnswerRequest) -> Generator[Event, None, None]:
+        """What comes of a question, from the resident process or from the model, loaded once."""
+        wants = Wants(remarks=request.verbose)
+        if self._session is None and (connection := served(request.settings)) is not None:
+            process.unwind_on_interrupt()
+            with suppress(NotServedError):  # it has just left
+                return (yield from connection.ask(request, wants))
+        if self._session is None:
+            own = request.settings, self.notes.status, self._warn
+            self._session = open_session(*own, size=1, reading=self._reading)
+        elif self._session.settings != request.settings:
+            self._session = self._session.with_settings(request.settings)
+        process.unwind_on_interrupt()
+        from ngtcli.session.answering import answering  # here: it loads torch
+
+        yield from answering(self._session, request, wants)
+
+    def _command(self, name: str, rest: str) -> bool:
+        if name not in self.commands:
+            hint = nearest(name, self.commands, "/help lists them.")
+            raise UsageError(f"no command /{name}", f"{hint} A question may begin with a space.")
+        self.commands[name][1](rest.strip())
+        return name != "quit"
+
+    def _docs(self, rest: str) -> None:
+        try:
+            name, *paths = shlex.split(rest) or ["list"]
+        except ValueError as error:
+            raise UsageError(f"/docs {rest}: {error}", "Close the quotes.") from None
+        documents = self._request.documents
+        if name == "list" and not paths:
+            for document in documents:
+                self.notes.say(f"{document.name}: {len(document.text):,} characters")
+            if not documents:
+                self.notes.say("There are no documents; /docs add PATH reads some.")
+            return
+        if name != "add" or not paths or STDIN in paths:
+            raise UsageError(f"/docs {rest}", "Say /docs add PATH …, or /docs list.")
+        loaded = read_documents(paths, None, self._request.settings, self.notes)
+        known, names = {d.path for d in documents}, {d.name for d in documents}
+        new = []
+        for document in loaded.documents:
+            if document.path in known:
+                continue
+            others = chain([document.name], (f"{document.name} ({n})" for n in count(2)))
+            new.append(replace(document, name=next(o for o in others if o not in names)))
+            names.add(new[-1].name)
+        skipped = (*self._request.loaded.skipped, *loaded.skipped)
+        self._request = replace(self._request, loaded=Loaded((*documents, *new), skipped))
+        self.notes.say(f"added {counted(len(new), 'document')}; there are {len(names)}")
+
+    def _sources(self, rest: str) -> None:
+        last = self._exchanges[-1].answer.sources if self._exchanges else None
+        if last is None or not last.found:
+            self.notes.say("Nothing of the last answer stands in the documents word for word.")
+            return
+        width, styled = terminal_width(sys.stderr), wants_color(sys.stderr, "auto")
+        for line in terminal_list(last, width, styled).splitlines():
+            self.notes.styled(line)
+
+    def _system(self, text: str) -> None:
+        settings = self._request.settings
+        if not text:
+            self.notes.say(settings.system or "There is no system text.")
+            return
+        system = "" if text == "-" else text_of(text, settings.max_mb, "/system")
+        settings = replace(settings, system=system)
+        from ngtcli.session.checks import check_session  # here: it loads what reads models
+
+        check_session(settings, self.notes.warn)  # whether the chat template takes it
+        self._request = replace(self._request, settings=settings)
+
+    def _save(self, name: str) -> None:
+        if not name:
+            raise UsageError("/save names no file", "Say /save FILE.")
+        path = named_file(name).expanduser()
+        check_output_file(path)
+        if path.exists() and path.resolve() not in self._saved:
+            raise UsageError(f"{path}: there is one", "Name a file that is not there yet.")
+        text = saved(self._request, self._exchanges, path.suffix.lower() == ".json")
+        write_page(f"{text}\n", path)
+        self._saved.add(path.resolve())
+        self.notes.say(f"saved {counted(len(self._exchanges), 'question')} in {path}")
+
+    def _reset(self, _: str) -> None:
+        self._exchanges.clear()
+        self.notes.say("What was said is forgotten.")
+
+    def _help(self, _: str) -> None:
+        for name, command in self.commands.items():
+            self.notes.say(f"/{name:<8} {command[0]}")

@@ -1,0 +1,128 @@
+"""What is said in a conversation: typed with line editing, or a line each from a pipe."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ngtcli.documents.text import utf8
+from ngtcli.errors import InputError
+from ngtcli.render.terminal import is_plain, visible
+from ngtcli.system.storage import home, private_folder
+
+_PROMPT, _BELOW = "> ", "  "
+_HISTORY = "chat_history"  # a file of the state folder
+_KEPT = 500_000  # bytes of it that are kept where it has grown to twice as many; guess
+
+
+def piped(stream: BinaryIO, max_mb: int) -> Iterator[str]:
+    """The lines of a pipe; one that ends in a backslash goes on. Raises InputError."""
+    most = max_mb * 1_000_000
+    text = ""
+    while line := stream.readline(most + 1):
+        if len(text) + len(line) > most:
+            raise InputError(f"a line of more than {max_mb} MB", "Raise the bound with --max-mb.")
+        text += line.decode("utf-8", "replace").rstrip("\r\n")
+        if text.endswith("\\"):
+            text = text[:-1] + "\n"
+            continue
+        yield text
+        text = ""
+    if text:
+        yield text
+
+
+def typed(words: list[str], remember: bool) -> Iterator[str | None]:
+    """What is typed on a terminal, up to Ctrl-D; None for a Ctrl-C. `words` are completed by Tab.
+
+    With `remember` it is kept for the next time, in a file that only the user can read.
+    """
+    if is_plain() or not sys.stderr.isatty():
+        yield from _plain()
+        return
+    session = _editor(words, _history() if remember else None)
+    while True:
+        try:
+            yield utf8(session.prompt(_PROMPT))
+        except KeyboardInterrupt:
+            yield None
+        except EOFError:
+            return
+
+
+def _plain() -> Iterator[str | None]:
+    """Lines as the terminal itself edits them."""
+    while True:
+        try:
+            sys.stderr.write(_PROMPT * sys.stderr.isatty())
+            sys.stderr.flush()
+            if not (line := sys.stdin.readline()):
+                return
+            while line.endswith("\\\n"):
+                line = line[:-2] + "\n" + sys.stdin.readline()
+            yield utf8(line.rstrip("\n"))
+        except KeyboardInterrupt:
+            yield None
+
+
+def _editor(words: list[str], history: Path | None) -> Any:
+    """Enter sends; Alt-Enter, or Enter behind a backslash, begins a line."""
+    from prompt_toolkit import PromptSession  # here: it takes 0.12 s
+    from prompt_toolkit.completion import WordCompleter
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: Any) -> None:
+        buffer = event.current_buffer
+        if buffer.document.char_before_cursor == "\\" and not buffer.document.text_after_cursor:
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _(event: Any) -> None:
+        event.current_buffer.insert_text("\n")
+
+    class Kept(FileHistory):
+        def store_string(self, string: str) -> None:
+            with suppress(OSError):  # a full disk does not end the conversation
+                super().store_string(visible(string))
+
+    return PromptSession(
+        history=InMemoryHistory() if history is None else Kept(str(history)),
+        key_bindings=keys,
+        multiline=True,
+        prompt_continuation=_BELOW,
+        completer=WordCompleter(words, sentence=True),
+        complete_while_typing=False,
+        output=_screen(),
+    )
+
+
+def _screen() -> Any:
+    """Standard error, for standard output has the answers."""
+    from prompt_toolkit.output.vt100 import Vt100_Output
+
+    screen = Vt100_Output.from_pty(sys.stderr, term=os.environ.get("TERM"))
+    screen.enable_cpr = False  # the terminal's reply to it would be taken for typing
+    return screen
+
+
+def _history() -> Path | None:
+    """The file of what was typed before, made or shortened; None where there can be none."""
+    path = home("state") / _HISTORY
+    with suppress(OSError):
+        private_folder(path.parent)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
+        path.chmod(0o600)
+        if path.stat().st_size > 2 * _KEPT:
+            _, _, last = path.read_bytes()[-_KEPT:].partition(b"\n# ")
+            path.write_bytes(b"\n# " + last)
+        return path
+    return None

@@ -1,0 +1,183 @@
+"""`ngt chat` in pipes and on a pseudo-terminal."""
+
+import json
+import os
+import pty
+import select
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+from helpers import HARBOUR, ngt, read_terminal
+from warm import Warm, run
+
+from ngtcli.cli.typed import piped
+from ngtcli.errors import InputError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+
+needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+PATIENCE_S = 60
+READY = "[2C"  # how the editor puts the cursor behind its prompt
+SHORT = ("--max-tokens", "12", "--method", "none")
+ORCHARD = str(Path(HARBOUR).with_name("orchard.md"))
+
+
+@needs_model
+def test_each_line_of_a_pipe_is_a_question_with_those_before_it(tmp_path: Path) -> None:
+    said = (
+        f"Who built the harbour?\n\n/docs list\n/docs add '{ORCHARD}' {HARBOUR}\nAnd \\\nwhen?\r\n"
+        "/system Be brief.\n/system\n/sources\n/save a.json\n/save a.md\n/save a.md\n/reset\n Why?"
+        "\n/save b.json\n/quit\nNot asked.\n"
+    )
+    done = ngt("chat", "-d", HARBOUR, *SHORT, stdin=said.encode(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second, third = done.stdout.decode().split("\n\n")
+    assert third.endswith("\n") and "\n" not in first
+    told = done.stderr.decode()
+    assert "harbour.txt: 1,905 characters\nadded 1 document; there are 2\n" in told
+    assert "\nBe brief.\n[1] harbour.txt: " in told
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert [d["name"] for d in found["documents"]] == ["harbour.txt", "orchard.md"]
+    assert [e["question"] for e in found["exchanges"]] == ["Who built the harbour?", "And \nwhen?"]
+    assert [e["answer"] for e in found["exchanges"]] == [first, second]
+    page = (tmp_path / "a.md").read_text()
+    assert page.startswith("# A conversation with builtin\n\nDocuments: harbour.txt, orchard.md\n")
+    assert f"## Question 1\n\nWho built the harbour?\n\n## Answer 1\n\n{first}\n\n- [1]" in page
+    again = json.loads((tmp_path / "b.json").read_text())["exchanges"]
+    assert [e["question"] for e in again] == ["Why?"]
+    lengths = [e["statistics"]["prompt_tokens"] for e in (*found["exchanges"], *again)]
+    assert lengths[0] < lengths[1] > lengths[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "code", "words"),
+    [
+        ([], b"/sorces\n", 2, "no command /sorces"),
+        ([], b"/docs add /no/such\n", 3, "/no/such"),
+        ([], b"/docs add 'x\n", 2, "Close the quotes."),
+        ([], b"/docs drop x\n", 2, "Say /docs add"),
+        ([], b"/save\n", 2, "/save names no file"),
+        ([], b"/save in.txt\n", 2, "in.txt: there is one"),
+        (["-d", "-"], b"x\n", 2, "what is asked comes from standard input"),
+        (["--overflow", "truncate"], b"x\n", 2, "no room for what is said"),
+    ],
+)  # fmt: skip
+def test_in_a_pipe_what_is_wrong_ends_the_conversation(
+    arguments: list[str], said: bytes, code: int, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in.txt").write_text("x")
+    done = ngt("chat", *arguments, stdin=said + b"Never asked.\n", cwd=tmp_path)
+    assert done.returncode == code and words in done.stderr.decode(), done.stderr
+    assert done.stdout == b"" and done.stderr.count(b"\n") == 2
+
+
+def test_nothing_said_is_no_answer_and_commands_need_no_model() -> None:
+    done = ngt("chat", stdin=b"\n \n/docs\n/sources\n/system\n/help\n")
+    assert (done.returncode, done.stdout) == (0, b"")
+    told = done.stderr.decode()
+    assert told.startswith("There are no documents; /docs add PATH reads some.\nNothing of")
+    assert "There is no system text.\n" in told and "/quit " in told
+
+
+def test_a_line_that_is_too_long_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_bytes(b"x" * 1_000_001)
+    with path.open("rb") as stream, pytest.raises(InputError, match="more than 1 MB"):
+        list(piped(stream, 1))
+
+
+class Terminal:
+    """`ngt chat` on a pseudo-terminal."""
+
+    def __init__(self, *arguments: str, **environ: str) -> None:
+        self._main, other = pty.openpty()
+        own = {"TERM": "xterm-256color", "COLUMNS": "60", **environ}
+        streams = {"stdin": other, "stdout": other, "stderr": other}
+        self.process = Warm("chat", *arguments, start_new_session=True, **streams, **own)
+        os.close(other)
+        self._left = ""  # shown, and not looked at yet
+
+    def until(self, words: str) -> str:
+        """What is shown from now on up to these words."""
+        while words not in self._left:
+            assert select.select([self._main], [], [], PATIENCE_S)[0], self._left
+            part = read_terminal(self._main)
+            assert part, self._left
+            self._left += part.decode(errors="replace")
+        before, _, self._left = self._left.partition(words)
+        return before + words
+
+    def type(self, text: str) -> None:
+        os.write(self._main, text.encode())
+
+    def end(self) -> int:
+        while read_terminal(self._main):
+            pass
+        os.close(self._main)
+        return self.process.wait(60)
+
+
+@needs_model
+def test_ctrl_c_stops_an_answer_and_ctrl_d_the_conversation(tmp_path: Path, own_home: Path) -> None:
+    endless = ("--temperature", "100", "--max-tokens", "3500", "--max-repeats", "0")
+    chat = Terminal(*endless, "--method", "none", NO_COLOR="1", NGT_HOME=str(own_home))
+    chat.until(READY)
+    chat.type("\x03")
+    chat.until("Ctrl-D or /quit leaves.")
+    for _ in range(2):  # the second as the first
+        chat.until(READY)
+        chat.type("Tell \\\rme\x1b\r\x1b[200~all\x07\x1b[201~.\r")
+        chat.until("\x1b[?2004l")  # the editor ends
+        while len(chat.until("\n")) < 45:  # a line of the answer
+            pass
+        os.kill(chat.process.pid, signal.SIGINT)
+        shown = chat.until("incomplete")
+        assert "interrupted; the answer is" in shown and "\x1b[3" not in shown
+    chat.until(READY)
+    chat.type(f"/save {tmp_path}/a.md\r")
+    chat.until("saved 2 questions")
+    chat.until(READY)
+    chat.type("/nothing\r")
+    chat.until("no command /nothing")
+    chat.until(READY)
+    chat.type("\x04")
+    assert chat.end() == 0
+    page = (tmp_path / "a.md").read_text()
+    assert "## Question 2\n\nTell \nme\nall" in page and "## Answer 2 (interrupted)\n\n" in page
+    history = own_home / "state" / "chat_history"
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600 and "\x07" not in history.read_text()
+
+
+@needs_model
+def test_a_plain_terminal_has_lines_and_no_control_sequences(own_home: Path) -> None:
+    chat = Terminal(*SHORT, "--no-log", TERM="dumb", NGT_HOME=str(own_home))
+    chat.until("> ")
+    chat.type("Who \\\nis it?\n")
+    assert "\x1b" not in chat.until("tokens/s")
+    chat.type("/quit\n")
+    assert chat.end() == 0
+    assert not (own_home / "state" / "chat_history").exists()
+
+
+@needs_model
+def test_ctrl_c_in_a_pipe_ends_the_command() -> None:
+    process = Warm("chat", "--temperature", "100", "--max-tokens", "3500", "--method", "none",
+                   "--max-repeats", "0", stdin=-1, start_new_session=True)  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(b"Tell me.\nMore.\n")
+    process.stdout.read1(1)  # type: ignore[attr-defined]
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and b"interrupted" in errors
+
+
+@needs_model
+def test_the_prompt_of_the_next_question_is_read_from_where_it_differs(tmp_path: Path) -> None:
+    said = "".join(f"{'boats and tides ' * 120} {n}?\n" for n in range(3)) + "/save a.json\n"
+    done = run("chat", *SHORT, input=said.encode(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "a.json").read_text())["exchanges"]
+    rows = [(e["statistics"]["prompt_tokens"], e["statistics"]["cached_tokens"]) for e in found]
+    for (before, _), (tokens, cached) in zip(rows, rows[1:], strict=False):
+        assert cached == before // 1024 * 1024 < tokens

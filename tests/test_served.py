@@ -1,0 +1,181 @@
+"""Commands that a resident process answers: what they print is what they print without it."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_cli
+import warm
+from helpers import HARBOUR, ngt, run_and_look
+from warm import Warm
+
+from ngtcli.config import Settings
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.serve import client, wire
+from ngtcli.serve.places import Place
+
+pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+ASK = ("ask", "-d", HARBOUR, "Who saved the town?")
+SHORT = ("--max-tokens", "12")
+PLAIN = ("--method", "none")  # so that nothing depends on what was answered before
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a user with a resident process, which ends with the tests of this file."""
+    folder = tmp_path_factory.mktemp("served")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NGT_HOME", str(folder))
+        with Warm("serve", "-v") as process:
+            assert process.stderr is not None
+            while b"is ready" not in (line := process.stderr.readline()):
+                assert line
+            yield folder
+            process.terminate()
+            assert process.wait(30) == 0
+        assert not [*(folder / "run").glob("*.sock")]
+
+
+@pytest.fixture(autouse=True)
+def own_home(own_home: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As for every test, but with the folder of that user, and no model in this process."""
+    monkeypatch.setenv("NGT_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is answered in this process fails."""
+    monkeypatch.setattr("ngtcli.cli.answering.open_session", None)
+
+
+def answered() -> int:
+    about = client.request(Place.of(Settings()), wire.Describe())
+    assert about is not None
+    return about.answered
+
+
+def timeless(text: bytes) -> str:
+    """A text without what differs from run to run: seconds, rates, what was read before."""
+    said = re.sub(r"[\d.]+ (tokens/s|s|ms)\b", r"_ \1", text.decode())
+    return re.sub(r"of \d+ tokens(, [^\n]*)?", "", said)
+
+
+SAME = [
+    ASK,
+    ("summarize", HARBOUR, "--cite", *SHORT),
+    ("summarize", HARBOUR, "--explain", "--color", "always", *SHORT, *PLAIN),
+    ("summarize", HARBOUR, "--temperature", "0.8", "--seed", "3", *SHORT),
+    ("ask", "-d", HARBOUR, "-v", "Who saved the town?", *PLAIN),
+    ("ask", "-d", HARBOUR, "--show-passages", "Πού;", *SHORT),
+    ("ask", "-d", HARBOUR, "Who?", "--method", "trie:x=1"),
+    ("ask", "-d", HARBOUR, "Who?", "--method", "rest"),
+    ("ask", "-d", HARBOUR, "Who?", "--think", "on"),
+    ("generate", "Once upon a time", *SHORT),
+]  # fmt: skip
+LOADING = re.compile(r"(Starting|Loading|Packed|Preparing|Compiling|Reading|Choosing).*\n")
+
+
+@pytest.mark.parametrize("arguments", SAME, ids=range(len(SAME)))
+def test_a_command_prints_what_it_prints_without_the_process(arguments: tuple[str, ...]) -> None:
+    before = answered()
+    warm_run = ngt(*arguments)
+    assert answered() == before + 1
+    cold = ngt(*arguments, "--no-serve")
+    assert warm_run.returncode == cold.returncode
+    assert warm_run.stdout == cold.stdout
+    said, expected = (LOADING.sub("", timeless(run.stderr)) for run in (warm_run, cold))
+    assert said == expected
+
+
+@pytest.mark.usefixtures("no_model")
+class TestServed:
+    """Tests of the command line, whose answers the process gives."""
+
+    test_a_stdin_is_a_document = staticmethod(test_cli.test_stdin_is_a_document)
+    test_json = staticmethod(test_cli.test_json_is_one_object_with_the_names_of_the_field)
+    test_plain_text = staticmethod(test_cli.test_drafted_and_plain_text_are_the_same)
+    test_whole_output = staticmethod(test_cli.test_output_is_written_whole_to_a_file)
+    test_colours = staticmethod(test_cli.test_a_terminal_sees_colours_and_a_summary)
+    test_no_color = staticmethod(test_cli.test_no_color_leaves_the_underline)
+    test_forced = staticmethod(test_cli.test_color_can_be_forced_into_a_pipe)
+    test_hostile = staticmethod(test_cli.test_a_hostile_document_cannot_reach_the_terminal)
+    test_ctrl_c = staticmethod(test_cli.test_ctrl_c_keeps_what_came_and_exits_130)
+    test_closed_pipe = staticmethod(test_cli.test_a_closed_pipe_is_silent)
+
+
+def test_the_json_has_the_same_keys_and_the_same_answer() -> None:
+    given = (*ASK, "--json-tokens", *PLAIN)
+    warm_run, cold = (json.loads(ngt(*given, *more).stdout) for more in ((), ("--no-serve",)))
+    assert _shape(warm_run) == _shape(cold)
+    for name in ("statistics", "passes", "retrieval", "settings"):
+        warm_run.pop(name), cold.pop(name)
+    assert warm_run == cold
+
+
+def _shape(value: Any) -> Any:
+    return {k: _shape(v) for k, v in value.items()} if isinstance(value, dict) else type(value)
+
+
+def test_a_command_that_is_answered_loads_nothing_that_answers() -> None:
+    heavy = {"torch", "transformers", "tokenizers", "numba", "numpy", "pydantic", "jinja2"}
+    before = answered()
+    run_and_look([[*ASK], ["summarize", HARBOUR, "--cite", *SHORT]], heavy)
+    assert answered() == before + 2
+
+
+def test_a_process_that_dies_loses_nothing_that_was_shown(tmp_path: Path) -> None:
+    with Warm("serve", NGT_HOME=str(tmp_path)) as server:
+        assert server.stderr is not None and b"is ready" in server.stderr.readline()
+        asking = Warm("summarize", HARBOUR, "--max-tokens", "2000", NGT_HOME=str(tmp_path))
+        assert asking.stdout is not None
+        begun = asking.stdout.read(5)
+        server.kill()
+        out, errors = asking.communicate(timeout=60)
+        assert asking.returncode == 1 and (begun + out).endswith(b"\n")
+        assert errors.splitlines()[-2].startswith(b"ngt: the resident process ended in the middle")
+        again = warm.run(*ASK, NGT_HOME=str(tmp_path))  # nothing is left of it: loaded here
+        assert again.returncode == 0 and again.stdout == ngt(*ASK).stdout
+        assert not list((tmp_path / "run").glob("*.sock"))
+
+
+def test_status_lists_it_and_stop_ends_it(tmp_path: Path) -> None:
+    own = {"NGT_HOME": str(tmp_path)}
+    with Warm("serve", **own) as server:
+        assert server.stderr is not None and b"is ready" in server.stderr.readline()
+        again = ngt("serve", **own)
+        assert again.returncode == 1 and b"serves this already" in again.stderr
+        [about] = json.loads(ngt("serve", "status", "--json", **own).stdout)
+        assert about["model"] == "builtin" and about["process"] == server.pid
+        assert b"is no longer kept" in ngt("serve", "stop", **own).stderr
+        assert server.wait(10) == 0
+    assert b"No model is kept" in ngt("serve", "stop", "-m", "builtin", **own).stderr
+
+
+def test_keep_warm_starts_one_that_leaves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NGT_HOME", str(tmp_path))
+    started: list[Warm] = []
+
+    def start(command: list[str], **more: Any) -> Warm:
+        assert command[1:4] == ["-P", "-m", "ngtcli"] and more["stdin"].name == os.devnull
+        started.append(Warm(*command[4:], cwd=Path(more.pop("cwd")), **more))
+        return started[-1]
+
+    monkeypatch.setattr("ngtcli.serve.client.subprocess.Popen", start)
+    done = ngt(*ASK, "--keep-warm", "1s")
+    assert done.returncode == 0
+    place = Place.of(Settings())
+    while not place.path.exists():
+        time.sleep(0.02)
+    again = ngt(*ASK, "--keep-warm", "1s")  # waits until it has loaded the model
+    assert again.stdout == done.stdout and len(started) == 1
+    about = client.request(place, wire.Describe())
+    assert about is not None and about.answered == 1 and about.idle_s == 1
+    assert os.getsid(about.process) == about.process
+    assert place.left(60) and b"is ready" in place.log.read_bytes()
+    assert place.log.stat().st_mode & 0o777 == 0o600
