@@ -30,7 +30,7 @@ from ngtcli.draft.steps import Statistics, Step, Token
 from ngtcli.errors import ModelError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.prompt.preset import load_preset
-from ngtcli.serve.asking import Asking
+from ngtcli.serve.asking import Asking, InThread, logged
 from ngtcli.serve.client import NotServedError
 from ngtcli.serve.folder import ServedFolder
 from ngtcli.serve.http import HttpServer, OpenAi, listen
@@ -85,13 +85,16 @@ class Answering:
         finally:
             self.ended.set()
 
+    def submit(self, question: Question, on_event: Any, *, owner: str, **_: object) -> Any:
+        return InThread(self.events(question, owner), on_event)
 
-def called(folder: Path, work: Callable[[Client], Awaitable[None]], events: Any = None) -> None:
+
+def called(folder: Path, work: Callable[[Client], Awaitable[None]], asked: Any = None) -> None:
     """Have `work` done by a client of the tools over a folder."""
     served = ServedFolder([str(folder)], Settings())
 
     async def run() -> None:
-        server = mcp_server(Tools(served, TASKS, events or Answering().events))
+        server = mcp_server(Tools(served, TASKS, asked or Answering()))
         async with Client(server) as client:
             await work(client)
 
@@ -176,7 +179,7 @@ def test_an_answer_comes_with_its_sources_and_with_what_was_remarked(folder: Pat
         summary = await client.call_tool("summarize", {})
         assert summary.structured_content["text"]
 
-    called(folder, work, answering.events)
+    called(folder, work, answering)
     ask, summary = answering.asked
     assert (ask.task, ask.question, ask.settings.max_tokens) == ("ask", "When?", 7)
     assert [d.name for d in ask.documents] == ["tides.txt"] and ask.settings.overflow == "retrieve"
@@ -190,9 +193,10 @@ def test_an_answer_comes_with_its_sources_and_with_what_was_remarked(folder: Pat
 
 
 def test_what_is_wrong_is_told_to_the_client_in_words(folder: Path) -> None:
-    def fails(question: Question, owner: str) -> Generator[Event]:
-        raise ModelError("the model is gone", "Name another.")
-        yield
+    class Failing(Answering):
+        def events(self, question: Question, owner: str = "") -> Generator[Event]:
+            raise ModelError("the model is gone", "Name another.")
+            yield
 
     async def work(client: Client) -> None:
         for name, arguments, words in (
@@ -209,7 +213,7 @@ def test_what_is_wrong_is_told_to_the_client_in_words(folder: Path) -> None:
         ):
             assert words in error_of(await client.call_tool(name, arguments)), name
 
-    called(folder, work, fails)
+    called(folder, work, Failing())
 
 
 def test_nothing_outside_the_folder_is_read(folder: Path, tmp_path: Path) -> None:
@@ -277,7 +281,32 @@ def test_a_cancelled_call_ends_the_answer_within_a_step(folder: Path) -> None:
         assert answering.steps < 1_000_000
         assert not (await client.call_tool("list_documents", {})).is_error
 
-    called(folder, work, answering.events)
+    called(folder, work, answering)
+
+
+def test_a_call_that_is_cancelled_while_it_waits_is_given_up_at_once(folder: Path) -> None:
+    """Nothing is told of a question that waits: here until the very end."""
+    loaded, asked, cancelled = threading.Event(), threading.Event(), threading.Event()
+
+    class Waiting(Answering):
+        def events(self, question: Question, owner: str = "") -> Generator[Event]:
+            loaded.wait()
+            yield from super().events(question, owner)
+
+        def submit(self, question: Question, on_event: Any, **own: Any) -> Any:
+            ticket = super().submit(question, on_event, **own)
+            asked.set()
+            return SimpleNamespace(cancel=lambda: (ticket.cancel(), cancelled.set()))
+
+    async def work(client: Client) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.call_tool, "ask", {"question": "Who?"})
+            await anyio.to_thread.run_sync(asked.wait)
+            group.cancel_scope.cancel()
+        await anyio.to_thread.run_sync(cancelled.wait)
+        loaded.set()
+
+    called(folder, work, Waiting())
 
 
 NOISY = """
@@ -400,7 +429,7 @@ def test_the_resident_process_is_asked_where_there_is_one(
         def __init__(self, settings: Settings) -> None:
             loaded.append(settings.model)
 
-        def ask(self, question: Question) -> Generator[Event]:
+        def ask(self, question: Question, wants: object) -> Generator[Event]:
             return answering.events(question)
 
         def close(self) -> None:
@@ -413,9 +442,9 @@ def test_the_resident_process_is_asked_where_there_is_one(
     settings, preset = TASKS["ask"]
     documents = ServedFolder([str(folder)], settings).documents()
     question = Question(task="ask", settings=settings, preset=preset, loaded=documents)
-    asking = Asking("mcp")
+    asking = Asking()
     for loads in (0, 1, 1, 1):  # what it has loaded itself it goes on with
-        assert isinstance([*asking.events(question)][-1], Ended)
+        assert isinstance([*logged(question, asking.events(question), "mcp")][-1], Ended)
         assert len(loaded) == loads
     assert len(served) == 1 and [run.by for run in read_runs()[0]] == ["mcp"] * 4
     asking.close()
@@ -460,7 +489,7 @@ class Over:
 
     def __init__(self, folder: Path, answering: Answering, keys: tuple[bytes, ...] = ()) -> None:
         self.served = ServedFolder([str(folder)], Settings())
-        own = mcp_routes(Tools(self.served, TASKS, answering.events))
+        own = mcp_routes(Tools(self.served, TASKS, answering))
         address = Address("127.0.0.1", 0, keys)
         warned: list[str] = []
         service = Service("builtin", {}, self.served)

@@ -18,6 +18,7 @@ def test_names_are_below_the_folder_and_what_changes_is_read_again(tmp_path: Pat
     (root / "deep" / "b.txt").write_text("two")
     (tmp_path / "secret.txt").write_text("not served")
     (root / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (root / "dangling.txt").symlink_to("nowhere.txt")
     served = ServedFolder([str(root)], Settings())
     first = served.documents()
     assert [(d.name, d.text) for d in first.documents] == [("a.txt", "one"), ("deep/b.txt", "two")]

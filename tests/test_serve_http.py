@@ -288,6 +288,7 @@ def test_a_predicted_answer(live: Live) -> None:
         ({"settings": {"model": "other"}}, "settings"),
         ({"settings": {"system": "@/etc/passwd"}}, "settings.system"),
         ({"settings": {"top_k": "x"}}, "settings.top_k"),
+        ({"documents": ["a"] * 10_001}, "documents"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0]"),
@@ -313,7 +314,8 @@ def test_what_makes_no_difference_is_passed_over(live: Live) -> None:
 
 def test_bodies_that_are_none(live: Live) -> None:
     path = "/v1/chat/completions"
-    for body in (b"", b"{", b"[]", b'"x"', b"\xff", b"[" * 100_000, b'{"model": "\\ud800"}'):
+    bodies = b"", b"{", b"[]", b'"x"', b"\xff", b'{"model": "\xff"}', b"[" * 100_000
+    for body in (*bodies, b'{"model": "\\ud800"}'):
         assert error_of(live.raw(path, body))["code"] == "invalid_json"
     assert live.raw(path, b"{}", content_type="text/plain").status_code == 415
     assert error_of(live.raw(path, b" " * 8_000_001))["code"] == "too_large"

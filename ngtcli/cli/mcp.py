@@ -50,8 +50,8 @@ def mcp(
     from ngtcli.serve.folder import ServedFolder
     from ngtcli.serve.mcp import Tools, mcp_server
 
-    with closing(ServedFolder(docs, settings)) as folder, closing(Asking("mcp")) as asking:
-        server = mcp_server(Tools(folder, tasks, asking.events), on_streams=True)
+    with closing(ServedFolder(docs, settings)) as folder, closing(Asking()) as asking:
+        server = mcp_server(Tools(folder, tasks, asking), on_streams=True)
         try:
             server.run()
         except* BrokenPipeError:  # the client has left

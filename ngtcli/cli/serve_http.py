@@ -1,6 +1,6 @@
 """The flags of `ngt serve --http`, and what comes of them."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -18,8 +18,6 @@ from ngtcli.documents.find import STDIN
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import Preset
 from ngtcli.serve.server import Listener, Server
-from ngtcli.session.events import Event
-from ngtcli.session.question import Question
 
 if TYPE_CHECKING:
     from ngtcli.serve.folder import ServedFolder
@@ -88,14 +86,9 @@ def _mcp(tasks: Tasks, folder: "ServedFolder", server: Server, answerer: Any) ->
     """The tools of MCP over a folder, if their package is installed: routes and what they need."""
     if find_spec("mcp") is None:
         return ()
-    from ngtcli.serve.asking import logged  # here: the SDK takes a second to load
-    from ngtcli.serve.mcp import Tools, mcp_routes
+    from ngtcli.serve.mcp import Tools, mcp_routes  # here: the SDK takes a second to load
 
-    def events(question: Question, owner: str) -> Generator[Event]:
-        with server.counted():
-            yield from logged(question, answerer.ask(question, owner=owner), "mcp")
-
-    return mcp_routes(Tools(folder, tasks, events))
+    return mcp_routes(Tools(folder, tasks, answerer, server.counted))
 
 
 def _name(model: str) -> str:

@@ -47,7 +47,8 @@ def prompt_for(
         those = counted(prompt.left_out, "question")
         warn(f"the context is full: the first {those} and what was answered are left out")
     if (chosen := prompt.selection) is not None and (chosen.read or not chosen.earlier):
-        why = "longer than --whole-tokens" if chosen.fits else "not everything fits"
+        most = f"longer than {settings.whole_tokens} tokens"
+        why = most if chosen.fits else "not everything fits"
         more = " more" * bool(chosen.earlier)
         warn(
             f"{why}: read {chosen.read}{more} of {counted(chosen.of_passages, 'passage')},"

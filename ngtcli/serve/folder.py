@@ -34,7 +34,7 @@ class ServedFolder:
         with self._lock:
             found = Listing(self._settings, self._paths, inside=True).found  # before they are read
             stamps = {path: stamp_of(path) for path in found}
-            if stamps != self._stamps or None in stamps.values():
+            if stamps != self._stamps:
                 loaded = load(
                     self._paths, None, self._settings, status, files=self._files, inside=True
                 )

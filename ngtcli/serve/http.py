@@ -30,7 +30,8 @@ from ngtcli.errors import (
     UsageError,
     reason_of,
 )
-from ngtcli.serve.http_exchange import Asked, Exchange
+from ngtcli.serve.asked import Asked
+from ngtcli.serve.http_exchange import Exchange
 from ngtcli.serve.http_guard import Address, Guard
 from ngtcli.serve.openai_answers import ChatReply, Reply, ResponseReply
 from ngtcli.serve.openai_requests import (

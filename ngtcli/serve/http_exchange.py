@@ -4,18 +4,18 @@ The generation ends with its client: with one that closes the connection at once
 not read what it is sent after a while.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import msgspec
 from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from ngtcli.errors import ContextOverflowError, NgtError
+from ngtcli.errors import ContextOverflowError
+from ngtcli.serve.asked import Asked, events_of
 from ngtcli.serve.openai_answers import Reply
 from ngtcli.serve.openai_requests import RequestError, parsed
 from ngtcli.session.events import Ended, Event, Prompted, Stepped, Wants
@@ -24,31 +24,11 @@ from ngtcli.session.question import Question
 _BODY = 8_000_000  # bytes of a request; guess: the text of some thousand pages
 _LONGEST_S = 3600.0  # from the request to the end of its answer; guess
 _SENDING_S = 60.0  # that a client takes to send its request, or to read what it is sent; guess
-_SILENT_S = 15.0  # after which a stream gets a comment, so that what is between does not close it
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # nginx would collect the events
 ]
-
-
-class Ticket(Protocol):
-    """A question that was taken; it ends within a step of `cancel`."""
-
-    def cancel(self) -> None: ...
-
-
-class Asked(Protocol):
-    """What answers questions: see `Resident`."""
-
-    def submit(
-        self,
-        question: Question,
-        on_event: Callable[[Event | NgtError], None],
-        *,
-        owner: str = "",
-        wants: Wants = ...,
-    ) -> Ticket: ...
 
 
 class GoneError(Exception):
@@ -148,21 +128,10 @@ class Exchange:
     async def _events(self, question: Question, asked: Any) -> AsyncGenerator[Event | None, None]:
         """What comes of a question, None where nothing came for a while; closing it cancels."""
         keeps_all = getattr(asked, "truncation", "") == "disabled"
-        loop, queue = asyncio.get_running_loop(), asyncio.Queue[Event | NgtError]()
-
-        def put(event: Event | NgtError) -> None:
-            with suppress(RuntimeError):  # the server has ended
-                loop.call_soon_threadsafe(queue.put_nowait, event)
-
         wants = Wants(sources=bool(question.documents))
-        ticket = self._asked.submit(question, put, owner=self._scope["owner"], wants=wants)
-        try:
-            while self.answered is None:
-                event: Event | NgtError | None = None
-                with anyio.move_on_after(_SILENT_S):
-                    event = await queue.get()
-                if isinstance(event, NgtError):
-                    raise event
+        own = events_of(self._asked, question, self._scope["owner"], wants)
+        async with aclosing(own) as events:
+            async for event in events:
                 if isinstance(event, Prompted) and event.left_out and keeps_all:
                     hint = 'Send fewer, or "truncation": "auto" to have the oldest left out.'
                     raise ContextOverflowError("the messages do not fit the context", hint)
@@ -171,8 +140,6 @@ class Exchange:
                 if isinstance(event, Ended):
                     self.answered = event
                 yield event
-        finally:
-            ticket.cancel()
 
     async def _whole(self, reply: Reply, events: AsyncIterator[Event | None]) -> None:
         async for _ in events:
@@ -191,7 +158,7 @@ class Exchange:
                 start = {"type": "http.response.start", "status": 200, "headers": _HEADERS}
                 await self._sent(start)
                 await self._piece(b"".join(reply.begin()))
-            if event is None and self.status:
+            if event is None and self.status:  # else what is between might close it
                 await self._piece(b": waiting\n\n")
             elif isinstance(event, Ended):
                 await self._piece(b"".join(reply.end(event)))

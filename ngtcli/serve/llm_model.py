@@ -33,13 +33,13 @@ from ngtcli.model_files.quantized import kept
 from ngtcli.model_files.settings import settings_of
 from ngtcli.prompt.preset import for_task, load_preset
 from ngtcli.prompt.turns import Turn
-from ngtcli.serve.asking import Asking
+from ngtcli.serve.asking import Asking, logged
 from ngtcli.session.events import Ended, Message, Stepped
 from ngtcli.session.question import Question
 
 # The options are the settings that one of several questions may have, but for the system text.
 _SET = tuple(name for name in settings_where(per_line=True) if name != "system")
-_ASKING = Asking("llm")  # a model stays loaded while `llm chat` goes on
+_ASKING = Asking()  # a model stays loaded while `llm chat` goes on
 atexit.register(_ASKING.close)  # threads in torch would end the process by a signal
 _DOCS = "File, folder or glob of documents, which the question is about."
 
@@ -102,7 +102,8 @@ class NgtModel(llm.Model):
     ) -> Iterator[str | StreamEvent]:
         """The answer as it is made; raises llm.ModelError."""
         try:
-            with closing(_ASKING.events(self._question(prompt))) as answer:
+            question = self._question(prompt)
+            with closing(logged(question, _ASKING.events(question), "llm")) as answer:
                 for event in answer:
                     match event:
                         case Message(kind="warn"):

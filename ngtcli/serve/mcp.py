@@ -1,8 +1,8 @@
 """The tools of the Model Context Protocol over the documents of given folders, by the official SDK.
 
 They read nothing but the documents that they list. What lists, shows and searches loads no torch;
-a model is loaded by the first question that needs one. Tools run in threads of the SDK, so that it
-goes on listening: a call that the client cancels ends at the answer's next step.
+a model is loaded by the first question that needs one. A question that the client cancels is given
+up at once; what is made for it ends within a step.
 """
 
 import inspect
@@ -10,20 +10,19 @@ import logging
 import os
 import sys
 import time
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
 )
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
-from anyio import from_thread
+from anyio import to_thread
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
@@ -39,119 +38,33 @@ from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError, NgtError, counted, nearest
 from ngtcli.prompt.preset import Preset, for_task
 from ngtcli.retrieve.ranking import rank
+from ngtcli.serve.asked import Asked, events_of
 from ngtcli.serve.folder import ServedFolder
-from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
+from ngtcli.serve.mcp_answers import (
+    DocumentList,
+    FoundPassage,
+    FoundPassages,
+    LeftOut,
+    ListedDocument,
+    Progress,
+    ShownPassage,
+    ToldAnswer,
+    told,
+)
+from ngtcli.session.events import Ended, Message
 from ngtcli.session.question import Question
+from ngtcli.session.runs import log_answer
 
-# The events of an answer to a question of an owner, as in `Resident`; closing them ends it.
-Events = Callable[[Question, str], Generator[Event]]
 Running = AbstractAsyncContextManager[None]
 Tasks = Mapping[str, tuple[Settings, Preset]]
 
 _MOST = 20_000  # characters that `show_passage` gives at once; guess
 _LEFT_OUT = 100  # files left out that are named; guess
-_INTERVAL_S = 0.25  # between two progress notifications; guess
 _INSTRUCTIONS = (
     "Documents on the user's machine. search_passages finds what they say, word for word and at"
     " once; show_passage reads on from there; ask and summarize have a local model answer, which"
     " takes seconds to minutes. Name a document as list_documents does."
 )
-
-
-@dataclass(frozen=True)  # the SDK would take slots for defaults
-class ListedDocument:
-    """A document; `pages` is 0 for formats without pages."""
-
-    name: str
-    format: str
-    pages: int
-    characters: int
-    warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A file that is not read, and why."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class DocumentList:
-    """The documents that the other tools read, and files that could not be."""
-
-    documents: list[ListedDocument]
-    left_out: list[LeftOut]
-
-
-@dataclass(frozen=True)
-class ShownPassage:
-    """The characters `start` to `end` of a document, of `characters` in all.
-
-    `page` is 0 and `heading` "" where the document has none.
-    """
-
-    document: str
-    text: str
-    start: int
-    end: int
-    characters: int
-    page: int
-    heading: str
-
-
-@dataclass(frozen=True)
-class FoundPassage:
-    """A passage as in `show_passage`, and how well it fits: a higher score is better."""
-
-    document: str
-    text: str
-    start: int
-    end: int
-    page: int
-    heading: str
-    score: float
-
-
-@dataclass(frozen=True)
-class FoundPassages:
-    """The passages that fit best, the best first, of so many."""
-
-    passages: list[FoundPassage]
-    of_passages: int
-    of_documents: int
-
-
-@dataclass(frozen=True)
-class Quoted:
-    """A stretch of the answer that stands in a document word for word, and where."""
-
-    document: str
-    page: int
-    heading: str
-    start: int
-    end: int
-    quote: str
-
-
-@dataclass(frozen=True)
-class ToldAnswer:
-    """The model's answer.
-
-    `verbatim_share` of its characters stand in the documents word for word, in the `sources`.
-    `finish_reason` is "stop", or why it is cut off: length, context or repetition. `remarks` say
-    what was left out of what the model read.
-    """
-
-    text: str
-    sources: list[Quoted]
-    verbatim_share: float
-    finish_reason: str
-    remarks: list[str]
-    prompt_tokens: int
-    new_tokens: int
-    seconds: float
 
 
 _NAMES = Annotated[
@@ -166,16 +79,22 @@ _TOKENS = Annotated[
 class Tools:
     """The tools over the documents of `folder`; `tasks` say how `ask` and `summarize` answer.
 
-    `events` has a question answered; it may be called from any thread.
+    `asked` answers questions; `counted` is a block in which one is answered.
     """
 
-    def __init__(self, folder: ServedFolder, tasks: Tasks, events: Events) -> None:
-        self._folder, self._tasks, self._events = folder, tasks, events
+    def __init__(
+        self,
+        folder: ServedFolder,
+        tasks: Tasks,
+        asked: Asked,
+        counted: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._folder, self._tasks, self._asked, self._counted = folder, tasks, asked, counted
 
     def list_documents(self, context: Context) -> DocumentList:
         """List the documents that can be read here, with their sizes, and files left out."""
         with _told_to_client():
-            loaded = self._folder.documents(_Progress(context).say)
+            loaded = self._folder.documents(Progress(context).say)
             documents = [
                 ListedDocument(d.name, a.format, a.pages, len(d.text), a.warnings)
                 for d in loaded.documents
@@ -199,15 +118,16 @@ class Tools:
         At most 20,000 characters come at once; give the end of one call as the next one's start.
         """
         with _told_to_client():
-            one = self._chosen([document], _Progress(context).say).documents[0]
+            one = self._chosen([document], Progress(context).say).documents[0]
             last = len(one.text) if end is None else min(end, len(one.text))
             if page is not None:
                 first, last = _page(one, page)
                 start = first + start
             last = max(start, min(last, start + _MOST))
             section = place(one, start)
-            shown = one.text[start:last], start, min(last, len(one.text)), len(one.text)
-            return ShownPassage(one.name, *shown, section.page, section.heading)
+            shown = one.text[start:last], start, min(last, len(one.text))
+            about = section.page, section.heading, len(one.text)
+            return ShownPassage(one.name, *shown, *about)
 
     def search_passages(
         self,
@@ -221,7 +141,7 @@ class Tools:
         It takes no language model and answers at once.
         """
         with _told_to_client():
-            say, settings = _Progress(context).say, self._tasks["ask"][0]
+            say, settings = Progress(context).say, self._tasks["ask"][0]
             texts = self._chosen(documents, say).documents
             ranking = rank(texts, settings, utf8(query), limit, say)
             found = []
@@ -233,7 +153,7 @@ class Tools:
                 found.append(FoundPassage(document.name, *where, *about))
             return FoundPassages(found, len(ranking.index), len(texts))
 
-    def ask(
+    async def ask(
         self,
         context: Context,
         question: Annotated[str, Field(min_length=1, description="What is asked.")],
@@ -244,18 +164,18 @@ class Tools:
 
         The first call loads the model.
         """
-        return self._answer("ask", question, documents, max_tokens, context)
+        return await self._answer("ask", question, documents, max_tokens, context)
 
-    def summarize(
+    async def summarize(
         self, context: Context, documents: _NAMES = None, max_tokens: _TOKENS = None
     ) -> ToldAnswer:
         """Have a local model summarize the documents, part by part where they are long.
 
         The first call loads the model.
         """
-        return self._answer("summarize", "", documents, max_tokens, context)
+        return await self._answer("summarize", "", documents, max_tokens, context)
 
-    def _answer(
+    async def _answer(
         self,
         task: str,
         question: str,
@@ -263,28 +183,28 @@ class Tools:
         max_tokens: int | None,
         context: Context,
     ) -> ToldAnswer:
-        with _told_to_client():
-            progress, (settings, preset) = _Progress(context), self._tasks[task]
+        with _told_to_client(), self._counted():
+            progress, (settings, preset) = Progress(context), self._tasks[task]
             if max_tokens is not None:
                 settings = replace(settings, max_tokens=max_tokens)
             asked = Question(
                 task=task,
                 settings=for_task(task, settings, preset),
                 preset=preset,
-                loaded=self._chosen(documents, progress.say),
+                loaded=await to_thread.run_sync(self._chosen, documents, progress.say),
                 question=utf8(question.strip()),
             )
             began, remarks, answer = time.perf_counter(), list[str](), None
-            with closing(self._events(asked, _owner(context))) as events:
-                for event in events:  # to the end: what was kept on the way is removed there
-                    from_thread.check_cancelled()
+            async with aclosing(events_of(self._asked, asked, _owner(context))) as events:
+                async for event in events:
                     if isinstance(event, Message) and event.kind == "warn":
                         remarks.append(event.text)
                     elif isinstance(event, Ended):
                         answer = event
-                    progress.tell(event)
+                    await progress.tell(event)
             assert answer is not None
-            return _answer_of(answer, remarks, time.perf_counter() - began)
+            await to_thread.run_sync(log_answer, asked, answer, "mcp", remarks.append)
+            return told(answer, remarks, time.perf_counter() - began)
 
     def _chosen(self, names: Sequence[str] | None, status: Callable[[str], None]) -> Loaded:
         """The documents of these names, in the order of the list. Raises InputError."""
@@ -312,59 +232,6 @@ def _page(document: Document, page: int) -> tuple[int, int]:
     after = of_page[-1] + 1
     end = sections[after].start if after < len(sections) else len(document.text)
     return sections[of_page[0]].start, end
-
-
-def _answer_of(ended: Ended, remarks: list[str], seconds: float) -> ToldAnswer:
-    sources = [
-        Quoted(s.name, s.page, s.heading, s.span.source_start, s.span.source_end, s.quote)
-        for s in ended.sources.places()
-    ]
-    numbers = ended.statistics.prompt_tokens, ended.statistics.new_tokens, round(seconds, 3)
-    share = round(ended.sources.verbatim, 4)
-    return ToldAnswer(ended.text, sources, share, ended.finish_reason, remarks, *numbers)
-
-
-class _Progress:
-    """Tells the client from a tool's thread how far a call is, some times a second.
-
-    The numbers only grow, as the protocol wants; they count tokens of prompt and answer.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._context, self._told = context, 0.0
-        self._at, self._before, self._read, self._written = 0.0, 0, 0, 0
-        self._part = ""
-
-    def say(self, words: str) -> None:
-        """What is being done."""
-        self._send(words)
-
-    def tell(self, event: Event) -> None:
-        """What is done."""
-        match event:
-            case Message(kind="status"):
-                self._send(event.text)
-            case Part():
-                self._part = f"{event.words}: " if event.words else ""
-            case Reading():
-                if event.read < self._read or self._written:  # another part's prompt
-                    self._before += self._read + self._written
-                    self._written = 0
-                self._read = event.read
-                total = self._before + event.total
-                self._send(f"Reading the prompt: {event.read} of {event.total} tokens", total)
-            case Stepped():
-                self._written += len(event.step.tokens)
-                self._send(f"Writing: {counted(self._written, 'token')}")
-
-    def _send(self, words: str, total: float | None = None) -> None:
-        from_thread.check_cancelled()
-        if time.monotonic() - self._told < _INTERVAL_S:
-            return
-        self._told = time.monotonic()
-        least = self._at + 0.001  # where nothing was read or written since
-        self._at = max(least, float(self._before + self._read + self._written))
-        from_thread.run(self._context.report_progress, self._at, total, self._part + words)
 
 
 def _owner(context: Context) -> str:

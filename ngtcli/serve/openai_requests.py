@@ -24,6 +24,7 @@ from ngtcli.system.yaml_file import shown
 DOCS = "+docs"  # behind the model's name: answers from the server's folder
 _MOST_STOPS = 16  # texts that end an answer, each of _LONGEST_STOP characters at most; guesses
 _LONGEST_STOP = 1000
+_MOST_DOCUMENTS = 10_000  # that a request gives: a second to read them; guess
 _PER_LINE = settings_where(per_line=True)
 _SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "seed"),
@@ -156,6 +157,8 @@ class CompletionRequest(_Request, kw_only=True):
         texts = [self.prompt] if isinstance(self.prompt, str) else self.prompt
         if len(texts) != 1:
             raise RequestError(f"{len(texts)} prompts", "Give one a request.", "prompt")
+        if not texts[0]:
+            raise RequestError("the prompt is empty", "Give a text.", "prompt")
         return texts[0]
 
 
@@ -182,7 +185,7 @@ def parsed(kind: type[AnyRequest], body: bytes) -> AnyRequest:
     """The request that a body holds. Raises RequestError."""
     try:
         data = msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"the body is not a JSON object: {error}", code="invalid_json") from None
     found = {}
     for name, value in data.items():
@@ -266,6 +269,9 @@ class Service:
 
 def given_documents(documents: Sequence[str | GivenDocument]) -> tuple[Document, ...]:
     """The texts that a request gives. Raises RequestError."""
+    if len(documents) > _MOST_DOCUMENTS:
+        hint = f"Give at most {_MOST_DOCUMENTS}."
+        raise RequestError(f"{len(documents)} documents", hint, "documents")
     given = [("", one) if isinstance(one, str) else (one.name, one.text) for one in documents]
     try:
         return tuple(document_of(f"document {i}", *one, one) for i, one in enumerate(given, 1))
