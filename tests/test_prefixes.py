@@ -20,11 +20,12 @@ from torch import Tensor
 from ngtcli.config import Settings
 from ngtcli.decode import kv_cache, memory_limits
 from ngtcli.decode import prefixes as module
-from ngtcli.decode.kv_cache import Keeping
+from ngtcli.decode.kv_cache import Keeping, RollbackCache
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import STEPS, Way
 from ngtcli.decode.probe import target_model
 from ngtcli.draft.drafter import DraftSettings, PassRows
+from ngtcli.model_files.quantized import weights_of
 from ngtcli.session import local
 from ngtcli.session.local import LocalSession
 from ngtcli.system.cache import STORES, bound, held
@@ -259,6 +260,26 @@ def test_a_file_that_is_gone_or_damaged_is_read_again(
     assert read(anew(model), IDS, DISK) == [CHUNK, 2 * CHUNK]
     damage(first)
     assert read(anew(model), IDS, DISK)[0] == 0
+    model.prefixes.store(model.cache)  # in the place of what was damaged
+    assert read(anew(model), IDS, DISK) == [2 * CHUNK]
+
+
+def test_an_interrupted_start_leaves_no_chunk_without_its_rows(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read(model, OTHER)
+    read(model, IDS)
+    wanted, clear = rows_of(model), RollbackCache.clear
+
+    def interrupted(*own: Any) -> None:
+        clear(*own)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(RollbackCache, "clear", interrupted)
+        read(model, IDS[1:])
+    read(model, IDS)
+    assert all(map(torch.equal, model.cache.rows(), wanted))
 
 
 def test_a_full_disk_or_a_closed_folder_keeps_nothing(
@@ -289,6 +310,18 @@ def test_another_model_finds_nothing(model: TargetModel) -> None:
         assert read(other, IDS, DISK)[0] == 0, change
         names.add(other.prefixes._model)
     assert len(names) == 5
+
+
+def test_weights_that_took_the_place_of_others_have_another_name(tmp_path: Path) -> None:
+    """Of the same size, the same ends and the same time, as where a copy keeps times."""
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(bytes(3 << 20))
+    about, before = path.stat(), weights_of(str(tmp_path))
+    assert weights_of(str(tmp_path)) == before
+    while path.stat().st_ctime_ns == about.st_ctime_ns:  # as fine as the system's clock
+        path.write_bytes(bytes(3 << 19) + b"1" + bytes((3 << 19) - 1))
+        os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert weights_of(str(tmp_path)) != before
 
 
 @pytest.mark.parametrize(

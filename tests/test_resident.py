@@ -1,9 +1,12 @@
 """A resident model: many threads, one model, each answer as it is alone."""
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +24,17 @@ from ngtcli.serve import fair_queue
 from ngtcli.serve.fair_queue import FairQueue
 from ngtcli.serve.resident import Resident
 from ngtcli.serve.ticket import Ticket
-from ngtcli.session.events import Ended, Event, Prompted, Reading, Started, Stepped, Wants
+from ngtcli.session.events import (
+    Ended,
+    Event,
+    Message,
+    Part,
+    Prompted,
+    Reading,
+    Started,
+    Stepped,
+    Wants,
+)
 from ngtcli.session.local import Begun
 from ngtcli.session.question import Question
 from ngtcli.trie.report import TrieReport
@@ -247,6 +260,10 @@ def test_leaving_an_answer_ends_it(resident: Resident) -> None:
     assert last.finish_reason == "interrupted" and [*events] == []
 
 
+class Panic(BaseException):
+    """As a library in another language raises it."""
+
+
 @pytest.mark.parametrize("alone", [False, True])
 def test_an_error_of_one_hurts_no_other(
     resident: Resident, monkeypatch: pytest.MonkeyPatch, alone: bool
@@ -260,7 +277,7 @@ def test_an_error_of_one_hurts_no_other(
             is_bad = "1666" in decode(member.context.ids)
             if is_bad and member.text.output and (len(members) > 1 or not alone):
                 failed.append(len(members))
-                raise RuntimeError("a kernel failed")
+                raise (Panic if alone else RuntimeError)("a kernel failed")
         return step(loop, members)
 
     good = [asked(1902, **LONG), asked(1903)]
@@ -278,6 +295,93 @@ def test_an_error_of_one_hurts_no_other(
     else:
         assert "a kernel failed" in str(rest[0][1].last)
     assert max(failed) > 1 and tickets
+
+
+def test_an_answer_that_is_cancelled_where_its_batch_fails_keeps_its_steps(
+    resident: Resident, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Loop.step
+
+    def failing(loop: Loop, members: Any) -> bool:
+        if len(members) > 1:
+            ticket.cancel()
+            raise RuntimeError("a kernel failed")
+        return step(loop, members)
+
+    monkeypatch.setattr(Loop, "step", failing)
+    other = Heard()
+    first = Heard(behind(resident, (asked(1902, **LONG), other, "")))
+    ticket = resident.submit(asked(**LONG), first)
+    assert isinstance(first.last, Ended) and first.last.finish_reason == "interrupted"
+    assert first.ids and len(other.ids) == LONG["max_tokens"]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_nothing_of_an_answer_that_has_ended_waits_for_the_garbage_collector(
+    resident: Resident, beside: bool
+) -> None:
+    made: list[Any] = []
+    hold = behind(resident, *[(asked(1902), Heard(), "")] * beside)
+
+    def at(event: Event | NgtError) -> None:
+        hold(event)
+        if isinstance(event, Prompted):
+            made.append(weakref.ref(resident._here.ticket.asked))
+
+    gc.disable()
+    try:
+        first = Heard(at)
+        resident.submit(asked(**LONG), first)
+        assert first.ids and ids_alone(resident, asked())  # the threads work for another now
+        wait_for(lambda: made[0]() is None)
+    finally:
+        gc.enable()
+
+
+def test_a_question_that_is_ready_when_the_model_has_gone_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, heard = Resident(SETTINGS, persist=False), Heard()
+    prepared, closing = made._queue.prepared, threading.Thread(target=made.close)
+
+    def late(ticket: Ticket, is_ready: bool) -> None:
+        closing.start()
+        made._threads[0].join()
+        prepared(ticket, is_ready)
+
+    monkeypatch.setattr(made._queue, "prepared", late)
+    made.submit(asked(), heard)
+    assert isinstance(heard.last, StoppedError)
+    closing.join()
+
+
+def test_parts_of_a_long_text_are_stored_for_the_user_alone(
+    resident: Resident, own_home: Path
+) -> None:
+    long = "".join(MILL.format(year=year) for year in range(1500, 1700))
+    question = replace(
+        asked(text=long, overflow="split", method="trie", max_tokens=4),
+        task="summarize", preset=load_preset("summarize"), question="",
+    )  # fmt: skip
+
+    def stored() -> list[str]:
+        found = [*own_home.rglob("parts/*"), *own_home.rglob("tries/*")]
+        return [path.name for path in found]
+
+    def second_part(owner: str) -> None:
+        events = resident.ask(question, owner=owner)
+        while not (isinstance(event := next(events), Part) and "Part 2" in event.words):
+            pass
+        events.close()
+        ids_alone(resident, asked())  # now it has ended
+
+    second_part("another")
+    assert not stored()
+    second_part("")
+    kept = stored()
+    told = [e.text for e in resident.ask(question, owner="another") if isinstance(e, Message)]
+    assert len(kept) == 2 and kept == stored()
+    assert not any("earlier run" in words for words in told)
 
 
 SECRET = "The keeper wrote in his log that {year} zebras vexed a quartz fox by the pond."

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 from helpers import HARBOUR, ngt
 
+from ngtcli.config import Settings
 from ngtcli.errors import NgtError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.session import runs
@@ -67,6 +68,11 @@ def test_text_is_kept_where_it_is_wanted_and_nothing_with_no_log() -> None:
     assert line["names"] == ["harbour.txt"] or line["names"] == [HARBOUR]
     assert not {"system", "stop"} & set(line["settings"])
     assert ngt(*asked, "--no-log", "--log-text").returncode == 2
+
+
+def test_a_name_that_is_not_utf_8_can_be_read_again() -> None:
+    append(record(settings=dict(runs._differing(Settings(embedder="model \udcff")))))
+    assert [run.settings for run in read_runs()[0]] == [{"embedder": "model ?"}]
 
 
 @needs_model

@@ -323,7 +323,7 @@ def test_kept_parts_are_those_of_one_engine_and_damaged_ones_are_made_again() ->
 
     def kept(engine: str) -> KeptParts:
         model, own = SimpleNamespace(tokenizer=Tokenizer(FakeBackend())), Settings(engine=engine)
-        session: Any = SimpleNamespace(settings=own, model=model, warn=told.append)
+        session: Any = SimpleNamespace(settings=own, model=model, warn=told.append, owner="")
         return KeptParts(session, preset, documents)
 
     kept("vllm").put(prompt, "theirs")

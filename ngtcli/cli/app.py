@@ -131,8 +131,9 @@ class _Given:
         return _build(self._about).coerce(value, param=param, ctx=ctx)
 
 
-def _digits(value: str) -> int:
-    """A number that has digits alone. Raises ValueError."""
+def _digits(given: object) -> int:
+    """A number that has digits alone, or is one by default. Raises ValueError."""
+    value = str(given)
     if not (value.isascii() and value.isdigit() and len(value) < 19):
         raise ValueError
     return int(value)

@@ -69,7 +69,7 @@ def chat(
         what = "-d -: what is asked comes from standard input"
         raise UsageError(what, "Name a file or a folder.")
     check_request(request, flags)
-    reached(request)  # the process has checked the settings, or they are checked
+    reached(request)  # or its settings are checked here
     if docs:
         request = replace(request, loaded=documents_of(docs, request, ""))
     stdin = piped_stdin()

@@ -128,9 +128,10 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
     def reset(self, links: Sequence[Link] = ()) -> None:
         """Empty the cache but for the chunks `links` at its start; its buffers stay."""
         kept = len(links) * CHUNK
+        # First: where an interrupt comes between, no chunk may be known whose rows are gone.
+        self.chain, self.keeping, self.length = list(links), None, kept
         self.clear(kept, self._used)
-        self.chain, self.keeping = list(links), None
-        self.length = self._used = kept
+        self._used = kept
 
     def chunk(self, at: int) -> dict[int, tuple[Tensor, Tensor]]:
         """Keys and values of a chunk, by layer: views, (1, heads, CHUNK, head_dim) each."""

@@ -153,14 +153,22 @@ class Prefixes:
         return size <= most
 
     def _read(self, wanted: Link) -> _Held | None:
-        """A chunk on disk; None where there is none, or a file that is not as it was written."""
+        """A chunk on disk; None where there is none.
+
+        A file that is not as it was written is removed, so that it is written again.
+        """
+        path = PREFIXES.path(wanted.key)
+        known = {"model": self._model, "before": wanted.before, "ids": _words(wanted.ids)}
         try:
-            known = {"model": self._model, "before": wanted.before, "ids": _words(wanted.ids)}
-            arrays, about = PREFIXES.map(PREFIXES.path(wanted.key), known)
+            arrays, about = PREFIXES.map(path, known)
             rows = _unpacked(arrays["rows"], json.loads(about["layers"]), self._device)
             return Link(wanted.before, wanted.key, wanted.ids, float(about["seconds"])), rows
-        except (FileNotFoundError, DamagedFileError, LookupError, *_WRONG):
-            return None
+        except FileNotFoundError:
+            pass
+        except (DamagedFileError, LookupError, *_WRONG):
+            with suppress(OSError):
+                path.unlink()
+        return None
 
 
 def fingerprint(hf: Any, weights: str, *parts: object) -> str:

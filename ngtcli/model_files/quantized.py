@@ -66,13 +66,16 @@ def _files(folder: str) -> list[Path]:
 def weights_of(folder: str) -> str:
     """A name for the weights in a folder as they are: `identity`, and both ends of each file.
 
-    These have the header, and some weights. Raises OSError.
+    These have the header, and some weights. The time of a file's last change counts, too: what
+    copies weights with their times does not set that one. Raises OSError.
     """
     ends = blake2b(json.dumps(identity(folder)).encode(), digest_size=16)
     for path in _files(folder):
         with path.open("rb") as file:
+            about = os.stat(file.fileno())
+            ends.update(f"{about.st_ctime_ns}".encode())
             ends.update(file.read(_END))
-            file.seek(-min(_END, path.stat().st_size), os.SEEK_END)
+            file.seek(-min(_END, about.st_size), os.SEEK_END)
             ends.update(file.read())
     return ends.hexdigest()
 

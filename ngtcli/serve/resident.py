@@ -11,7 +11,7 @@ others ask is private: nothing is drafted from other texts, and nothing is learn
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
@@ -41,7 +41,7 @@ from ngtcli.session.events import (
 )
 from ngtcli.session.local import Begun, LocalSession, ended
 from ngtcli.session.question import Question
-from ngtcli.session.session import Answer, AnswerOptions
+from ngtcli.session.session import Answer
 
 _PREPARING = 2  # threads that make prompts; guess
 _SESSIONS = 8  # with other settings than those of the process, that are kept; guess
@@ -128,10 +128,11 @@ class Resident:
     def close(self) -> None:
         """End all that is being answered, and the threads."""
         self._is_closing = True
-        for ticket in self._queue.close():
-            ticket.tell(_stopped())
+        left = self._queue.close()
         for thread in self._threads:
             thread.join()
+        for ticket in left + self._queue.close():  # some may have become ready meanwhile
+            ticket.tell(_stopped())
 
     def _cancelled(self, ticket: Ticket) -> None:
         if self._queue.remove(ticket):
@@ -190,9 +191,7 @@ class Resident:
         if (prompt := asked.prompt) is None:
             return
         with self._starting:  # what counts documents keeps what it counted last
-            is_kept = not is_private and prompt.selection is None
-            trie = session.documents_trie(prompt.documents, is_kept)
-            begun = session.start(prompt, AnswerOptions(trie=trie))
+            begun = session.start(prompt)
         context = replace(begun.context, private=is_private)
         ticket.begun = replace(begun, context=context)
 
@@ -301,7 +300,7 @@ class Resident:
         session = self._session(settings)
         with self._starting, self._for(first):
             batch = session.batch(self._size)
-        try:
+        with suppress(BaseException):  # of which text it is can be told from each alone
             self._add(batch, members, first)
             while members:
                 while batch.takes_more and (ticket := self._queue.take(suits)) is not None:
@@ -309,16 +308,11 @@ class Resident:
                 for member in [m for m in members if m.given.cancelled or self._is_closing]:
                     self._tell(batch.drop(member), members)
                 self._tell(batch.step(), members)
-        except Exception:  # of which text it is can be told from each alone
-            left, members = members, []
-        else:
-            left = []
-        finally:
-            session.save_memory()
-            session.store_documents()
         del batch
-        for member in left:
+        for member in members:  # none, unless it failed
             self._go_on(member)
+        session.save_memory()
+        session.store_documents()
 
     def _add(self, batch: Batch, members: list[Member], ticket: Ticket) -> None:
         """One more text; what it ends with at once is told."""
@@ -389,6 +383,9 @@ class Resident:
             return
         try:
             self._alone(ticket, text)
+        except StoppedError:  # before it went on
+            text.finish_reason = "interrupted"
+            self._end(member)
         except BaseException as error:
             ticket.tell(_known(error))
 

@@ -50,7 +50,9 @@ class Ticket:
         """Give an event to who asked; where that fails nobody is there any more."""
         if self._is_done:
             return
-        self._is_done = isinstance(event, Ended | NgtError)
+        if isinstance(event, Ended | NgtError):
+            self._is_done = True
+            self.session = self.asked = self.begun = self.answer = self.member = None
         try:
             self._on_event(event)
         except Exception:

@@ -331,6 +331,7 @@ class LocalSession(Session):
             return NO_TRIE
         self.status("Preparing the n-gram trie …")
         model, n, lp = self.model, method.settings.n, method.settings.lp
+        keep = keep and not self.owner
         return document_trie(
             documents, model.tokenizer, model.vocabulary, n, lp, self.warn, keep=keep
         )

@@ -30,7 +30,10 @@ _INTERVAL_S = 0.3  # between two status lines; guess
 
 
 class KeptParts:
-    """The texts of finished parts, in a file for one set of documents, settings and model."""
+    """The texts of finished parts, in a file for one set of documents, settings and model.
+
+    For others than the user there is no file.
+    """
 
     def __init__(self, session: Session, preset: Preset, documents: Sequence[Document]) -> None:
         settings = session.settings
@@ -38,8 +41,9 @@ class KeptParts:
         texts = [part for d in documents for part in (d.name, d.sha256)]
         key = key_of(_VERSION, session.model.tokenizer.fingerprint, *how, *texts)
         self._path, self._warn = home("cache") / "parts" / f"{key}.json", session.warn
+        self.is_stored = not session.owner
         try:
-            self._texts = read_json(self._path, _BYTES)
+            self._texts = read_json(self._path, _BYTES) if self.is_stored else {}
             if not all(isinstance(text, str) for text in self._texts.values()):
                 raise DamagedFileError("other values than texts")
         except FileNotFoundError:
@@ -56,14 +60,16 @@ class KeptParts:
         """Keep a text."""
         self._texts[_key(prompt)] = text
         try:
-            write_json(self._path, self._texts)
+            if self.is_stored:
+                write_json(self._path, self._texts)
         except OSError as error:
             self._warn(f"the part is not kept: {reason_of(error)}")
 
     def forget(self) -> None:
         """Remove the file: the whole is done."""
         with suppress(OSError):
-            self._path.unlink(missing_ok=True)
+            if self.is_stored:
+                self._path.unlink(missing_ok=True)
 
 
 def _key(prompt: Prompt) -> str:
@@ -202,7 +208,7 @@ class Splitting:
 
     def kept_words(self) -> str:
         """How many parts are done, as the end of a sentence; "" for none."""
-        if not self.reports:
+        if not (self.reports and self._kept.is_stored):
             return ""
         of = f"{len(self.reports)} of {counted(self._total, 'part')}"
         return f"; kept {of}: the same command goes on from there"

@@ -88,7 +88,7 @@ def _differing(settings: Settings) -> Iterator[tuple[str, Any]]:
         value = getattr(settings, name)
         plain = about.kind in (int, float, bool) or about.choices or about.complete
         if plain and value != about.default and name not in ("model", "method"):
-            yield name, value
+            yield name, utf8(value) if isinstance(value, str) else value
 
 
 def log_answer(question: Question, answer: Ended, by: str, warn: Callable[[str], object]) -> None:
