@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 from helpers import HARBOUR, ngt
 
+from ngtcli.config import Settings
 from ngtcli.errors import NgtError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.session import runs
@@ -60,15 +61,18 @@ def test_an_answer_has_a_line_of_its_figures_and_no_text() -> None:
 @needs_model
 def test_text_is_kept_where_it_is_wanted_and_nothing_with_no_log() -> None:
     asked = ("ask", "-d", HARBOUR, "Who \ud800 built it?", "--method", "none", *FEW)
-    asked += ("--embedder", "model \udcff")  # not used: everything fits
     assert ngt(*asked, "--no-log").returncode == 0 and not folder().exists()
     assert ngt(*asked, "--log-text", "--system", "Be brief.", "--stop", "zz").returncode == 0
     line = printed("show")
     assert line["question"] == "Who ? built it?" and line["text"] and line["plain_s"] is None
     assert line["names"] == ["harbour.txt"] or line["names"] == [HARBOUR]
     assert not {"system", "stop"} & set(line["settings"])
-    assert line["settings"]["embedder"] == "model ?"
     assert ngt(*asked, "--no-log", "--log-text").returncode == 2
+
+
+def test_a_name_that_is_not_utf_8_can_be_read_again() -> None:
+    append(record(settings=dict(runs._differing(Settings(embedder="model \udcff")))))
+    assert [run.settings for run in read_runs()[0]] == [{"embedder": "model ?"}]
 
 
 @needs_model
