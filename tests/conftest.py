@@ -1,7 +1,6 @@
 """Every test has settings and caches of its own, needs no network, and compiles nothing twice."""
 
 import atexit
-import ctypes
 import gc
 import os
 import shutil
@@ -19,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from ngtcli.documents.parsers import Parsers
 from ngtcli.system import process
+from ngtcli.system.machine import return_memory
 from ngtcli.system.storage import home
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -153,7 +153,7 @@ def pytest_runtest_teardown() -> Iterator[None]:
     yield
     if in_memory() > _after["collection"] + GROWTH:
         gc.collect()
-        _trim()
+        return_memory()
         if in_memory() > _after["whole collection"] + 2 * GROWTH:
             _collect_all()
         _after["collection"] = in_memory()
@@ -164,11 +164,5 @@ def _collect_all() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    _trim()
+    return_memory()
     _after["collection"] = _after["whole collection"] = in_memory()
-
-
-def _trim() -> None:
-    """Give memory that is free back to the system, where glibc does so."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

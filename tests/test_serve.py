@@ -192,6 +192,32 @@ def test_one_that_dies_in_the_middle_is_told_in_one_line(start: Callable[..., St
         next(events)
 
 
+def test_one_that_hangs_is_given_up(
+    start: Callable[..., Started], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = start()
+    events = connected().ask(asked("a."), Wants())
+    next(events)
+    one.process.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(client, "GIVEN_UP_S", 0.3)
+    with pytest.raises(NgtError, match="does not answer in the middle"):
+        next(events)
+    with pytest.raises(NotServedError):
+        next(connected().ask(asked("a"), Wants()))
+    about = client.request(*places(), wire.Describe())
+    assert about and (about.state, about.process) == ("does not answer", one.process.pid)
+
+
+def test_it_says_that_it_runs_while_an_answer_takes_long(start: Callable[..., Started]) -> None:
+    start()
+    with connected().open() as there:
+        there.sendall(wire.pack(wire.Ask(asked("."), Wants())))
+        inbox = wire.Inbox()
+        while not (said := [*inbox.messages()]):
+            inbox.add(there.recv(100))
+    assert said == [wire.Alive()]
+
+
 @pytest.mark.parametrize("way", ["stop", "SIGTERM"])
 def test_it_finishes_its_answers_and_leaves(start: Callable[..., Started], way: str) -> None:
     one = start(pause=0.3)

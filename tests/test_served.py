@@ -129,6 +129,14 @@ def test_a_command_that_is_answered_loads_nothing_that_answers() -> None:
     assert answered() == before + 2
 
 
+def test_a_conversation_is_answered_as_without_the_process() -> None:
+    before = answered()
+    given = ("chat", "-d", HARBOUR, *SHORT, *PLAIN)
+    done, cold = (ngt(*given, *more, stdin=b"Who?\nWhen?\n") for more in ((), ("--no-serve",)))
+    assert answered() == before + 2
+    assert done.returncode == 0 and done.stdout == cold.stdout
+
+
 def test_a_process_that_dies_loses_nothing_that_was_shown(tmp_path: Path) -> None:
     with Warm("serve", NGT_HOME=str(tmp_path)) as server:
         assert server.stderr is not None and b"is ready" in server.stderr.readline()

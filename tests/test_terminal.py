@@ -300,12 +300,14 @@ def test_the_reading_bar_tells_tokens_rate_and_time_left_in_60_columns(monkeypat
     for read in (0, 1024, 65_536, 130_048):
         bar(read, 131_071)
         now[0] += 4.0
+    bar(2048, 3000)  # of the next prompt, so much was kept
     shown.begin_answer()
     assert err.getvalue().split("\r\x1b[K") == [
         "Reading ░░░░░░░░░░ 0 of 131k tokens",
         "Reading ░░░░░░░░░░ 1024 of 131k tokens, 256/s, 8 min left",
         "Reading █████░░░░░ 65k of 131k tokens, 16k/s, 4 s left",
         "Reading █████████░ 130k of 131k tokens, 16k/s, 0 s left",
+        "Reading ██████░░░░ 2048 of 3000 tokens",
         "",
     ]
 

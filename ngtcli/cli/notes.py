@@ -167,12 +167,13 @@ class ReadingBar:
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        self._read, self._since = 0, 0.0
+        self._read, self._total, self._since = 0, 0, 0.0
 
     def __call__(self, read: int, total: int) -> None:
         now = time.monotonic()
-        rate = (read - self._read) / max(now - self._since, 1e-6) if read > self._read else 0.0
-        self._read, self._since = read, now
+        known = total == self._total and read > self._read  # else it is a prompt's first
+        rate = (read - self._read) / max(now - self._since, 1e-6) if known else 0.0
+        self._read, self._total, self._since = read, total, now
         if read == 0 and not self._notes.wipes:
             self._notes.status(f"Reading the prompt: {counted(total, 'token')} …")
         self._notes.status(reading_line(read, total, rate))

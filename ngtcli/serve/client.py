@@ -18,7 +18,16 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import NgtError, reason_of
 from ngtcli.serve import wire
-from ngtcli.serve.places import PACKAGE, Place, absolute, flags_of, folder, private
+from ngtcli.serve.places import (
+    GIVEN_UP_S,
+    PACKAGE,
+    Place,
+    absolute,
+    flags_of,
+    folder,
+    peer,
+    private,
+)
 from ngtcli.session.events import Ended, Event, Message, Wants
 from ngtcli.session.question import Question
 from ngtcli.system import process
@@ -78,7 +87,8 @@ class Connection:
         except (OSError, EOFError, UnicodeEncodeError, wire.WireError) as error:
             if not said and not interrupted:
                 raise NotServedError from error
-            what = "the resident process ended in the middle of the answer"
+            how = "does not answer" if isinstance(error, TimeoutError) else "ended"
+            what = f"the resident process {how} in the middle of the answer"
             raise NgtError(what, "Ask again; ngt serve status shows what runs.") from None
         finally:
             self._socket.close()
@@ -88,14 +98,17 @@ class Connection:
         self._socket.sendall(wire.pack(message))
 
     def next(self) -> Any:
-        """The next message. Raises EOFError, WireError and OSError."""
+        """The next message. Raises EOFError, WireError, and OSError, also where none comes."""
         while not self._waiting:
-            select.select([self._socket], [], [])  # where a Ctrl-C loses nothing
+            # Here a Ctrl-C loses nothing.
+            if not select.select([self._socket], [], [], GIVEN_UP_S)[0]:
+                raise TimeoutError
             with process.unbroken():
                 if not (data := self._socket.recv(_PART)):
                     raise EOFError
                 self._inbox.add(data)
-                self._waiting += self._inbox.messages()
+                said = self._inbox.messages()
+                self._waiting += (one for one in said if not isinstance(one, wire.Alive))
         return self._waiting.pop(0)
 
 
@@ -113,10 +126,13 @@ def served(settings: Settings) -> Connection | None:
 def request(place: Place, message: wire.Describe | wire.Stop) -> wire.Served | None:
     """What the process there says of itself; None for none, or one that does not understand."""
     connection = Connection(place)
-    with suppress(NotServedError, OSError, EOFError, wire.WireError), connection.open():
-        connection.send(message)
-        if isinstance(answer := connection.next(), wire.Served):
-            return answer
+    with suppress(NotServedError, OSError, EOFError, wire.WireError), connection.open() as there:
+        try:
+            connection.send(message)
+            if isinstance(answer := connection.next(), wire.Served):
+                return answer
+        except TimeoutError:
+            return wire.Served(process=peer(there)[0], state="does not answer")
     return None
 
 

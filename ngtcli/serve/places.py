@@ -26,6 +26,7 @@ _VARIABLES = (
 ).split()
 _DIGITS = 16  # hex digits of a name: the path of a socket has 107 bytes at most; derived
 _LONGEST = 100  # bytes of a socket's path, of 104 to 108 by system
+GIVEN_UP_S = 20.0  # of silence, of a process that says every wire.BEAT_S that it runs; guess
 _LOOK_S = 0.05  # between looks at whether a process has left; guess
 _CREDENTIALS = struct.Struct("3i")  # process, user, group: Linux's struct ucred
 PACKAGE = Path(__file__).parent.parent
@@ -134,6 +135,8 @@ class Place:
         What a killed process left is removed.
         """
         own = socket.socket(socket.AF_UNIX)
+        # What does not take connections, or what is sent, is waited for no longer than this.
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(GIVEN_UP_S), 0))
         try:
             if os.stat(folder()).st_uid == os.geteuid():
                 with _short(self.path) as name:

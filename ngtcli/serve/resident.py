@@ -42,6 +42,7 @@ from ngtcli.session.events import (
 from ngtcli.session.local import Begun, LocalSession, ended
 from ngtcli.session.question import Question
 from ngtcli.session.session import Answer
+from ngtcli.system.machine import return_memory
 
 _PREPARING = 2  # threads that make prompts; guess
 _SESSIONS = 8  # with other settings than those of the process, that are kept; guess
@@ -313,6 +314,8 @@ class Resident:
             self._go_on(member)
         session.save_memory()
         session.store_documents()
+        if not self.waiting:
+            return_memory()
 
     def _add(self, batch: Batch, members: list[Member], ticket: Ticket) -> None:
         """One more text; what it ends with at once is told."""

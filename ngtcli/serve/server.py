@@ -199,7 +199,7 @@ class Server:
             while peer(writer.get_extra_info("socket"))[1] == os.geteuid():
                 message = await _read(reader)
                 if isinstance(message, wire.Ask):
-                    with self.counted(), self._finished_before_leaving():
+                    with self.counted(), self._finished_before_leaving(), _beating(writer):
                         await self._answer(message, reader, writer)
                     break
                 if isinstance(message, wire.Stop):
@@ -288,6 +288,22 @@ def _checked(settings: Settings) -> tuple[str, ...]:
     words: list[str] = []
     check_session(settings, words.append)
     return tuple(words)
+
+
+@contextmanager
+def _beating(writer: asyncio.StreamWriter) -> Iterator[None]:
+    """A block in which the process says that it is there, or a command gives it up."""
+
+    async def beat() -> None:
+        while not writer.is_closing():
+            writer.write(wire.pack(wire.Alive()))
+            await asyncio.sleep(wire.BEAT_S)
+
+    beating = asyncio.ensure_future(beat())
+    try:
+        yield
+    finally:
+        beating.cancel()
 
 
 async def _watch(reader: asyncio.StreamReader, ticket: Ticket) -> None:

@@ -18,6 +18,7 @@ from ngtcli.session import events
 from ngtcli.session.question import Question
 
 HEAD = struct.Struct(">I")
+BEAT_S = 2.0  # guess
 MOST = 2**31  # bytes of a message; derived: a question brings the texts of its documents
 
 
@@ -46,18 +47,24 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A resident process. `state` is "loading", "ready" or "leaving"; `idle_s` are the seconds
-    without a question after which it leaves, 0 for never.
+    """A resident process. `state` is "loading", "ready", "leaving" or, said by who asked it,
+    "does not answer"; `idle_s` are the seconds without a question after which it leaves, 0 for
+    never.
     """
 
-    model: str
+    model: str = ""
     state: str
     process: int
-    version: str
-    running_s: float
-    idle_s: float
-    answering: int
-    answered: int
+    version: str = ""
+    running_s: float = 0.0
+    idle_s: float = 0.0
+    answering: int = 0
+    answered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The process runs; it says so while there may be nothing else to say, every BEAT_S."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +98,8 @@ _ERRORS: dict[str, type[NgtError]] = {
 _KINDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        Ask, Cancel, Describe, Stop, Served, Refused, Failed, events.Message, events.Reading,
-        events.Part, events.Prompted, events.Started, events.Stepped, events.Ended,
+        Ask, Cancel, Describe, Stop, Served, Alive, Refused, Failed, events.Message,
+        events.Reading, events.Part, events.Prompted, events.Started, events.Stepped, events.Ended,
     )
 }  # fmt: skip
 
