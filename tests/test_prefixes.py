@@ -382,6 +382,16 @@ def test_a_second_command_reads_only_what_is_new(
     assert "read before" not in told()[1] and not files()
 
 
+@pytest.mark.parametrize("size", ["1", "2"])
+def test_a_batch_writes_its_last_prompt_too(size: str, tmp_path: Path) -> None:
+    text = "".join(f"Ship {i} came into the harbour with salt.\n" for i in range(40))
+    (tmp_path / "in").write_text(json.dumps({"context": text}))
+    words = ("batch", str(tmp_path / "in"), "-o", str(tmp_path / "out"), "--max-tokens", "3")
+    assert ngt(*words, "--method", "none", "--batch-size", size).returncode == 0 and not files()
+    assert ngt(*words, "--batch-size", size, "--keep-documents", "--restart").returncode == 0
+    assert files()
+
+
 def test_models_that_keep_nothing_say_why() -> None:
     state = as_target(make_hf("llama"))
     assert state.keeps_reason == ""

@@ -325,6 +325,8 @@ class Run:
             with closing(Runner(session, self._size, lines, read).run()) as answers:
                 for answer in answers:
                     self._add(answer, deliver(answer))
+            with suppress(KeyboardInterrupt):  # the answers are there: only what is kept is less
+                session.store_documents()  # of the last text; of others when the next was begun
         except KeyboardInterrupt:
             self._conclude()
             self._notes.warn(f"interrupted; {interrupted}")
