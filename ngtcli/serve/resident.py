@@ -213,6 +213,7 @@ class Resident:
     # --- the model's thread ---
 
     _is_closing = False
+    _has_freed = False  # memory that was not yet given back
 
     def _run(self) -> None:
         try:
@@ -230,6 +231,9 @@ class Resident:
                     self._alone(ticket)
             except BaseException as error:
                 ticket.tell(_known(error))
+            if self._has_freed and not self.waiting:
+                self._has_freed = False
+                return_memory()
 
     def _load(self) -> None:
         def reading(read: int, total: int) -> None:
@@ -314,8 +318,7 @@ class Resident:
             self._go_on(member)
         session.save_memory()
         session.store_documents()
-        if not self.waiting:
-            return_memory()
+        self._has_freed = True
 
     def _add(self, batch: Batch, members: list[Member], ticket: Ticket) -> None:
         """One more text; what it ends with at once is told."""
