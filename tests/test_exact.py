@@ -33,7 +33,7 @@ from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, PassRows
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import method_names
-from ngtcli.draft.steps import Limits
+from ngtcli.draft.steps import Limits, Reused
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
@@ -69,6 +69,7 @@ class RoundingModel:
     context_reason = plain_reason = ""
     name = "rounding"
     takes_chains = took_longer = False
+    reused = Reused()
 
     def __init__(self, seed: int = 0, context: int = 60) -> None:
         self.seed, self.context = seed, context
@@ -76,7 +77,9 @@ class RoundingModel:
         self.end_ids: frozenset[int] = frozenset()
         self.count = 0
 
-    def start(self, room: int, rows: PassRows | None = None, ids: Sequence[int] = ()) -> None:
+    def start(
+        self, room: int, rows: PassRows | None = None, ids: Sequence[int] = (), keeping: Any = None
+    ) -> None:
         most = rows and rows.most
         self.shape = self.pass_shape = (room, most)
         self.kept: list[tuple[int, int]] = []  # token and rounding of each place of the cache
