@@ -59,11 +59,10 @@ def _fields(settings: Settings) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def resident() -> Iterator[Resident]:
-    before = threading.active_count()
     made = Resident(SETTINGS, persist=False)
     yield made
     made.close()
-    assert threading.active_count() == before
+    assert not any(thread.is_alive() for thread in made._threads)
 
 
 @dataclass
@@ -386,6 +385,43 @@ def test_parts_of_a_long_text_are_stored_for_the_user_alone(
 
 SECRET = "The keeper wrote in his log that {year} zebras vexed a quartz fox by the pond."
 HARMLESS = "The keeper wrote in his log that {year} boats came in with the morning tide."
+
+
+def test_what_is_searched_of_texts_that_another_gives_is_neither_stored_nor_read(
+    resident: Resident, own_home: Path
+) -> None:
+    long = " ".join(MILL.format(year=year) for year in range(1500, 1700))
+    question = asked(text=long, overflow="retrieve", max_tokens=4)
+    of_server = replace(question.documents[0], path="/served/a.txt")
+
+    def stored() -> set[Path]:
+        return set(own_home.rglob("*.index.*")) | set(own_home.rglob("*.vectors.*"))
+
+    def index_for(owner: str, question: Question = question) -> str:
+        found = [e for e in resident.ask(question, owner=owner) if isinstance(e, Prompted)]
+        assert found[0].selection
+        return found[0].selection.index
+
+    assert index_for("another") == "built" and not stored()
+    assert index_for("") == "built"
+    kept = stored()
+    assert kept and index_for("another") == "built" and stored() == kept
+    with_file = replace(question, loaded=Loaded((of_server,)))
+    assert [index_for("another", with_file) for _ in range(2)] == ["built", "cached"]
+    kept = stored()
+    both = replace(question, loaded=Loaded((of_server, *question.documents)))
+    assert index_for("another", both) == "built" and stored() == kept
+
+
+def test_memory_is_given_back_once_nobody_waits(
+    resident: Resident, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+    name = "ngtcli.serve.resident.return_memory"
+    monkeypatch.setattr(name, lambda: given.append(resident.waiting))
+    ids_alone(resident, asked())
+    wait_for(lambda: bool(given))
+    assert given[0] == 0
 
 
 @pytest.mark.parametrize("beside", [False, True])

@@ -113,6 +113,7 @@ class Task:
     `status` gets lines on how much is read. `chat` is for the chat template. Documents stand before
     the first of the `turns`; with `in_turns` they are passages, which stand before the question, as
     those of each turn did. `raw`: the question is a text to go on with, without a chat template.
+    Without `keep` what is made to search the documents is not stored.
     """
 
     preset: Preset
@@ -128,6 +129,7 @@ class Task:
     turns: Sequence[Turn] = ()
     in_turns: bool = False
     raw: bool = False
+    keep: bool = True
 
     @property
     def answer_room(self) -> int:

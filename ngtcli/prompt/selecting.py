@@ -147,7 +147,7 @@ def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> 
     """The passages, the best first; in their own order where none has a word of the question."""
     most = (s.passages or room) + _PASSED_OVER
     earlier = earlier_questions(task.turns)
-    ranking = rank(task.documents, s, task.question, most, task.status, warn, earlier)
+    ranking = rank(task.documents, s, task.question, most, task.status, warn, earlier, task.keep)
     if ranking.found or task.earlier:
         return ranking
     warn("no passage has a word of the question; the first ones are read")

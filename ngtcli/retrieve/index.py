@@ -169,11 +169,13 @@ def index_of(
     cutting: Cutting,
     status: Status = lambda _: None,
     warn: Status = lambda _: None,
+    keep: bool = True,
 ) -> Index:
     """The index of these documents, from the cache where it is that of them.
 
     Documents that are in other indices of their folder are not cut again. A damaged file is
-    replaced; `warn` gets a line about that, and if the cache cannot be written.
+    replaced; `warn` gets a line about that, and if the cache cannot be written. Without `keep` no
+    file is read or written.
     """
     key = key_of(INDICES.format, common_folder(documents), cutting.tokens, cutting.overlap)
     digests = [_digest(document) for document in documents]
@@ -185,11 +187,11 @@ def index_of(
         how = "rebuilt"
         warn(line)
 
-    before = INDICES.find(path, warn_damaged)
+    before = INDICES.find(path, warn_damaged) if keep else None
     if before is not None and before[0]["digests"].tobytes() == b"".join(digests):
         renew(path)
         return Index(documents, before[0], key, "cached")
-    known = _known(key, digests)
+    known = _known(key, digests) if keep else {}
     missing = sum(d not in known for d in digests)
     parts: list[_Part] = []
     for i, (document, digest) in enumerate(zip(documents, digests, strict=True)):
@@ -197,7 +199,8 @@ def index_of(
             status(f"Cutting into passages: {i} of {len(documents)} documents …")
         parts.append(known[digest] if digest in known else _cut(document, cutting))
     arrays = _build(digests, parts, status)
-    INDICES.keep(path, arrays, {}, warn)
+    if keep:
+        INDICES.keep(path, arrays, {}, warn)
     return Index(documents, arrays, key, "updated" if missing < len(digests) else how, missing)
 
 

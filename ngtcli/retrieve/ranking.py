@@ -57,17 +57,18 @@ def rank(
     status: Status = lambda _: None,
     warn: Status = lambda _: None,
     earlier: Sequence[str] = (),
+    keep: bool = True,
 ) -> Ranking:
     """The `most` passages that fit a question best, or fewer. Raises ModelError, NgtError.
 
     How they are cut and ranked is in `settings`. The `earlier` questions of a conversation help:
     their words count less by BM25, and other rankers read them before the question. `status` gets
-    lines on what is done, `warn` those of `index_of` and `vectors_of`.
+    lines on what is done, `warn` those of `index_of` and `vectors_of`; `keep` is as for these.
     """
     from ngtcli.retrieve.index import index_of
 
     cutting = Cutting(settings.passage_tokens, settings.passage_overlap)
-    index = index_of(documents, cutting, status, warn)
+    index = index_of(documents, cutting, status, warn, keep)
     if settings.embedder or settings.reranker:
         most = max(most, CANDIDATES)
     by_words = index.ranked(question, most, earlier)
@@ -75,7 +76,7 @@ def rank(
     whole = "\n".join([*earlier, question])
     if settings.embedder and len(index):
         scores = index.scores_in_turn(question, earlier)
-        ranking = _with_vectors(ranking, scores, whole, most, settings, status, warn)
+        ranking = _with_vectors(ranking, scores, whole, most, settings, status, warn, keep)
     if settings.reranker and ranking.found:
         status(f"Loading {settings.reranker} …")
         ranking = replace(ranking, found=_reranked(ranking, whole, settings, status))
@@ -90,6 +91,7 @@ def _with_vectors(
     settings: Settings,
     status: Status,
     warn: Status,
+    keep: bool,
 ) -> Ranking:
     """The ranks by BM25, with the `scores` of all passages, and by vectors, put together."""
     import numpy as np
@@ -100,8 +102,8 @@ def _with_vectors(
     check_installed()
     status(f"Loading {settings.embedder} …")
     embedder = load_embedder(settings.embedder, settings.device)
-    vectors = vectors_of(by_words.index, embedder, status, warn)
-    nearest = nearest_of(vectors, status, warn)
+    vectors = vectors_of(by_words.index, embedder, status, warn, keep)
+    nearest = nearest_of(vectors, status, warn, keep)
     asked = embedder.question(question)
     together = fused(
         [one.passage for one in by_words.found], [p for p, _ in nearest.search(asked, most)]

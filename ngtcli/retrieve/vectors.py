@@ -73,35 +73,40 @@ class Vectors:
     embedded: int = 0
 
 
-def vectors_of(index: Index, embedder: Embedder, status: Status, warn: Status) -> Vectors:
+def vectors_of(
+    index: Index, embedder: Embedder, status: Status, warn: Status, keep: bool = True
+) -> Vectors:
     """The vectors of an index's passages, one at least.
 
     On Ctrl-C, which raises KeyboardInterrupt from here on, and on an error what is made is stored.
     `warn` gets a line about that, about texts that are longer than the model reads, about a damaged
-    file, and if the cache cannot be written. Raises ModelError.
+    file, and if the cache cannot be written. Without `keep` no file is read or written. Raises
+    ModelError.
     """
     name = key_of(index.key, embedder.fingerprint)
     key = key_of(index.fingerprint, embedder.fingerprint)
     path = FILES.path(f"{name}.{key}")
-    stored = FILES.find(path, warn)
+    stored = FILES.find(path, warn) if keep else None
     if stored and stored[1].get("of") == key and len(stored[0]["vectors"]) == len(index):
         renew(path)
         return Vectors(stored[0]["vectors"], name, key)
     texts = [index.text(passage) for passage in range(len(index))]
     hashes = [hashlib.blake2b(text.encode(), digest_size=_HASH).digest() for text in texts]
-    every = _known(stored[0] if stored else None, name, set(hashes))
+    every = _known(stored[0] if stored else None, name, set(hashes)) if keep else {}
     missing = {h: text for h, text in zip(hashes, texts, strict=True) if h not in every}
 
-    def keep(hashes: Sequence[bytes], of: str) -> Floats:
+    def store(hashes: Sequence[bytes], of: str) -> Floats:
         rows = np.stack([every[h] for h in hashes])
         names = np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, _HASH)
-        FILES.keep(path, {"texts": names, "vectors": rows}, {"of": of}, warn)
+        if keep:
+            status(f"Keeping {len(hashes)} vectors …")
+            FILES.keep(path, {"texts": names, "vectors": rows}, {"of": of}, warn)
         return rows
 
     if missing:
-        _embed(missing, every, lambda: keep(list(every), _PARTIAL), embedder, status, warn)
-    status(f"Keeping {len(hashes)} vectors …")
-    rows = keep(hashes, key)
+        some = (lambda: store(list(every), _PARTIAL)) if keep else None
+        _embed(missing, every, some, embedder, status, warn)
+    rows = store(hashes, key)
     return Vectors(rows, name, key, len(missing))
 
 
@@ -121,7 +126,7 @@ def _known(stored: Arrays | None, name: str, wanted: set[bytes]) -> dict[bytes, 
 def _embed(
     missing: Mapping[bytes, str],
     every: dict[bytes, Floats],
-    keep: Callable[[], object],
+    keep: Callable[[], object] | None,
     embedder: Embedder,
     status: Status,
     warn: Status,
@@ -140,13 +145,13 @@ def _embed(
             vectors, cut = embedder.passages([missing[h] for h in own])
             every |= zip(own, vectors, strict=True)
             made, longer = made + len(own), longer + cut
-            if time.monotonic() - saved > _SAVE_S:
+            if keep and time.monotonic() - saved > _SAVE_S:
                 keep()
                 saved = time.monotonic()
     except BaseException:
-        if made:
+        if keep and made:
             keep()
-        warn(f"{made} of {len(order)} passages are embedded, and kept")
+            warn(f"{made} of {len(order)} passages are embedded, and kept")
         raise
     if longer:
         warn(
@@ -189,15 +194,19 @@ class Nearest:
 
 
 def nearest_of(
-    vectors: Vectors, status: Status = lambda _: None, warn: Status = lambda _: None
+    vectors: Vectors,
+    status: Status = lambda _: None,
+    warn: Status = lambda _: None,
+    keep: bool = True,
 ) -> Nearest:
     """What finds the nearest of these vectors: for many IVF-PQ, from the cache where it is there.
 
     Lists and codes are taken from another set of vectors of the same folder, but learned again
     where the vectors are more than twice or less than half as many as those they were learned from.
+    Without `keep` all are compared: to learn them for one question takes longer.
     """
     count, width = vectors.rows.shape
-    if count <= FLAT_MOST:
+    if count <= FLAT_MOST or not keep:
         return Nearest(vectors.rows)
     path = CODED.path(f"{vectors.name}.{vectors.key}")
     stored = _load(path, width, warn)

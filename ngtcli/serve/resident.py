@@ -213,7 +213,6 @@ class Resident:
     # --- the model's thread ---
 
     _is_closing = False
-    _has_freed = False  # memory that was not yet given back
 
     def _run(self) -> None:
         try:
@@ -223,7 +222,7 @@ class Resident:
             return
         finally:
             self._is_loaded.set()
-        while (ticket := self._queue.take(wait=True)) is not None:
+        while (ticket := self._next()) is not None:
             try:
                 if self._queue.next_suits(self._beside(ticket)):
                     self._together(ticket)
@@ -231,9 +230,13 @@ class Resident:
                     self._alone(ticket)
             except BaseException as error:
                 ticket.tell(_known(error))
-            if self._has_freed and not self.waiting:
-                self._has_freed = False
-                return_memory()
+            del ticket  # and what it holds, before memory is given back
+
+    def _next(self) -> Ticket | None:
+        """The next question; memory is given back before one is waited for."""
+        if not self.waiting:
+            return_memory()
+        return self._queue.take(wait=True)
 
     def _load(self) -> None:
         def reading(read: int, total: int) -> None:
@@ -318,7 +321,6 @@ class Resident:
             self._go_on(member)
         session.save_memory()
         session.store_documents()
-        self._has_freed = True
 
     def _add(self, batch: Batch, members: list[Member], ticket: Ticket) -> None:
         """One more text; what it ends with at once is told."""

@@ -202,7 +202,7 @@ class Session(ABC):
 
     `status` is told what is being done, `warn` what the user should know and may change. The
     `settings` are fixed; see `with_settings`. What is read of a prompt is kept for its `owner`
-    alone, "" for the user.
+    alone, "" for the user. Of texts that another gives, without a file, nothing is stored.
     """
 
     model: Model
@@ -246,7 +246,8 @@ class Session(ABC):
     def _task(self, preset: Preset, documents: Sequence[Document], question: str) -> Task:
         m, most = self.model, self.limits.most
         own, chat = (preset, documents, question), Chat.of(self.settings)
-        return Task(*own, m.tokenizer, m.context, most, m.vocabulary, self.status, chat=chat)
+        task = Task(*own, m.tokenizer, m.context, most, m.vocabulary, self.status, chat=chat)
+        return replace(task, keep=not self.owner or all(d.path for d in documents))
 
     @property
     def limits(self) -> Limits:
