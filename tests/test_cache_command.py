@@ -49,7 +49,7 @@ def test_list_and_show_have_every_store_with_its_files(one_of_each: dict[str, Pa
     [
         ("cache clear", {store.name for store in STORES if not store.lasting}),
         ("cache clear pools tune", {"pools", "tune"}),
-        ("docs clear", {"documents", "passages", "counts", "parts"}),
+        ("docs clear", {"documents", "passages", "counts", "parts", "prefixes"}),
         ("trie clear", {"tries", "datastores", "backgrounds"}),
         ("trie pool clear", {"pools"}),
     ],

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +84,11 @@ def test_a_quick_example_succeeds(
     if "rest" in words:
         ngt("trie", "build", "--rest", "notes/", cwd=world, **own)
     done = ngt(*words, stdin=stdin, cwd=world, **own)
+    if "--keep-warm" in words:
+        # It is starting.
+        while not json.loads(ngt("serve", "status", "--json", cwd=world, **own).stdout):
+            time.sleep(0.1)
+        assert ngt("serve", "stop", cwd=world, **own).returncode == 0
     short = "--overflow" in words and "error" in words
     assert done.returncode == 0 or (short and done.returncode == 5), done.stderr.decode()
 
