@@ -117,12 +117,19 @@ class Model:
     theirs: dict[Path, bytes] = field(default_factory=dict)  # files as the user left them
     healthy: set[Path] = field(default_factory=set)  # documents that can be read
     # The documents below a path of which the cache has the passages ("cut"), or their vectors.
-    found: dict[tuple[Path, str], set[tuple[str, bytes]]] = field(default_factory=dict)
+    found: dict[tuple[Path, str, str], set[tuple[str, bytes]]] = field(default_factory=dict)
 
     def below(self, path: Path) -> set[tuple[str, bytes]]:
         """The documents in a folder, or the one that `path` is."""
-        own = (p for p in self.healthy if p == path or path in p.parents)
-        return {(p.suffix, p.read_bytes()) for p in own}
+        return {(p.suffix, p.read_bytes()) for p in self._paths(path)}
+
+    def common_folder(self, path: Path) -> str:
+        """The folder that they have in common, of which an index is."""
+        folders = [p.parent for p in self._paths(path)]
+        return os.path.commonpath(folders) if folders else ""
+
+    def _paths(self, path: Path) -> list[Path]:
+        return [p for p in self.healthy if p == path or path in p.parents]
 
 
 class DigestAnswers(FakeAnswers):
@@ -342,14 +349,17 @@ class SecondRuns(RuleBasedStateMachine):
             self.check_work(target, dense, cut, one["retrieval"]["embedded"])
 
     def check_work(self, target: Path, dense: bool, cut: int, embedded: int) -> None:
-        """Only documents that `target` did not have when it was last asked were cut or embedded."""
-        now = self.known.below(target)
+        """Only documents that `target` did not have when it was last asked were cut or embedded.
+
+        It was asked then with the same folder in common, by which what was made is found.
+        """
+        now, folder = self.known.below(target), self.known.common_folder(target)
         for kind, made in (("cut", cut), ("embedded", embedded)):
             if kind == "cut" or dense:
-                new = now - self.known.found.get((target, kind), set())
+                new = now - self.known.found.get((target, kind, folder), set())
                 assert new or not made, f"{made} {kind} again"
                 if not (self.full or self.outgrown):
-                    self.known.found[target, kind] = now
+                    self.known.found[target, kind, folder] = now
 
     @rule(which=targets, seed=numbers)
     def answer(self, which: int, seed: int) -> None:
