@@ -1,0 +1,53 @@
+"""What a learned head guesses: a few likely tokens after each of some nodes. Knows no torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+WIDTH = 16  # likeliest tokens of a guess that are read; guess: growth takes the best of all sources
+
+
+@dataclass(frozen=True, slots=True)
+class Guessed:
+    """What may follow each of m nodes, the likeliest first.
+
+    `tokens` int32 and `probabilities` float64 are (m, width), width at most WIDTH; a probability is
+    that among all tokens the head knows.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    probabilities: npt.NDArray[np.float64]
+
+
+class Guesser(Protocol):
+    """A learned head that has read what was accepted so far.
+
+    A node of a draft is known by the number of its state: those of `first`, from 0 on, then those
+    of each `below`, as they come. `by_path` says whether a guess depends on the tokens that lead to
+    a node. Where it does not, `first` gives all states at once, state d for every node of depth d
+    (the root has depth 0), and `below` is never called. No guess is for nodes of `depth` or more.
+    """
+
+    @property
+    def kind(self) -> str:
+        """The head's kind, which origins name."""
+
+    @property
+    def depth(self) -> int:
+        """How deep a guessed node can be."""
+
+    @property
+    def by_path(self) -> bool:
+        """Whether a guess depends on the tokens that lead to a node."""
+
+    def first(self, root: int) -> Guessed:
+        """The guesses after `root`, the last token, which follows all rows read; m is 1 by path.
+
+        States of earlier calls are forgotten.
+        """
+
+    def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
+        """The guesses after the nodes that `tokens` lead to, each from one of the `states`."""

@@ -1,0 +1,61 @@
+"""Hands the rows that a model accepted to the heads that want their hidden states."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ngtcli.heads.head import Head
+
+_WAITING = 1024  # rows that wait to be read at most, as many as a chunk of a prompt; a guess
+
+
+class HeadRows:
+    """The rows of one text, as the model gives them; heads read them when they are to guess.
+
+    `layers` are the hidden states that any of the heads wants.
+    """
+
+    def __init__(self, heads: Sequence[Head]) -> None:
+        self.heads = tuple(heads)
+        self.layers = tuple(sorted({layer for head in heads for layer in head.layers}))
+        self._all = any(head.reads_all for head in heads)
+        self._ids: list[int] = []  # of the rows that wait
+        self._states: list[Tensor] = []
+        self._start = 0  # position of the first of them
+
+    def reset(self, start: int = 0) -> None:
+        """A new text, whose rows before `start` are not given."""
+        self._ids, self._states, self._start = [], [], start
+        for head in self.heads:
+            head.reset()
+
+    def add(self, ids: Sequence[int], states: Tensor) -> None:
+        """The next rows: `states` is (rows, len(layers), hidden size)."""
+        if not self._all:  # only the last one counts
+            self._start += len(self._ids) + len(ids) - 1
+            self._ids, self._states = [ids[-1]], [states[-1:].clone()]
+            return
+        self._ids += ids
+        self._states.append(states.clone())  # the pass's own tensor is used again
+        if len(self._ids) > _WAITING:
+            self._hand_over(self._ids[-1], keep=1)
+
+    @torch.inference_mode()
+    def follow(self, root: int) -> None:
+        """Hand over all rows; `root` is the token after the last."""
+        if self._ids:
+            self._hand_over(root, keep=0)
+
+    def _hand_over(self, last: int, keep: int) -> None:
+        """All rows but the last `keep`; `last` follows the last of those handed over."""
+        states = torch.cat(self._states)
+        count = len(self._ids) - keep
+        following = torch.tensor([*self._ids[1:count], last], device=states.device)
+        for head in self.heads:
+            wanted = [self.layers.index(layer) for layer in head.layers]
+            own = states[:count, wanted].flatten(1)
+            rows = count if head.reads_all else 1
+            head.read(own[-rows:], following[-rows:], self._start + count - rows)
+        self._ids, self._states = self._ids[count:], [states[count:]] if keep else []
+        self._start += count
