@@ -54,7 +54,18 @@ _METHODS = {
         "methods.draft_model", "DraftModel", "a second model (--draft-model)", live=True
     ),
 }
-_OBJECTS = ("assistant", "costs", "pool", "background")
+_HEADS = {
+    "medusa": "Medusa",
+    "hydra": "Hydra",
+    "eagle3": "Eagle3",
+    "dflash": "DFlash",
+    "mtp": "Mtp",
+}
+_METHODS |= {
+    name: Method("methods.learned", drafter, "a learned head (--heads)", live=True)
+    for name, drafter in _HEADS.items()
+}
+_OBJECTS = ("assistant", "costs", "pool", "background", "heads")
 _SHARED = tuple(f.name for f in fields(DraftSettings) if f.name not in _OBJECTS)
 
 
