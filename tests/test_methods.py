@@ -218,6 +218,7 @@ DEFAULTS = {
     "lookahead": (5, 15, 15, False),
     "recycling": (8,),
     "draft-model": (4,),
+    **dict.fromkeys(("medusa", "hydra", "eagle3", "dflash", "mtp"), ()),
 }
 
 

@@ -209,8 +209,8 @@ class TargetModel:
         ids_here = torch.tensor(list(ids), device=self.device)
         _, *states = self.run_pass(ids_here, positions, mask, self.cache, 1)
         self.cache.length += rows
-        if self.reader is not None:
-            self.reader.add(list(ids), *states)
+        if self.reader is not None and states:
+            self.reader.add(list(ids), states[0])
 
     def lay_out(self, token: int, tree: DraftTree) -> Layout:
         """The inputs of one pass over `token`, which is the tree's root, and the tree.
@@ -283,7 +283,7 @@ class TargetModel:
         if self._rolls_back:
             rows = [0, *(node + 1 for node in nodes)]
             self.cache.keep(rows)
-            if self.reader is not None:
+            if self.reader is not None and self.reader.layers:
                 ids, states = self._read
                 self.reader.add([ids[row] for row in rows], states[rows])
         else:

@@ -20,7 +20,8 @@ class Method:
     each other. All are imported when the method is named, and not before.
     `needs` says in words what a drafter cannot do without. `documents`: the method drafts from the
     documents' cached trie. `live`: it works only with a running model. `costs`: it reads the
-    measured cost of passes and the pool of earlier answers.
+    measured cost of passes and the pool of earlier answers. `heads`: it drafts from learned heads
+    alone.
     """
 
     module: str
@@ -31,6 +32,7 @@ class Method:
     costs: bool = False
     options: str = ""
     many: str = ""
+    heads: bool = False
 
 
 def _module(name: str) -> Any:
@@ -54,17 +56,10 @@ _METHODS = {
         "methods.draft_model", "DraftModel", "a second model (--draft-model)", live=True
     ),
 }
-_HEADS = {
-    "medusa": "Medusa",
-    "hydra": "Hydra",
-    "eagle3": "Eagle3",
-    "dflash": "DFlash",
-    "mtp": "Mtp",
-}
-_METHODS |= {
-    name: Method("methods.learned", drafter, "a learned head (--heads)", live=True)
-    for name, drafter in _HEADS.items()
-}
+for _kind in ("Medusa", "Hydra", "Eagle3", "DFlash", "Mtp"):
+    _METHODS[_kind.lower()] = Method(
+        "methods.learned", _kind, "a head (--heads)", live=True, options="options", heads=True
+    )
 _OBJECTS = ("assistant", "costs", "pool", "background", "heads")
 _SHARED = tuple(f.name for f in fields(DraftSettings) if f.name not in _OBJECTS)
 

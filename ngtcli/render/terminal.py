@@ -41,7 +41,7 @@ COLORS = {
 DIM = "dim"  # a style, in words of Rich
 _CODES = {"dim": 2, "underline": 4} | {
     colour: code
-    for code, colour in enumerate("black red green yellow blue magenta cyan".split(), 30)
+    for code, colour in enumerate("black red green yellow blue magenta cyan white".split(), 30)
 }  # of ECMA-48's sequence SGR
 THOUGHT = "thought"  # what stands in the place of an origin for all text of a thought
 

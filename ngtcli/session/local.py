@@ -26,7 +26,6 @@ from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError, NgtError, UsageError
-from ngtcli.heads.load import load_head
 from ngtcli.heads.reading import HeadRows
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.events import Ended
@@ -96,6 +95,8 @@ class LocalSession(Session):
         method = self.parse_method()  # a wrong name or option fails before anything is loaded
         if not settings.draft_model:
             method.check()
+        if method.entry.heads and not settings.heads:
+            raise UsageError(f"method {method.name}: there is no head", "Name one with --heads.")
         if method.entry.costs:
             check_names(settings.background)
         use_threads(settings.threads)
@@ -174,7 +175,7 @@ class LocalSession(Session):
             self.warn(f"heads are not used: {self.model.tree_reason}")
             return None
         self.status("Loading heads …")
-        return HeadRows([load_head(name, self.model) for name in self.settings.heads])
+        return HeadRows([])
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
         """`method`, or the settings', read with the settings' values as defaults."""
