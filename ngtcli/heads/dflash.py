@@ -217,15 +217,16 @@ class DFlashHead(Head):
         """As Head.read."""
         for cache in self._caches:
             cache.put(len(states), start)
-        places = self._caches[0].positions(len(states)).to(states.device)
-        self._network.remember(states[None], places, self._caches)
+        own = states.to(self._target.device, self._target.dtype)
+        places = self._caches[0].positions(len(states)).to(own.device)
+        self._network.remember(own[None], places, self._caches)
         for cache in self._caches:
             cache.keep()
 
     @torch.inference_mode()
     def first(self, root: int) -> Guessed:
         """As Guesser.first: one for each mask."""
-        config, on = self._network.config, self._network.fc.weight.device
+        config, on = self._network.config, self._target.device
         pairs = zip(self._caches, config.causal, strict=True)
         masks = [cache.block(config.block, causal).to(on) for cache, causal in pairs]
         tokens = torch.tensor([root] + self.depth * [config.mask], device=on)

@@ -190,7 +190,7 @@ class Eagle3Head(Head):
         depth: int = DEPTH,
     ) -> None:
         self.layers, self.depth = network.config.layers, depth
-        self._network, self._ids = network, ids
+        self._network, self._target, self._ids = network, target, ids
         self._embed = network.embed_tokens or target.embed
         longest = int(network.config.layer.max_position_embeddings)
         self._cache = HeadCache(min(window, longest))
@@ -206,7 +206,8 @@ class Eagle3Head(Head):
     def read(self, states: Tensor, following: Tensor, start: int) -> None:
         """As Head.read."""
         mask = self._cache.chain(len(states), start)
-        self._last = self._step(self._network.fuse(states), following, mask)[-1:]
+        fused = self._network.fuse(states.to(self._target.device, self._target.dtype))
+        self._last = self._step(fused, following.to(fused.device), mask)[-1:]
         self._cache.keep()
 
     def _step(self, states: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
