@@ -26,6 +26,7 @@ from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError, NgtError, UsageError
+from ngtcli.heads.load import load_head
 from ngtcli.heads.reading import HeadRows
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.events import Ended
@@ -175,7 +176,12 @@ class LocalSession(Session):
             self.warn(f"heads are not used: {self.model.tree_reason}")
             return None
         self.status("Loading heads …")
-        return HeadRows([])
+        return HeadRows(
+            [
+                load_head(name, self.model.hf, self.model.device, self.model.dtype)
+                for name in self.settings.heads
+            ]
+        )
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
         """`method`, or the settings', read with the settings' values as defaults."""
