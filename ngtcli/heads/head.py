@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 from torch import Tensor
 
 from ngtcli.decode.scores import guessed
 from ngtcli.draft.guesses import Guessed
 
-__all__ = ["Head", "guessed"]
+__all__ = ["Head", "guessed", "nothing"]
 
 
 class Head:
@@ -43,3 +44,8 @@ class Head:
     def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
         """As Guesser.below."""
         raise NotImplementedError
+
+
+def nothing(states: int) -> Guessed:
+    """The guesses of a head that has read no row."""
+    return Guessed(np.empty((states, 0), np.int32), np.empty((states, 0)))
