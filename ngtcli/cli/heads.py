@@ -20,7 +20,7 @@ from ngtcli.config import SETTINGS, Settings
 from ngtcli.errors import INTERRUPTED, InputError, UsageError, counted, nearest
 from ngtcli.heads.training.answers import ANSWERS, Answered, Answers, about
 from ngtcli.heads.training.folder import KINDS, TrainingFolder
-from ngtcli.heads.training.prompts import Asked, asked_of, is_held
+from ngtcli.heads.training.prompts import Asked, asked_of, hold_out
 from ngtcli.measure.prompts import read_jsonl
 from ngtcli.prompt.preset import Preset, deciding
 from ngtcli.session.checks import check_session
@@ -49,6 +49,8 @@ _DEPTH = "Tokens that are guessed in a row; 0: as suits the kind."
 _INNER = "For eagle3 and dflash: width of the perceptron; 0: as in the model."
 _VOCABULARY = "For eagle3: guess among so many of the most frequent tokens; 0: among all."
 
+_SCORES = "For medusa and hydra: last layers of their own, or the model's (a small head)."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainFlags:
@@ -67,6 +69,7 @@ class TrainFlags:
     depth: Annotated[int, typer.Option(min=0, max=32, help=_DEPTH)] = 0
     inner: Annotated[int, typer.Option(min=0, help=_INNER)] = 0
     vocabulary: Annotated[int, typer.Option(min=0, help=_VOCABULARY)] = 0
+    own_scores: Annotated[bool, typer.Option("--own-scores/--model-scores", help=_SCORES)] = True
     batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step.")] = 2048
     rate: Annotated[float, typer.Option(min=0.0, help="Learning rate; 0: the kind's own.")] = 0.0
     seed: Annotated[int, typer.Option(min=0, help="Of first weights and of order.")] = 0
@@ -116,6 +119,7 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> None:
                 depth=given.depth,
                 inner=given.inner,
                 vocabulary=given.vocabulary,
+                own_scores=given.own_scores,
                 batch=given.batch_tokens,
                 rate=given.rate,
                 seed=given.seed,
@@ -153,14 +157,13 @@ def _asked(given: TrainFlags, settings: Settings, notes: Notes) -> list[Asked]:
         raise UsageError("nothing to train on", "Name documents with --data.")
     asked: list[Asked] = []
     if given.prompts:
-        for item in read_jsonl(given.prompts, settings):
-            held = is_held(item.documents[0].text)
-            asked.append(Asked(item.documents, item.question, held))
+        items = read_jsonl(given.prompts, settings)
+        asked += (Asked(item.documents, item.question) for item in items)
     if given.data:
         read = read_documents(given.data, piped_stdin(), settings, notes)
         asked += asked_of(read.documents, given.part_tokens, given.questions)
     Random(0).shuffle(asked)
-    chosen = asked[: given.answers]
+    chosen = hold_out(asked[: given.answers])
     if len({one.held for one in chosen}) < 2:
         what = f"{counted(len(chosen), 'prompt')}: too few to train on and to validate"
         raise InputError(what, "Give more documents, or smaller parts (--part-tokens).")

@@ -50,6 +50,14 @@ class Answers:
         except OSError as error:
             raise UsageError(f"{path}: {reason_of(error)}", ELSEWHERE) from None
         self.done: dict[int, Answered] = {}
+        try:
+            self._take_over(about, path)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _take_over(self, about: Mapping[str, Any], path: Path) -> None:
+        """Read what is there; begin the journal where nothing is."""
         if not self._file.first_line(1):
             self._file.append(dumps({**_FORMAT, "about": about}))
             return

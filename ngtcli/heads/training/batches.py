@@ -84,7 +84,8 @@ class Order:
         chance.shuffle(texts)
         mean = sum(map(_length, texts)) // len(texts) + 1
         pool = max(1, _POOL * self._tokens // mean)
-        out = [b for i in range(0, len(texts), pool) for b in cut(texts[i : i + pool], self._tokens)]
+        pools = [texts[i : i + pool] for i in range(0, len(texts), pool)]
+        out = [batch for own in pools for batch in cut(own, self._tokens)]
         chance.shuffle(out)
         return out
 

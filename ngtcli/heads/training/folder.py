@@ -8,6 +8,7 @@ import fcntl
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +24,25 @@ CHECKPOINT = "checkpoint.safetensors"
 _ABOUT, _LOG, _PARTIAL = "training.json", "log.jsonl", "partial"
 _FORMAT = {"format": "ngt-training", "version": 1}
 _MOST = 10_000_000  # bytes of training.json; guess
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What came of a training.
+
+    `accepted` has for each depth the share of rows of held-out answers after which the likeliest
+    guesses down to it are all right; `tokens_per_step` is their sum and the model's own token.
+    """
+
+    folder: str
+    kind: str
+    steps: int
+    seconds: float
+    texts: int
+    held_out: int
+    held_loss: float
+    accepted: tuple[float, ...]
+    tokens_per_step: float
 
 
 class TrainingFolder:
@@ -46,6 +66,7 @@ class TrainingFolder:
         try:
             fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self._log.close()
             raise UsageError(f"{path}: another process trains there", "Wait for it.") from None
         except OSError:  # a file system without locks
             pass

@@ -30,7 +30,8 @@ class Plan:
 
     `depth` are the tokens guessed in a row, `inner` is the width of perceptrons of EAGLE-3 and
     DFlash, `vocabulary` that of EAGLE-3, `batch` the tokens of a step, `rate` the learning rate;
-    0 stands for the kind's or the target's own.
+    0 stands for the kind's or the target's own. `own_scores`: the heads of Medusa and Hydra have
+    last layers of their own, else they score by the target's.
     """
 
     minutes: float = 10.0
@@ -38,6 +39,7 @@ class Plan:
     depth: int = 0
     inner: int = 0
     vocabulary: int = 0
+    own_scores: bool = True
     batch: int = 2048
     rate: float = 0.0
     seed: int = 0
@@ -115,37 +117,46 @@ class Kind(ABC):
         with torch.no_grad():
             return states_of(self.model.hf, batch.ids, layers)
 
+    @property
+    def own_vocabulary(self) -> int | None:
+        """That of last layers of the head's own, or None."""
+        return self.target.vocabulary if self.plan.own_scores else None
+
 
 class MedusaKind(Kind):
-    """Medusa-1, whose scores are by the target's own last layer."""
+    """Medusa-1 (arXiv 2401.10774, section 2.1.1). All weights begin at 0."""
+
+    network: Medusa
 
     def make(self, texts: Sequence[Answered]) -> nn.Module:
-        made = Medusa(self.target.width, None, self.depth)
-        for name, one in made.named_parameters():
-            if ".0.linear." in name:  # at first each guesses what the model says (section 2.1.1)
-                nn.init.zeros_(one)
+        made = Medusa(self.target.width, self.own_vocabulary, self.depth)
+        for one in made.parameters():
+            nn.init.zeros_(one)
         return made
 
     def scored(self, batch: Batch) -> Iterator[Scored]:
         states = batch.of_rows(self.states(batch, -1))
-        for depth, made in enumerate(self.network(states)):
-            yield Scored(self.target.score(made), batch.targets(depth + 2))
+        found = self.network.scores(self.network(states), self.target)
+        for depth, scores in enumerate(found):
+            yield Scored(scores, batch.targets(depth + 2))
 
     def config(self) -> dict[str, Any]:
         return {"medusa_num_heads": self.depth, "medusa_num_layers": 1}
 
 
 class HydraKind(Kind):
-    """Hydra without a prefix layer, whose scores are by the target's own last layer."""
+    """Hydra without a prefix layer (arXiv 2402.05109, section 3)."""
 
     network: Hydra
 
     def make(self, texts: Sequence[Answered]) -> nn.Module:
-        made = Hydra(self.target.width, None, self.depth)
-        for head in made.hydra_mlp:  # at first each guesses what the model itself says
-            copy_only(head[0].res_connection, 0)
-            for one in head[0].linear.parameters():
-                nn.init.zeros_(one)
+        made = Hydra(self.target.width, self.own_vocabulary, self.depth)
+        for name, one in made.named_modules():  # they begin by handing on the state
+            if isinstance(one, nn.Linear) and name.endswith(".0.res_connection"):
+                copy_only(one, 0)
+            elif isinstance(one, nn.Linear):
+                nn.init.zeros_(one.weight)
+                nn.init.zeros_(one.bias)
         return made
 
     def scored(self, batch: Batch) -> Iterator[Scored]:

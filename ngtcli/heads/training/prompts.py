@@ -6,7 +6,7 @@ answers differ. All is drawn by hashes of the text: the same documents give the 
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from ngtcli.documents.load import Document
@@ -28,12 +28,19 @@ class Asked:
 
     documents: tuple[Document, ...]
     question: str
-    held: bool
+    held: bool = False
+
+    @property
+    def text(self) -> str:
+        """What it is about."""
+        return self.documents[0].text
 
 
-def is_held(text: str) -> bool:
-    """Whether what is asked of this text is held out."""
-    return int(key_of("held", text)[:8], 16) < HELD_SHARE * 16**8
+def hold_out(asked: Sequence[Asked]) -> list[Asked]:
+    """The same, with all that is about a share of the texts held out: of one at least."""
+    texts = sorted({one.text for one in asked}, key=key_of)
+    held = set(texts[: max(1, round(HELD_SHARE * len(texts)))])
+    return [replace(one, held=one.text in held) for one in asked]
 
 
 def asked_of(documents: Iterable[Document], tokens: int, questions: int) -> list[Asked]:
@@ -49,12 +56,11 @@ def _parts(document: Document, tokens: int) -> Iterator[Document]:
 
 
 def _of(part: Document, questions: int) -> Iterator[Asked]:
-    held = is_held(part.text)
-    yield Asked((part,), "", held)
+    yield Asked((part,), "")
     chance = Random(key_of(part.text))
     sentences = [words for s in _SENTENCE.findall(part.text) if len(words := s.split()) > 2]
     for words in chance.sample(sentences, min(questions, len(sentences))):
-        yield Asked((part,), f"What is said of {_some(words, chance)}?", held)
+        yield Asked((part,), f"What is said of {_some(words, chance)}?")
 
 
 def _some(words: Sequence[str], chance: Random) -> str:

@@ -29,11 +29,11 @@ class SpaceKind(Kind):
     network: Any
 
     def make(self, texts: Sequence[Answered]) -> nn.Module:
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoConfig, AutoModelForCausalLM
 
-        self._folder = Path(find(self.model.name))
+        self._folder = Path(find(self.model.name, ("config", "weights")))
+        self._dtype = AutoConfig.from_pretrained(self._folder).dtype or torch.float32
         made: Any = AutoModelForCausalLM.from_pretrained(self._folder, dtype=torch.float32)
-        self._dtype = made.config.dtype if self.model.config.dtype is None else made.config.dtype
         self._mask = unused_token(self.model)
         made.train()
         network: nn.Module = made

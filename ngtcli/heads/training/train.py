@@ -5,7 +5,6 @@ so that a run which was killed and goes on from its checkpoint ends with the sam
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -17,12 +16,12 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.errors import UsageError, counted
 from ngtcli.heads.training.answers import Answered
 from ngtcli.heads.training.batches import Batch, Order, cut, padded
-from ngtcli.heads.training.folder import CHECKPOINT, TrainingFolder
+from ngtcli.heads.training.folder import CHECKPOINT, Trained, TrainingFolder
 from ngtcli.heads.training.kinds import Plan, kind_of
 from ngtcli.system import process
 from ngtcli.system.progress import progress_bar, time_left
 
-__all__ = ["Plan", "Trained", "Trainer"]
+__all__ = ["Plan", "Trainer"]
 Notify = Callable[[str], None]
 _TIMED = 6  # steps by whose time the number of steps is chosen, the first left out; guess
 _WARM = 20  # steps over which the rate rises; guess
@@ -33,25 +32,6 @@ _SAVE_S = 60.0  # between checkpoints; guess
 _VALIDATIONS = 10  # in a run; guess
 _HELD = 8  # batches of held-out texts at most; guess
 _SHOWN_S = 0.5  # between status lines; guess
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What came of a training.
-
-    `accepted` has for each depth the share of rows of held-out answers after which the likeliest
-    guesses down to it are all right; `tokens_per_step` is their sum and the model's own token.
-    """
-
-    folder: str
-    kind: str
-    steps: int
-    seconds: float
-    texts: int
-    held_out: int
-    held_loss: float
-    accepted: tuple[float, ...]
-    tokens_per_step: float
 
 
 class Trainer:
@@ -120,13 +100,14 @@ class Trainer:
 
     def run(self) -> Trained:
         """Train to the end, then write the head. A KeyboardInterrupt leaves a checkpoint."""
-        order, saved, shown = Order(self._train, self._plan.batch, self._plan.seed), monotonic(), 0.0
+        order = Order(self._train, self._plan.batch, self._plan.seed)
+        saved, shown = monotonic(), 0.0
         try:
             while self._step < (total := self._total()):
                 began = monotonic()
                 loss = self._take(self._batch(order.at(self._step), self._step), total)
                 self._seconds += monotonic() - began
-                if self._step % max(_TIMED + 2, total // _VALIDATIONS) == 0:
+                if self._step < total and not self._step % max(_TIMED + 2, total // _VALIDATIONS):
                     self._note(loss)
                 if monotonic() - saved > _SAVE_S:
                     self._save()
