@@ -37,10 +37,12 @@ class Eagle3Kind(Kind):
     def make(self, texts: Sequence[Answered]) -> nn.Module:
         made = Eagle3Network(read_eagle3(self._fields(), self.model.layers))
         chosen = frequent(texts, made.config.vocabulary, self.model.vocabulary)
-        made.d2t.copy_(chosen - torch.arange(len(chosen)))
-        made.t2d.zero_()[chosen] = True
+        own: dict[str, Tensor] = dict(made.named_buffers())
+        own["d2t"].copy_(chosen - torch.arange(len(chosen)))
+        own["t2d"].zero_()[chosen] = True
+        self._ids = chosen.to(self.model.device)
         with torch.no_grad():
-            last = self.model.hf.get_output_embeddings().weight[chosen.to(self.model.device)]
+            last = self.model.hf.get_output_embeddings().weight[self._ids]
             made.lm_head.weight.copy_(last)
         copy_only(made.fc, 2)
         return made
@@ -58,12 +60,9 @@ class Eagle3Kind(Kind):
     def scored(self, batch: Batch) -> Iterator[Scored]:
         states = self.states(batch, *self.network.config.layers)[:, :-1]
         following = nn.functional.pad(batch.ids[:, 1:], (0, self.depth - 1))
-        for depth, out in enumerate(self.network(states, self._embedded(following))):
+        for depth, out in enumerate(self.network(states, self.target.embed(following))):
             scores = self.network.scores(batch.of_rows(out))
-            yield Scored(scores, batch.targets(depth + 2), self.network.ids)
-
-    def _embedded(self, ids: Tensor) -> Tensor:
-        return nn.functional.embedding(ids, self.model.hf.get_input_embeddings().weight.float())
+            yield Scored(scores, batch.targets(depth + 2), self._ids)
 
     def config(self) -> dict[str, Any]:
         return self._fields()
@@ -120,7 +119,7 @@ class DFlashKind(Kind):
         config, length = self.network.config, int(batch.lengths[text])
         block = torch.full((len(anchors), config.block), config.mask, device=anchors.device)
         block[:, 0] = batch.ids[text, anchors]
-        embedded = self.model.hf.get_input_embeddings()(block.flatten()[None]).float()
+        embedded = self.target.embed(block.flatten()[None], scaled=False)
         out = self.network(states[text : text + 1, :length], embedded, anchors)[0]
         at = anchors[:, None] + torch.arange(1, config.block, device=anchors.device)
         inside = at < length
