@@ -214,7 +214,7 @@ class Settings:
     method: str = _drafting(
         "auto",
         "How drafts are made: auto, none (plain decoding), trie, prompt-lookup, llma, akunu,"
-        " trtllm, rest, suffix, lookahead, recycling, draft-model, or a learned head: medusa,"
+        " trtllm, rest, suffix, lookahead, recycling, space, draft-model, or of heads: medusa,"
         " hydra, eagle3, dflash, mtp; options as NAME:KEY=VALUE.",
         complete="methods",
         replayed=True,

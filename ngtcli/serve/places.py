@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ngtcli import __version__
 from ngtcli.config import SETTINGS, Settings, settings_where

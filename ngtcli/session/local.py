@@ -28,7 +28,9 @@ from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError, NgtError, UsageError
 from ngtcli.heads.load import load_head
 from ngtcli.heads.reading import HeadRows
+from ngtcli.model_files.pretrained import mask_tokens
 from ngtcli.prompt.build import Prompt
+from ngtcli.session.checks import with_masks
 from ngtcli.session.events import Ended
 from ngtcli.session.memory import AutoMemory
 from ngtcli.session.session import (
@@ -91,11 +93,12 @@ class LocalSession(Session):
         self.reading = announcing(reading)  # how much of the prompt is read, as `status`
         self._drafters: dict[str, Drafter] = {}
         self._assistant: AssistantModel | None = None
+        self._masks: tuple[int, ...] = ()
         self._heads: HeadRows | None = None
         compiled.announce(status)
         method = self.parse_method()  # a wrong name or option fails before anything is loaded
         if not settings.draft_model:
-            method.check()
+            with_masks(method, settings.model).check()
         if method.entry.heads and not settings.heads:
             raise UsageError(f"method {method.name}: there is no head", "Name one with --heads.")
         if method.entry.costs:
@@ -107,6 +110,7 @@ class LocalSession(Session):
             num_draft=method.settings.num_draft,
             ready=self._captured,
         )
+        self._masks = mask_tokens(self.model.config)
         if settings.draft_model:
             self._assistant = AssistantModel(self._captured(self._load_assistant()), settings)
             self.parse_method().check()
@@ -186,7 +190,12 @@ class LocalSession(Session):
     def parse_method(self, method: str | None = None) -> MethodSpec:
         """`method`, or the settings', read with the settings' values as defaults."""
         own = draft_settings(self.settings)
-        settings = replace(own, assistant=self._assistant, heads=self._heads)
+        of_model: dict[str, Any] = {
+            "assistant": self._assistant,
+            "heads": self._heads,
+            "masks": self._masks,
+        }
+        settings = replace(own, **of_model)
         return parse_method(self.settings.method if method is None else method, settings)
 
     def drafter(self, method: str | None = None) -> Drafter:
