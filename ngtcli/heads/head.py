@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,3 +54,8 @@ def guessed(scores: Tensor, ids: Tensor | None = None) -> Guessed:
     probabilities = (values - scores.float().logsumexp(-1, keepdim=True)).exp()
     tokens = found if ids is None else ids[found]
     return Guessed(tokens.to("cpu", torch.int32).numpy(), probabilities.double().cpu().numpy())
+
+
+def nothing(states: int) -> Guessed:
+    """The guesses of a head that has read no row."""
+    return Guessed(np.empty((states, 0), np.int32), np.empty((states, 0)))

@@ -1,0 +1,51 @@
+"""Loads a learned head of any kind from its folder or from the hub."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ngtcli.heads import hydra, medusa
+from ngtcli.heads.files import HINT, HeadFiles, Notify, Target, open_head
+from ngtcli.heads.head import Head
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of head: whether files are of it, and what makes a head of them.
+
+    `build` raises ModelError for files that do not fill a head, or one that is not for the target.
+    """
+
+    name: str
+    recognise: Callable[[HeadFiles], bool]
+    build: Callable[[HeadFiles, Target], Head]
+
+
+# The first that recognises the files makes the head.
+KINDS = (
+    Kind("medusa", medusa.recognise, medusa.build),
+    Kind("hydra", hydra.recognise, hydra.build),
+)
+
+
+def load_head(
+    name: str,
+    hf: Any,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Notify = lambda _: None,
+) -> Head:
+    """The head in a folder, or under ID[@REVISION] of the hub, for the `transformers` model `hf`.
+
+    It computes in `dtype` on `device`; it may be downloaded. Raises ModelError for files that
+    cannot be read, of no known kind, not complete, or of a head for another model.
+    """
+    files = open_head(name, progress)
+    for kind in KINDS:
+        if kind.recognise(files):
+            return kind.build(files, Target(hf, device, dtype))
+    known = ", ".join(kind.name for kind in KINDS)
+    what = f"no known kind of head has a tensor {min(files.shapes)[:100]}"
+    raise files.refused(what, f"{HINT} Known kinds: {known}.")
