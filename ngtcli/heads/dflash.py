@@ -1,8 +1,9 @@
 """DFlash (arXiv 2602.06036): all tokens of a block at once, from states of the target.
 
 The block is the last token and masks behind it. Its rows attend to each other and to the text,
-whose keys and values are made of hidden states at several layers of the target. What leaves the
-network at a mask goes to the target's own scores, or to those of a smaller vocabulary.
+whose keys and values are made of hidden states at several layers of the target; these enter the
+attention of each layer as they are. What leaves the network at a mask goes to the target's own
+scores, or to those of a smaller vocabulary.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,20 +15,24 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedConfig
 
 from ngtcli.draft.guesses import Guessed
-from ngtcli.errors import ModelError
 from ngtcli.heads.attention import (
-    HeadAttention,
-    Rotation,
+    HeadLayer,
     Rows,
+    configured,
     layer_config,
     norm,
-    perceptron,
+    own_ids,
     rotary,
 )
 from ngtcli.heads.cache import HeadCache
+from ngtcli.heads.files import HeadFiles, Target
 from ngtcli.heads.head import Head, guessed
 
+KIND = "dflash"
 _BLOCK = 16  # tokens of a block where the configuration names none; that of published heads
+# What config.json says of variants that have other formulas: DFlash 2, DSpark, norms before `fc`,
+# and blocks that guess at the last token, too.
+_OTHER = ("selector_rank", "conv_kernel_size", "markov_rank", "fc_layernorm", "sample_from_anchor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +63,23 @@ def read_config(fields: Mapping[str, Any], depth: int) -> DFlashConfig:
     """The configuration in a config.json, for a target of `depth` layers.
 
     `target_layer_ids` of the authors' form are layers whose outputs are read,
-    `aux_hidden_state_layer_ids` of the speculators form those whose inputs are. Raises ModelError
+    `aux_hidden_state_layer_ids` of the speculators form those whose inputs are. Raises ValueError
     for what is not supported.
     """
     own = dict(fields.get("transformer_layer_config") or fields)
     values = {**own, **fields, **(fields.get("dflash_config") or {})}
-    _refuse(values)
+    other = [name for name in _OTHER if values.get(name)]
+    if other or values.get("projector_type", KIND) != KIND:
+        raise ValueError(other[0] if other else f"projector_type {values['projector_type']}")
     layers = values.get("aux_hidden_state_layer_ids")
     if layers is None:
-        layers = [layer + 1 for layer in values.get("target_layer_ids") or ()]
-    if not layers or not all(0 <= layer <= depth for layer in layers):
-        raise ModelError(
-            f"a DFlash head reads states at layers {', '.join(map(str, layers))} of {depth}",
-            "Choose a head that was trained for this model.",
-        )
-    if values.get("mask_token_id") is None:
-        raise ModelError("a DFlash head without mask_token_id", "Choose another head.")
+        layers = [layer + 1 for layer in values["target_layer_ids"]]
+    told = int(values.get("num_target_layers") or depth)
+    if told != depth or not all(0 <= layer <= depth for layer in layers):
+        raise ValueError(f"a model of {told} layers, states at {', '.join(map(str, layers))}")
     layer = layer_config(own)
-    kinds = list(getattr(layer, "layer_types", None) or ()) or ["full_attention"]
-    slides = [
-        kinds[at % len(kinds)] == "sliding_attention" for at in range(layer.num_hidden_layers)
-    ]
+    kinds = getattr(layer, "layer_types", None) or layer.num_hidden_layers * ["full_attention"]
+    slides = [kind == "sliding_attention" for kind in kinds]
     causal = values.get("is_causal")
     if causal is None and values.get("sliding_window_non_causal"):
         causal = False
@@ -91,42 +92,10 @@ def read_config(fields: Mapping[str, Any], depth: int) -> DFlashConfig:
         windows=tuple(layer.sliding_window if slid else None for slid in slides),
         causal=tuple(slid if causal is None else bool(causal) for slid in slides),
         vocabulary=int(draft) if draft and draft != layer.vocab_size else None,
-        scale=float(values.get("input_embedding_scale", 1.0)),
-        multiplier=float(values.get("output_multiplier", 1.0)),
+        scale=float(values.get("input_embedding_scale") or 1.0),
+        multiplier=float(values.get("output_multiplier") or 1.0),
         cap=float(cap) if cap else None,
     )
-
-
-def _refuse(values: Mapping[str, Any]) -> None:
-    """Raise ModelError for a variant that these formulas are not those of."""
-    named = {
-        "selector_rank": "DFlash 2",
-        "markov_rank": "DSpark",
-        "sample_from_anchor": "DFlash that guesses at the last token",
-        "fc_layernorm": "DFlash with norms before fc",
-    }
-    found = [name for field, name in named.items() if values.get(field)]
-    if values.get("projector_type", "dflash") != "dflash":
-        found.append(str(values["projector_type"]))
-    if found:
-        raise ModelError(f"a head of the form {found[0]}", "Such heads are not supported.")
-
-
-class DFlashLayer(nn.Module):
-    """A layer of llama or qwen3; the rows of the text enter its attention as they are."""
-
-    def __init__(self, config: PreTrainedConfig, layer: int) -> None:
-        super().__init__()
-        size = config.hidden_size
-        self.self_attn = HeadAttention(config, size, layer)
-        self.mlp = perceptron(config)
-        self.input_layernorm = norm(size, config)
-        self.post_attention_layernorm = norm(size, config)
-
-    def forward(self, rows: Tensor, rotation: Rotation, mask: Tensor, kept: Rows) -> Tensor:
-        """(batch, rows, hidden size) of rows of blocks."""
-        rows = rows + self.self_attn(self.input_layernorm(rows), rotation, mask, kept)
-        return torch.add(rows, self.mlp(self.post_attention_layernorm(rows)))
 
 
 class DFlashNetwork(nn.Module):
@@ -136,15 +105,13 @@ class DFlashNetwork(nn.Module):
     `t2d` which tokens of the target are in it.
     """
 
-    d2t: Tensor
-
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__()
         self.config, layer = config, config.layer
         size = layer.hidden_size
         self.fc = nn.Linear(len(config.layers) * size, size, bias=False)
         self.hidden_norm, self.norm = norm(size, layer), norm(size, layer)
-        self._stack = [DFlashLayer(layer, n) for n in range(layer.num_hidden_layers)]
+        self._stack = [HeadLayer(layer, n) for n in range(layer.num_hidden_layers)]
         self.layers = nn.ModuleList(self._stack)
         self.rotary = rotary(layer)
         self.lm_head: nn.Linear | None = None
@@ -152,13 +119,6 @@ class DFlashNetwork(nn.Module):
             self.lm_head = nn.Linear(size, own, bias=False)
             self.register_buffer("d2t", torch.zeros(own, dtype=torch.long))
             self.register_buffer("t2d", torch.ones(layer.vocab_size, dtype=torch.bool))
-
-    @property
-    def ids(self) -> Tensor | None:
-        """The token, int64 (vocabulary,), at each place of the head's own vocabulary."""
-        if self.lm_head is None:
-            return None
-        return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def remember(self, states: Tensor, positions: Tensor, kept: Sequence[Rows]) -> None:
         """Give each layer's `kept` the keys and values of rows of the text.
@@ -216,23 +176,17 @@ class DFlashNetwork(nn.Module):
 
 
 class DFlashHead(Head):
-    """Guesses of a DFlash network.
+    """Guesses of a DFlash network; `ids` are the tokens of its own vocabulary, None: all.
 
-    `embed` gives embeddings of tokens (rows,), (rows, hidden size), `target` the target's scores of
-    rows that left its last norm. Positions are the text's own.
+    Positions are the text's own.
     """
 
-    kind, reads_all = "dflash", True
+    kind, reads_all = KIND, True
 
-    def __init__(
-        self,
-        network: DFlashNetwork,
-        embed: Callable[[Tensor], Tensor],
-        target: Callable[[Tensor], Tensor],
-    ) -> None:
+    def __init__(self, network: DFlashNetwork, target: Target, ids: Tensor | None = None) -> None:
         config = network.config
         self.layers, self.depth = config.layers, config.block - 1
-        self._network, self._embed, self._target, self._ids = network, embed, target, network.ids
+        self._network, self._target, self._ids = network, target, ids
         self._caches = [HeadCache(window) for window in config.windows]
 
     def reset(self) -> None:
@@ -245,19 +199,46 @@ class DFlashHead(Head):
         """As Head.read."""
         for cache in self._caches:
             cache.put(len(states), start)
-        places = self._caches[0].positions(len(states)).to(states.device)
-        self._network.remember(states[None], places, self._caches)
+        own = states.to(self._target.device, self._target.dtype)
+        places = self._caches[0].positions(len(states)).to(own.device)
+        self._network.remember(own[None], places, self._caches)
         for cache in self._caches:
             cache.keep()
 
     @torch.inference_mode()
     def first(self, root: int) -> Guessed:
         """As Guesser.first: one for each mask."""
-        config, on = self._network.config, self._network.fc.weight.device
+        config, on = self._network.config, self._target.device
         pairs = zip(self._caches, config.causal, strict=True)
         masks = [cache.block(config.block, causal).to(on) for cache, causal in pairs]
         tokens = torch.tensor([root] + self.depth * [config.mask], device=on)
-        embedded = self._embed(tokens)[None].to(self._network.fc.weight.dtype)
+        embedded = self._target.embed(tokens, scaled=False)[None]
         places = self._caches[0].positions(config.block).to(on)
         found = self._network.guess(embedded, places, masks, self._caches)[0, 1:]
-        return guessed(self._network.scores(found, self._target), self._ids)
+        return guessed(self._network.scores(found, self._target.score), self._ids)
+
+
+def recognise(files: HeadFiles) -> bool:
+    """Whether the tensors are those of DFlash: one that fuses states, and one that norms them."""
+    return {"fc.weight", "hidden_norm.weight", "layers.0.mlp.up_proj.weight"} <= set(files.shapes)
+
+
+def build(files: HeadFiles, target: Target) -> DFlashHead:
+    """The head of these files. Raises ModelError where they do not fill it or are not for it."""
+    config = configured(files, target, read_config)
+    files.check_width(config.layer.hidden_size, target)
+    files.check_vocabulary(config.layer.vocab_size, target)
+    if not 0 <= config.mask < target.vocabulary:
+        raise files.refused(f"the model has no token {config.mask}, its mask_token_id")
+    ids = None if (own := config.vocabulary) is None else own_ids(files, target, own)
+    left = ("d2t", "t2d", "embed_tokens.weight", *(["lm_head.weight"] if own is None else []))
+    stored = {
+        name: name for name in files.shapes if name not in left and not name.startswith("verifier_")
+    }
+    with torch.device("meta"):
+        network = DFlashNetwork(config)
+    network.register_buffer("d2t", None)
+    network.register_buffer("t2d", None)
+    files.fill(network, target, stored)
+    network.rotary = rotary(config.layer).to(target.device)
+    return DFlashHead(network, target, ids)

@@ -5,7 +5,8 @@ follows. What leaves the layer there scores the token after that one, and stands
 where the text goes on with a guess (section 3.1).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,23 +14,21 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedConfig
 
-from ngtcli.draft.guesses import Guessed
-from ngtcli.errors import ModelError
 from ngtcli.heads.attention import (
     HeadAttention,
     Rotation,
     Rows,
+    configured,
     layer_config,
     norm,
+    own_ids,
     perceptron,
     rotary,
 )
-from ngtcli.heads.cache import HeadCache
-from ngtcli.heads.head import Head, guessed, nothing
+from ngtcli.heads.eagle import EagleHead, EagleNetwork, Scores
+from ngtcli.heads.files import DAMAGED, HeadFiles, Target
 
-# Rows that a row attends to at most: the positions that published heads were trained on.
-WINDOW = 2048
-DEPTH = 8  # tokens; that of the trees that the authors' program drafts
+KIND = "eagle3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +54,21 @@ def read_config(fields: Mapping[str, Any], depth: int) -> Eagle3Config:
 
     In the speculators form `eagle_aux_hidden_state_layer_ids` are layers whose inputs are read; in
     `eagle_config` of the other form they are layers whose outputs are. Without them the inputs of
-    layers 2, `depth` // 2 and `depth` - 3 are read. Raises ModelError for what is not supported.
+    layers 2, `depth` // 2 and `depth` - 3 are read. Raises ValueError for what is not supported.
     """
-    own = fields.get("transformer_layer_config", fields)
+    own = fields.get("transformer_layer_config") or fields
     nested = fields.get("eagle_config") or {}
     layers = fields.get("eagle_aux_hidden_state_layer_ids")
     if layers is None and nested.get("eagle_aux_hidden_state_layer_ids"):
         layers = [layer + 1 for layer in nested["eagle_aux_hidden_state_layer_ids"]]
     layers = tuple(layers or (2, depth // 2, depth - 3))
-    if not all(isinstance(layer, int) and 0 <= layer < depth for layer in layers):
-        raise ModelError(
-            f"an EAGLE-3 head reads states at layers {', '.join(map(str, layers))} of {depth}",
-            "Choose a head that was trained for this model.",
-        )
-    if nested.get("use_aux_hidden_state") is False or int(own.get("num_hidden_layers", 1)) != 1:
-        raise ModelError(
-            "an EAGLE-3 head of several layers, or of the last state alone",
-            "Supported are heads of one layer that read states of several.",
-        )
+    if not all(0 <= layer < depth for layer in layers):
+        raise ValueError(f"states at layers {', '.join(map(str, layers))} of {depth}")
+    if nested.get("use_aux_hidden_state") is False:
+        raise ValueError("use_aux_hidden_state")
     layer = layer_config(dict(own))
+    if layer.num_hidden_layers != 1:
+        raise ValueError(f"{layer.num_hidden_layers} layers")
     width = fields.get("target_hidden_size") or own.get("target_hidden_size")
     return Eagle3Config(
         layer=layer,
@@ -108,19 +103,17 @@ class Eagle3Layer(nn.Module):
         return torch.add(out, self.mlp(self.post_attention_layernorm(out)))
 
 
-class Eagle3Network(nn.Module):
+class Eagle3Network(EagleNetwork):
     """The network; its state is that of a published file.
 
     `d2t` says how far each token's id is from its place in the head's vocabulary, `t2d` which
-    tokens of the target are in it.
+    tokens of the target are in it. `embeds`: it has embeddings of its own.
     """
 
-    d2t: Tensor
-    t2d: Tensor
-
-    def __init__(self, config: Eagle3Config) -> None:
+    def __init__(self, config: Eagle3Config, embeds: bool = False) -> None:
         super().__init__()
         self.config, size = config, config.layer.hidden_size
+        self.reads, self.layer = config.layers, config.layer
         states = len(config.layers) * config.width
         self.input_norm = norm(states, config.layer) if config.norm_states else nn.Identity()
         self.fc = nn.Linear(states, size, bias=False)
@@ -128,33 +121,25 @@ class Eagle3Network(nn.Module):
         self.norm = norm(size, config.layer)
         self.lm_head = nn.Linear(size, config.vocabulary, bias=False)
         self.rotary = rotary(config.layer)
+        self.embed_tokens = nn.Embedding(config.layer.vocab_size, size) if embeds else None
         self.register_buffer("d2t", torch.zeros(config.vocabulary, dtype=torch.long))
         self.register_buffer("t2d", torch.ones(config.layer.vocab_size, dtype=torch.bool))
 
-    @property
-    def ids(self) -> Tensor:
-        """The token, int64 (vocabulary,), at each place of the head's vocabulary."""
-        return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
-
     def fuse(self, states: Tensor) -> Tensor:
-        """(…, hidden size) of the target's states (…, layers x width)."""
+        """As EagleNetwork.fuse."""
         fused: Tensor = self.fc(self.input_norm(states))
         return fused
 
     def step(
         self, states: Tensor, embedded: Tensor, positions: Tensor, mask: Tensor, kept: Rows
     ) -> Tensor:
-        """What leaves the layer, (batch, rows, hidden size): states of the next depth.
-
-        `states` are fused or of the depth before, `embedded` the embeddings of the tokens that
-        follow; `positions` are int64 (rows,), `mask` is bool (rows, all rows).
-        """
+        """As EagleNetwork.step."""
         rotation = self.rotary(states, positions[None])
         out: Tensor = self.midlayer(states, embedded, rotation, mask, kept)
         return out
 
-    def scores(self, states: Tensor) -> Tensor:
-        """Scores (…, vocabulary) of the head's own vocabulary after rows that left the layer."""
+    def scores(self, states: Tensor, target: Scores | None = None) -> Tensor:
+        """As EagleNetwork.scores: those of its own vocabulary."""
         found: Tensor = self.lm_head(self.norm(states))
         return found
 
@@ -179,66 +164,30 @@ class Eagle3Network(nn.Module):
         return out
 
 
-class Eagle3Head(Head):
-    """Guesses of an EAGLE-3 network; `embed` gives embeddings of tokens (rows,), (rows, size).
+def recognise(files: HeadFiles) -> bool:
+    """Whether the tensors are those of EAGLE-3 in either form."""
+    names = ("midlayer.hidden_norm.weight", "layers.0.hidden_norm.weight")
+    return "fc.weight" in files.shapes and any(name in files.shapes for name in names)
 
-    Positions are the text's own. Only their differences count, and `window` keeps those within
-    what heads are trained on.
-    """
 
-    kind, by_path, reads_all = "eagle3", True, True
-
-    def __init__(
-        self,
-        network: Eagle3Network,
-        embed: Callable[[Tensor], Tensor],
-        window: int = WINDOW,
-        depth: int = DEPTH,
-    ) -> None:
-        self.layers, self.depth = network.config.layers, depth
-        self._network, self._embed, self._ids = network, embed, network.ids
-        longest = int(network.config.layer.max_position_embeddings)
-        self._cache = HeadCache(min(window, longest))
-        self.reset()
-
-    def reset(self) -> None:
-        """A new text begins."""
-        self._cache.clear()
-        self._states = torch.empty(0)  # (states, hidden size), as they left the layer
-        self._last = torch.empty(0)  # the first of them, of the last row read
-
-    @torch.inference_mode()
-    def read(self, states: Tensor, following: Tensor, start: int) -> None:
-        """As Head.read."""
-        mask = self._cache.chain(len(states), start)
-        self._last = self._step(self._network.fuse(states), following, mask)[-1:]
-        self._cache.keep()
-
-    def _step(self, states: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-        """What leaves the layer, (rows, hidden size), for such states and the tokens (rows,)."""
-        on, places = states.device, self._cache.positions(len(states))
-        rows = states[None], self._embed(tokens)[None].to(states.dtype)
-        return self._network.step(*rows, places.to(on), mask.to(on), self._cache)[0]
-
-    @torch.inference_mode()
-    def first(self, root: int) -> Guessed:
-        """As Guesser.first."""
-        self._cache.drop()
-        self._states = self._last
-        if not len(self._last):
-            return nothing(1)
-        return self._guessed(self._states)
-
-    @torch.inference_mode()
-    def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
-        """As Guesser.below."""
-        if not len(self._states):
-            return nothing(len(states))
-        mask = self._cache.tree([state - 1 for state in states])  # state 0 is of a row that is kept
-        ids = torch.tensor(tokens, dtype=torch.long, device=self._last.device)
-        found = self._step(self._states[list(states)], ids, mask)
-        self._states = torch.cat([self._states, found])
-        return self._guessed(found)
-
-    def _guessed(self, states: Tensor) -> Guessed:
-        return guessed(self._network.scores(states), self._ids)
+def build(files: HeadFiles, target: Target) -> EagleHead:
+    """The head of these files. Raises ModelError where they do not fill it or are not for it."""
+    config = configured(files, target, read_config)
+    files.check_width(config.width, target)
+    files.check_vocabulary(config.layer.vocab_size, target)
+    ids = own_ids(files, target, config.vocabulary)
+    stored = {
+        re.sub(r"^layers\.0\.", "midlayer.", name): name
+        for name in files.shapes
+        if name not in ("d2t", "t2d") and not name.startswith("verifier_")
+    }
+    embeds = "embed_tokens.weight" in stored
+    if not embeds and config.layer.hidden_size != target.width:
+        raise files.refused("its file has no embed_tokens.weight", DAMAGED)
+    with torch.device("meta"):
+        network = Eagle3Network(config, embeds)
+    network.register_buffer("d2t", None)
+    network.register_buffer("t2d", None)
+    files.fill(network, target, stored)
+    network.rotary = rotary(config.layer).to(target.device)
+    return EagleHead(KIND, network, target, ids)

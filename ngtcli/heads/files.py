@@ -57,10 +57,14 @@ class Target:
         """Tokens that have a score."""
         return int(self.config.vocab_size)
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """The model's own embeddings (…, width) of ids (…), as its first layer gets them."""
+    def embed(self, ids: Tensor, scaled: bool = True) -> Tensor:
+        """The model's own embeddings (…, width) of ids (…), as its first layer gets them.
+
+        Unless `scaled`, they are those of the table; some models multiply them.
+        """
         table = self.hf.get_input_embeddings()
         found: Tensor = table(ids.to(self.hf.device))
+        found = found if scaled else found / getattr(table, "embed_scale", 1.0)
         return found.to(self.device, self.dtype)
 
     def score(self, states: Tensor) -> Tensor:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from ngtcli.heads import hydra, medusa
+from ngtcli.heads import dflash, eagle, eagle3, hydra, medusa, mtp
 from ngtcli.heads.files import HINT, HeadFiles, Notify, Target, open_head
 from ngtcli.heads.head import Head
 
@@ -27,6 +28,10 @@ class Kind:
 KINDS = (
     Kind("medusa", medusa.recognise, medusa.build),
     Kind("hydra", hydra.recognise, hydra.build),
+    Kind("eagle3", eagle3.recognise, eagle3.build),
+    Kind("eagle", eagle.recognise, eagle.build),
+    Kind("dflash", dflash.recognise, dflash.build),
+    Kind("mtp", mtp.recognise, mtp.build),
 )
 
 
@@ -39,9 +44,12 @@ def load_head(
 ) -> Head:
     """The head in a folder, or under ID[@REVISION] of the hub, for the `transformers` model `hf`.
 
-    It computes in `dtype` on `device`; it may be downloaded. Raises ModelError for files that
-    cannot be read, of no known kind, not complete, or of a head for another model.
+    "mtp" are the model's own MTP layers, as is the folder that it comes from. It computes in
+    `dtype` on `device`; it may be downloaded. Raises ModelError for files that cannot be read, of
+    no known kind, not complete, or of a head for another model.
     """
+    if name == mtp.KIND:
+        return mtp.own_head(Target(hf, device, dtype), Path(hf.config.name_or_path), name)
     files = open_head(name, progress)
     for kind in KINDS:
         if kind.recognise(files):

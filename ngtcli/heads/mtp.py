@@ -19,8 +19,10 @@ from transformers.modeling_layers import MtpModel
 from ngtcli.draft.guesses import Guessed
 from ngtcli.errors import ModelError
 from ngtcli.heads.cache import ROOT, HeadCache, additive
+from ngtcli.heads.files import HeadFiles, Target
 from ngtcli.heads.head import Head, guessed, nothing
 
+KIND = "mtp"
 DEPTH = 4  # tokens that a single layer guesses one after the other; a guess
 _TRIED = 4  # rows of the pass that is compared with that of transformers; a guess
 
@@ -35,7 +37,8 @@ class MtpLayers:
         self.windows = [
             model.config.sliding_window if kind == "sliding_attention" else None for kind in kinds
         ]
-        self.device = next(model.layers.parameters()).device
+        own = next(model.layers.parameters())
+        self.device, self.dtype = own.device, own.dtype
 
     def step(
         self, layer: int, states: Tensor, tokens: Tensor, mask: Tensor, cache: HeadCache
@@ -74,9 +77,8 @@ class MtpLayers:
     def check(self) -> None:
         """Raise ValueError unless a pass gives what it gives with the cache of transformers."""
         config, model = self._model.config, self._model
-        like = next(model.layers.parameters())
-        states = torch.linspace(-1, 1, _TRIED * config.hidden_size).to(like)
-        states = states.view(_TRIED, -1)
+        states = torch.linspace(-1, 1, _TRIED * config.hidden_size, device=self.device)
+        states = states.to(self.dtype).view(_TRIED, -1)
         tokens = torch.arange(_TRIED, device=self.device)
         theirs = MtpCache(config=config)
         for layer, window in enumerate(self.windows):
@@ -118,16 +120,20 @@ def load_layers(hf: Any, folder: Path, name: str) -> MtpLayers:
 def _findable(hf: Any, folder: Path, layers: int, count: int) -> Iterator[None]:
     """Let transformers look for MTP layers in a folder, behind a model's own `layers` layers.
 
-    The patterns of a family have the number of layers of its published models.
+    The patterns of a family have the number of layers of its published models. What the layers
+    share with the model, which may be packed, is not looked for.
     """
     before = hf.config.name_or_path, hf._keys_to_ignore_on_load_unexpected
+    shared = MtpModel._keys_to_ignore_on_load_missing
     more = "|".join(str(layers + layer) for layer in range(count))
     hf.config.name_or_path = str(folder)
     hf._keys_to_ignore_on_load_unexpected = [*(before[1] or ()), rf"(^|\.)layers\.({more})\."]
+    MtpModel._keys_to_ignore_on_load_missing = [*shared, r"^shared_head\.", r"^embed_tokens\."]
     try:
         yield
     finally:
         hf.config.name_or_path, hf._keys_to_ignore_on_load_unexpected = before
+        MtpModel._keys_to_ignore_on_load_missing = shared
 
 
 class MtpHead(Head):
@@ -138,7 +144,7 @@ class MtpHead(Head):
     for. A layer's keys and values have a cache of their own.
     """
 
-    kind, by_path, reads_all = "mtp", True, True
+    kind, by_path, reads_all = KIND, True, True
 
     def __init__(self, layers: MtpLayers) -> None:
         self._layers, self._count = layers, layers.count
@@ -168,7 +174,7 @@ class MtpHead(Head):
         if start != self._end:
             self.reset()
         self._end = start + len(states)
-        out = states.to(self._layers.device)
+        out = states.to(self._layers.device, self._layers.dtype)
         for layer, cache in enumerate(self._caches):
             tokens = following[len(following) - len(out) :].to(out.device)
             if len(out):
@@ -215,3 +221,19 @@ class MtpHead(Head):
 
     def _reads(self, layer: int, depth: int) -> bool:
         return self._count == 1 or 0 < depth <= layer
+
+
+def recognise(files: HeadFiles) -> bool:
+    """Whether config.json is that of a model with MTP layers."""
+    config = files.config.get("text_config") or files.config
+    return any(config.get(name) for name in ("num_nextn_predict_layers", "num_mtp_layers"))
+
+
+def build(files: HeadFiles, target: Target) -> MtpHead:
+    """The head of the layers in these files. Raises ModelError where they are not the target's."""
+    return own_head(target, files.folder, files.name)
+
+
+def own_head(target: Target, folder: Path, name: str) -> MtpHead:
+    """The head of the layers in the target's own folder. Raises ModelError."""
+    return MtpHead(load_layers(target.hf, folder, name))
