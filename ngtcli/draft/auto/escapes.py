@@ -18,6 +18,8 @@ from ngtcli.draft.auto.blend import (
     HEADS,
     ORDERS,
     OWN,
+    PREDICTED,
+    PROMPT,
     SCORES,
     UNSEEN,
     advance,
@@ -148,16 +150,18 @@ ESCAPES = Path(__file__).parent / "escapes.json"
 SHAPE = (len(SOURCES), ORDERS, BUCKETS)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=CONFIG.heads + 1)
 def fitted_escapes(heads: int = 0) -> Floats:
     """The shipped escape probabilities, float64 (source, order, bucket), and those of `heads`.
 
     Fitted by `python -m tests.tools.fit_escapes`. No recording holds scores, so theirs are
-    a guess that the first steps correct. A head's order is that of the longest match beside it.
+    a guess that the first steps correct. A predicted text begins with a power of the prompt's. A
+    head's order is that of the longest match beside it.
     """
     escapes = np.full(SHAPE, CONFIG.scores_escape)
     table = json.loads(ESCAPES.read_text(encoding="utf-8"))["escapes"]
-    escapes[: len(table)] = table
+    escapes[OWN : OWN + len(table)] = table
+    escapes[PREDICTED] = escapes[PROMPT] ** CONFIG.predicted_power
     escapes[BACKGROUND:, 0] = CONFIG.unused_escape
     beside = np.asarray(CONFIG.guess_escapes)[:, None]
     of_heads = np.broadcast_to(beside, (heads, *SHAPE[1:]))
