@@ -46,6 +46,12 @@ def state_below(guesses: Any, state: int, token: int) -> Any:
 
 
 @njit(inline="always")
+def guesses_here(guesses: Any, state: int) -> bool:
+    """Whether there is a guess after a node of this state."""
+    return state != NONE and guesses.probabilities[state, 0] > 0.0
+
+
+@njit(inline="always")
 def guess_bucket(guesses: Any, state: int) -> int:
     """The bucket of a guess: how sure it is, and whether its head has read the last token."""
     top, level = guesses.probabilities[state, 0], 0
