@@ -19,8 +19,8 @@ from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.drafter import Feedback
 from ngtcli.draft.guesses import NOTHING, Guessed
-from ngtcli.draft.masks import masks_after, with_masks
-from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.draft.masks import masks_after
+from ngtcli.draft.tree import ROOT
 
 Floats = npt.NDArray[np.float64]
 
@@ -60,28 +60,38 @@ class MaskGuesses:
         found = [] if feedback.stop is None else masks_after(feedback.tree, feedback.stop)
         self._guessed = feedback.after(found) if found else NOTHING
 
-    def hang(
-        self, tree: DraftTree, probabilities: Floats, gain: float, curve: CostCurve | None
-    ) -> DraftTree:
-        """The tree with masks below the nodes where they pay.
+    def below_which(
+        self,
+        parents: npt.NDArray[np.int32],
+        probabilities: Floats,
+        gain: float | None,
+        curve: CostCurve | None,
+        room: int | None,
+    ) -> tuple[int, list[int]]:
+        """(How many nodes stay, below which of them and of the root masks hang).
 
-        `probabilities` are those of its nodes, `gain` the tokens that guesses are worth a step.
+        `parents` and `probabilities` are those of a Growth, `gain` are the tokens that guesses are
+        worth a step. With `room` there is that much for nodes and masks together, and the last
+        nodes give way to masks that are worth more.
         """
-        stops = stop_probabilities(tree.parents, probabilities)
+        nodes, gain = len(probabilities), CONFIG.mask_gain if gain is None else gain
+        stops = stop_probabilities(parents[:nodes], probabilities)
         order = np.argsort(-stops, kind="stable")[: CONFIG.masked_nodes]
         count = len(order)
         if curve is not None:
-            count = self._paying(1.0 + probabilities.sum(), stops[order], gain, len(tree), curve)
-        return with_masks(tree, sorted(int(node) + ROOT for node in order[:count]), self.masks)
+            tokens = 1.0 + float(probabilities.sum())
+            count = self._paying(tokens, gain * stops[order], nodes, curve)
+        if room is not None:
+            nodes, count = self._fitted(probabilities, gain * stops[order[:count]], room)
+        below = [int(at) + ROOT for at in order[:count]]
+        return nodes, [node for node in below if node < nodes]
 
-    def _paying(
-        self, tokens: float, stops: Floats, gain: float, nodes: int, curve: CostCurve
-    ) -> int:
-        """Below how many nodes masks pay, or are to be tried."""
-        worth = tokens + gain * np.append(0.0, np.cumsum(stops))
-        rows = nodes + self.depth * np.arange(len(worth))  # but the root's
+    def _paying(self, tokens: float, worth: Floats, nodes: int, curve: CostCurve) -> int:
+        """Below how many nodes masks pay, or are to be tried; `worth` in tokens, falling."""
+        in_all = tokens + np.append(0.0, np.cumsum(worth))
+        rows = nodes + self.depth * np.arange(len(in_all))  # but the root's
         costs = curve.table(int(rows[-1]) + 1)
-        count = int((worth / costs[rows]).argmax())
+        count = int((in_all / costs[rows]).argmax())
         if count:
             self._wait = self._next = 0
             return count
@@ -92,8 +102,18 @@ class MaskGuesses:
         self._wait = self._next
         return 1
 
+    def _fitted(self, probabilities: Floats, worth: Floats, room: int) -> tuple[int, int]:
+        """(Nodes, those with masks) that fit the room together."""
+        nodes = len(probabilities)
+        for count, each in enumerate(worth):
+            left = min(nodes, room - self.depth * (count + 1))
+            if left < 0 or float(probabilities[left:nodes].sum()) >= each:
+                return nodes, count
+            nodes = left
+        return nodes, len(worth)
 
-def stop_probabilities(parents: Sequence[int], probabilities: Floats) -> Floats:
+
+def stop_probabilities(parents: npt.ArrayLike, probabilities: Floats) -> Floats:
     """Where verification stops: at the root, then at each of k nodes, float64 (k + 1,).
 
     >>> stop_probabilities((-1, 0, -1), np.array([0.5, 0.25, 0.125])).tolist()
@@ -101,4 +121,4 @@ def stop_probabilities(parents: Sequence[int], probabilities: Floats) -> Floats:
     """
     stops = np.append(1.0, np.minimum(1.0, probabilities))
     np.subtract.at(stops, np.asarray(parents, np.int64) + 1, stops[1:].copy())
-    return np.maximum(stops, 0.0)
+    return stops.clip(0.0)
