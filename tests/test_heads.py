@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import VOCABULARY
+from hub_server import Hub, files_of
 from safetensors.torch import save_file
 from tiny_models import make_hf
 from torch import Tensor
@@ -303,6 +307,28 @@ def test_the_layer_that_hidden_states_are_from_is_counted_from_the_end(tmp_path:
     for offset, layer in ((0, -1), (1, 1), (2, 0)):
         head = load(written(tmp_path, tensors, hidden_state_offset=offset), hf)
         assert head.layers == (layer,)
+
+
+_OPEN = """
+from ngtcli.heads.files import hub, open_head
+for _ in range(2):
+    head = open_head("maker/Heads-5", print)
+    print(*head.shapes, head.config, bool(head.read("0.0.linear.weight").sum() == 600_000))
+    hub.ask = hub.download = None  # not even asked for again
+"""
+
+
+def test_only_the_heads_own_files_of_a_hub_are_downloaded_and_once(tmp_path: Path) -> None:
+    big = {"0.0.linear.weight": torch.ones(600, 1000)}  # large enough for the hub's other store
+    written(tmp_path, big, "medusa_lm_head.pt", medusa_num_heads=2)
+    own = {**files_of(tmp_path), "pytorch_model.bin": b"x" * 2000, "optimizer.pt": b"x"}
+    with Hub({"maker/Heads-5": {"main": own}}) as hub:
+        environ = {**os.environ, **hub.environ(tmp_path / "hf")}
+        said = subprocess.check_output([sys.executable, "-c", _OPEN], text=True, env=environ)
+        assert sorted(hub.got()) == ["config.json", "medusa_lm_head.pt"]
+    first, *others = said.splitlines()
+    assert first.startswith("Downloading")
+    assert others[-2:] == 2 * ["0.0.linear.weight {'medusa_num_heads': 2} True"]
 
 
 # --- refusals ---

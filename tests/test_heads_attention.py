@@ -21,10 +21,12 @@ from ngtcli.heads import dflash as dflash_config
 from ngtcli.heads import eagle3
 from ngtcli.heads.attention import layer_config
 from ngtcli.heads.dflash import DFlashConfig, DFlashNetwork
+from ngtcli.heads.eagle import Eagle1Network
 from ngtcli.heads.eagle3 import Eagle3Config, Eagle3Network
 from ngtcli.heads.files import save_head
 from ngtcli.heads.head import Head
 from ngtcli.heads.load import load_head
+from ngtcli.weights.packed import PackedLinear
 
 H, SIZE, HEADS, PAIRS, DRAFT = 32, 8, 4, 2, 40  # numbers of the tiny heads
 EPS, THETA, MASK, BLOCK = 1e-5, 10_000.0, 5, 4
@@ -94,8 +96,11 @@ class Layer:
 class Eagle3:
     """Rows of an EAGLE-3 head: each has a position, keys and values, and what leaves the layer."""
 
-    def __init__(self, weights: dict[str, Any], embedding: Any, residual: bool, window: int):
-        self.w, self.layer = weights, Layer(weights, "midlayer.")
+    def __init__(
+        self, weights: dict[str, Any], embedding: Any, residual: bool = False,
+        window: int = CONTEXT, name: str = "midlayer.",
+    ) -> None:  # fmt: skip
+        self.w, self.layer = weights, Layer(weights, name)
         self.embedding, self.residual, self.window = embedding, residual, window
         self.pairs: list[tuple[Any, Any]] = []
         self.positions: list[int] = []
@@ -112,6 +117,15 @@ class Eagle3:
         at = self.layer.attend(x, position, [self.pairs[i] for i in near])
         out = (norm if self.residual else state) + at
         return out + self.layer.perceive(normed(out, w["post_attention_layernorm.weight"]))
+
+    def plain_row(self, state: Any, token: int, position: int, seen: Sequence[int]) -> Any:
+        """The same for EAGLE and EAGLE-2."""
+        joined = np.concatenate([self.embedding[token], state])
+        x = self.w["fc.weight"] @ joined + self.w["fc.bias"]
+        self.pairs.append(self.layer.pair(x, position))
+        out = x + self.layer.attend(x, position, [self.pairs[i] for i in [*seen, -1]])
+        normal = normed(out, self.layer.w["post_attention_layernorm.weight"])
+        return out + self.layer.perceive(normal)
 
     def fused(self, states: Any) -> Any:
         norm = self.w.get("input_norm.weight")
@@ -267,7 +281,7 @@ def test_eagle3_reads_a_text_whose_beginning_is_missing_and_then_another(tmp_pat
     head.read(states[5:], ids[5:], 100)  # what it knew does not reach there
     table = hf.get_input_embeddings().weight.detach().double().numpy()
     for start in (100, 0):
-        truth = Eagle3(weights, table, False, CONTEXT)
+        truth = Eagle3(weights, table)
         for n, i in enumerate(range(5, 8)):
             fused = truth.fused(states[i].double().numpy())
             out = truth.row(fused, int(ids[i]), start + n, range(n))
@@ -289,6 +303,28 @@ def test_eagle3_in_training_sees_what_a_draft_sees(tmp_path: Path) -> None:
         scores = head._network.scores(made[depth][0, 9]).softmax(-1).topk(WIDTH)
         np.testing.assert_allclose(guess.probabilities[0], scores.values.detach(), atol=1e-5)
         assert guess.tokens[0].tolist() == (2 * scores.indices + 3).tolist()
+
+
+def test_eagle_guesses_what_its_formulas_give(tmp_path: Path) -> None:
+    fields = FIELDS | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    state = tensors(Eagle1Network(layer_config(fields), bias=True, embeds=True))
+    save_head(tmp_path, state, fields)
+    hf = make_hf("llama")
+    head = load_head(str(tmp_path), hf, CPU, torch.float32)
+    assert (head.kind, head.layers, head.by_path) == ("eagle", (-1,), True)
+    states, ids = text(9, H)
+    weights = {name: w.double().numpy() for name, w in state.items()}
+    truth = Eagle3(weights, weights["embed_tokens.weight"], name="layers.0.")
+    scores = hf.get_output_embeddings().weight.detach().double().numpy()
+    rows = states.double().numpy()
+    outs = [truth.plain_row(rows[i], int(ids[i]), i, range(i)) for i in range(9)]
+    head.read(states[:5], ids[:5], 0)
+    head.read(states[5:], ids[5:], 5)
+    check(head.first(int(ids[-1])), [softmax(scores @ outs[-1])])
+    outs += [truth.plain_row(outs[8], token, 9, range(9)) for token in (7, 8)]
+    check(head.below([0, 0], [7, 8]), [softmax(scores @ out) for out in outs[-2:]])
+    after = truth.plain_row(outs[-1], 9, 10, [*range(9), 10])
+    check(head.below([2], [9]), [softmax(scores @ after)])
 
 
 # --- DFlash ---
@@ -411,6 +447,8 @@ def test_mtp_layers_guess_what_they_give_over_whole_texts(
 ) -> None:
     folder = mtp_folder(tmp_path / "model", family, layers)
     hf = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    if family == "glm":
+        hf.lm_head = PackedLinear(hf.lm_head)  # as ngt may have it
     patterns = hf._keys_to_ignore_on_load_unexpected
     head: Any = load_head("mtp", hf, CPU, torch.float32)
     same: Any = load_head(str(folder), hf, CPU, torch.float32)

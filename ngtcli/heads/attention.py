@@ -92,6 +92,23 @@ class HeadAttention(nn.Module):
         return rows.view(*rows.shape[:-1], -1, self.size)
 
 
+class HeadLayer(nn.Module):
+    """A layer of llama or qwen3; unless `normed`, nothing is normed before its attention."""
+
+    def __init__(self, config: PreTrainedConfig, layer: int = 0, normed: bool = True) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.self_attn = HeadAttention(config, size, layer)
+        self.mlp = perceptron(config)
+        self.input_layernorm = norm(size, config) if normed else nn.Identity()
+        self.post_attention_layernorm = norm(size, config)
+
+    def forward(self, rows: Tensor, rotation: Rotation, mask: Tensor, kept: Rows) -> Tensor:
+        """(batch, rows, hidden size), as are `rows`; `mask` is that of the attention."""
+        rows = rows + self.self_attn(self.input_layernorm(rows), rotation, mask, kept)
+        return torch.add(rows, self.mlp(self.post_attention_layernorm(rows)))
+
+
 def _rotated(heads: Tensor, rotation: Rotation) -> Tensor:
     cosines, sines = (part[:, None] for part in rotation)
     turned: Tensor = heads * cosines + rotate_half(heads) * sines

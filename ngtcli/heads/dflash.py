@@ -1,8 +1,9 @@
 """DFlash (arXiv 2602.06036): all tokens of a block at once, from states of the target.
 
 The block is the last token and masks behind it. Its rows attend to each other and to the text,
-whose keys and values are made of hidden states at several layers of the target. What leaves the
-network at a mask goes to the target's own scores, or to those of a smaller vocabulary.
+whose keys and values are made of hidden states at several layers of the target; these enter the
+attention of each layer as they are. What leaves the network at a mask goes to the target's own
+scores, or to those of a smaller vocabulary.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +16,12 @@ from transformers import DynamicCache, PreTrainedConfig
 
 from ngtcli.draft.guesses import Guessed
 from ngtcli.heads.attention import (
-    HeadAttention,
-    Rotation,
+    HeadLayer,
     Rows,
     configured,
     layer_config,
     norm,
     own_ids,
-    perceptron,
     rotary,
 )
 from ngtcli.heads.cache import HeadCache
@@ -99,23 +98,6 @@ def read_config(fields: Mapping[str, Any], depth: int) -> DFlashConfig:
     )
 
 
-class DFlashLayer(nn.Module):
-    """A layer of llama or qwen3; the rows of the text enter its attention as they are."""
-
-    def __init__(self, config: PreTrainedConfig, layer: int) -> None:
-        super().__init__()
-        size = config.hidden_size
-        self.self_attn = HeadAttention(config, size, layer)
-        self.mlp = perceptron(config)
-        self.input_layernorm = norm(size, config)
-        self.post_attention_layernorm = norm(size, config)
-
-    def forward(self, rows: Tensor, rotation: Rotation, mask: Tensor, kept: Rows) -> Tensor:
-        """(batch, rows, hidden size) of rows of blocks."""
-        rows = rows + self.self_attn(self.input_layernorm(rows), rotation, mask, kept)
-        return torch.add(rows, self.mlp(self.post_attention_layernorm(rows)))
-
-
 class DFlashNetwork(nn.Module):
     """The network; its state is that of a published file.
 
@@ -129,7 +111,7 @@ class DFlashNetwork(nn.Module):
         size = layer.hidden_size
         self.fc = nn.Linear(len(config.layers) * size, size, bias=False)
         self.hidden_norm, self.norm = norm(size, layer), norm(size, layer)
-        self._stack = [DFlashLayer(layer, n) for n in range(layer.num_hidden_layers)]
+        self._stack = [HeadLayer(layer, n) for n in range(layer.num_hidden_layers)]
         self.layers = nn.ModuleList(self._stack)
         self.rotary = rotary(layer)
         self.lm_head: nn.Linear | None = None

@@ -6,7 +6,7 @@ where the text goes on with a guess (section 3.1).
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedConfig
 
-from ngtcli.draft.guesses import Guessed
 from ngtcli.heads.attention import (
     HeadAttention,
     Rotation,
@@ -26,14 +25,10 @@ from ngtcli.heads.attention import (
     perceptron,
     rotary,
 )
-from ngtcli.heads.cache import HeadCache
+from ngtcli.heads.eagle import EagleHead, EagleNetwork, Scores
 from ngtcli.heads.files import DAMAGED, HeadFiles, Target
-from ngtcli.heads.head import Head, guessed, nothing
 
 KIND = "eagle3"
-# Rows that a row attends to at most: the positions that published heads were trained on.
-WINDOW = 2048
-DEPTH = 8  # tokens; that of the trees that the authors' program drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +103,7 @@ class Eagle3Layer(nn.Module):
         return torch.add(out, self.mlp(self.post_attention_layernorm(out)))
 
 
-class Eagle3Network(nn.Module):
+class Eagle3Network(EagleNetwork):
     """The network; its state is that of a published file.
 
     `d2t` says how far each token's id is from its place in the head's vocabulary, `t2d` which
@@ -118,6 +113,7 @@ class Eagle3Network(nn.Module):
     def __init__(self, config: Eagle3Config, embeds: bool = False) -> None:
         super().__init__()
         self.config, size = config, config.layer.hidden_size
+        self.reads, self.layer = config.layers, config.layer
         states = len(config.layers) * config.width
         self.input_norm = norm(states, config.layer) if config.norm_states else nn.Identity()
         self.fc = nn.Linear(states, size, bias=False)
@@ -130,24 +126,20 @@ class Eagle3Network(nn.Module):
         self.register_buffer("t2d", torch.ones(config.layer.vocab_size, dtype=torch.bool))
 
     def fuse(self, states: Tensor) -> Tensor:
-        """(…, hidden size) of the target's states (…, layers x width)."""
+        """As EagleNetwork.fuse."""
         fused: Tensor = self.fc(self.input_norm(states))
         return fused
 
     def step(
         self, states: Tensor, embedded: Tensor, positions: Tensor, mask: Tensor, kept: Rows
     ) -> Tensor:
-        """What leaves the layer, (batch, rows, hidden size): states of the next depth.
-
-        `states` are fused or of the depth before, `embedded` the embeddings of the tokens that
-        follow; `positions` are int64 (rows,), `mask` is bool (rows, all rows).
-        """
+        """As EagleNetwork.step."""
         rotation = self.rotary(states, positions[None])
         out: Tensor = self.midlayer(states, embedded, rotation, mask, kept)
         return out
 
-    def scores(self, states: Tensor) -> Tensor:
-        """Scores (…, vocabulary) of the head's own vocabulary after rows that left the layer."""
+    def scores(self, states: Tensor, target: Scores | None = None) -> Tensor:
+        """As EagleNetwork.scores: those of its own vocabulary."""
         found: Tensor = self.lm_head(self.norm(states))
         return found
 
@@ -172,81 +164,13 @@ class Eagle3Network(nn.Module):
         return out
 
 
-class Eagle3Head(Head):
-    """Guesses of an EAGLE-3 network; `ids` are the tokens of its own vocabulary, None: all.
-
-    Positions are the text's own. Only their differences count, and `window` keeps those within
-    what heads are trained on.
-    """
-
-    kind, by_path, reads_all = KIND, True, True
-
-    def __init__(
-        self,
-        network: Eagle3Network,
-        target: Target,
-        ids: Tensor | None,
-        window: int = WINDOW,
-        depth: int = DEPTH,
-    ) -> None:
-        self.layers, self.depth = network.config.layers, depth
-        self._network, self._target, self._ids = network, target, ids
-        self._embed = network.embed_tokens or target.embed
-        longest = int(network.config.layer.max_position_embeddings)
-        self._cache = HeadCache(min(window, longest))
-        self.reset()
-
-    def reset(self) -> None:
-        """A new text begins."""
-        self._cache.clear()
-        self._states = torch.empty(0)  # (states, hidden size), as they left the layer
-        self._last = torch.empty(0)  # the first of them, of the last row read
-
-    @torch.inference_mode()
-    def read(self, states: Tensor, following: Tensor, start: int) -> None:
-        """As Head.read."""
-        mask = self._cache.chain(len(states), start)
-        fused = self._network.fuse(states.to(self._target.device, self._target.dtype))
-        self._last = self._step(fused, following.to(fused.device), mask)[-1:]
-        self._cache.keep()
-
-    def _step(self, states: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-        """What leaves the layer, (rows, hidden size), for such states and the tokens (rows,)."""
-        on, places = states.device, self._cache.positions(len(states))
-        rows = states[None], self._embed(tokens)[None].to(states.dtype)
-        return self._network.step(*rows, places.to(on), mask.to(on), self._cache)[0]
-
-    @torch.inference_mode()
-    def first(self, root: int) -> Guessed:
-        """As Guesser.first."""
-        self._cache.drop()
-        self._states = self._last
-        if not len(self._last):
-            return nothing(1)
-        return self._guessed(self._states)
-
-    @torch.inference_mode()
-    def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
-        """As Guesser.below."""
-        if not len(self._states):
-            return nothing(len(states))
-        mask = self._cache.tree([state - 1 for state in states])  # state 0 is of a row that is kept
-        ids = torch.tensor(tokens, dtype=torch.long, device=self._last.device)
-        found = self._step(self._states[list(states)], ids, mask)
-        self._states = torch.cat([self._states, found])
-        return self._guessed(found)
-
-    def _guessed(self, states: Tensor) -> Guessed:
-        return guessed(self._network.scores(states), self._ids)
-
-
 def recognise(files: HeadFiles) -> bool:
     """Whether the tensors are those of EAGLE-3 in either form."""
     names = ("midlayer.hidden_norm.weight", "layers.0.hidden_norm.weight")
     return "fc.weight" in files.shapes and any(name in files.shapes for name in names)
 
 
-def build(files: HeadFiles, target: Target) -> Eagle3Head:
+def build(files: HeadFiles, target: Target) -> EagleHead:
     """The head of these files. Raises ModelError where they do not fill it or are not for it."""
     config = configured(files, target, read_config)
     files.check_width(config.width, target)
@@ -266,4 +190,4 @@ def build(files: HeadFiles, target: Target) -> Eagle3Head:
     network.register_buffer("t2d", None)
     files.fill(network, target, stored)
     network.rotary = rotary(config.layer).to(target.device)
-    return Eagle3Head(network, target, ids)
+    return EagleHead(KIND, network, target, ids)

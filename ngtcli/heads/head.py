@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from ngtcli.decode.scores import highest
-from ngtcli.draft.guesses import WIDTH, Guessed
+from ngtcli.decode.scores import guessed
+from ngtcli.draft.guesses import Guessed
+
+__all__ = ["Head", "guessed", "nothing"]
 
 
 class Head:
@@ -43,17 +44,6 @@ class Head:
     def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
         """As Guesser.below."""
         raise NotImplementedError
-
-
-def guessed(scores: Tensor, ids: Tensor | None = None) -> Guessed:
-    """The likeliest tokens by scores (m, vocabulary).
-
-    `ids`, int64 (vocabulary,), are the tokens of a vocabulary of the head's own.
-    """
-    values, found = highest(scores.float(), WIDTH)
-    probabilities = (values - scores.float().logsumexp(-1, keepdim=True)).exp()
-    tokens = found if ids is None else ids[found]
-    return Guessed(tokens.to("cpu", torch.int32).numpy(), probabilities.double().cpu().numpy())
 
 
 def nothing(states: int) -> Guessed:

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, DynamicCache
+from transformers import AutoModel
 
 from ngtcli.draft.guesses import Guessed
+from ngtcli.heads.cache import HeadCache, additive
 from ngtcli.heads.files import HeadFiles, Target
 from ngtcli.heads.head import Head, guessed, nothing
 from ngtcli.heads.parts import ResidualBlock
@@ -72,20 +73,27 @@ class Hydra(nn.Module):
             made.append(self.hydra_mlp[i](inputs))
         return made
 
-    def read(self, states: Tensor, start: int = 0, cache: Any = None) -> Tensor:
+    def read(self, states: Tensor, start: int = 0, cache: HeadCache | None = None) -> Tensor:
         """Hidden states (batch, rows, width) after the prefix layer, if there is one.
 
-        The first row is at position `start`; `cache` keeps keys and values from call to call.
+        The first row is at position `start`; `cache` keeps keys and values from call to call, of a
+        batch of one.
         """
         if self.prefix_embedding_layer is None:
             return states
         positions = torch.arange(start, start + states.shape[-2], device=states.device)
+        mask = None
+        if cache is not None:
+            mask = additive(cache.chain(len(positions), start).to(states.device), states)
         output = self.prefix_embedding_layer(
             inputs_embeds=states,
+            attention_mask=mask,
             position_ids=positions[None],
             past_key_values=cache,
             use_cache=cache is not None,
         )
+        if cache is not None:
+            cache.keep()
         after: Tensor = output.last_hidden_state
         return after
 
@@ -121,11 +129,13 @@ class HydraHead(Head):
         self.network, self._target = network, target
         self.depth, self.layers = network.depth, (layer,)
         self.reads_all = network.prefix_embedding_layer is not None
+        self._cache = HeadCache() if self.reads_all else None
         self.reset()
 
     def reset(self) -> None:
         """A new text begins."""
-        self._cache = DynamicCache() if self.reads_all else None
+        if self._cache is not None:
+            self._cache.clear()
         self._state: Tensor | None = None  # (width,), of the last row
         self._paths: list[Tensor] = []  # by states of `below`: hidden state and embeddings
 

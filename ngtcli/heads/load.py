@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ngtcli.heads import dflash, eagle3, hydra, medusa, mtp
+from ngtcli.heads import dflash, eagle, eagle3, hydra, medusa, mtp
 from ngtcli.heads.files import HINT, HeadFiles, Notify, Target, open_head
 from ngtcli.heads.head import Head
 
@@ -29,6 +29,7 @@ KINDS = (
     Kind("medusa", medusa.recognise, medusa.build),
     Kind("hydra", hydra.recognise, hydra.build),
     Kind("eagle3", eagle3.recognise, eagle3.build),
+    Kind("eagle", eagle.recognise, eagle.build),
     Kind("dflash", dflash.recognise, dflash.build),
     Kind("mtp", mtp.recognise, mtp.build),
 )
