@@ -63,6 +63,7 @@ class Context:
     `rows` are those of exact passes, None for others; where all have one shape a node costs
     nothing. `background` takes the place of the drafter's own, if it has one. With `chains` drafts
     have no branches. `private`: nothing is drafted from other texts, and nothing learned for them.
+    `predicted` are the ids of a text beside the prompt that the answer is said to be like.
     """
 
     ids: Sequence[int]
@@ -75,6 +76,7 @@ class Context:
     background: BackgroundCounts | None = None
     chains: bool = False
     private: bool = False
+    predicted: Sequence[int] = ()
 
 
 class Assistant(Protocol):

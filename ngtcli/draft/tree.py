@@ -41,6 +41,14 @@ class DraftTree:
         """Where a node comes from."""
         return self.names[self.origins[node]] if self.origins else self.names[0]
 
+    def drafts_of(self, origin: str) -> int:
+        """How many drafts come from there.
+
+        >>> DraftTree((7, 8), (-1, -1), origins=[0, 1], names=("a", "b")).drafts_of("b")
+        1
+        """
+        return sum(self.origin(node) == origin for node in range(self.drafts))
+
     def depths(self) -> list[int]:
         """Depth of each node, 1 for a child of the root."""
         depths: list[int] = []

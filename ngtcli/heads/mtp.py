@@ -120,16 +120,20 @@ def load_layers(hf: Any, folder: Path, name: str) -> MtpLayers:
 def _findable(hf: Any, folder: Path, layers: int, count: int) -> Iterator[None]:
     """Let transformers look for MTP layers in a folder, behind a model's own `layers` layers.
 
-    The patterns of a family have the number of layers of its published models.
+    The patterns of a family have the number of layers of its published models. What the layers
+    share with the model, which may be packed, is not looked for.
     """
     before = hf.config.name_or_path, hf._keys_to_ignore_on_load_unexpected
+    shared = MtpModel._keys_to_ignore_on_load_missing
     more = "|".join(str(layers + layer) for layer in range(count))
     hf.config.name_or_path = str(folder)
     hf._keys_to_ignore_on_load_unexpected = [*(before[1] or ()), rf"(^|\.)layers\.({more})\."]
+    MtpModel._keys_to_ignore_on_load_missing = [*shared, r"^shared_head\.", r"^embed_tokens\."]
     try:
         yield
     finally:
         hf.config.name_or_path, hf._keys_to_ignore_on_load_unexpected = before
+        MtpModel._keys_to_ignore_on_load_missing = shared
 
 
 class MtpHead(Head):

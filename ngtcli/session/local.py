@@ -313,12 +313,14 @@ class LocalSession(Session):
             limits = replace(limits, max_repeats=0, thinking=None)
         if prompt.raw:
             limits = replace(limits, thinking=None)
+        if not method.entry.costs:
+            prompt = prompt.with_prediction_as_document
         whole = prompt.selection is None  # passages are others for each question
         trie, report = options.trie or self.documents_trie(prompt.documents, whole, method)
         known, model = (prompt.ids, trie, prompt.outside, prompt.references), self.model
         counts = self._folder_counts(prompt, method) if num_draft else None
         about = model.tokenizer.fingerprint, model.vocabulary, None, counts
-        return Begun(Context(*known, *about), report, limits)
+        return Begun(Context(*known, *about, predicted=prompt.predicted), report, limits)
 
     def _folder_counts(self, prompt: Prompt, method: MethodSpec) -> BackgroundCounts | None:
         """Counts of all documents given, where the prompt has a part and drafts come from all."""

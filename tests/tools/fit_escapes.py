@@ -116,7 +116,7 @@ def main() -> None:
         **said,
         f"{which}fitted_on": told,
         f"{which}nats_per_token": round(losses[-1], 4),
-        "escapes": [[[round(float(v), 4) for v in o] for o in s] for s in escapes[:SCORES]],
+        "escapes": [[[round(float(v), 4) for v in o] for o in s] for s in escapes[OWN:SCORES]],
     }
     args.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 

@@ -17,6 +17,8 @@ from ngtcli.draft.auto.blend import (
     BUCKETS,
     ORDERS,
     OWN,
+    PREDICTED,
+    PROMPT,
     SCORES,
     UNSEEN,
     advance,
@@ -138,11 +140,13 @@ def fitted_escapes() -> Floats:
     """The shipped escape probabilities, float64 (source, order, bucket).
 
     Fitted by `python -m tests.tools.fit_escapes`. No recording holds scores, so theirs are
-    a guess that the first steps correct.
+    a guess that the first steps correct. A predicted text begins
+    with a power of the prompt's.
     """
     escapes = np.full(SHAPE, CONFIG.scores_escape)
     table = json.loads(ESCAPES.read_text(encoding="utf-8"))["escapes"]
-    escapes[: len(table)] = table
+    escapes[OWN : OWN + len(table)] = table
+    escapes[PREDICTED] = escapes[PROMPT] ** CONFIG.predicted_power
     escapes[BACKGROUND:, 0] = CONFIG.unused_escape
     escapes.setflags(write=False)
     return escapes

@@ -23,6 +23,7 @@ from ngtcli.trie.counts import NONE, CountTrie, learn_prompt
 
 Ints = npt.NDArray[np.int32]
 NOTHING = build_counts(())  # where there is no background
+_UNPREDICTED = CountTrie(ORDERS)  # where no answer is predicted; it stays empty
 
 
 @njit()
@@ -81,7 +82,7 @@ class PoolCounts:
 
 
 class Sources:
-    """The tries of own text, prompt and pool, counts of a general text, and the table of scores.
+    """The tries of predicted and own text, prompt and pool, counts of a general text, and scores.
 
     `own` is the generated text of this answer. `familiarity` is the mean probability that the
     background gives a token; emitted tokens move it on where they are learned (`learn_output`),
@@ -98,6 +99,7 @@ class Sources:
         self.background = background or NOTHING
         self.familiarity, self._least_familiar = 1.0, 0.0
         self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
+        self._predicted = _UNPREDICTED
         self.ranks = Ranks(0)
         self.borders = np.zeros(0, np.int64)
         self.nodes = np.full((len(SOURCES), ORDERS), NONE, np.int32)
@@ -110,10 +112,10 @@ class Sources:
 
     @property
     def arrays(self) -> PlainArrays:
-        """For compiled code, in the order OWN, PROMPT, POOL; others after anything was learned."""
-        tries = (tuple(self.own.arrays), tuple(self._prompt.arrays), tuple(self.pool.arrays))
-        counts = self.background
-        return tries, (counts.nodes, counts.by_token), tuple(self.ranks.arrays)
+        """For compiled code, by SOURCES; others after anything was learned."""
+        tries = self._predicted, self.own, self._prompt, self.pool
+        own, counts = [tuple(trie.arrays) for trie in tries], self.background
+        return tuple(own), (counts.nodes, counts.by_token), tuple(self.ranks.arrays)
 
     def start(self, context: Context) -> None:
         """Begin a prompt: own text and prompt are emptied; the pool and the scores are kept."""
@@ -121,6 +123,11 @@ class Sources:
             self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         ids = np.asarray(context.ids, dtype=np.int32)
         self.borders = learn_prompt(self._prompt, ids, context.references)
+        self._predicted = _UNPREDICTED
+        if len(context.predicted):
+            # As what follows the prompt: so an answer that has not begun yet is like its beginning.
+            self._predicted = CountTrie(ORDERS)
+            self._predicted.extend([*context.ids[-ORDERS:], *context.predicted])
         if self.ranks.vocabulary != context.vocabulary:
             self.ranks = Ranks(context.vocabulary)
         self.match(context.ids)
