@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.guesses import GuessArrays, guess_bucket, state_below
 from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
 from ngtcli.draft.origins import SOURCES
 from ngtcli.system.compiled import njit, unowned
@@ -53,6 +54,7 @@ from ngtcli.trie.counts import (
 
 # Those before the background have a trie that grows; scores have none.
 PREDICTED, OWN, PROMPT, POOL, BACKGROUND, SCORES = range(len(SOURCES))
+HEADS = len(SOURCES)  # the first row of those of learned heads, of which there may be none
 _SEEN = tuple(UNIT * seen for seen in CONFIG.background_seen)
 _AGREE = CONFIG.background_agrees
 ORDERS, BUCKETS = CONFIG.orders, CONFIG.buckets
@@ -62,22 +64,23 @@ _SCANNED, _SCANNED_BACKGROUND = CONFIG.scanned, CONFIG.scanned_background
 
 class SourceArrays(NamedTuple):
     """What is queried: the tries of predicted and own text, prompt and pool, the background's
-    counts, and the table of scores."""
+    counts, the table of scores, and what heads guess."""
 
     tries: tuple[CountArrays, CountArrays, CountArrays, CountArrays]
     background: BackgroundArrays
     ranks: RankArrays
+    guesses: GuessArrays
 
 
 # The same as plain tuples, as Python hands them to compiled code: numba takes 5 us to unpack named
 # ones at each call, and none to name them inside (measured).
-PlainArrays = tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...], tuple[Any, ...]]
+PlainArrays = tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 
 
 @njit(inline="always")
 def named(arrays: Any) -> Any:
     """SourceArrays from plain tuples."""
-    (predicted, own, prompt, pool), background, ranks = arrays
+    (predicted, own, prompt, pool), background, ranks, guesses = arrays
     return SourceArrays(
         (
             CountArrays(predicted[0], predicted[1], predicted[2], predicted[3]),
@@ -87,6 +90,7 @@ def named(arrays: Any) -> Any:
         ),
         BackgroundArrays(background[0], background[1]),
         RankArrays(ranks[0], ranks[1], ranks[2]),
+        GuessArrays(guesses[0], guesses[1], guesses[2]),
     )
 
 
@@ -147,7 +151,7 @@ def match_of(sources: Any, node: int, source: int, order: int) -> Any:
         nodes = sources.background.nodes
         total = float(nodes[node, ALL_FOLLOWED])
         return total, background_bucket(nodes, node)
-    if order > 1:
+    if order > 1 or source > SCORES:
         return 0.0, 0
     total = sources.ranks.sums[node, SUM]
     return total, bucket_of(total, int(sources.ranks.sums[node, DISTINCT]))
@@ -158,7 +162,8 @@ def advance(sources: Any, match_nodes: Any, token: int) -> None:
     """Extend all matches by one token, in place.
 
     `match_nodes`, int32 (sources, orders): the node of the last k tokens in each trie, NONE where
-    they do not occur there; of scores, at order 1, the last token.
+    they do not occur there; of scores, at order 1, the last token; of a head, at order 1, its
+    state there.
     """
     for source in range(BACKGROUND):
         slots = sources.tries[source].slots
@@ -172,13 +177,15 @@ def advance(sources: Any, match_nodes: Any, token: int) -> None:
         match_nodes[BACKGROUND, order + 1] = child
     known = token < len(sources.ranks.successors)
     match_nodes[SCORES, 1] = token if known else NONE
+    for head in range(HEADS, match_nodes.shape[0]):
+        match_nodes[head, 1] = state_below(sources.guesses, match_nodes[head, 1], token)
 
 
 @njit()
 def match_end(arrays: Any, match_nodes: Any, ids: Any) -> None:
     """Match the end of a text, `ids` int32, from nothing: `match_nodes` as `advance` has them."""
     match_nodes[:] = NONE
-    match_nodes[:, 0] = 0
+    match_nodes[:HEADS, 0] = 0
     if len(arrays[1][0]) <= 2:  # it counted nothing
         match_nodes[BACKGROUND, 0] = NONE
     if arrays[0][PREDICTED][1][0, FOLLOWED] == 0.0:
@@ -201,11 +208,17 @@ def blend(
     Contributions below `min_probability` are left out. `number` of this blend: no earlier one with
     the same candidates had it, and none has 0.
     """
-    found, escape_mass = 0, 1.0
+    found, heads_mass = 0, 1.0
+    beside = longest_match(sources, match_nodes) if match_nodes.shape[0] > HEADS else 0
+    for head in range(HEADS, match_nodes.shape[0]):
+        state = match_nodes[head, 1]
+        if state != NONE:
+            heads_mass *= escape[head, beside, guess_bucket(sources.guesses, state)]
+    escape_mass = heads_mass
     for order in range(match_nodes.shape[1] - 1, -1, -1):
         if escape_mass < min_probability:
             break
-        for source in range(match_nodes.shape[0]):
+        for source in range(HEADS):
             node = match_nodes[source, order]
             total, bucket = match_of(sources, node, source, order)
             if total <= 0.0:
@@ -224,7 +237,21 @@ def blend(
             else:
                 found = _add_ranks(sources.ranks, node, scale, min_probability, candidates, found,
                                    number)  # fmt: skip
+    if heads_mass < 1.0:
+        found = _add_guesses(sources.guesses, match_nodes, escape, beside, min_probability,
+                             candidates, found, number)  # fmt: skip
     return found
+
+
+@njit(inline="always")
+def longest_match(sources: Any, match_nodes: Any) -> int:
+    """The order of the longest match in the tries, 0 if there is none."""
+    for order in range(match_nodes.shape[1] - 1, 0, -1):
+        for source in range(BACKGROUND):
+            node = match_nodes[source, order]
+            if node != NONE and sources.tries[source].counts[node, FOLLOWED] > 0:
+                return order
+    return 0
 
 
 @njit(inline="always")
@@ -271,6 +298,33 @@ def _add_ranks(
         wanted = probability > 0.0 and probability >= min_probability
         if wanted and found < len(candidates.tokens):
             found = _add(ranks.successors[last, i], probability, SCORES, candidates, found, number)
+    return found
+
+
+@njit(inline="always")
+def _add_guesses(
+    guesses: Any, match_nodes: Any, escape: Any, beside: int, min_probability: float,
+    candidates: Any, found: int, number: int,
+) -> int:  # fmt: skip
+    """Add what heads guess: they are queried before all matches.
+
+    They are added last, so that a token that a match predicts as well counts as the match's.
+    """
+    mass = 1.0
+    for head in range(HEADS, match_nodes.shape[0]):
+        state = match_nodes[head, 1]
+        if state == NONE:
+            continue
+        e = escape[head, beside, guess_bucket(guesses, state)]
+        scale = mass * (1.0 - e)
+        mass *= e
+        for i in range(guesses.tokens.shape[1]):
+            probability = scale * guesses.probabilities[state, i]
+            if probability < min_probability or probability <= 0.0:
+                break
+            if found < len(candidates.tokens):
+                token = guesses.tokens[state, i]
+                found = _add(token, probability, head, candidates, found, number)
     return found
 
 

@@ -58,8 +58,10 @@ class Auto(Drafter):
         super().__init__(settings, options)
         costs, self.pool = settings.costs, settings.pool
         self._own_policy = Policy(costs.at_length(0)) if costs is not None else None
-        self.tallies = EscapeTallies(fitted_escapes(), options.trust)
-        self.sources = sources or Sources(None, settings.background)
+        self.heads = settings.heads
+        self.sources = sources or Sources(None, settings.background, settings.heads)
+        heads = len(self.sources.guesses.heads)
+        self.tallies = EscapeTallies(fitted_escapes(heads), options.trust)
         self._background = self.sources.background
         if self.pool is not None:
             self.tallies.restore(self.pool.predicted, self.pool.reached)
@@ -109,8 +111,7 @@ class Auto(Drafter):
         if self.pool is None or not output:
             return
         self._learn_output()
-        self.pool.predicted = self.tallies.predicted.copy()
-        self.pool.reached = self.tallies.reached.copy()
+        self.pool.predicted, self.pool.reached = self.tallies.stored
         self.sources.earlier.add(self.pool.add(output, self._prompt), self.pool)
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
@@ -126,7 +127,7 @@ class Auto(Drafter):
         clock = time.perf_counter()
         if policy is not None:
             budget = min(budget, policy.curve.filled(self.bound(budget)))
-        probabilities = self.search(budget)
+        probabilities = self.search(budget, ids)
         if self.sources.ranks.vocabulary:  # useless scores are read seldom
             self._steps += 1
             useful = self._useful > CONFIG.min_usefulness or self._steps % CONFIG.seldom == 0
@@ -156,21 +157,40 @@ class Auto(Drafter):
             return budget
         return min(budget, max(CONFIG.min_search, CONFIG.search_growth * self._paid))
 
-    def search(self, budget: int) -> npt.NDArray[np.float64]:
-        """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them."""
+    def search(self, budget: int, ids: Sequence[int] = ()) -> npt.NDArray[np.float64]:
+        """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them.
+
+        Where heads guess, `ids` are the whole text.
+        """
         self._skips = False
         self._learn_output()
+        if self.heads is not None:
+            return self._search_with_heads(budget, ids)
+        return self._grow(budget).probabilities
+
+    def _search_with_heads(self, budget: int, ids: Sequence[int]) -> npt.NDArray[np.float64]:
+        """Grow the tree, ask the heads after its likeliest nodes, and grow it again."""
+        guesses = self.sources.guesses
+        token_s = float(self.policy.curve.table(1)[0]) if self.policy is not None else 0.0
+        guessed = guesses.begin(ids, token_s)
+        self.sources.take_guesses()
+        growth = self._grow(budget)
+        while guessed and guesses.extend_below(growth, token_s):
+            growth = self._grow(budget)
+        return growth.probabilities
+
+    def _grow(self, budget: int) -> Growth:
         known, tallies, children = self.sources.is_familiar, self.tallies, self._children
         escapes = tallies.escape if known else tallies.without(BACKGROUND)
         least = self._last * CONFIG.floor_share if children > 1 else 0.0
         arrays, nodes = self.sources.arrays, self.sources.nodes
         self._growth = Growth(*grow(arrays, nodes, escapes, budget, least, children))
-        return self._growth.probabilities
+        return self._growth
 
     def take(self, nodes: int, budget: int) -> DraftTree:
         """The tree of the first `nodes` of those that the last search, for `budget`, found."""
         assert self._growth is not None
-        found, parents, probabilities, origins, places = self._growth
+        found, parents, probabilities, origins, places, _ = self._growth
         self._paid = nodes
         self._last *= 1 - CONFIG.floor_rate
         if len(probabilities) == budget:
@@ -220,11 +240,13 @@ class Auto(Drafter):
         if not self._unlearned:
             return
         new, self._unlearned = np.asarray(self._unlearned, np.int32), []
-        before = float(self.tallies.predicted[SCORES].sum())
+        before = self.tallies.sums(SCORES)
         self.sources.learn(new, self.tallies)
-        predicted = float(self.tallies.predicted[SCORES].sum()) - before  # of them, by scores
+        scores, *heads = (self.tallies.sums(SCORES) - before).tolist()
         kept = CONFIG.usefulness_decay ** len(new)
-        self._useful = kept * self._useful + (1 - kept) * predicted / len(new)
+        self._useful = kept * self._useful + (1 - kept) * scores[0] / len(new)
+        for use, (predicted, reached) in zip(self.sources.guesses.uses, heads, strict=True):
+            use.learn(predicted, reached)
 
     def spent(self, rows: int, seconds: float) -> None:
         """Refine the cost of a pass."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ngtcli.draft.auto.blend import (
     BACKGROUND,
     BUCKETS,
+    HEADS,
     ORDERS,
     OWN,
     PREDICTED,
@@ -22,10 +23,12 @@ from ngtcli.draft.auto.blend import (
     SCORES,
     UNSEEN,
     advance,
+    longest_match,
     match_of,
     named,
 )
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.guesses import guess_bucket, guess_of
 from ngtcli.draft.origins import SOURCES
 from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.background_search import count_in, find_row
@@ -49,8 +52,20 @@ def attribute(
     escape, predicted, reached = tallies
     escape_mass, probability, n = 1.0, 0.0, 0
     known, is_longest = 0.0, True
+    beside = longest_match(sources, match_nodes) if match_nodes.shape[0] > HEADS else 0
+    for source in range(HEADS, match_nodes.shape[0]):
+        state = match_nodes[source, 1]
+        if state == NONE:
+            continue
+        bucket = guess_bucket(sources.guesses, state)
+        e = escape[source, beside, bucket]
+        given[n] = escape_mass * (1.0 - e) * guess_of(sources.guesses, state, token)
+        keys[n, 0], keys[n, 1], keys[n, 2] = source, beside, bucket
+        probability += given[n]
+        escape_mass *= e
+        n += 1
     for order in range(match_nodes.shape[1] - 1, -1, -1):
-        for source in range(match_nodes.shape[0]):
+        for source in range(HEADS):
             node = match_nodes[source, order]
             total, bucket = match_of(sources, node, source, order)
             if total <= 0.0:
@@ -135,19 +150,22 @@ ESCAPES = Path(__file__).parent / "escapes.json"
 SHAPE = (len(SOURCES), ORDERS, BUCKETS)
 
 
-@lru_cache(maxsize=1)
-def fitted_escapes() -> Floats:
-    """The shipped escape probabilities, float64 (source, order, bucket).
+@lru_cache(maxsize=CONFIG.heads + 1)
+def fitted_escapes(heads: int = 0) -> Floats:
+    """The shipped escape probabilities, float64 (source, order, bucket), and those of `heads`.
 
     Fitted by `python -m tests.tools.fit_escapes`. No recording holds scores, so theirs are
-    a guess that the first steps correct. A predicted text begins
-    with a power of the prompt's.
+    a guess that the first steps correct. A predicted text begins with a power of the prompt's. A
+    head's order is that of the longest match beside it.
     """
     escapes = np.full(SHAPE, CONFIG.scores_escape)
     table = json.loads(ESCAPES.read_text(encoding="utf-8"))["escapes"]
     escapes[OWN : OWN + len(table)] = table
     escapes[PREDICTED] = escapes[PROMPT] ** CONFIG.predicted_power
     escapes[BACKGROUND:, 0] = CONFIG.unused_escape
+    beside = np.asarray(CONFIG.guess_escapes)[:, None]
+    of_heads = np.broadcast_to(beside, (heads, *SHAPE[1:]))
+    escapes = np.concatenate([escapes, of_heads])
     escapes.setflags(write=False)
     return escapes
 
@@ -162,8 +180,8 @@ class EscapeTallies:
 
     def __init__(self, escapes: Floats, trust: float) -> None:
         self._trust = trust
-        self.escape, self.predicted = np.empty(SHAPE), (1.0 - escapes) * trust
-        self.reached = np.full(SHAPE, trust)
+        self.escape, self.predicted = np.empty(escapes.shape), (1.0 - escapes) * trust
+        self.reached = np.full(escapes.shape, trust)
         self.arrays = self.escape, self.predicted, self.reached
         update_escapes(self.arrays)
 
@@ -172,13 +190,31 @@ class EscapeTallies:
 
         Nothing changes where there are none, or where they are of another shape.
         """
-        if predicted is None or reached is None or predicted.size != self.predicted.size:
+        if predicted is None or reached is None or predicted.size != np.prod(SHAPE):
             return
         reached = reached.reshape(SHAPE)
         weight = np.minimum(1.0, self._trust / np.maximum(reached, 1e-9))
-        self.predicted[:] = predicted.reshape(SHAPE) * weight
-        self.reached[:] = np.maximum(reached * weight, 1e-3)
+        self.predicted[:HEADS] = predicted.reshape(SHAPE) * weight
+        self.reached[:HEADS] = np.maximum(reached * weight, 1e-3)
         update_escapes(self.arrays)
+
+    def trust_heads(self) -> None:
+        """Believe all that heads guess."""
+        self.predicted[HEADS:] = self.reached[HEADS:]
+        update_escapes(self.arrays)
+
+    @property
+    def stored(self) -> tuple[Floats, Floats]:
+        """`predicted` and `reached` to keep for other texts, as `restore` takes them.
+
+        Those of heads are not: other answers may have others.
+        """
+        return self.predicted[:HEADS].copy(), self.reached[:HEADS].copy()
+
+    def sums(self, source: int) -> Floats:
+        """Tokens predicted, and reached, by `source` and each after it: float64 (sources, 2)."""
+        both = self.predicted[source:], self.reached[source:]
+        return np.stack([one.sum(axis=(1, 2)) for one in both], axis=1)
 
     def without(self, source: int) -> Floats:
         """The escape probabilities with those of one source so high that it hardly predicts."""

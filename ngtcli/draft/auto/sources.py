@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import ORDERS, PlainArrays, match_end
+from ngtcli.draft.auto.blend import HEADS, ORDERS, PlainArrays, match_end
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.escapes import EscapeTallies, learn_output
+from ngtcli.draft.auto.guesses import Guesses
 from ngtcli.draft.auto.ranks import Ranks
 from ngtcli.draft.drafter import Context
-from ngtcli.draft.origins import SOURCES
+from ngtcli.draft.guesses import Heads
 from ngtcli.draft.pool import Pool
 from ngtcli.system.compiled import njit
 from ngtcli.trie.background import FOLLOWED, BackgroundCounts, build_counts
@@ -89,11 +90,16 @@ class Sources:
     each with a share of CONFIG.familiar_rate. `borders` tells the prompt's nodes in documents from
     others (`learn_prompt`). `earlier` are the counts of the pool, this sequence's own unless they
     are given. `nodes`, int32 (sources, orders), are the matches of the text's last tokens, as
-    `advance` has them; `last` is the last of these tokens.
+    `advance` has them; `last` is the last of these tokens. `guesses` are those of `heads` in this
+    step; `alone`: nothing else is matched.
     """
 
     def __init__(
-        self, earlier: PoolCounts | None = None, background: BackgroundCounts | None = None
+        self,
+        earlier: PoolCounts | None = None,
+        background: BackgroundCounts | None = None,
+        heads: Heads | None = None,
+        alone: bool = False,
     ) -> None:
         self.earlier = earlier or PoolCounts()
         self.background = background or NOTHING
@@ -102,7 +108,8 @@ class Sources:
         self._predicted = _UNPREDICTED
         self.ranks = Ranks(0)
         self.borders = np.zeros(0, np.int64)
-        self.nodes = np.full((len(SOURCES), ORDERS), NONE, np.int32)
+        self.guesses, self._alone = Guesses(heads), alone
+        self.nodes = np.full((HEADS + len(self.guesses.heads), ORDERS), NONE, np.int32)
         self.last = 0
 
     @property
@@ -115,7 +122,8 @@ class Sources:
         """For compiled code, by SOURCES; others after anything was learned."""
         tries = self._predicted, self.own, self._prompt, self.pool
         own, counts = [tuple(trie.arrays) for trie in tries], self.background
-        return tuple(own), (counts.nodes, counts.by_token), tuple(self.ranks.arrays)
+        known = (counts.nodes, counts.by_token), tuple(self.ranks.arrays)
+        return tuple(own), *known, tuple(self.guesses.arrays)
 
     def start(self, context: Context) -> None:
         """Begin a prompt: own text and prompt are emptied; the pool and the scores are kept."""
@@ -160,6 +168,8 @@ class Sources:
         """Match the end of a text from nothing."""
         self.last = int(ids[-1]) if len(ids) else 0
         match_end(self.arrays, self.nodes, np.asarray(ids[-ORDERS:], np.int32))
+        if self._alone:
+            self.nodes[:HEADS] = NONE
 
     def learn(self, tokens: Ints, tallies: EscapeTallies) -> None:
         """Learn emitted tokens: their sources' tallies, the own text's counts, the new matches."""
@@ -171,3 +181,12 @@ class Sources:
         )  # fmt: skip
         own.tokens += len(tokens)
         self.last = int(tokens[-1])
+        self.drop_guesses()
+
+    def take_guesses(self) -> None:
+        """Let what the heads guessed after the last token take part."""
+        self.nodes[HEADS:, 1] = self.guesses.states
+
+    def drop_guesses(self) -> None:
+        """Guesses hold for one step."""
+        self.nodes[HEADS:] = NONE
