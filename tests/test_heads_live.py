@@ -97,13 +97,22 @@ def test_heads_of_the_built_in_model_draft_in_every_way(tmp_path: Path) -> None:
         drafter = make_drafter("medusa" if kind == "medusa" else "hydra", DraftSettings(heads=head))
         run = decode(model, drafter, prompt, max_tokens=40)
         assert run.output == truth and run.statistics.accepted_tokens > 20
-    ask = ("ask", "-d", HARBOUR, "Who keeps the light?", "--max-tokens", "24", "--json")
-    answers = [
-        json.loads(ngt(*ask, *words, NGT_CALIBRATE="0").stdout)
-        for words in (
-            ("--method", "none"),
-            ("--method", "medusa", "--heads", str(tmp_path / "medusa")),
-            ("--heads", str(tmp_path / "prefix"), "--heads", str(tmp_path / "medusa")),
-        )
-    ]
-    assert len({answer["text"] for answer in answers}) == 1
+    ask = ("ask", "-d", HARBOUR, "Who keeps the light?", "--max-tokens", "24", "--no-calibrate")
+    several = ("--heads", str(tmp_path / "prefix"), "--heads", str(tmp_path / "medusa"))
+    ways = ["--method none".split(), [*several, "--method", "medusa"], several]
+    answers = [json.loads(ngt(*ask, *way, "--json").stdout) for way in ways]
+    assert answers[0]["text"] == answers[1]["text"] == answers[2]["text"]
+    assert answers[1]["statistics"]["drafted_tokens"] > 0
+
+
+def test_a_head_that_cannot_be_had_is_told_in_two_lines(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\x08damaged")
+    for heads, code, says in (
+        (["--method", "medusa"], 2, "method medusa: there is no head\nName one with --heads."),
+        (["--heads", "no/such/one"], 4, "no/such/one: no such folder\nGive a folder or hub id"),
+        (["--heads", str(tmp_path)], 4, "model.safetensors cannot be read (Error while"),
+    ):
+        done = ngt("ask", "-d", HARBOUR, "Who?", *heads)
+        assert done.returncode == code and not done.stdout
+        told = done.stderr.decode()
+        assert told.startswith("ngt: ") and says in told and told.count("\n") == 2
