@@ -94,6 +94,8 @@ class AutoConfig:
     guess_trials: int = 8  # steps in which a head is asked before it is judged; guess
     guess_rest: int = 63  # most steps between two questions to a head that does not pay; guess
     guess_rate: float = 0.05  # learning rate of what a head gains and takes, a step; guess
+    masked_nodes: int = 8  # most nodes with masks (masks.py); guess
+    mask_gain: float = 1.0  # tokens a step that masks are worth before that was observed; guess
 
     # The pool of earlier answers (pool.py)
     # Tokens in a row that count as a quotation of the prompt. Swept: -0.77% / 0; +0.08% / 0.

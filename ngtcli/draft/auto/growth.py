@@ -171,17 +171,17 @@ def arrange(
 ) -> Any:
     """The first `nodes` of a Growth, each followed by its likeliest child's subtree.
 
-    The first four are arrays of it. Returns int32 (3, nodes): tokens, parents, origins as indices
-    into ORIGINS. Among siblings the one that stands first is the likeliest. `borders` are those of
-    `learn_prompt`: a node of the prompt that was first met between an even and the next odd one
-    stands in a document.
+    The first four are arrays of it. Returns int32 (4, nodes): tokens, parents, origins as indices
+    into ORIGINS, and places in the Growth. Among siblings the one that stands first is the
+    likeliest. `borders` are those of `learn_prompt`: a node of the prompt that was first met
+    between an even and the next odd one stands in a document.
     """
     order = _depth_first(parents[:nodes])
-    place, out = np.empty(nodes, np.int32), np.empty((3, nodes), np.int32)
+    place, out = np.empty(nodes, np.int32), np.empty((4, nodes), np.int32)
     for new in range(nodes):
         place[order[new]] = new
     for new in range(nodes):
-        old = order[new]
+        old = out[3, new] = order[new]
         out[0, new] = tokens[old]
         out[1, new] = place[parents[old]] if parents[old] >= 0 else -1
         out[2, new] = origins[old] if origins[old] < HEADS else _HEAD

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.guesses import WIDTH, Guessed, Heads
+from ngtcli.draft.auto.masks import MaskGuesses
+from ngtcli.draft.guesses import WIDTH, Guessed, Guesser, Heads
 from ngtcli.system.compiled import njit
 from ngtcli.trie.counts import NONE
 
@@ -78,6 +79,11 @@ class HeadUse:
         self._first_s = self._below_s = 0.0  # a call's seconds
         self._asks = self._wait = self._next = 0
 
+    @property
+    def gain(self) -> float | None:
+        """Tokens that the head predicts in a step in which it is asked; None if not known yet."""
+        return self._gain if self._asks >= CONFIG.guess_trials else None
+
     def wants(self, token_s: float) -> bool:
         """Begin a step; whether to ask. `token_s`: seconds of a plain pass, 0.0 if not known."""
         self.asked = self._wait == 0
@@ -115,13 +121,32 @@ class HeadUse:
         self._share += rate * (min(1.0, predicted / reached) - self._share)
 
 
-class Guesses:
-    """The guesses of a step. `states`, int32 (heads,), are those of the root, NONE if not asked."""
+class MaskUse(HeadUse):
+    """The same for masks, which guessed in the last pass if they were in it."""
 
-    def __init__(self, given: Heads | None = None) -> None:
+    def __init__(self, masks: MaskGuesses) -> None:
+        super().__init__()
+        self._masks = masks
+
+    def wants(self, token_s: float) -> bool:
+        """Begin a step; whether there are guesses."""
+        self.asked = self._masks.ready
+        return self.asked
+
+
+class Guesses:
+    """The guesses of a step. `states`, int32 (heads,), are those of the root, NONE if not asked.
+
+    The heads are those `given` and, behind them, the `masks`.
+    """
+
+    def __init__(self, given: Heads | None = None, masks: MaskGuesses | None = None) -> None:
         self._given = given
-        heads = self.heads = given.guessers if given is not None else ()
-        self.uses = [HeadUse() for _ in heads]
+        readers = given.guessers if given is not None else ()
+        self._readers = len(readers)
+        heads: tuple[Guesser, ...] = (*readers, masks) if masks is not None else (*readers,)
+        self.heads = heads
+        self.uses = [HeadUse() for _ in readers] + ([MaskUse(masks)] if masks is not None else [])
         most = _MOST if heads else 1
         self.arrays = GuessArrays(
             np.zeros((most, WIDTH), np.int32),
@@ -142,15 +167,16 @@ class Guesses:
         self.states[:] = NONE
         wanted = [at for at, use in enumerate(self.uses) if use.wants(token_s)]
         clock = time.perf_counter()  # what was accepted is read now: the first asked counts it
-        if self._given is None or not wanted or not self._given.follow(ids):
-            return False
+        asks = self._given is not None and any(at < self._readers for at in wanted)
+        if asks and self._given is not None and not self._given.follow(ids):
+            wanted = [at for at in wanted if at >= self._readers]
         for at in wanted:
             self._own[at] = []
             found = self.heads[at].first(ids[-1])
             self.uses[at].took(time.perf_counter() - clock, True)
             self.states[at] = self._add(at, found, NONE, ())
             clock = time.perf_counter()
-        return True
+        return bool(wanted)
 
     def extend_below(self, growth: Any, token_s: float) -> bool:
         """Ask every head after the likeliest nodes of a Growth where it has not guessed.

@@ -13,6 +13,7 @@ from ngtcli.draft.auto.blend import HEADS, ORDERS, PlainArrays, match_end
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.escapes import EscapeTallies, learn_output
 from ngtcli.draft.auto.guesses import Guesses
+from ngtcli.draft.auto.masks import MaskGuesses
 from ngtcli.draft.auto.ranks import Ranks
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.guesses import Heads
@@ -90,8 +91,8 @@ class Sources:
     each with a share of CONFIG.familiar_rate. `borders` tells the prompt's nodes in documents from
     others (`learn_prompt`). `earlier` are the counts of the pool, this sequence's own unless they
     are given. `nodes`, int32 (sources, orders), are the matches of the text's last tokens, as
-    `advance` has them; `last` is the last of these tokens. `guesses` are those of `heads` in this
-    step; `alone`: nothing else is matched.
+    `advance` has them; `last` is the last of these tokens. `guesses` are those of `heads` and
+    `masks` in this step; `alone`: nothing else is matched.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Sources:
         background: BackgroundCounts | None = None,
         heads: Heads | None = None,
         alone: bool = False,
+        masks: MaskGuesses | None = None,
     ) -> None:
         self.earlier = earlier or PoolCounts()
         self.background = background or NOTHING
@@ -108,7 +110,7 @@ class Sources:
         self._predicted = _UNPREDICTED
         self.ranks = Ranks(0)
         self.borders = np.zeros(0, np.int64)
-        self.guesses, self._alone = Guesses(heads), alone
+        self.guesses, self._alone = Guesses(heads, masks), alone
         self.nodes = np.full((HEADS + len(self.guesses.heads), ORDERS), NONE, np.int32)
         self.last = 0
 

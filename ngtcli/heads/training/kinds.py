@@ -203,8 +203,9 @@ def attention_fields(model: TargetModel, inner: int) -> dict[str, Any]:
         "num_key_value_heads": int(getattr(own, "num_key_value_heads", heads)),
         "head_dim": int(getattr(own, "head_dim", None) or size // heads),
         "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
+        "rms_norm_eps": float(getattr(own, "rms_norm_eps", 1e-6)),
         "max_position_embeddings": model.context,
+        "rope_parameters": getattr(own, "rope_parameters", None),
         "vocab_size": model.vocabulary,
         "num_hidden_layers": 1,
     }
