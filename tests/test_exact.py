@@ -77,9 +77,7 @@ class RoundingModel:
         self.end_ids: frozenset[int] = frozenset()
         self.count = 0
 
-    def start(
-        self, room: int, rows: PassRows | None = None, ids: Sequence[int] = (), keeping: Any = None
-    ) -> None:
+    def start(self, room: int, rows: PassRows | None = None, *_: Any, **__: Any) -> None:
         most = rows and rows.most
         self.shape = self.pass_shape = (room, most)
         self.kept: list[tuple[int, int]] = []  # token and rounding of each place of the cache
