@@ -285,8 +285,9 @@ class LocalSession(Session):
             raise UsageError("exact decoding takes one text at a time", hint)
         reason = ""
         if size != 1:
-            is_followed = settings.method.startswith("draft-model")
-            reason = "a draft model follows one text at a time" if is_followed else why_not(model)
+            method = self.parse_method()
+            follows = "a head" * method.entry.heads or "a draft model" * bool(self._assistant)
+            reason = f"{follows} follows one text at a time" if follows else why_not(model)
         if reason:
             self.warn(f"prompts are answered one after another: {reason}")
         if reason or size == 1:
