@@ -173,7 +173,7 @@ def fitted_escapes(heads: int = 0) -> Floats:
 
 
 class EscapeTallies:
-    """Tallies that start as `trust` observations of given escape probabilities.
+    """Tallies that start as `trust` observations of given escape probabilities, few of heads.
 
     Of each (source, order, bucket), float64: `reached` is the expected number of tokens that were
     left when a match was queried, `predicted` the expected number of those that it predicted,
@@ -184,20 +184,27 @@ class EscapeTallies:
         self._trust = trust
         self.escape, self.predicted = np.empty(escapes.shape), (1.0 - escapes) * trust
         self.reached = np.full(escapes.shape, trust)
+        of_heads = CONFIG.guess_trust / trust
+        self.predicted[HEADS:] *= of_heads
+        self.reached[HEADS:] *= of_heads
         self.arrays = self.escape, self.predicted, self.reached
         update_escapes(self.arrays)
 
     def restore(self, predicted: Floats | None, reached: Floats | None) -> None:
         """Take over stored tallies, scaled down to `trust` observations at most.
 
-        Nothing changes where there are none, or where they are of another shape.
+        Nothing changes where there are none, or where they are of another shape; where there were
+        as many heads they count as the same ones.
         """
-        if predicted is None or reached is None or predicted.size != np.prod(SHAPE):
+        if predicted is None or reached is None:
             return
-        reached = reached.reshape(SHAPE)
+        rows = len(self.reached) if predicted.size == self.predicted.size else HEADS
+        if predicted.size != rows * np.prod(SHAPE[1:]):
+            return
+        reached = reached.reshape(rows, *SHAPE[1:])
         weight = np.minimum(1.0, self._trust / np.maximum(reached, 1e-9))
-        self.predicted[:HEADS] = predicted.reshape(SHAPE) * weight
-        self.reached[:HEADS] = np.maximum(reached * weight, 1e-3)
+        self.predicted[:rows] = predicted.reshape(reached.shape) * weight
+        self.reached[:rows] = np.maximum(reached * weight, 1e-3)
         update_escapes(self.arrays)
 
     def trust_heads(self) -> None:
@@ -207,11 +214,8 @@ class EscapeTallies:
 
     @property
     def stored(self) -> tuple[Floats, Floats]:
-        """`predicted` and `reached` to keep for other texts, as `restore` takes them.
-
-        Those of heads are not: other answers may have others.
-        """
-        return self.predicted[:HEADS].copy(), self.reached[:HEADS].copy()
+        """`predicted` and `reached` to keep for other texts, as `restore` takes them."""
+        return self.predicted.copy(), self.reached.copy()
 
     def sums(self, source: int) -> Floats:
         """Tokens predicted, and reached, by `source` and each after it: float64 (sources, 2)."""
