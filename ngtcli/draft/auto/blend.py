@@ -26,6 +26,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.copies import (
+    BEFORE,
+    EDITED,
+    HELD,
+    PLACE,
+    CopyArrays,
+    after_edit,
+    before_class,
+    edit_class,
+    follow,
+    held_class,
+)
 from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
 from ngtcli.draft.origins import SOURCES
 from ngtcli.system.compiled import njit, unowned
@@ -53,6 +65,8 @@ from ngtcli.trie.counts import (
 
 # Those before the background have a trie that grows; scores have none.
 OWN, PROMPT, POOL, BACKGROUND, SCORES = range(len(SOURCES))
+COPIED, EDIT = len(SOURCES), len(SOURCES) + 1
+ROWS = len(SOURCES) + 2
 _SEEN = tuple(UNIT * seen for seen in CONFIG.background_seen)
 _AGREE = CONFIG.background_agrees
 ORDERS, BUCKETS = CONFIG.orders, CONFIG.buckets
@@ -67,17 +81,18 @@ class SourceArrays(NamedTuple):
     tries: tuple[CountArrays, CountArrays, CountArrays]
     background: BackgroundArrays
     ranks: RankArrays
+    copies: CopyArrays
 
 
 # The same as plain tuples, as Python hands them to compiled code: numba takes 5 us to unpack named
 # ones at each call, and none to name them inside (measured).
-PlainArrays = tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...], tuple[Any, ...]]
+PlainArrays = tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
 
 
 @njit(inline="always")
 def named(arrays: Any) -> Any:
     """SourceArrays from plain tuples."""
-    (own, prompt, pool), background, ranks = arrays
+    (own, prompt, pool), background, ranks, copies = arrays
     return SourceArrays(
         (
             CountArrays(own[0], own[1], own[2], own[3]),
@@ -86,6 +101,7 @@ def named(arrays: Any) -> Any:
         ),
         BackgroundArrays(background[0], background[1]),
         RankArrays(ranks[0], ranks[1], ranks[2]),
+        CopyArrays(copies[0], copies[1], copies[2]),
     )
 
 
@@ -173,11 +189,18 @@ def advance(sources: Any, match_nodes: Any, token: int) -> None:
     match_nodes[SCORES, 1] = token if known else NONE
 
 
+@unowned
+def advance_path(sources: Any, match_nodes: Any, token: int) -> None:
+    """The same along a path of the tree, with the place that is copied."""
+    advance(sources, match_nodes, token)
+    follow(sources.copies, match_nodes[COPIED], token)
+
+
 @njit()
 def match_end(arrays: Any, match_nodes: Any, ids: Any) -> None:
     """Match the end of a text, `ids` int32, from nothing: `match_nodes` as `advance` has them."""
-    match_nodes[:] = NONE
-    match_nodes[:, 0] = 0
+    match_nodes[:COPIED] = NONE
+    match_nodes[:COPIED, 0] = 0
     if len(arrays[1][0]) <= 2:  # it counted nothing
         match_nodes[BACKGROUND, 0] = NONE
     for token in ids[-match_nodes.shape[1] :]:
@@ -198,11 +221,11 @@ def blend(
     Contributions below `min_probability` are left out. `number` of this blend: no earlier one with
     the same candidates had it, and none has 0.
     """
-    found, escape_mass = 0, 1.0
+    found, escape_mass = _add_copies(sources, match_nodes, escape, min_probability, candidates, number)
     for order in range(match_nodes.shape[1] - 1, -1, -1):
         if escape_mass < min_probability:
             break
-        for source in range(match_nodes.shape[0]):
+        for source in range(COPIED):
             node = match_nodes[source, order]
             total, bucket = match_of(sources, node, source, order)
             if total <= 0.0:
@@ -222,6 +245,43 @@ def blend(
                 found = _add_ranks(sources.ranks, node, scale, min_probability, candidates, found,
                                    number)  # fmt: skip
     return found
+
+
+@njit(inline="always")
+def copy_guess(sources: Any, match_nodes: Any, way: int) -> Any:
+    """(token, row, order, bucket) of what is guessed; token NONE where nothing is."""
+    state = match_nodes[COPIED]
+    place = state[PLACE]
+    if place == NONE or (way == 1 and state[EDITED] == 0):
+        return NONE, 0, 0, 0
+    if state[EDITED] == 0:
+        varied = 0
+        for order in range(match_nodes.shape[1] - 1, 0, -1):
+            best = 0
+            for source in range(2):
+                node = match_nodes[source, order]
+                if node != NONE:
+                    best = max(best, sources.tries[source].nodes[node, CHILDREN])
+            if best:
+                varied = 0 if best == 1 else 1 if best == 2 else 2
+                break
+        return sources.copies.text[place], COPIED, held_class(state[HELD]), before_class(state) * 3 + varied
+    token = after_edit(sources.copies, state, way)
+    return token, EDIT, edit_class(state[EDITED]), way * 4 + before_class(state)
+
+
+@njit(inline="always")
+def _add_copies(sources: Any, match_nodes: Any, escape: Any, min_probability: float, candidates: Any, number: int) -> Any:
+    found, mass = 0, 1.0
+    for way in range(2):
+        token, row, order, bucket = copy_guess(sources, match_nodes, way)
+        if token != NONE:
+            e = escape[row, order, bucket]
+            probability = mass * (1.0 - e)
+            mass *= e
+            if probability >= min_probability:
+                found = _add(token, probability, OWN if match_nodes[OWN, 1] != NONE else PROMPT, candidates, found, number)
+    return found, mass
 
 
 @njit(inline="always")

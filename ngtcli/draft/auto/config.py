@@ -62,6 +62,13 @@ class AutoConfig:
     children: int = 24
     min_path_probability: float = 1e-200  # below it a path counts as impossible; derived: float64
 
+    # Copies (copies.py)
+    copy_key: int = 4  # tokens in a row by which a place is found
+    copy_window: int = 24  # tokens behind an edit in which the text may go on
+    copy_longest: int = 64  # tokens of a match that are compared
+    copy_edited: int = 24  # tokens after which a place is given up
+    copy_firm: int = 3  # tokens in a row that make a place the new one
+
     # Search limits (drafter.py)
     # Share of the usual last node's probability below which nodes are skipped. Swept:
     # +0.05% / -0.03%; -0.33% / -0.34%.

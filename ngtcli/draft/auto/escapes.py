@@ -15,6 +15,10 @@ import numpy.typing as npt
 from ngtcli.draft.auto.blend import (
     BACKGROUND,
     BUCKETS,
+    COPIED,
+    EDIT,
+    ROWS,
+    copy_guess,
     ORDERS,
     OWN,
     SCORES,
@@ -24,6 +28,7 @@ from ngtcli.draft.auto.blend import (
     named,
 )
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.copies import extend_copy
 from ngtcli.draft.origins import SOURCES
 from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.background_search import count_in, find_row
@@ -47,8 +52,17 @@ def attribute(
     escape, predicted, reached = tallies
     escape_mass, probability, n = 1.0, 0.0, 0
     known, is_longest = 0.0, True
+    for way in range(2):
+        guess, row, order, bucket = copy_guess(sources, match_nodes, way)
+        if guess != NONE:
+            e = escape[row, order, bucket]
+            given[n] = escape_mass * (1.0 - e) * (guess == token)
+            keys[n, 0], keys[n, 1], keys[n, 2] = row, order, bucket
+            probability += given[n]
+            escape_mass *= e
+            n += 1
     for order in range(match_nodes.shape[1] - 1, -1, -1):
-        for source in range(match_nodes.shape[0]):
+        for source in range(COPIED):
             node = match_nodes[source, order]
             total, bucket = match_of(sources, node, source, order)
             if total <= 0.0:
@@ -113,6 +127,7 @@ def learn_output(
         one[0] = token
         used = count_ids(one, sources.tries[OWN], open_nodes, used)
         advance(sources, match_nodes, token)
+        extend_copy(sources.copies, match_nodes[COPIED], token)
     update_escapes(tallies)
     return used, familiarity
 
@@ -130,7 +145,7 @@ def update_escapes(tallies: Any) -> None:
 
 Floats = npt.NDArray[np.float64]
 ESCAPES = Path(__file__).parent / "escapes.json"
-SHAPE = (len(SOURCES), ORDERS, BUCKETS)
+SHAPE = (ROWS, ORDERS, BUCKETS)
 
 
 @lru_cache(maxsize=1)
@@ -141,9 +156,11 @@ def fitted_escapes() -> Floats:
     a guess that the first steps correct.
     """
     escapes = np.full(SHAPE, CONFIG.scores_escape)
-    table = json.loads(ESCAPES.read_text(encoding="utf-8"))["escapes"]
+    stored = json.loads(ESCAPES.read_text(encoding="utf-8"))
+    table = stored["escapes"]
     escapes[: len(table)] = table
-    escapes[BACKGROUND:, 0] = CONFIG.unused_escape
+    escapes[COPIED:] = stored.get("copies", 0.5)
+    escapes[BACKGROUND:COPIED, 0] = CONFIG.unused_escape
     escapes.setflags(write=False)
     return escapes
 

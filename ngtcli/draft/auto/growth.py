@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import BACKGROUND, PROMPT, Candidates, advance, blend, named
+from ngtcli.draft.auto.blend import BACKGROUND, PROMPT, Candidates, advance_path, blend, named
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.origins import DOCUMENT, ORIGINS
 from ngtcli.system.compiled import njit, unowned
@@ -14,7 +14,7 @@ from ngtcli.trie.counts import NONE
 _DOCUMENT = ORIGINS.index(DOCUMENT)
 # Tokens that one blend can find: those of every order of the sources with counts, and of scores.
 _CANDIDATES = (
-    CONFIG.orders * (BACKGROUND * CONFIG.scanned + CONFIG.scanned_background) + CONFIG.ranks_kept
+    CONFIG.orders * (BACKGROUND * CONFIG.scanned + CONFIG.scanned_background) + CONFIG.ranks_kept + 2
 )
 _SLOTS = 1 << _CANDIDATES.bit_length()  # of the hash table: the first power of two above
 _MIN_PATH = CONFIG.min_path_probability
@@ -81,7 +81,7 @@ def _fill(
         path, parent = growth.probabilities[used], growth.parents[used] + 1
         source = growth.origins[used]
         _copy(matches[parent], matches[used + 1])
-        advance(sources, matches[used + 1], growth.tokens[used])
+        advance_path(sources, matches[used + 1], growth.tokens[used])
         growth.trie_nodes[used] = _longest(matches[used + 1, source])
         used += 1
     return used

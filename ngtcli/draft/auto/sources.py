@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import ORDERS, PlainArrays, match_end
+from ngtcli.draft.auto.blend import COPIED, ORDERS, ROWS, PlainArrays, match_end
+from ngtcli.draft.auto.copies import Copies
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.escapes import EscapeTallies, learn_output
 from ngtcli.draft.auto.ranks import Ranks
@@ -100,8 +101,9 @@ class Sources:
         self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         self.ranks = Ranks(0)
         self.borders = np.zeros(0, np.int64)
-        self.nodes = np.full((len(SOURCES), ORDERS), NONE, np.int32)
+        self.nodes = np.full((ROWS, ORDERS), NONE, np.int32)
         self.last = 0
+        self.copies = Copies()
 
     @property
     def pool(self) -> CountTrie:
@@ -113,7 +115,7 @@ class Sources:
         """For compiled code, in the order OWN, PROMPT, POOL; others after anything was learned."""
         tries = (tuple(self.own.arrays), tuple(self._prompt.arrays), tuple(self.pool.arrays))
         counts = self.background
-        return tries, (counts.nodes, counts.by_token), tuple(self.ranks.arrays)
+        return tries, (counts.nodes, counts.by_token), tuple(self.ranks.arrays), tuple(self.copies.arrays)
 
     def start(self, context: Context) -> None:
         """Begin a prompt: own text and prompt are emptied; the pool and the scores are kept."""
@@ -124,6 +126,7 @@ class Sources:
         if self.ranks.vocabulary != context.vocabulary:
             self.ranks = Ranks(context.vocabulary)
         self.match(context.ids)
+        self.copies.start(ids, self.nodes[COPIED])
         self._read_language(context)
 
     @property
@@ -158,6 +161,7 @@ class Sources:
         """Learn emitted tokens: their sources' tallies, the own text's counts, the new matches."""
         own = self.own
         own.reserve(len(tokens))
+        self.copies.reserve(len(tokens))
         own.used, self.familiarity = learn_output(
             self.arrays, self.nodes, tokens, tallies.arrays, own.open_nodes, own.used,
             self.familiarity,
