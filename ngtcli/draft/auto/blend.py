@@ -10,6 +10,7 @@ from counts of the events themselves, as in methods C and D of Moffat 1990 and H
 learned online):
 
     escape_mass = 1
+    the place that is copied (copies.py) predicts a token, and passes its escape_mass on
     for k in orders, longest first:
         for s in sources that have a match of k tokens:
             e = escape probability of (s, k, bucket of the match)
@@ -27,16 +28,15 @@ import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.copies import (
-    BEFORE,
-    EDITED,
-    HELD,
+    ANSWER,
+    DEPARTED,
     PLACE,
+    WAYS,
     CopyArrays,
-    after_edit,
-    before_class,
-    edit_class,
+    copied_token,
+    copy_bucket,
+    copy_order,
     follow,
-    held_class,
 )
 from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
 from ngtcli.draft.origins import SOURCES
@@ -65,7 +65,9 @@ from ngtcli.trie.counts import (
 
 # Those before the background have a trie that grows; scores have none.
 OWN, PROMPT, POOL, BACKGROUND, SCORES = range(len(SOURCES))
-COPIED, EDIT = len(SOURCES), len(SOURCES) + 1
+# Behind them the place that is copied, while that comes true and after it departed from it. Of the
+# matches, the row of the first holds its state (copies.py).
+COPIED, EDITED = len(SOURCES), len(SOURCES) + 1
 ROWS = len(SOURCES) + 2
 _SEEN = tuple(UNIT * seen for seen in CONFIG.background_seen)
 _AGREE = CONFIG.background_agrees
@@ -75,8 +77,8 @@ _SCANNED, _SCANNED_BACKGROUND = CONFIG.scanned, CONFIG.scanned_background
 
 
 class SourceArrays(NamedTuple):
-    """What is queried: the tries of own text, prompt and pool, the background's counts, and the
-    table of scores."""
+    """What is queried: the tries of own text, prompt and pool, the background's counts, the table
+    of scores, and the text that may be copied."""
 
     tries: tuple[CountArrays, CountArrays, CountArrays]
     background: BackgroundArrays
@@ -173,7 +175,7 @@ def advance(sources: Any, match_nodes: Any, token: int) -> None:
     """Extend all matches by one token, in place.
 
     `match_nodes`, int32 (sources, orders): the node of the last k tokens in each trie, NONE where
-    they do not occur there; of scores, at order 1, the last token.
+    they do not occur there; of scores, at order 1, the last token. The place that is copied stays.
     """
     for source in range(BACKGROUND):
         slots = sources.tries[source].slots
@@ -198,7 +200,10 @@ def advance_path(sources: Any, match_nodes: Any, token: int) -> None:
 
 @njit()
 def match_end(arrays: Any, match_nodes: Any, ids: Any) -> None:
-    """Match the end of a text, `ids` int32, from nothing: `match_nodes` as `advance` has them."""
+    """Match the end of a text, `ids` int32, from nothing: `match_nodes` as `advance` has them.
+
+    The place that is copied stays.
+    """
     match_nodes[:COPIED] = NONE
     match_nodes[:COPIED, 0] = 0
     if len(arrays[1][0]) <= 2:  # it counted nothing
@@ -221,7 +226,9 @@ def blend(
     Contributions below `min_probability` are left out. `number` of this blend: no earlier one with
     the same candidates had it, and none has 0.
     """
-    found, escape_mass = _add_copies(sources, match_nodes, escape, min_probability, candidates, number)
+    found, escape_mass = _add_copied(
+        sources, match_nodes, escape, min_probability, candidates, number
+    )
     for order in range(match_nodes.shape[1] - 1, -1, -1):
         if escape_mass < min_probability:
             break
@@ -248,40 +255,43 @@ def blend(
 
 
 @njit(inline="always")
-def copy_guess(sources: Any, match_nodes: Any, way: int) -> Any:
-    """(token, row, order, bucket) of what is guessed; token NONE where nothing is."""
-    state = match_nodes[COPIED]
-    place = state[PLACE]
-    if place == NONE or (way == 1 and state[EDITED] == 0):
-        return NONE, 0, 0, 0
-    if state[EDITED] == 0:
-        varied = 0
-        for order in range(match_nodes.shape[1] - 1, 0, -1):
-            best = 0
-            for source in range(2):
-                node = match_nodes[source, order]
-                if node != NONE:
-                    best = max(best, sources.tries[source].nodes[node, CHILDREN])
-            if best:
-                varied = 0 if best == 1 else 1 if best == 2 else 2
-                break
-        return sources.copies.text[place], COPIED, held_class(state[HELD]), before_class(state) * 3 + varied
-    token = after_edit(sources.copies, state, way)
-    return token, EDIT, edit_class(state[EDITED]), way * 4 + before_class(state)
+def copied(sources: Any, match_nodes: Any, way: int) -> Any:
+    """What is copied next, (token, source, and its row, order and bucket of escapes), or NONE."""
+    copies, state = sources.copies, match_nodes[COPIED]
+    token = copied_token(copies, state, way)
+    if token == NONE:
+        return NONE, 0, 0, 0, 0
+    source = OWN if state[PLACE] >= copies.sizes[ANSWER] else PROMPT
+    if state[DEPARTED] > 0:
+        return token, source, EDITED, copy_order(state), copy_bucket(state, 0, way)
+    distinct = 0
+    for order in range(match_nodes.shape[1] - 1, 0, -1):
+        for one in (OWN, PROMPT):
+            node = match_nodes[one, order]
+            if node != NONE:
+                distinct = max(distinct, sources.tries[one].nodes[node, CHILDREN])
+        if distinct:
+            break
+    return token, source, COPIED, copy_order(state), copy_bucket(state, distinct, way)
 
 
 @njit(inline="always")
-def _add_copies(sources: Any, match_nodes: Any, escape: Any, min_probability: float, candidates: Any, number: int) -> Any:
-    found, mass = 0, 1.0
-    for way in range(2):
-        token, row, order, bucket = copy_guess(sources, match_nodes, way)
-        if token != NONE:
-            e = escape[row, order, bucket]
-            probability = mass * (1.0 - e)
-            mass *= e
-            if probability >= min_probability:
-                found = _add(token, probability, OWN if match_nodes[OWN, 1] != NONE else PROMPT, candidates, found, number)
-    return found, mass
+def _add_copied(
+    sources: Any, match_nodes: Any, escape: Any, min_probability: float, candidates: Any,
+    number: int,
+) -> Any:  # fmt: skip
+    """Add what is copied, the first of a blend: (how many tokens, the escape mass that is left)."""
+    found, escape_mass = 0, 1.0
+    for way in range(WAYS):
+        token, source, row, order, bucket = copied(sources, match_nodes, way)
+        if token == NONE:
+            continue
+        e = escape[row, order, bucket]
+        probability = escape_mass * (1.0 - e)
+        escape_mass *= e
+        if probability >= min_probability:
+            found = _add(token, probability, source, candidates, found, number)
+    return found, escape_mass
 
 
 @njit(inline="always")

@@ -1,15 +1,15 @@
-"""Where the text is being copied from: the place that goes on, and what comes after an edit. Compiled.
+"""The place that is being copied, in prompt and answer, also across edits. Compiled.
 
-The tries know the last few tokens only (blend.py). A copy of hundreds of tokens is likelier to go
-on than a match of six, and after an edit it mostly goes on close to where it broke off, where no
-match of several tokens can say so. One place is followed in the text so far, prompt and answer:
+The tries know the last few tokens (blend.py). A copy of hundreds of tokens is likelier to go on
+than a match of six, and where an answer departs from what it copies it mostly comes back to it a
+few tokens later, where no match of several tokens can say so. One place in the text is followed:
 
-    text      … a b c d e f g h …          the place: at d, `a b c` were copied
-    answer    a b c                        copied: d follows, with a probability by how long it held
-    answer    a b c x                      edited: e (x stands for d) or d (x was put in) may follow
-    answer    a b c x e                    found again behind e; also if f came (e was left out)
+    text    … a b c d e f g …
+    answer  a b c          copied: d is next, the likelier the longer this has come true
+    answer  a b c x        departed: e is next if x replaced d, or d if x was put in
+    answer  a b c x e      copied again, from f on, as if after e or after a token left out
 
-The place is a node's state in the tree too: so a chain is drafted over several edits.
+A node of the tree has a place of its own, so that a chain is drafted across edits.
 """
 
 from collections.abc import Sequence
@@ -23,158 +23,171 @@ from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.counts import NONE
 
 Ints = npt.NDArray[np.int32]
-# Columns of a state, int32: the next token's index in the text, NONE where nothing is copied; how
-# many tokens it gave in a row; how many came since it failed; the index of the token where it
-# failed; how many it had given in a row before; how far it is behind the text's end.
-PLACE, HELD, EDITED, BROKEN, BEFORE, BEHIND = range(6)
-_KEY = CONFIG.copy_key
-_WINDOW = CONFIG.copy_window
-_LONGEST = CONFIG.copy_longest
-_MOST_EDITED = CONFIG.copy_edited
-_FIRM = CONFIG.copy_firm
+# Columns of a state, int32. PLACE: index in the text of what is copied next, NONE where nothing is;
+# HELD: tokens in a row that it gave; DEPARTED: tokens since it last did not, 0 while it does;
+# BROKEN: index of the token that did not come then, NONE if all have come; BEFORE: tokens in a row
+# until then; BEHIND: tokens from the place to the end of the text.
+PLACE, HELD, DEPARTED, BROKEN, BEFORE, BEHIND = range(6)
+USED, ANSWER = range(2)  # of `sizes`: tokens of the text, and of what stands before the answer
+WAYS = 2  # to go on after a departure
+_KEY, _WINDOW, _FIRM = CONFIG.copy_key, CONFIG.copy_window, CONFIG.copy_firm
+_COMPARED, _LONGEST_EDIT = CONFIG.copy_compared, CONFIG.copy_edit
+_ROOM = 1 << 10  # tokens that a new text has room for; guess
 _SPREAD = 0x9E3779B97F4A7C15  # as in trie/counts.py
 
 
 class CopyArrays(NamedTuple):
-    """`text` int32 with room behind; `used` int64 (1,), its length; `places` int32 (2^n,).
+    """`text` int32 with room behind; `sizes` int64 (2,); `places` int32 (2^n,).
 
-    `places` is a hash table from the last tokens to the index behind their last occurrence, without
-    keys: what is found is compared with the text.
+    `places` is a hash table from a few last tokens to the index behind where they last stood,
+    without keys: what is found is compared with the text.
     """
 
     text: Ints
-    used: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
     places: Ints
-
-
-@njit(inline="always")
-def _slot(copies: Any, end: int) -> Any:
-    """Of the tokens that end before index `end`."""
-    mixed = np.uint64(0)
-    for i in range(end - _KEY, end):
-        mixed = (mixed + np.uint64(copies.text[i] + 2)) * np.uint64(_SPREAD)
-    return np.int64(mixed >> np.uint64(20)) & (len(copies.places) - 1)
 
 
 @unowned
 def follow(copies: Any, state: Any, token: int) -> None:
     """Move a state on by one token of the answer, or of a path of the tree, in place."""
-    place, used = state[PLACE], copies.used[0]
+    place = state[PLACE]
     if place == NONE:
         return
-    if state[EDITED] == 0:
+    if state[DEPARTED] == 0:
         if copies.text[place] == token:
-            state[PLACE], state[HELD] = _wrapped(place + 1, used, state), state[HELD] + 1
+            state[HELD] += 1
+            _put(copies, state, place + 1)
             return
         if state[HELD] >= _FIRM or state[BROKEN] == NONE:
             state[BROKEN], state[BEFORE] = place, state[HELD]
-    state[HELD], state[EDITED] = 0, state[EDITED] + 1
-    for at in range(state[BROKEN], min(state[BROKEN] + _WINDOW, used)):
+    state[HELD], state[DEPARTED] = 0, state[DEPARTED] + 1
+    for at in range(state[BROKEN], min(state[BROKEN] + _WINDOW, copies.sizes[USED])):
         if copies.text[at] == token:
-            state[PLACE], state[HELD], state[EDITED] = _wrapped(at + 1, used, state), 1, 0
+            state[HELD], state[DEPARTED] = 1, 0
+            _put(copies, state, at + 1)
             return
-    if state[EDITED] > _MOST_EDITED:
+    if state[DEPARTED] > _LONGEST_EDIT:
         state[PLACE] = NONE
 
 
 @njit(inline="always")
-def _wrapped(place: int, used: int, state: Any) -> int:
-    """Behind the end of the text stand the tokens of the path: those that were copied before."""
-    return place if place < used else place - state[BEHIND]
+def _put(copies: Any, state: Any, place: int) -> None:
+    """Behind the end of the text stands the path, which is what was copied before: a loop."""
+    state[PLACE] = place if place < copies.sizes[USED] else place - state[BEHIND]
 
 
 @unowned
-def extend_copy(copies: Any, state: Any, token: int) -> None:
-    """The answer goes on with `token`, for which there is room: follow, or find a longer match."""
-    end = copies.used[0]
-    copies.text[end] = token
-    copies.used[0] = end + 1
+def extend_text(copies: Any, state: Any, token: int) -> None:
+    """The text, which has room, goes on with `token`: follow it, or find a longer match."""
+    copies.text[copies.sizes[USED]] = token
+    copies.sizes[USED] += 1
     follow(copies, state, token)
-    end += 1
-    if end < _KEY:
-        return
-    slot = _slot(copies, end)
-    found = copies.places[slot]
-    copies.places[slot] = end
-    if found != NONE and (state[PLACE] == NONE or found != state[PLACE]):
-        held = 0
-        while held < min(found, _LONGEST) and copies.text[found - 1 - held] == copies.text[end - 1 - held]:
-            held += 1
-        if held >= _KEY and (state[PLACE] == NONE or held > state[HELD]):
-            state[PLACE], state[HELD], state[EDITED] = found, held, 0
-            state[BROKEN], state[BEFORE] = NONE, 0
+    end = copies.sizes[USED]
+    if end >= _KEY:
+        slot = _slot(copies, end)
+        found = copies.places[slot]
+        copies.places[slot] = end
+        if found != NONE and (state[PLACE] == NONE or found != state[PLACE]):
+            held = _common(copies.text, found, end)
+            if held >= _KEY and (state[PLACE] == NONE or held > state[HELD]):
+                state[PLACE], state[HELD], state[DEPARTED] = found, held, 0
+                state[BROKEN], state[BEFORE] = NONE, 0
     if state[PLACE] != NONE:
         state[BEHIND] = end - state[PLACE]
 
 
+@njit(inline="always")
+def _slot(copies: Any, end: int) -> Any:
+    """Of the tokens before index `end`."""
+    mixed = np.uint64(0)
+    for at in range(end - _KEY, end):
+        mixed = (mixed + np.uint64(copies.text[at] + 2)) * np.uint64(_SPREAD)
+    return np.int64(mixed >> np.uint64(20)) & (len(copies.places) - 1)
+
+
+@njit(inline="always")
+def _common(text: Any, one: int, other: int) -> int:
+    """How many tokens before two indices are the same, as far as is compared."""
+    count, most = 0, min(one, _COMPARED)
+    while count < most and text[one - 1 - count] == text[other - 1 - count]:
+        count += 1
+    return count
+
+
 @njit()
-def extend_copies(arrays: Any, state: Any, ids: Any) -> None:
-    """The same with several tokens; `arrays` are CopyArrays in a plain tuple."""
+def _extend(arrays: Any, state: Any, ids: Any) -> None:
     copies = CopyArrays(arrays[0], arrays[1], arrays[2])
     for token in ids:
-        extend_copy(copies, state, token)
+        extend_text(copies, state, token)
 
 
 @njit(inline="always")
-def held_class(held: int) -> int:
-    """Of 1, 2, 3, … tokens in a row: 0 to 6."""
-    if held < 3:
-        return held - 1
-    return 2 if held < 6 else 3 if held < 12 else 4 if held < 24 else 5 if held < 48 else 6
+def copied_token(copies: Any, state: Any, way: int) -> Any:
+    """What is copied next, NONE if nothing: after a departure, way 0 as if as many tokens had been
+    replaced, way 1 as if they had been put in; else way 0 alone."""
+    if state[PLACE] == NONE or (state[DEPARTED] == 0 and way > 0):
+        return NONE
+    if state[DEPARTED] == 0:
+        return copies.text[state[PLACE]]
+    at = state[BROKEN] + (state[DEPARTED] if way == 0 else 0)
+    return copies.text[at] if at < copies.sizes[USED] else NONE
 
 
 @njit(inline="always")
-def before_class(state: Any) -> int:
-    """Of what was copied before the last edit: 0 to 3."""
-    if state[BROKEN] == NONE:
-        return 0
-    return 1 if state[BEFORE] < 8 else 2 if state[BEFORE] < 24 else 3
+def copy_order(state: Any) -> int:
+    """The class, 0 to 6, of how long a copy has held or, after a departure, how long that is."""
+    if state[DEPARTED] > 0:
+        count = state[DEPARTED]
+        return count - 1 if count < 5 else 4 if count < 7 else 5 if count < 10 else 6
+    count = state[HELD]
+    if count < 3:
+        return count - 1
+    return 2 if count < 6 else 3 if count < 12 else 4 if count < 24 else 5 if count < 48 else 6
 
 
 @njit(inline="always")
-def edit_class(edited: int) -> int:
-    """Of 1, 2, 3, … tokens since an edit began: 0 to 6."""
-    if edited < 5:
-        return edited - 1
-    return 4 if edited < 7 else 5 if edited < 10 else 6
-
-
-@njit(inline="always")
-def after_edit(copies: Any, state: Any, way: int) -> Any:
-    """The token that follows an edit, NONE if none does: way 0 as if it replaced as many tokens, 1
-    as if it was put in."""
-    at = state[BROKEN] + (state[EDITED] if way == 0 else 0)
-    return copies.text[at] if at < copies.used[0] else NONE
+def copy_bucket(state: Any, distinct: int, way: int) -> int:
+    """The class, 0 to 11, of how long a copy held before a departure, and of either the `distinct`
+    continuations of the longest match or the way to go on."""
+    before = 0 if state[BROKEN] == NONE else 1 if state[BEFORE] < 8 else 2
+    if before == 2 and state[BEFORE] >= 24:
+        before = 3
+    varied = way if state[DEPARTED] > 0 else max(0, min(2, distinct - 1))
+    return before * 3 + varied
 
 
 class Copies:
-    """The text so far, its places, and the state at its end."""
+    """The text so far: what stands before the answer, and the answer."""
 
     def __init__(self) -> None:
-        self._reserve(1 << 10)
+        self._allocate(_ROOM)
 
-    def _reserve(self, room: int) -> None:
+    def _allocate(self, room: int) -> None:
+        """`room` is a power of two."""
         self.arrays = CopyArrays(
-            np.full(room, NONE, np.int32), np.zeros(1, np.int64), np.full(2 * room, NONE, np.int32)
+            np.full(room, NONE, np.int32), np.zeros(2, np.int64), np.full(2 * room, NONE, np.int32)
         )
 
     def start(self, ids: Sequence[int] | Ints, state: Ints) -> None:
-        """Begin with a prompt."""
-        room = 1 << (len(ids) + 1024).bit_length()
-        self._reserve(room)
+        """Begin with what stands before the answer. NONE ends a text in it."""
+        self._allocate(max(_ROOM, 1 << len(ids).bit_length()))
+        self._read(np.asarray(ids, np.int32), state)
+        self.arrays.sizes[ANSWER] = len(ids)
+
+    def _read(self, ids: Ints, state: Ints) -> None:
         state[:] = NONE
-        extend_copies(tuple(self.arrays), state, np.asarray(ids, np.int32))
+        _extend(tuple(self.arrays), state, ids)
 
     def reserve(self, tokens: int) -> None:
         """Make room for `tokens` more; this may replace `arrays`."""
-        used = int(self.arrays.used[0])
-        if used + tokens <= len(self.arrays.text):
-            return
-        text, scratch = self.arrays.text[:used].copy(), np.full(7, NONE, np.int32)
-        self._reserve(2 * (used + tokens))
-        extend_copies(tuple(self.arrays), scratch, text)
+        text, (used, answer), _ = self.arrays
+        if used + tokens > len(text):
+            self._allocate(1 << int(used + tokens).bit_length())
+            self._read(text[:used], np.empty(BEHIND + 1, np.int32))
+            self.arrays.sizes[ANSWER] = answer
 
     def retract(self, tokens: int, state: Ints) -> None:
         """Forget the last tokens; nothing is copied then."""
-        self.arrays.used[0] -= tokens
+        self.arrays.sizes[USED] -= tokens
         state[:] = NONE

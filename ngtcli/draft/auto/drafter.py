@@ -200,8 +200,7 @@ class Auto(Drafter):
         del self._unlearned[len(self._unlearned) - waiting :]
         del self._output[len(self._output) - count :]
         if count > waiting:
-            self.sources.own.end()
-            self.sources.match(ids)
+            self.sources.retract(count - waiting, ids)
 
     def count_accepted(self, tokens: Sequence[int], policy: Policy) -> None:
         """Count in a policy's tally what became of the last draft; `tokens` were emitted."""

@@ -16,20 +16,18 @@ from ngtcli.draft.auto.blend import (
     BACKGROUND,
     BUCKETS,
     COPIED,
-    EDIT,
-    ROWS,
-    copy_guess,
     ORDERS,
     OWN,
+    ROWS,
     SCORES,
     UNSEEN,
     advance,
+    copied,
     match_of,
     named,
 )
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.copies import extend_copy
-from ngtcli.draft.origins import SOURCES
+from ngtcli.draft.auto.copies import WAYS, extend_text
 from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.background_search import count_in, find_row
 from ngtcli.trie.counts import COUNT, NONE, count_ids, find
@@ -52,15 +50,16 @@ def attribute(
     escape, predicted, reached = tallies
     escape_mass, probability, n = 1.0, 0.0, 0
     known, is_longest = 0.0, True
-    for way in range(2):
-        guess, row, order, bucket = copy_guess(sources, match_nodes, way)
-        if guess != NONE:
-            e = escape[row, order, bucket]
-            given[n] = escape_mass * (1.0 - e) * (guess == token)
-            keys[n, 0], keys[n, 1], keys[n, 2] = row, order, bucket
-            probability += given[n]
-            escape_mass *= e
-            n += 1
+    for way in range(WAYS):
+        guess, _, row, order, bucket = copied(sources, match_nodes, way)
+        if guess == NONE:
+            continue
+        e = escape[row, order, bucket]
+        given[n] = escape_mass * (1.0 - e) * (guess == token)
+        keys[n, 0], keys[n, 1], keys[n, 2] = row, order, bucket
+        probability += given[n]
+        escape_mass *= e
+        n += 1
     for order in range(match_nodes.shape[1] - 1, -1, -1):
         for source in range(COPIED):
             node = match_nodes[source, order]
@@ -127,7 +126,7 @@ def learn_output(
         one[0] = token
         used = count_ids(one, sources.tries[OWN], open_nodes, used)
         advance(sources, match_nodes, token)
-        extend_copy(sources.copies, match_nodes[COPIED], token)
+        extend_text(sources.copies, match_nodes[COPIED], token)
     update_escapes(tallies)
     return used, familiarity
 
@@ -150,16 +149,15 @@ SHAPE = (ROWS, ORDERS, BUCKETS)
 
 @lru_cache(maxsize=1)
 def fitted_escapes() -> Floats:
-    """The shipped escape probabilities, float64 (source, order, bucket).
+    """The shipped escape probabilities, float64 (row, order, bucket).
 
     Fitted by `python -m tests.tools.fit_escapes`. No recording holds scores, so theirs are
     a guess that the first steps correct.
     """
     escapes = np.full(SHAPE, CONFIG.scores_escape)
     stored = json.loads(ESCAPES.read_text(encoding="utf-8"))
-    table = stored["escapes"]
-    escapes[: len(table)] = table
-    escapes[COPIED:] = stored.get("copies", 0.5)
+    escapes[: len(stored["escapes"])] = stored["escapes"]
+    escapes[COPIED:] = stored["copies"]
     escapes[BACKGROUND:COPIED, 0] = CONFIG.unused_escape
     escapes.setflags(write=False)
     return escapes

@@ -7,14 +7,18 @@ import numpy.typing as npt
 
 from ngtcli.draft.auto.blend import BACKGROUND, PROMPT, Candidates, advance_path, blend, named
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.copies import WAYS
 from ngtcli.draft.origins import DOCUMENT, ORIGINS
 from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.counts import NONE
 
 _DOCUMENT = ORIGINS.index(DOCUMENT)
-# Tokens that one blend can find: those of every order of the sources with counts, and of scores.
+# Tokens that one blend can find: those of every order of the sources with counts, of scores, and
+# of what is copied.
 _CANDIDATES = (
-    CONFIG.orders * (BACKGROUND * CONFIG.scanned + CONFIG.scanned_background) + CONFIG.ranks_kept + 2
+    CONFIG.orders * (BACKGROUND * CONFIG.scanned + CONFIG.scanned_background)
+    + CONFIG.ranks_kept
+    + WAYS
 )
 _SLOTS = 1 << _CANDIDATES.bit_length()  # of the hash table: the first power of two above
 _MIN_PATH = CONFIG.min_path_probability

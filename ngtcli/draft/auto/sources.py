@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.blend import COPIED, ORDERS, ROWS, PlainArrays, match_end
-from ngtcli.draft.auto.copies import Copies
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.copies import Copies
 from ngtcli.draft.auto.escapes import EscapeTallies, learn_output
 from ngtcli.draft.auto.ranks import Ranks
 from ngtcli.draft.drafter import Context
-from ngtcli.draft.origins import SOURCES
 from ngtcli.draft.pool import Pool
 from ngtcli.system.compiled import njit
 from ngtcli.trie.background import FOLLOWED, BackgroundCounts, build_counts
@@ -88,8 +87,9 @@ class Sources:
     background gives a token; emitted tokens move it on where they are learned (`learn_output`),
     each with a share of CONFIG.familiar_rate. `borders` tells the prompt's nodes in documents from
     others (`learn_prompt`). `earlier` are the counts of the pool, this sequence's own unless they
-    are given. `nodes`, int32 (sources, orders), are the matches of the text's last tokens, as
-    `advance` has them; `last` is the last of these tokens.
+    are given. `copies` has the text and the places in it. `nodes`, int32 (ROWS, ORDERS), are the
+    matches of the text's last tokens, as `advance` has them, and the place that is copied; `last`
+    is the last of these tokens.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class Sources:
         self.ranks = Ranks(0)
         self.borders = np.zeros(0, np.int64)
         self.nodes = np.full((ROWS, ORDERS), NONE, np.int32)
-        self.last = 0
         self.copies = Copies()
+        self.last = 0
 
     @property
     def pool(self) -> CountTrie:
@@ -114,19 +114,20 @@ class Sources:
     def arrays(self) -> PlainArrays:
         """For compiled code, in the order OWN, PROMPT, POOL; others after anything was learned."""
         tries = (tuple(self.own.arrays), tuple(self._prompt.arrays), tuple(self.pool.arrays))
-        counts = self.background
-        return tries, (counts.nodes, counts.by_token), tuple(self.ranks.arrays), tuple(self.copies.arrays)
+        background = self.background.nodes, self.background.by_token
+        return tries, background, tuple(self.ranks.arrays), tuple(self.copies.arrays)
 
     def start(self, context: Context) -> None:
         """Begin a prompt: own text and prompt are emptied; the pool and the scores are kept."""
         if self.own.tokens or self._prompt.tokens:
             self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         ids = np.asarray(context.ids, dtype=np.int32)
-        self.borders = learn_prompt(self._prompt, ids, context.references)
+        self.borders, apart = learn_prompt(self._prompt, ids, context.references)
         if self.ranks.vocabulary != context.vocabulary:
             self.ranks = Ranks(context.vocabulary)
         self.match(context.ids)
-        self.copies.start(ids, self.nodes[COPIED])
+        parts = [part for text in apart for part in (text, [NONE])]
+        self.copies.start(np.concatenate([*parts, ids]), self.nodes[COPIED])
         self._read_language(context)
 
     @property
@@ -156,6 +157,15 @@ class Sources:
         """Match the end of a text from nothing."""
         self.last = int(ids[-1]) if len(ids) else 0
         match_end(self.arrays, self.nodes, np.asarray(ids[-ORDERS:], np.int32))
+
+    def retract(self, count: int, ids: Sequence[int]) -> None:
+        """Forget the last `count` tokens that were learned: the text ends with `ids` again.
+
+        They stay in the own text's counts.
+        """
+        self.own.end()
+        self.match(ids)
+        self.copies.retract(count, self.nodes[COPIED])
 
     def learn(self, tokens: Ints, tallies: EscapeTallies) -> None:
         """Learn emitted tokens: their sources' tallies, the own text's counts, the new matches."""
