@@ -214,7 +214,8 @@ class Settings:
     method: str = _drafting(
         "auto",
         "How drafts are made: auto, none (plain decoding), trie, prompt-lookup, llma, akunu,"
-        " trtllm, rest, suffix, lookahead, recycling or draft-model; options as NAME:KEY=VALUE.",
+        " trtllm, rest, suffix, lookahead, recycling, space or draft-model; options as"
+        " NAME:KEY=VALUE.",
         complete="methods",
         replayed=True,
     )

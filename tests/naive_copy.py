@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from ngtcli.draft.auto.blend import COPIED, EDITED
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.trie.counts import NONE
 
 KEY, SPREAD = CONFIG.copy_key, 0x9E3779B97F4A7C15
 
@@ -81,9 +82,10 @@ class NaiveCopy:
         if not place.departed:
             order = bisect_right([2, 3, 6, 12, 24, 48], place.held)
             varied = min(3, max(1, distinct)) - 1
-            return [(self.text[place.at], COPIED, order, 3 * before + varied)]
+            found = [(self.text[place.at], COPIED, order, 3 * before + varied)]
+            return [guess for guess in found if guess[0] != NONE]
         assert place.broken is not None
         order = bisect_right([2, 3, 4, 5, 7, 10], place.departed)
         ways = enumerate((place.broken + place.departed, place.broken))
         return [(self.text[at], EDITED, order, 3 * before + way)
-                for way, at in ways if at < len(self.text)]  # fmt: skip
+                for way, at in ways if at < len(self.text) and self.text[at] != NONE]  # fmt: skip

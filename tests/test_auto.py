@@ -5,6 +5,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,16 @@ from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
 from ngtcli.config import Settings
-from ngtcli.draft.auto.blend import BACKGROUND, ORDERS, OWN, PROMPT, UNSEEN, bucket_of, named
+from ngtcli.draft.auto.blend import (
+    BACKGROUND,
+    ORDERS,
+    OWN,
+    PREDICTED,
+    PROMPT,
+    UNSEEN,
+    bucket_of,
+    named,
+)
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto, AutoDrafters
 from ngtcli.draft.auto.escapes import SHAPE, EscapeTallies, attribute, fitted_escapes
@@ -105,7 +115,7 @@ class Naive:
         for k in range(ORDERS - 1, 0, -1):
             match = tuple(context[len(context) - k :])
             if k <= len(context) and (
-                distinct := max(len(self.follows(s, match)) for s in (OWN, PROMPT))
+                distinct := max(len(self.follows(s, match)) for s in (PREDICTED, OWN, PROMPT))
             ):
                 return self.copy.guesses(path, distinct)
         return self.copy.guesses(path, 0)
@@ -163,28 +173,41 @@ class Naive:
 
 
 def prepared(
-    prompt: list[int], output: list[int], earlier: list[int], seed: int, general: list[int]
-) -> Auto:
+    prompt: list[int], output: list[int], earlier: list[int], seed: int, general: list[int],
+    predicted: Sequence[int] = (),
+) -> Auto:  # fmt: skip
     escapes = np.random.default_rng(seed).uniform(0.05, 0.95, SHAPE)
     pool = Pool(answers=[np.array(earlier, np.int32)] if earlier else [])
     background = build_counts([(general, 1.0)], least=()) if general else None
     drafter = Auto(DraftSettings(pool=pool, background=background))
     drafter.tallies = EscapeTallies(escapes, trust=1e6)
-    drafter.reset(Context(prompt))
+    drafter.reset(Context(prompt, predicted=predicted))
     if output:
         drafter.observe(output)
     return drafter
 
 
-@given(ids, ids, ids, ids, st.integers(1, 24), st.integers(0, 9))
+def following(prompt: list[int], predicted: list[int]) -> list[list[int]]:
+    """A predicted text as it is counted, behind the end of the prompt."""
+    return [[*prompt[-ORDERS:], *predicted]] if predicted else []
+
+
+def before(prompt: list[int], predicted: list[int]) -> list[int]:
+    """What may be copied before the answer begins."""
+    return [token for text in following(prompt, predicted) for token in [*text, NONE]] + prompt
+
+
+@given(ids, ids, ids, ids, ids, st.integers(1, 24), st.integers(0, 9))
 @settings(deadline=None, max_examples=80)
 def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
-    prompt: list[int], output: list[int], pool: list[int], general: list[int], budget: int,
-    seed: int,
+    prompt: list[int], output: list[int], pool: list[int], general: list[int],
+    predicted: list[int], budget: int, seed: int,
 ) -> None:  # fmt: skip
-    drafter = prepared(prompt, output, pool, seed, general)
-    texts = [[output], [prompt], [pool] if pool else [], [general], []]
-    naive = Naive(texts, drafter.tallies.escape, NaiveCopy(prompt, output))
+    drafter = prepared(prompt, output, pool, seed, general, predicted)
+    first = following(prompt, predicted)
+    texts = [first, [output], [prompt], [pool] if pool else [], [general], []]
+    copy = NaiveCopy(before(prompt, predicted), output)
+    naive = Naive(texts, drafter.tallies.escape, copy)
     escapes = drafter.tallies.escape
     growth = Growth(
         *grow(drafter.sources.arrays, drafter.sources.nodes, escapes, budget, 0.0, CONFIG.children)
@@ -197,14 +220,15 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
     check_tree(drafter.propose([], budget))
 
 
-@given(ids, ids, ids, st.integers(0, 9), st.integers(0, 5))
+@given(ids, ids, ids, ids, st.integers(0, 9), st.integers(0, 5))
 @settings(deadline=None, max_examples=60)
 def test_attribution_sums_to_the_probability_of_the_token(
-    prompt: list[int], output: list[int], general: list[int], seed: int, token: int
+    prompt: list[int], output: list[int], general: list[int], like: list[int], seed: int, token: int
 ) -> None:
-    drafter = prepared(prompt, output, [], seed, general)
+    drafter = prepared(prompt, output, [], seed, general, like)
     escapes = drafter.tallies.escape
-    naive = Naive([[output], [prompt], [], [general], []], escapes, NaiveCopy(prompt, output))
+    texts = [following(prompt, like), [output], [prompt], [], [general], []]
+    naive = Naive(texts, escapes, NaiveCopy(before(prompt, like), output))
     predicted, reached = np.zeros(SHAPE), np.zeros(SHAPE)
     sources, nodes = named(drafter.sources.arrays), drafter.sources.nodes
     room = np.empty(nodes.size), np.empty((nodes.size, 3), np.int32)
@@ -749,12 +773,18 @@ def test_a_sequence_without_room_drafts_nothing() -> None:
     assert [len(tree) for tree in batch.propose_within(drafters, [0, 2])] == [0, 2]
 
 
-@pytest.mark.parametrize("method", ["auto", "trie"])
-def test_a_text_beside_the_prompt_is_drafted_from(method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "wanted"), [("auto", (5, 6, 7, 8, 9, 10, 11)), ("trie", (8, 9, 10, 11))]
+)
+def test_a_text_beside_the_prompt_is_drafted_from(method: str, wanted: tuple[int, ...]) -> None:
+    """`auto` expects it from its beginning, another method behind the last match."""
     prompt = Prompt("", [1, 2, 3, 4, 5, 6, 7], ((1, 2, 3, 4, 5, 6, 7),), ())
-    for one, wanted in ((prompt, ()), (prompt.predicting([5, 6, 7, 8, 9, 10, 11]), (8, 9, 10, 11))):
+    for one in (prompt, replace(prompt, predicted=(5, 6, 7, 8, 9, 10, 11))):
+        begins = wanted if one.predicted else ()
+        one = one if method == "auto" else one.with_prediction_as_document
         drafter = parse_method(method, DraftSettings()).build()
-        drafter.reset(Context(one.ids, None, one.outside, one.references, vocabulary=20))
-        tree = drafter.propose(one.ids, 16)
-        assert set(wanted) == set(tree.tokens) & {8, 9, 10, 11}
-        assert tree.tokens[: len(wanted)] == wanted
+        known = one.ids, None, one.outside, one.references
+        drafter.reset(Context(*known, vocabulary=20, predicted=one.predicted))
+        tokens = drafter.propose(one.ids, 16).tokens
+        assert tokens[: len(begins)] == begins
+        assert bool({8, 9, 10, 11} & set(tokens)) == bool(begins)

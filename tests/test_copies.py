@@ -1,4 +1,4 @@
-"""What `auto` drafts of a text that is copied: to the end of a budget, across edits, and in loops."""
+"""What `auto` drafts of a text that is copied: to the end of a budget, across edits, in loops."""
 
 import random
 
@@ -92,7 +92,7 @@ def test_the_state_is_that_of_the_naive_one_while_the_text_grows() -> None:
 def test_a_text_that_outgrows_its_room_keeps_its_places() -> None:
     drafter = copying(list(range(1000, 4000)))
     copies = drafter.sources.copies
-    assert copies.arrays.sizes.tolist() == [3000 + len(TEXT) + 2, len(TEXT) + 2]
+    assert copies.arrays.sizes.tolist() == [3000 + len(TEXT) + 2, len(TEXT) + 2, 0]
     drafter.observe(TEXT[20:40])
     assert chain(drafter, 8) == TEXT[40:48]
     drafter.observe(list(range(2000, 2010)))

@@ -130,7 +130,8 @@ class Echo:
 @pytest.mark.parametrize("method", method_names())
 def test_every_method_keeps_to_its_budget_and_proposes_well_formed_trees(method: str) -> None:
     supply(method)
-    drafter = make_drafter(method, DraftSettings(learn_output=True, assistant=Echo()))
+    settings = DraftSettings(learn_output=True, assistant=Echo(), masks=(9, 9))
+    drafter = make_drafter(method, settings)
     ids = [1, 2, 3, 1, 2, 4, 1, 2]
     drafter.reset(Context(ids, build_trie([ids * 3], 13, 3), (tuple(ids),)))
     for budget in (1, 2, 7, 64):

@@ -278,7 +278,7 @@ def test_every_method_may_draft_exactly(method: str) -> None:
         texts.append([1, 2, 3, *first.output, 1, 2, 3])  # what follows is likely to repeat it
     supply(method, texts)
     pool = Pool(10_000, False)
-    drafter = make_drafter(method, DraftSettings(learn_output=True, pool=pool))
+    drafter = make_drafter(method, DraftSettings(learn_output=True, pool=pool, masks=(9, 9)))
     accepted = 0
     for seed in range(8):
         model, prompt = RoundingModel(seed % 4, 120), texts[seed % 4]

@@ -53,6 +53,7 @@ LIGHT = [
     "--help", "summarize --help", "--version", "presets list", "config show", "trie path",
     "models path", "env", "summarize nowhere.txt", "config path", "bench --help", "tune --help",
     "tune --sweep n=x", "trie list", "runs stats", "batch --help", "batch nowhere.jsonl",
+    "heads train --help", "heads train --kind medusa -o x -d nowhere.txt",
 ]  # fmt: skip
 
 

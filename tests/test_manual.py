@@ -41,7 +41,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("manual")
     text = Path(HARBOUR).read_text("utf-8")
     for name in ("article.txt", "report.txt", "notes.md", "reports/a.txt", "reports/b.md",
-                 "notes/a.md", "old-answers/a.txt", "ngtcli/examples/harbour.txt"):  # fmt: skip
+                 "notes/a.md", "old-answers/a.txt", "old-summary.txt", "parser.py",
+                 "ngtcli/examples/harbour.txt"):  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, "utf-8")
     line = {"question": "When is high tide?", "context": text[:300]}

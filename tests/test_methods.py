@@ -217,6 +217,7 @@ DEFAULTS = {
     "suffix": (24, 1.0, 0.1, 10_000, 0, False),
     "lookahead": (5, 15, 15, False),
     "recycling": (8,),
+    "space": (0, 0),
     "draft-model": (4,),
 }
 

@@ -54,12 +54,14 @@ def test_folders_of_the_cache_that_others_could_enter_are_closed_and_no_others(
     assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o755
 
 
+PACKAGE = Path(ngtcli.__file__).parents[1]
+
+
 def other_user(*command: str, home: Path) -> "subprocess.CompletedProcess[str]":
     """A command run as another user; the test is skipped where that cannot be."""
     if os.geteuid() != 0:
         pytest.skip("only root can run as another user")
-    paths = str(Path(ngtcli.__file__).parents[1])
-    environ = {"PATH": os.environ["PATH"], "NGT_HOME": str(home), "PYTHONPATH": paths,
+    environ = {"PATH": os.environ["PATH"], "NGT_HOME": str(home), "PYTHONPATH": str(PACKAGE),
                "TMPDIR": "/tmp"}  # fmt: skip
     try:
         return subprocess.run(
@@ -68,6 +70,19 @@ def other_user(*command: str, home: Path) -> "subprocess.CompletedProcess[str]":
         )  # fmt: skip
     except PermissionError:
         pytest.skip("another user cannot run this Python")
+
+
+def test_without_ngt_home_every_kind_of_folder_is_in_the_users_home(tmp_path: Path) -> None:
+    code = (
+        "from ngtcli.system.storage import home\n"
+        "for kind in 'config', 'cache', 'state', 'run':\n    print(home(kind))"
+    )
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(PACKAGE)}
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert not done.stderr
+    folders = [Path(line) for line in done.stdout.splitlines()]
+    assert len(set(folders)) == 4 and all(tmp_path in folder.parents for folder in folders)
 
 
 @needs_model

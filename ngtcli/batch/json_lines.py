@@ -24,7 +24,7 @@ from ngtcli.system.yaml_file import shown
 
 HINT = "Write one JSON object a line."
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escaped half of a character, or of a pair
-KEYS = ("id", "task", "documents", "paths", "context", "question", "settings")
+KEYS = ("id", "task", "documents", "paths", "context", "question", "settings", "predict")
 _TEXTS = ("documents", "paths", "context")
 _PER_LINE = settings_where(per_line=True)
 Id = str | int
@@ -130,13 +130,17 @@ def document_of(what: str, name: Any, text: Any, given: Any) -> Document:
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """What one line of a batch says. Its texts are `documents`, or in the files of `paths`."""
+    """What one line of a batch says. Its texts are `documents`, or in the files of `paths`.
+
+    `prediction` is a text that the answer is said to be like, "" for none.
+    """
 
     task: str
     question: str
     settings: Mapping[str, Any]
     documents: tuple[Document, ...] = ()
     paths: tuple[str, ...] = ()
+    prediction: str = ""
 
     @property
     def texts(self) -> str:
@@ -183,17 +187,19 @@ def _batch_line(given: Mapping[str, Any]) -> BatchLine:
     if len(found) != 1:
         what = f"{' and '.join(found)} together" if found else "no documents"
         raise InputError(what, f"Give one of {', '.join(_TEXTS)}.")
-    settings = _settings(given.get("settings", {}))
+    settings, predicted = _settings(given.get("settings", {})), string_of(given, "predict")
+    if predicted.strip():
+        predicted = document_of("predict", "predict", predicted, predicted).text
     if "paths" in given:
         paths = given["paths"]
         if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
             raise InputError(f"paths is {shown(paths)}", "It must be a list of strings.")
         if not paths:
             raise InputError("no paths", "Name a file, a folder or a pattern.")
-        return BatchLine(task, question, settings, paths=tuple(paths))
+        return BatchLine(task, question, settings, (), tuple(paths), predicted)
     own = list_of(given, "documents") if "documents" in given else [string_of(given, "context")]
     documents = tuple(_document(number, one) for number, one in enumerate(own, 1))
-    return BatchLine(task, question, settings, documents=documents)
+    return BatchLine(task, question, settings, documents, prediction=predicted)
 
 
 def _settings(given: Any) -> dict[str, Any]:

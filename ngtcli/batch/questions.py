@@ -15,7 +15,7 @@ from ngtcli.documents.find import WRITTEN, Listing
 from ngtcli.documents.load import Loaded, load
 from ngtcli.errors import NgtError
 from ngtcli.prompt.preset import Preset, can_ask, for_task, load_preset
-from ngtcli.session.question import Question
+from ngtcli.session.question import Question, check_prediction
 from ngtcli.system.storage import key_of
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Questions:
         paths = tuple(below(self._folder, path) for path in content.paths)
         settings, preset = self._tasks[content.task]
         settings = for_task(content.task, replace(settings, **content.settings), preset)
+        check_prediction(content.prediction, settings)
         return replace(content, paths=paths), settings
 
     def read(self, line: Line, path: Path | None) -> LineQuestion:
@@ -99,6 +100,7 @@ class Questions:
             preset=preset,
             loaded=loaded,
             question=content.question,
+            prediction=content.prediction,
             read=read,
         )
 

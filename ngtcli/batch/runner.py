@@ -14,6 +14,7 @@ from ngtcli.config import IN_PARTS, Settings
 from ngtcli.errors import NgtError, UsageError, unexpected
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.splitting import fits
+from ngtcli.session.answering import predicting
 from ngtcli.session.parts import Splitting
 from ngtcli.session.question import Question
 from ngtcli.session.session import FinishedAnswer, NumberedPrompt, Session
@@ -117,8 +118,12 @@ class Runner:
         """The prompt of a question; None where it does not fit and is split."""
         preset, documents = question.preset, question.documents
         if question.settings.overflow in IN_PARTS:
-            return self._try(lambda: fits(session.task(preset, documents)))
-        return self._try(session.prompt, preset, documents, question.question)
+            found = self._try(lambda: fits(session.task(preset, documents)))
+        else:
+            found = self._try(session.prompt, preset, documents, question.question)
+        if not isinstance(found, Prompt):
+            return found
+        return self._try(predicting, session, question, found)
 
     def _split(self, line: Line, question: Question) -> Iterator[LineAnswer]:
         """The answer to a line that does not fit, part by part.
@@ -127,7 +132,9 @@ class Runner:
         """
         session, documents = self._session_for(question.settings), question.documents
         splitting = Splitting(session, question.preset, documents)
-        prompt = self._try(lambda: splitting.whole() or splitting.prompt())
+        prompt = self._try(
+            lambda: predicting(session, question, splitting.whole() or splitting.prompt())
+        )
         if isinstance(prompt, NgtError):
             yield self._done(line, question, FinishedAnswer(line.index, error=prompt))
             return

@@ -53,6 +53,7 @@ def summarize(
 
         idle = {f"--{name.replace('_', '-')}": name in flags for name in ("serve", "keep_warm")}
         refuse_with("a file for each summary", idle, "The model is loaded for them all.")
+        refuse_with("a file for each summary", {"--predict": given.predict}, "Ask for each.")
         request = replace(request, out=None)
         check_request(request, flags)
         check_session(settings, Notes().warn)

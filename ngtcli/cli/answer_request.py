@@ -17,13 +17,13 @@ from ngtcli.cli.options import (
     file_option,
     named_file,
 )
-from ngtcli.cli.output import check_output_files
-from ngtcli.cli.reading import read_documents, standard_input
+from ngtcli.cli.output import check_not_read, check_output_files
+from ngtcli.cli.reading import read_documents, read_prediction, standard_input
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import InputError
-from ngtcli.session.question import Question
+from ngtcli.session.question import Question, check_prediction
 
 _OUTPUT = typer.Option(
     "--output", "-o", metavar="<path>", help="Write the answer to this file, whole."
@@ -33,6 +33,10 @@ _DRY = typer.Option("--dry-run", help="Print the prompt and its token count; run
 _EXPLAIN = typer.Option("--explain", help="Say on stderr what each step drafted, and why.")
 _CITE = typer.Option("--cite", help="Mark what stands in documents word for word; name the places.")
 _HTML = file_option("--html", help="Also write a page: the answer next to its documents, linked.")
+_PREDICT = typer.Option(
+    "--predict", metavar="<path>",
+    help="Draft also from this text, an old version of the answer or what is to be rewritten.",
+)  # fmt: skip
 _SVG = file_option("--svg", help="Also write a picture: the answer as a terminal shows it.")
 
 
@@ -48,13 +52,19 @@ class AnswerFlags:
     explain: Annotated[bool, _EXPLAIN] = False
     cite: Annotated[bool, _CITE] = False
     show_thinking: ThinkingOption = False
+    predict: Annotated[str | None, _PREDICT] = None
     html: Annotated[Path | None, _HTML] = None
     svg: Annotated[Path | None, _SVG] = None
     verbose: VerboseOption = False
 
     def request(self, **more: Any) -> "AnswerRequest":
-        """What is asked for by these flags; `more` are the other fields of the request."""
-        return AnswerRequest(**{f.name: getattr(self, f.name) for f in fields(self)}, **more)
+        """What is asked for by these flags; `more` are the other fields of the request.
+
+        Raises InputError for a predicted answer that cannot be read.
+        """
+        prediction = "" if self.predict is None else read_prediction(self.predict)
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return AnswerRequest(**own, prediction=prediction, **more)
 
     @property
     def output(self) -> Path | None:
@@ -106,6 +116,8 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
     r, s = request, request.settings
     check_output_files({"-o": r.output, "--html": r.html, "--svg": r.svg})
     refuse_ignored(flags, s)
+    check_prediction(r.prediction, s)
+    check_not_read((r.output, r.html, r.svg), [r.predict] if r.predict else [])
     forms = {"--json": r.json, "--json-tokens": r.json_tokens, "-o": r.out, "--dry-run": r.dry_run}
     for form in [form for form, given in forms.items() if given]:
         refuse_colour(form, flags)
@@ -127,6 +139,7 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
         shown: dict[str, object] = {"--cite": r.cite, "--show-thinking": r.show_thinking}
         shown |= {"--html": r.html, "--svg": r.svg}
         refuse_with("--dry-run", shown, "There is no answer to show.")
-        refuse_with("--dry-run", {"--explain": r.explain}, "It makes no step.")
+        made: dict[str, object] = {"--explain": r.explain, "--predict": r.predict}
+        refuse_with("--dry-run", made, "It makes no step.")
         refuse_with("--dry-run", {"--json-tokens": r.json_tokens}, "Give --dry-run --json.")
         refuse_with("--dry-run", {"-o": r.out}, "Redirect it: ngt … --dry-run > FILE")

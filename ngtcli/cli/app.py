@@ -56,6 +56,10 @@ COMMANDS = {
         "bench:bench",
     ),
     "tune": ("Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5", "tune:tune"),
+    "heads": (
+        "Learned heads, which guess tokens from a model's hidden states.",
+        "heads:heads_app",
+    ),
     "env": ("Show versions, device and folders, and what a model needs here.", "about:env"),
     "schema": (
         "Print the JSON Schema of what --json prints, of one command or of all that have one.",

@@ -9,11 +9,15 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_not_read, files_of
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Settings
+from ngtcli.documents.files import Reader
 from ngtcli.documents.find import STDIN, Skipped, converting, kinds
 from ngtcli.documents.load import Loaded, load
-from ngtcli.errors import counted
+from ngtcli.documents.text import Unreadable, decode_text
+from ngtcli.errors import InputError, counted
+from ngtcli.session.question import MOST_PREDICTED
 
 _STDIN_FILE = 0  # its descriptor
+_PREDICTION = f"Name a text file of at most {MOST_PREDICTED // 1_000_000} MB."
 _SHOWN = 5  # lines about single files; -v shows all
 
 
@@ -27,6 +31,15 @@ def standard_input(paths: Sequence[str]) -> BinaryIO | None:
         return stdin
     Notes().say("Reading what is typed here; Ctrl-D at the start of a line ends it.")
     return sys.stdin.buffer
+
+
+def read_prediction(path: str) -> str:
+    """The text of a file that the answer is said to be like. Raises InputError."""
+    try:
+        data = Reader(MOST_PREDICTED // 1_000_000).read(path, pipes=True)
+        return decode_text(data)
+    except Unreadable as error:
+        raise InputError(f"--predict {path}: {error}", _PREDICTION) from None
 
 
 def read_documents(

@@ -57,6 +57,7 @@ def _outputs() -> dict[str, dict[str, Any]]:
     from ngtcli.cli.answer_object import AnswerObject, FailedLineObject, LineObject
     from ngtcli.cli.dry_run import DryRunObject
     from ngtcli.cli.output import Place, Removed
+    from ngtcli.heads.training.folder import Trained
     from ngtcli.measure.results import (
         CheckReport,
         LiveResult,
@@ -89,6 +90,7 @@ def _outputs() -> dict[str, dict[str, Any]]:
             "record": RecordResult,
         },
         "tune": {"tune": SweepReport},
+        "heads train": {"trained": Trained},
         "config show": {"settings": about.config_schema()},
         "cache list": {"stores": list[Held]},
         "cache show": {"store": Held},

@@ -14,6 +14,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import Sampler
 from ngtcli.decode.scores import scores_are_not_numbers
 from ngtcli.draft.drafter import Context
+from ngtcli.draft.origins import PREDICTED
 from ngtcli.draft.steps import OWN, Limits, Statistics, Step, Token
 from ngtcli.draft.tree import DraftTree, Path
 from ngtcli.errors import ContextOverflowError
@@ -103,6 +104,7 @@ class Continuation(Growing):
         self.sampler = Sampler(sampling, context.ids)
         self.ids = list(context.ids)
         self.statistics = Statistics(prompt_tokens=len(context.ids))
+        self._predicted = len(context.predicted) > 0
         thinking = limits.thinking
         for_answer = min(limits.max_tokens, left // 2) + (len(thinking.closing) if thinking else 0)
         most = min(thinking.most, max(0, left - for_answer)) if thinking else 0
@@ -157,7 +159,8 @@ class Continuation(Growing):
             shown.append(self._add(token, token in self._model.end_ids, origin))
             if self.finish_reason:
                 break
-        return Step(tuple(shown), self.finish_reason, tree.drafts)
+        predicted = tree.drafts_of(PREDICTED) if self._predicted else 0
+        return Step(tuple(shown), self.finish_reason, tree.drafts, predicted)
 
     def commit(self, step: Step, accepted: int) -> None:
         """The text goes on with a step's tokens, of which `accepted` were drafted; count it."""
@@ -165,5 +168,8 @@ class Continuation(Growing):
         self.sampler.commit(emitted)
         self.ids += emitted
         self.statistics.add_step(step.nodes, min(accepted, len(emitted)), len(emitted))
+        if self._predicted:
+            own = sum(token.origin == PREDICTED for token in step.tokens)
+            self.statistics.add_predicted(step.predicted, own)
         if self.limits.thinking:
             self.statistics.thought_tokens = self._text.thought

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 
 from ngtcli.decode.layout import rows_alike
 from ngtcli.draft.drafter import Drafter, Drafters, Feedback, PassRows, Text
+from ngtcli.draft.guesses import Guessed
 from ngtcli.draft.steps import OWN
-from ngtcli.draft.tree import DraftTree, Path
+from ngtcli.draft.tree import ROOT, DraftTree, Path
 
 
 class ExactDrafters(Drafters[Drafter]):
@@ -37,6 +38,7 @@ class ExactDrafters(Drafters[Drafter]):
         self._tentative: Sequence[int] = ()  # found in the last pass
         self._origins: Sequence[str] = ()  # of the tentative tokens
         self._below = DraftTree()  # what the drafter proposed
+        self._stop = ROOT  # the node where verification stopped
 
     def propose(self, drafters: Sequence[Drafter], texts: Sequence[Text]) -> list[DraftTree]:
         """The tentative tokens, and below them a draft; the budget and depth hold for both."""
@@ -53,6 +55,7 @@ class ExactDrafters(Drafters[Drafter]):
 
         The last token, which these rows have chosen, may be that of one more node.
         """
+        self._stop = path.nodes[-1] if path.nodes else ROOT
         alike = rows_alike(self._emitted - 1, self.rows.most)
         kept = sum(place == node < alike - 1 for place, node in enumerate(path.nodes))
         self._tentative = path.tokens[kept + 1 :]
@@ -63,7 +66,12 @@ class ExactDrafters(Drafters[Drafter]):
         """As for the drafter's own proposal: its root is the last tentative token."""
         if self.proposed:
             head = len(feedback.tree) - len(self._below)
-            drafter.learn(Feedback(self._below, feedback.top[head:]))
+            stop = self._stop - head if self._stop >= head - 1 else None
+
+            def after(nodes: Sequence[int]) -> Guessed:
+                return feedback.after([node + head for node in nodes])
+
+            drafter.learn(Feedback(self._below, feedback.top[head:], stop, after))
 
     def observe(self, drafters: Sequence[Drafter], emitted: Sequence[Sequence[int]]) -> None:
         """Give the drafter the emitted tokens that it does not know yet, and the tentative ones."""

@@ -17,11 +17,12 @@ from ngtcli.decode.exact import ExactDrafters
 from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.scores import highest
+from ngtcli.decode.scores import guessed, highest
 from ngtcli.draft.drafter import Context, Drafter, Drafters, Feedback, PassRows
+from ngtcli.draft.guesses import Guessed
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.steps import InSteps, Limits, Step, Stopwatch
-from ngtcli.draft.tree import DraftTree, Path, verify
+from ngtcli.draft.tree import ROOT, DraftTree, Path, verify
 from ngtcli.errors import NgtError
 
 _NOTHING = Path((), ())
@@ -122,8 +123,8 @@ class Loop:
         with watch("verify"):
             paths = [*map(self._emit, members, trees, scores)]
         with watch("draft"):
-            for member, tree, rows in zip(members, trees, scores, strict=True):
-                self._learn(member, tree, rows)
+            for member, tree, rows, path in zip(members, trees, scores, paths, strict=True):
+                self._learn(member, tree, rows, path.nodes[-1] if path.nodes else ROOT)
         with watch("cache"):
             self._target.keep([path.rows for path in paths])
         rows_in_all = sum(map(len, scores))
@@ -180,11 +181,17 @@ class Loop:
             return scores, depths
         return torch.cat([scores, scores[:1].expand(missing, -1)]), depths + [0] * missing
 
-    def _learn(self, member: Member, tree: DraftTree, scores: Tensor) -> None:
+    def _learn(self, member: Member, tree: DraftTree, scores: Tensor, stop: int) -> None:
         """Give the drafter the best ids of each row, if it asks for them."""
-        if self._drafters.most and member.error is None and (top_k := member.drafter.top_k):
-            top = highest(scores, top_k)[1].cpu().numpy()
-            self._drafters.learn(member.drafter, Feedback(tree, top))
+        top_k = member.drafter.top_k
+        if not (self._drafters.most and member.error is None and (top_k or tree.probes)):
+            return
+        top = highest(scores, top_k)[1].cpu().numpy()
+
+        def after(nodes: Sequence[int]) -> Guessed:
+            return guessed(scores[[node + 1 for node in nodes]])
+
+        self._drafters.learn(member.drafter, Feedback(tree, top, stop, after))
 
 
 class Run(InSteps):

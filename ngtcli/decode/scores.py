@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ngtcli.draft.guesses import WIDTH, Guessed
 from ngtcli.errors import ModelError
 from ngtcli.weights.int4 import bits_of
 
@@ -43,7 +44,7 @@ def highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     rows, size = scores.shape
     k = min(k, size)
     whole = size // _BLOCK
-    if whole <= 2 * k or scores.device.type != "cpu":
+    if not k or whole <= 2 * k or scores.device.type != "cpu":
         values, indices = scores.topk(k)
         return values, indices
     blocks = scores[:, : whole * _BLOCK].reshape(rows, whole, _BLOCK)
@@ -53,6 +54,17 @@ def highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     places = torch.cat([places, rest], dim=1)
     values, found = scores.gather(1, places).topk(k)
     return values, places.gather(1, found)
+
+
+def guessed(scores: Tensor, ids: Tensor | None = None) -> Guessed:
+    """The likeliest tokens by scores (m, vocabulary), as guesses.
+
+    `ids`, int64 (vocabulary,), are the tokens of a vocabulary of the scores' own.
+    """
+    values, found = highest(scores.float(), WIDTH)
+    probabilities = (values - scores.float().logsumexp(-1, keepdim=True)).exp()
+    tokens = found if ids is None else ids[found]
+    return Guessed(tokens.to("cpu", torch.int32).numpy(), probabilities.double().cpu().numpy())
 
 
 def least_of_sum(weights: npt.NDArray[np.float32], wanted: float) -> float:

@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.draft.costs import Costs
+from ngtcli.draft.guesses import NOTHING, Guessed
 from ngtcli.draft.options import check_range
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.pool import Pool
-from ngtcli.draft.tree import DraftTree, Path
+from ngtcli.draft.tree import ROOT, DraftTree, Path
 from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.ngram import NGramTrie
 
@@ -62,6 +63,7 @@ class Context:
     `rows` are those of exact passes, None for others; where all have one shape a node costs
     nothing. `background` takes the place of the drafter's own, if it has one. With `chains` drafts
     have no branches. `private`: nothing is drafted from other texts, and nothing learned for them.
+    `predicted` are the ids of a text beside the prompt that the answer is said to be like.
     """
 
     ids: Sequence[int]
@@ -74,6 +76,7 @@ class Context:
     background: BackgroundCounts | None = None
     chains: bool = False
     private: bool = False
+    predicted: Sequence[int] = ()
 
 
 class Assistant(Protocol):
@@ -91,7 +94,8 @@ class DraftSettings:
     """The settings that every drafter may read; each reads the ones it knows.
 
     `assistant`, `costs` (of passes), `pool` (earlier answers) and `background` (counts of a general
-    text) are None where there is none.
+    text) are None where there is none. `masks` are the ids of the tokens that the model was tuned
+    to fill, in their order below a token.
     """
 
     n: int = _DEFAULTS.n
@@ -102,6 +106,7 @@ class DraftSettings:
     costs: Costs | None = None
     pool: Pool | None = None
     background: BackgroundCounts | None = None
+    masks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         SETTINGS["n"].check(self.n)
@@ -154,7 +159,10 @@ class Drafter:
         """
 
     def learn(self, feedback: "Feedback") -> None:
-        """Learn from one pass, before `observe`. Called only where `top_k` is not 0."""
+        """Learn from one pass, before `observe`.
+
+        Called only where `top_k` is not 0, and after each pass with probes.
+        """
 
     def spent(self, rows: int, seconds: float) -> None:
         """A pass over `rows` rows took `seconds`, from its layout to the upkeep of the cache."""
@@ -178,10 +186,14 @@ class Feedback:
     `tree` is the tree that was scored, which may be a cut of the one proposed; `top`, int64 of
     shape (k + 1, top_k), holds the ids of the highest scores after the root and after each of its
     k nodes, probes included, best first; all ids where the vocabulary has fewer than `top_k`.
+    `stop` is the node where verification stopped, whose row gave the last token, None where that
+    is above the root; `after` gives the likeliest tokens after some nodes, until the next pass.
     """
 
     tree: DraftTree
     top: npt.NDArray[np.int64]
+    stop: int | None = ROOT
+    after: Callable[[Sequence[int]], Guessed] = lambda _: NOTHING
 
 
 class Text(Protocol):

@@ -22,6 +22,9 @@ class Guessed:
     probabilities: npt.NDArray[np.float64]
 
 
+NOTHING = Guessed(np.zeros((0, 0), np.int32), np.zeros((0, 0)))
+
+
 class Guesser(Protocol):
     """A learned head that has read what was accepted so far.
 

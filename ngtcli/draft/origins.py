@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from ngtcli.system.json_form import json_key
 
 # Of `auto`, in the order it queries them.
-SOURCES = ("own text", "prompt", "pool", "background", "scores")
+PREDICTED = "predicted"  # of a text that the user says the answer is like
+SOURCES = (PREDICTED, "own text", "prompt", "pool", "background", "scores")
 DOCUMENT = "document"  # of those of the prompt's nodes that stand in a document
 ORIGINS = (*SOURCES, DOCUMENT)
 DRAFT = "draft"  # of a method with one source

@@ -20,7 +20,8 @@ class Method:
     each other. All are imported when the method is named, and not before.
     `needs` says in words what a drafter cannot do without. `documents`: the method drafts from the
     documents' cached trie. `live`: it works only with a running model. `costs`: it reads the
-    measured cost of passes and the pool of earlier answers.
+    measured cost of passes and the pool of earlier answers. `masks`: it reads the mask tokens of
+    the model.
     """
 
     module: str
@@ -29,6 +30,7 @@ class Method:
     documents: bool = False
     live: bool = False
     costs: bool = False
+    masks: bool = False
     options: str = ""
     many: str = ""
 
@@ -50,11 +52,12 @@ _METHODS = {
     "suffix": Method("methods.suffix", "Suffix", "the package arctic-inference"),
     "lookahead": Method("methods.lookahead", "Lookahead", _SCORES, live=True),
     "recycling": Method("methods.recycling", "Recycling", _SCORES, live=True),
+    "space": Method("methods.space", "Space", "a model tuned by SPACE", live=True, masks=True),
     "draft-model": Method(
         "methods.draft_model", "DraftModel", "a second model (--draft-model)", live=True
     ),
 }
-_OBJECTS = ("assistant", "costs", "pool", "background")
+_OBJECTS = ("assistant", "costs", "pool", "background", "masks")
 _SHARED = tuple(f.name for f in fields(DraftSettings) if f.name not in _OBJECTS)
 
 

@@ -58,6 +58,8 @@ class Token:
 class Step:
     """What one step emitted; `nodes` were drafted; `finish_reason` is "" but in the last step.
 
+    Of the nodes `predicted` came from a predicted answer.
+
     Reasons: "stop" (an end token or stop string), "repetition" (the text repeats itself), "length"
     (max_tokens), "context" (no room left).
     """
@@ -65,6 +67,7 @@ class Step:
     tokens: tuple[Token, ...]
     finish_reason: str = ""
     nodes: int = 0
+    predicted: int = 0
 
 
 class InSteps:
@@ -137,6 +140,7 @@ class Reused:
 
 
 _CACHED = "tokens of the prompt that were read before: their rows were kept"
+_PREDICTED = "drafts that came from a predicted answer and were"
 _THOUGHTS = "new tokens that are none of the answer's, of a model that thinks"
 
 
@@ -162,6 +166,12 @@ class Statistics:
     steps: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    accepted_prediction_tokens: int | None = field(
+        default=None, metadata=json_key(omit=True, about=f"{_PREDICTED} accepted")
+    )
+    rejected_prediction_tokens: int | None = field(
+        default=None, metadata=json_key(omit=True, about=f"{_PREDICTED} not")
+    )
     acceptance_histogram: Counter[int] = field(default_factory=Counter)
     prefill_s: float = field(default=0.0, metadata=json_key(digits=6))
     decode_s: float = field(default=0.0, metadata=json_key(digits=6))
@@ -188,6 +198,12 @@ class Statistics:
         self.accepted_tokens += accepted
         self.new_tokens += emitted
         self.acceptance_histogram[accepted] += 1
+
+    def add_predicted(self, drafted: int, accepted: int) -> None:
+        """Count the nodes of a step that came from a predicted answer."""
+        self.accepted_prediction_tokens = (self.accepted_prediction_tokens or 0) + accepted
+        rejected = drafted - accepted
+        self.rejected_prediction_tokens = (self.rejected_prediction_tokens or 0) + rejected
 
     def add_time(self, watch: Stopwatch, rows: int, of: int) -> None:
         """Count the share of a step's seconds for `rows` of the `of` that its pass had."""

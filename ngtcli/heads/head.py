@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
-import torch
+import numpy as np
 from torch import Tensor
 
-from ngtcli.decode.scores import highest
-from ngtcli.draft.guesses import WIDTH, Guessed
+from ngtcli.decode.scores import guessed
+from ngtcli.draft.guesses import Guessed
+
+__all__ = ["Head", "guessed", "nothing"]
 
 
 class Head:
@@ -44,12 +46,6 @@ class Head:
         raise NotImplementedError
 
 
-def guessed(scores: Tensor, ids: Tensor | None = None) -> Guessed:
-    """The likeliest tokens by scores (m, vocabulary).
-
-    `ids`, int64 (vocabulary,), are the tokens of a vocabulary of the head's own.
-    """
-    values, found = highest(scores.float(), WIDTH)
-    probabilities = (values - scores.float().logsumexp(-1, keepdim=True)).exp()
-    tokens = found if ids is None else ids[found]
-    return Guessed(tokens.to("cpu", torch.int32).numpy(), probabilities.double().cpu().numpy())
+def nothing(states: int) -> Guessed:
+    """The guesses of a head that has read no row."""
+    return Guessed(np.empty((states, 0), np.int32), np.empty((states, 0)))

@@ -91,13 +91,13 @@ def cached_folder(name: str) -> tuple[str, bool]:
     return str(folder), True
 
 
-def weight_files(folder: Path, names: Collection[str]) -> list[str]:
+def weight_files(folder: Path, names: Collection[str], before: Collection[str] = ()) -> list[str]:
     """Of the files `names` those whose weights `transformers` loads; [] where that is not known.
 
-    An index of several files is read in `folder`.
+    A file of `before` is one that goes before them. An index of several files is read in `folder`.
     """
-    first = next((name for name in PREFERRED if name in names), "")
-    if first in ("", *WHOLE):
+    first = next((name for name in (*before, *PREFERRED) if name in names), "")
+    if first in ("", *WHOLE, *before):
         return [first] if first else []
     try:
         index = json.loads(read_bounded(folder / first, _INDEX_BYTES))
@@ -156,11 +156,11 @@ def ask(name: str) -> Remote | ModelError:
         return ModelError(f"{name}: {what} ({where})")
 
 
-def download(name: str, weights: bool, progress: Notify) -> str:
+def download(name: str, weights: bool, progress: Notify, before: Collection[str] = ()) -> str:
     """The folder in the cache with what is needed of NAME[@REVISION], which the hub is asked for.
 
-    Weights are left out unless `weights`. `progress` gets lines. What a run that was broken off
-    has read is used. Raises ModelError.
+    Weights are left out unless `weights`; `before` is as for `weight_files`. `progress` gets lines.
+    What a run that was broken off has read is used. Raises ModelError.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import filter_repo_objects
@@ -174,7 +174,7 @@ def download(name: str, weights: bool, progress: Notify) -> str:
     try:
         folder = Path(snapshot(allow_patterns=[*map(glob.escape, small)]))
         if weights:
-            files += weight_files(folder, remote.sizes)
+            files += weight_files(folder, remote.sizes, before)
         large = {remote.hashes[file]: file for file in files if file in remote.hashes}
         _read_all(remote, large, folder.parents[1], progress)
         return str(snapshot(allow_patterns=[*map(glob.escape, files)]))

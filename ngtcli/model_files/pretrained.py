@@ -45,6 +45,7 @@ _POSITIONS = (
     " seq_length n_ctx max_seq_length"
 ).split()
 _UNLIMITED = 1 << 20  # tokens, if a configuration has no number; guess
+_MOST_MASKS = 64  # of a model; a guess: the authors have 5
 _CHANGING_ROPES = {"longrope", "dynamic"}
 # Settings that a checkpoint can suggest to `generate`; ngt has settings of its own instead.
 _SUGGESTIONS = (
@@ -101,6 +102,21 @@ def read_config(name: str, path: str) -> Any:
     """The library's own configuration of a model in a folder. Raises ModelError."""
     with loading(name):
         return transformers_quiet().AutoConfig.from_pretrained(path, trust_remote_code=False)
+
+
+def mask_tokens(config: Any) -> tuple[int, ...]:
+    """The tokens that a model was tuned to fill, in their order below a token; () if none are.
+
+    `config` is that of its text part. The authors of SPACE give `mask_id`, `mask_num` and
+    `mask_diff` to their programs: with the last, ids count up from the first (SPACE, Yi et al.
+    2024; github.com/cteant/SPACE). Values that give no ids of the vocabulary are taken for none.
+    """
+    first, count = getattr(config, "mask_id", None), getattr(config, "mask_num", None)
+    if type(first) is not int or type(count) is not int or not 0 < count <= _MOST_MASKS:
+        return ()
+    step = int(getattr(config, "mask_diff", False) is True)
+    masks = tuple(first + step * i for i in range(count))
+    return masks if first >= 0 and masks[-1] < config.vocab_size else ()
 
 
 def _is_plain(values: dict[str, Any]) -> bool:

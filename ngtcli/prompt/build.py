@@ -51,7 +51,8 @@ class Prompt:
     border. `references` are the documents' ids in the prompt; empty if not known. With a
     `selection` the `documents` are excerpts of those that were `given`; so are those of a part. The
     first `left_out` questions of the turns, and what follows each, were left out. `raw`: the model
-    goes on with the text itself.
+    goes on with the text itself. `predicted` are the ids of a text beside it which the answer is
+    said to be like.
     """
 
     text: str
@@ -64,12 +65,15 @@ class Prompt:
     given: tuple[Document, ...] = ()
     left_out: int = 0
     raw: bool = False
+    predicted: tuple[int, ...] = ()
 
-    def predicting(self, ids: Sequence[int]) -> "Prompt":
-        """The prompt with a text beside it from which is drafted as from a document."""
-        own = tuple(ids)
-        references = (*self.references, own)
-        return replace(self, outside=(*self.outside, own), references=references)
+    @property
+    def with_prediction_as_document(self) -> "Prompt":
+        """The same, for a method that drafts from documents: the predicted text is one of them."""
+        if not self.predicted:
+            return self
+        outside, references = (*self.outside, self.predicted), (*self.references, self.predicted)
+        return replace(self, outside=outside, references=references, predicted=())
 
 
 @dataclass(frozen=True, slots=True)

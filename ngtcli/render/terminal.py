@@ -7,7 +7,7 @@ from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
 
-from ngtcli.draft.origins import DOCUMENT, DRAFT, SOURCES
+from ngtcli.draft.origins import DOCUMENT, DRAFT, PREDICTED, SOURCES
 
 # C0 controls become their pictures (U+2400…), DEL U+2421; C1 and bidirectional overrides U+FFFD.
 _VISIBLE = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
@@ -35,10 +35,11 @@ COLORS = {
     DRAFT: "cyan",
     "drafted": "cyan",
     DOCUMENT: "cyan",
-    **dict(zip(SOURCES, ("magenta", "blue", "yellow", "red", "green"), strict=True)),
+    PREDICTED: "bold magenta",
+    **dict(zip(SOURCES[1:], ("magenta", "blue", "yellow", "red", "green"), strict=True)),
 }
 DIM = "dim"  # a style, in words of Rich
-_CODES = {"dim": 2, "underline": 4} | {
+_CODES = {"bold": 1, "dim": 2, "underline": 4} | {
     colour: code
     for code, colour in enumerate("black red green yellow blue magenta cyan".split(), 30)
 }  # of ECMA-48's sequence SGR

@@ -80,7 +80,11 @@ def usage(statistics: Statistics) -> Object:
         "completion_tokens": s.new_tokens,
         "total_tokens": s.prompt_tokens + s.new_tokens,
         "prompt_tokens_details": {"cached_tokens": s.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": s.thought_tokens or 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": s.thought_tokens or 0,
+            "accepted_prediction_tokens": s.accepted_prediction_tokens or 0,
+            "rejected_prediction_tokens": s.rejected_prediction_tokens or 0,
+        },
     }
 
 

@@ -18,7 +18,7 @@ from ngtcli.errors import NgtError, UsageError, nearest
 from ngtcli.prompt.preset import Preset, for_task
 from ngtcli.prompt.turns import Turn
 from ngtcli.serve.folder import ServedFolder
-from ngtcli.session.question import Question
+from ngtcli.session.question import Question, check_prediction
 from ngtcli.system.yaml_file import shown
 
 DOCS = "+docs"  # behind the model's name: answers from the server's folder
@@ -49,7 +49,6 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
     "verbosity": ("medium",),
 }
 _TEXT_PARTS = ("text", "input_text", "output_text")
-_PREDICTED = ("auto", "trie", "llma")  # methods that draft from a text beside the prompt
 
 
 class RequestError(UsageError):
@@ -253,7 +252,7 @@ class Service:
             loaded=loaded,
             question=text,
             turns=turns,
-            prediction=_prediction(request, settings.method),
+            prediction=_prediction(request, settings),
         )
 
     def _documents(self, request: _Request) -> Loaded:
@@ -331,14 +330,16 @@ def _conversation(said: Sequence[Said]) -> tuple[str, tuple[Turn, ...], str]:
     return "\n\n".join(filter(None, system)), tuple(turns[:-1]), turns[-1].text
 
 
-def _prediction(request: _Request, method: str) -> str:
+def _prediction(request: _Request, settings: Settings) -> str:
     """The text like which the answer may be, if any. Raises RequestError."""
     if request.prediction is UNSET:
         return ""
-    if method.partition(":")[0] not in _PREDICTED:
-        what = f"prediction does nothing with --method {method}"
-        raise RequestError(what, "Leave it out.", "prediction", "unsupported_parameter")
-    return _text_of(request.prediction.content, "prediction")
+    text = _text_of(request.prediction.content, "prediction")
+    try:
+        check_prediction(text, settings)
+    except UsageError as error:
+        raise RequestError(str(error), error.hint, "prediction", "unsupported_parameter") from None
+    return text
 
 
 def _text_of(content: str | list[dict[str, Any]] | None, where: str) -> str:

@@ -38,12 +38,16 @@ def answering(
 def prompt_of(session: Session, question: Question) -> Prompt:
     """The prompt of a question, which fits. Raises NgtError."""
     q = question
-    prompt = session.prompt(q.wording, q.documents, q.question, q.turns, q.raw)
+    return session.prompt(q.wording, q.documents, q.question, q.turns, q.raw)
+
+
+def predicting(session: Session, question: Question, prompt: Prompt) -> Prompt:
+    """The prompt of the answer, with the tokens of what is predicted. Raises ModelError."""
     if not question.prediction:
         return prompt
     predicted = session.model.tokenizer.encode(question.prediction)
     check_known(predicted, session.model.vocabulary)
-    return prompt.predicting(predicted)
+    return replace(prompt, predicted=tuple(predicted))
 
 
 class Answering:
@@ -73,9 +77,10 @@ class Answering:
         if question.settings.overflow in IN_PARTS:
             documents = question.documents
             self._parts = Splitting(session, question.preset, documents, self._begin_part)
-            self.prompt = self._parts.whole()
+            whole = self._parts.whole()
         else:
-            self.prompt = prompt_of(session, question)
+            whole = prompt_of(session, question)
+        self.prompt = whole and predicting(session, question, whole)
 
     def events(self, answer: Callable[[Prompt], Answer] | None = None) -> Generator[Event]:
         """All events; `answer` takes the place of the session's for a prompt that is whole."""
@@ -88,6 +93,7 @@ class Answering:
                 parts = self._parts
                 assert parts is not None
                 self.prompt, answer = parts.prompt(), parts.answer
+                self.prompt = predicting(self._session, self._question, self.prompt)
             yield from self.said_of_prompt(self.prompt)
             made = answer(self.prompt)
         except KeyboardInterrupt:

@@ -1,13 +1,19 @@
 """What is wrong with the settings of a session, told before anything large is read or loaded."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 from ngtcli.config import Settings
 from ngtcli.model_files.checkpoint import NEEDS, check_models, fetch
+from ngtcli.model_files.pretrained import load_config, mask_tokens
 from ngtcli.model_files.scheme import require_for_weights
 from ngtcli.prompt.chat import Chat, try_chat
 from ngtcli.prompt.thinking import switched
+
+if TYPE_CHECKING:  # it loads numpy
+    from ngtcli.draft.registry import MethodSpec
 
 
 def check_session(settings: Settings, warn: Callable[[str], object], *, dry: bool = False) -> None:
@@ -41,9 +47,17 @@ def check_drafting(settings: Settings) -> None:
 
     method = parse_method(settings.method, draft_settings(settings))
     if method.name != "draft-model":
-        method.check()
+        with_masks(method, settings.model).check()
     if method.entry.costs:
         check_names(settings.background)
+
+
+def with_masks(method: "MethodSpec", model: str) -> "MethodSpec":
+    """A method with the mask tokens of a model that is not loaded, if it reads them."""
+    if not method.entry.masks:
+        return method
+    masks = mask_tokens(load_config(model))
+    return replace(method, settings=replace(method.settings, masks=masks))
 
 
 @cache

@@ -26,7 +26,9 @@ from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError, NgtError, UsageError
+from ngtcli.model_files.pretrained import mask_tokens
 from ngtcli.prompt.build import Prompt
+from ngtcli.session.checks import with_masks
 from ngtcli.session.events import Ended
 from ngtcli.session.memory import AutoMemory
 from ngtcli.session.session import (
@@ -89,10 +91,11 @@ class LocalSession(Session):
         self.reading = announcing(reading)  # how much of the prompt is read, as `status`
         self._drafters: dict[str, Drafter] = {}
         self._assistant: AssistantModel | None = None
+        self._masks: tuple[int, ...] = ()
         compiled.announce(status)
         method = self.parse_method()  # a wrong name or option fails before anything is loaded
         if not settings.draft_model:
-            method.check()
+            with_masks(method, settings.model).check()
         if method.entry.costs:
             check_names(settings.background)
         use_threads(settings.threads)
@@ -102,6 +105,7 @@ class LocalSession(Session):
             num_draft=method.settings.num_draft,
             ready=self._captured,
         )
+        self._masks = mask_tokens(self.model.config)
         if settings.draft_model:
             self._assistant = AssistantModel(self._captured(self._load_assistant()), settings)
             self.parse_method().check()
@@ -164,7 +168,8 @@ class LocalSession(Session):
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
         """`method`, or the settings', read with the settings' values as defaults."""
-        settings = replace(draft_settings(self.settings), assistant=self._assistant)
+        own = draft_settings(self.settings)
+        settings = replace(own, assistant=self._assistant, masks=self._masks)
         return parse_method(self.settings.method if method is None else method, settings)
 
     def drafter(self, method: str | None = None) -> Drafter:
@@ -308,12 +313,14 @@ class LocalSession(Session):
             limits = replace(limits, max_repeats=0, thinking=None)
         if prompt.raw:
             limits = replace(limits, thinking=None)
+        if not method.entry.costs:
+            prompt = prompt.with_prediction_as_document
         whole = prompt.selection is None  # passages are others for each question
         trie, report = options.trie or self.documents_trie(prompt.documents, whole, method)
         known, model = (prompt.ids, trie, prompt.outside, prompt.references), self.model
         counts = self._folder_counts(prompt, method) if num_draft else None
         about = model.tokenizer.fingerprint, model.vocabulary, None, counts
-        return Begun(Context(*known, *about), report, limits)
+        return Begun(Context(*known, *about, predicted=prompt.predicted), report, limits)
 
     def _folder_counts(self, prompt: Prompt, method: MethodSpec) -> BackgroundCounts | None:
         """Counts of all documents given, where the prompt has a part and drafts come from all."""

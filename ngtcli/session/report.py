@@ -33,6 +33,8 @@ def facts(settings: Settings, model: Model, answer: Ended) -> Iterator[str]:
         share = s.accepted_tokens / s.new_tokens if s.new_tokens else 0.0
         yield f"acceptance length {s.mean_acceptance_length:.2f}"
         yield f"{share:.0%} drafted"
+        if s.accepted_prediction_tokens:
+            yield f"{counted(s.accepted_prediction_tokens, 'token')} as predicted"
     else:
         yield f"nothing drafted: {_why_no_drafts(settings, model, answer)}"
     yield f"prefill {s.prefill_s:.2f} s"

@@ -37,11 +37,12 @@ class DamagedFileError(Exception):
 
 
 def home(kind: str) -> Path:
-    """The user's folder for `kind`, "config", "cache" or "state"; `NGT_HOME/kind` if that is set.
+    """The user's folder for `kind`; `NGT_HOME/kind` if that is set.
 
-    A cache that is another user's is not used: an empty folder takes its place, which is removed
-    when this process leaves unless a signal ends it. Raises UsageError if NGT_HOME is closed to
-    this user, or starts with the home of an unknown one (`~name`).
+    Kinds are "config", "cache", "state", and "run" for what lives as long as a process does. A
+    cache that is another user's is not used: an empty folder takes its place, which is removed when
+    this process leaves unless a signal ends it. Raises UsageError if NGT_HOME is closed to this
+    user, or starts with the home of an unknown one (`~name`).
     """
     if kind == "cache":
         return _own_cache(_home(kind))
@@ -61,6 +62,8 @@ def _home(kind: str) -> Path:
             return Path(base).expanduser() / kind
         except RuntimeError:
             raise UsageError(f"NGT_HOME is {base}: no such home", "Name a folder.") from None
+    if kind == "run":  # a folder for it may be missing, and then would be one that all users share
+        return _home("state") / kind
     named: str = getattr(platformdirs, f"user_{kind}_dir")("ngt", appauthor=False)
     return Path(named)
 

@@ -102,7 +102,7 @@ def _moved(tallied: _Tallied) -> Floats:
     """The maximisation step, each bucket drawn to the mean of its order."""
     predicted, reached = tallied.predicted, tallied.reached
     mean = (predicted.sum(2, keepdims=True) + 1) / (reached.sum(2, keepdims=True) + 2)
-    escapes = 1 - (predicted + _SMOOTH * mean) / (reached + _SMOOTH)
+    escapes: Floats = 1 - (predicted + _SMOOTH * mean) / (reached + _SMOOTH)
     return np.clip(escapes, CONFIG.min_escape, 1 - CONFIG.min_escape)
 
 
@@ -162,7 +162,7 @@ def main() -> None:
         **said,
         f"{which}fitted_on": told,
         f"{which}nats_per_token": round(losses[-1], 4),
-        "escapes": rows[:SCORES],
+        "escapes": rows[OWN:SCORES],
         "copies": rows[COPIED:],
     }
     args.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")

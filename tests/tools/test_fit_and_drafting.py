@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers import make_target
 
-from ngtcli.draft.auto.blend import COPIED, SCORES
+from ngtcli.draft.auto.blend import COPIED, OWN, PROMPT, SCORES
 from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.methods.trie import TrieDrafter
@@ -101,7 +101,7 @@ def test_fitting_lowers_the_surprise_and_trusts_what_was_right(
     escapes, losses = fit_escapes.fit([copying(4)], rounds=3)
     assert losses[2] < losses[0]
     assert escapes.shape == fitted_escapes().shape
-    assert escapes[1, 3:].min() < 0.4  # matches in the prompt: 0.5 before
+    assert escapes[PROMPT, 3:].min() < 0.4  # matches in the prompt: 0.5 before
     assert "nats a token" in capsys.readouterr().err
 
 
@@ -122,5 +122,5 @@ def test_a_fitted_table_can_be_read_back(tmp_path: Path, monkeypatch: pytest.Mon
     fit_escapes.main()
     stored = json.loads(table.read_text())
     assert stored["fitted_on"] == "tiny, odd ids, all tasks"
-    assert np.array(stored["escapes"]).shape == fitted_escapes()[:SCORES].shape
+    assert np.array(stored["escapes"]).shape == fitted_escapes()[OWN:SCORES].shape
     assert np.array(stored["copies"]).shape == fitted_escapes()[COPIED:].shape

@@ -1,13 +1,13 @@
 """One probability distribution over the next token, blended from all matches. Compiled.
 
-A source is a text whose continuations are counted: the generated text, the prompt with its
-documents, earlier answers (the pool), a general text (background), and the model's own runners-up
-(scores). For each source s and each order k, the match node is the place of the last k tokens in
-the source's trie. Matches are queried from the longest order to 0, at each order in the sequence of
-SOURCES. A match predicts by its counts and passes the rest of the probability on, its escape
-probability (prediction by partial matching; Cleary & Witten 1984, section II; escapes are estimated
-from counts of the events themselves, as in methods C and D of Moffat 1990 and Howard 1993, but
-learned online):
+A source is a text whose continuations are counted: one that the user says the answer is like
+(predicted), the generated text, the prompt with its documents, earlier answers (the pool), a
+general text (background), and the model's own runners-up (scores). For each source s and each order
+k, the match node is the place of the last k tokens in the source's trie. Matches are queried from
+the longest order to 0, at each order in the sequence of SOURCES. A match predicts by its counts and
+passes the rest of the probability on, its escape probability (prediction by partial matching;
+Cleary & Witten 1984, section II; escapes are estimated from counts of the events themselves, as in
+methods C and D of Moffat 1990 and Howard 1993, but learned online):
 
     escape_mass = 1
     the place that is copied (copies.py) predicts a token, and passes its escape_mass on
@@ -31,6 +31,7 @@ from ngtcli.draft.auto.copies import (
     ANSWER,
     DEPARTED,
     PLACE,
+    PROMPTED,
     WAYS,
     CopyArrays,
     copied_token,
@@ -64,7 +65,7 @@ from ngtcli.trie.counts import (
 )
 
 # Those before the background have a trie that grows; scores have none.
-OWN, PROMPT, POOL, BACKGROUND, SCORES = range(len(SOURCES))
+PREDICTED, OWN, PROMPT, POOL, BACKGROUND, SCORES = range(len(SOURCES))
 # Behind them the place that is copied, while that comes true and after it departed from it. Of the
 # matches, the row of the first holds its state (copies.py).
 COPIED, EDITED = len(SOURCES), len(SOURCES) + 1
@@ -77,10 +78,10 @@ _SCANNED, _SCANNED_BACKGROUND = CONFIG.scanned, CONFIG.scanned_background
 
 
 class SourceArrays(NamedTuple):
-    """What is queried: the tries of own text, prompt and pool, the background's counts, the table
-    of scores, and the text that may be copied."""
+    """What is queried: the tries of predicted and own text, prompt and pool, the background's
+    counts, the table of scores, and the text that may be copied."""
 
-    tries: tuple[CountArrays, CountArrays, CountArrays]
+    tries: tuple[CountArrays, CountArrays, CountArrays, CountArrays]
     background: BackgroundArrays
     ranks: RankArrays
     copies: CopyArrays
@@ -94,9 +95,10 @@ PlainArrays = tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...], tuple[Any, ...
 @njit(inline="always")
 def named(arrays: Any) -> Any:
     """SourceArrays from plain tuples."""
-    (own, prompt, pool), background, ranks, copies = arrays
+    (predicted, own, prompt, pool), background, ranks, copies = arrays
     return SourceArrays(
         (
+            CountArrays(predicted[0], predicted[1], predicted[2], predicted[3]),
             CountArrays(own[0], own[1], own[2], own[3]),
             CountArrays(prompt[0], prompt[1], prompt[2], prompt[3]),
             CountArrays(pool[0], pool[1], pool[2], pool[3]),
@@ -208,6 +210,8 @@ def match_end(arrays: Any, match_nodes: Any, ids: Any) -> None:
     match_nodes[:COPIED, 0] = 0
     if len(arrays[1][0]) <= 2:  # it counted nothing
         match_nodes[BACKGROUND, 0] = NONE
+    if arrays[0][PREDICTED][1][0, FOLLOWED] == 0.0:
+        match_nodes[PREDICTED, 0] = NONE
     for token in ids[-match_nodes.shape[1] :]:
         advance(named(arrays), match_nodes, token)
 
@@ -220,7 +224,7 @@ def blend(
     min_probability: float,
     candidates: Any,
     number: int,
-) -> int:
+) -> Any:
     """Fill `candidates` with the next token's distribution, unsorted; the number of tokens.
 
     Contributions below `min_probability` are left out. `number` of this blend: no earlier one with
@@ -261,12 +265,14 @@ def copied(sources: Any, match_nodes: Any, way: int) -> Any:
     token = copied_token(copies, state, way)
     if token == NONE:
         return NONE, 0, 0, 0, 0
-    source = OWN if state[PLACE] >= copies.sizes[ANSWER] else PROMPT
+    source = PREDICTED if state[PLACE] < copies.sizes[PROMPTED] else PROMPT
+    if state[PLACE] >= copies.sizes[ANSWER]:
+        source = OWN
     if state[DEPARTED] > 0:
         return token, source, EDITED, copy_order(state), copy_bucket(state, 0, way)
     distinct = 0
     for order in range(match_nodes.shape[1] - 1, 0, -1):
-        for one in (OWN, PROMPT):
+        for one in (PREDICTED, OWN, PROMPT):
             node = match_nodes[one, order]
             if node != NONE:
                 distinct = max(distinct, sources.tries[one].nodes[node, CHILDREN])

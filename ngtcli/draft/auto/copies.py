@@ -12,7 +12,6 @@ few tokens later, where no match of several tokens can say so. One place in the 
 A node of the tree has a place of its own, so that a chain is drafted across edits.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +27,9 @@ Ints = npt.NDArray[np.int32]
 # BROKEN: index of the token that did not come then, NONE if all have come; BEFORE: tokens in a row
 # until then; BEHIND: tokens from the place to the end of the text.
 PLACE, HELD, DEPARTED, BROKEN, BEFORE, BEHIND = range(6)
-USED, ANSWER = range(2)  # of `sizes`: tokens of the text, and of what stands before the answer
+# Of `sizes`: tokens of the text, and where in it answer and prompt begin; what the answer is said
+# to be like stands before the prompt.
+USED, ANSWER, PROMPTED = range(3)
 WAYS = 2  # to go on after a departure
 _KEY, _WINDOW, _FIRM = CONFIG.copy_key, CONFIG.copy_window, CONFIG.copy_firm
 _COMPARED, _LONGEST_EDIT = CONFIG.copy_compared, CONFIG.copy_edit
@@ -37,7 +38,7 @@ _SPREAD = 0x9E3779B97F4A7C15  # as in trie/counts.py
 
 
 class CopyArrays(NamedTuple):
-    """`text` int32 with room behind; `sizes` int64 (2,); `places` int32 (2^n,).
+    """`text` int32 with room behind; `sizes` int64 (3,); `places` int32 (2^n,).
 
     `places` is a hash table from a few last tokens to the index behind where they last stood,
     without keys: what is found is compared with the text.
@@ -107,7 +108,7 @@ def _slot(copies: Any, end: int) -> Any:
 
 
 @njit(inline="always")
-def _common(text: Any, one: int, other: int) -> int:
+def _common(text: Any, one: int, other: int) -> Any:
     """How many tokens before two indices are the same, as far as is compared."""
     count, most = 0, min(one, _COMPARED)
     while count < most and text[one - 1 - count] == text[other - 1 - count]:
@@ -135,7 +136,7 @@ def copied_token(copies: Any, state: Any, way: int) -> Any:
 
 
 @njit(inline="always")
-def copy_order(state: Any) -> int:
+def copy_order(state: Any) -> Any:
     """The class, 0 to 6, of how long a copy has held or, after a departure, how long that is."""
     if state[DEPARTED] > 0:
         count = state[DEPARTED]
@@ -166,14 +167,17 @@ class Copies:
     def _allocate(self, room: int) -> None:
         """`room` is a power of two."""
         self.arrays = CopyArrays(
-            np.full(room, NONE, np.int32), np.zeros(2, np.int64), np.full(2 * room, NONE, np.int32)
+            np.full(room, NONE, np.int32), np.zeros(3, np.int64), np.full(2 * room, NONE, np.int32)
         )
 
-    def start(self, ids: Sequence[int] | Ints, state: Ints) -> None:
-        """Begin with what stands before the answer. NONE ends a text in it."""
+    def start(self, ids: Ints, state: Ints, prompted: int = 0) -> None:
+        """Begin with what stands before the answer; NONE ends a text in it.
+
+        The first `prompted` tokens are of what the answer is said to be like.
+        """
         self._allocate(max(_ROOM, 1 << len(ids).bit_length()))
-        self._read(np.asarray(ids, np.int32), state)
-        self.arrays.sizes[ANSWER] = len(ids)
+        self._read(ids, state)
+        self.arrays.sizes[ANSWER:] = len(ids), prompted
 
     def _read(self, ids: Ints, state: Ints) -> None:
         state[:] = NONE
@@ -181,11 +185,12 @@ class Copies:
 
     def reserve(self, tokens: int) -> None:
         """Make room for `tokens` more; this may replace `arrays`."""
-        text, (used, answer), _ = self.arrays
+        text, sizes, _ = self.arrays
+        used = int(sizes[USED])
         if used + tokens > len(text):
-            self._allocate(1 << int(used + tokens).bit_length())
+            self._allocate(1 << (used + tokens).bit_length())
             self._read(text[:used], np.empty(BEHIND + 1, np.int32))
-            self.arrays.sizes[ANSWER] = answer
+            self.arrays.sizes[:] = sizes
 
     def retract(self, tokens: int, state: Ints) -> None:
         """Forget the last tokens; nothing is copied then."""

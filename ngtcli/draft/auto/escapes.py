@@ -18,6 +18,8 @@ from ngtcli.draft.auto.blend import (
     COPIED,
     ORDERS,
     OWN,
+    PREDICTED,
+    PROMPT,
     ROWS,
     SCORES,
     UNSEEN,
@@ -152,11 +154,13 @@ def fitted_escapes() -> Floats:
     """The shipped escape probabilities, float64 (row, order, bucket).
 
     Fitted by `python -m tests.tools.fit_escapes`. No recording holds scores, so theirs are
-    a guess that the first steps correct.
+    a guess that the first steps correct. A predicted text begins
+    with a power of the prompt's.
     """
     escapes = np.full(SHAPE, CONFIG.scores_escape)
     stored = json.loads(ESCAPES.read_text(encoding="utf-8"))
-    escapes[: len(stored["escapes"])] = stored["escapes"]
+    escapes[OWN : OWN + len(stored["escapes"])] = stored["escapes"]
+    escapes[PREDICTED] = escapes[PROMPT] ** CONFIG.predicted_power
     escapes[COPIED:] = stored["copies"]
     escapes[BACKGROUND:COPIED, 0] = CONFIG.unused_escape
     escapes.setflags(write=False)

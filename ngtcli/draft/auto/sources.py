@@ -23,6 +23,7 @@ from ngtcli.trie.counts import NONE, CountTrie, learn_prompt
 
 Ints = npt.NDArray[np.int32]
 NOTHING = build_counts(())  # where there is no background
+_UNPREDICTED = CountTrie(ORDERS)  # where no answer is predicted; it stays empty
 
 
 @njit()
@@ -81,7 +82,7 @@ class PoolCounts:
 
 
 class Sources:
-    """The tries of own text, prompt and pool, counts of a general text, and the table of scores.
+    """The tries of predicted and own text, prompt and pool, counts of a general text, and scores.
 
     `own` is the generated text of this answer. `familiarity` is the mean probability that the
     background gives a token; emitted tokens move it on where they are learned (`learn_output`),
@@ -99,6 +100,7 @@ class Sources:
         self.background = background or NOTHING
         self.familiarity, self._least_familiar = 1.0, 0.0
         self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
+        self._predicted = _UNPREDICTED
         self.ranks = Ranks(0)
         self.borders = np.zeros(0, np.int64)
         self.nodes = np.full((ROWS, ORDERS), NONE, np.int32)
@@ -112,8 +114,9 @@ class Sources:
 
     @property
     def arrays(self) -> PlainArrays:
-        """For compiled code, in the order OWN, PROMPT, POOL; others after anything was learned."""
-        tries = (tuple(self.own.arrays), tuple(self._prompt.arrays), tuple(self.pool.arrays))
+        """For compiled code, by SOURCES; others after anything was learned."""
+        texts = self._predicted, self.own, self._prompt, self.pool
+        tries = tuple([tuple(trie.arrays) for trie in texts])
         background = self.background.nodes, self.background.by_token
         return tries, background, tuple(self.ranks.arrays), tuple(self.copies.arrays)
 
@@ -123,11 +126,18 @@ class Sources:
             self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         ids = np.asarray(context.ids, dtype=np.int32)
         self.borders, apart = learn_prompt(self._prompt, ids, context.references)
+        self._predicted, predicted = _UNPREDICTED, np.zeros(0, np.int32)
+        if len(context.predicted):
+            # As what follows the prompt: so an answer that has not begun yet is like its beginning.
+            predicted = np.array([*context.ids[-ORDERS:], *context.predicted], np.int32)
+            self._predicted = CountTrie(ORDERS)
+            self._predicted.extend(predicted)
         if self.ranks.vocabulary != context.vocabulary:
             self.ranks = Ranks(context.vocabulary)
         self.match(context.ids)
-        parts = [part for text in apart for part in (text, [NONE])]
-        self.copies.start(np.concatenate([*parts, ids]), self.nodes[COPIED])
+        end = np.array([NONE], np.int32)
+        parts = [part for text in (predicted, *apart) if len(text) for part in (text, end)]
+        self.copies.start(np.concatenate([*parts, ids]), self.nodes[COPIED], len(predicted))
         self._read_language(context)
 
     @property

@@ -152,7 +152,7 @@ _OPTIONS = {
     "akunu": "max_order draft_count max_history", "recycling": "output_id_topk",
     "trtllm": "max_draft_len max_matching_ngram_size is_keep_all is_use_oldest",
     "rest": "datastore max_token_span k long choices cut",
-    "lookahead": "level window_size guess_set_size pool_from_prompt",
+    "lookahead": "level window_size guess_set_size pool_from_prompt", "space": "nodes masked",
 }  # fmt: skip
 _VALUES = ("0", "1", "3", "-1", "1000000", "9" * 30, "nan", "inf", "true", "", "../../x", "1e9")
 # Flags that would be ignored: each is refused.

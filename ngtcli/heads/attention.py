@@ -1,0 +1,145 @@
+"""The layers of heads that attend to rows read before. Parameters are named as published."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaConfig, PreTrainedConfig, Qwen3Config
+from transformers.models.llama.modeling_llama import (
+    LlamaMLP,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+    rotate_half,
+)
+
+from ngtcli.heads.files import DAMAGED, HINT, HeadFiles, Target
+
+Rotation = tuple[Tensor, Tensor]  # cosines and sines, (batch, rows, size of a head) each
+Config = TypeVar("Config")
+_FAMILIES = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # those that published heads are made of
+
+
+class Rows(Protocol):
+    """What keeps the keys and values of rows: a HeadCache, or a cache of transformers."""
+
+    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Add (batch, heads, rows, size) of each; returns those of all rows."""
+
+
+def layer_config(fields: dict[str, Any]) -> PreTrainedConfig:
+    """The configuration of a head's layers. Raises ValueError for what is not supported."""
+    kind = str(fields.get("model_type", "llama"))
+    if kind not in _FAMILIES:
+        raise ValueError(f"layers of {kind}, not {' or '.join(_FAMILIES)}")
+    config = _FAMILIES[kind](**{"mlp_bias": False, **fields})
+    if config.rope_parameters.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ValueError("partial_rotary_factor")
+    return config
+
+
+def norm(size: int, config: PreTrainedConfig) -> nn.Module:
+    """An RMS norm."""
+    made: nn.Module = LlamaRMSNorm(size, eps=config.rms_norm_eps)
+    return made
+
+
+def perceptron(config: PreTrainedConfig) -> nn.Module:
+    """A gated perceptron."""
+    made: nn.Module = LlamaMLP(config)
+    return made
+
+
+def rotary(config: PreTrainedConfig) -> nn.Module:
+    """Gives the rotation of positions (batch, rows) for rows of a dtype and a device."""
+    made: nn.Module = LlamaRotaryEmbedding(config)
+    return made
+
+
+class HeadAttention(nn.Module):
+    """Attention whose rows come in with `inputs` numbers and leave with the hidden size."""
+
+    def __init__(self, config: PreTrainedConfig, inputs: int, layer: int = 0) -> None:
+        super().__init__()
+        self.size, self.layer = int(config.head_dim), layer
+        heads, pairs = config.num_attention_heads, config.num_key_value_heads
+        bias = bool(config.attention_bias)
+        self.q_proj = nn.Linear(inputs, heads * self.size, bias=bias)
+        self.k_proj = nn.Linear(inputs, pairs * self.size, bias=bias)
+        self.v_proj = nn.Linear(inputs, pairs * self.size, bias=bias)
+        self.o_proj = nn.Linear(heads * self.size, config.hidden_size, bias=bias)
+        normed = config.model_type == "qwen3"
+        self.q_norm = norm(self.size, config) if normed else nn.Identity()
+        self.k_norm = norm(self.size, config) if normed else nn.Identity()
+
+    def remember(self, rows: Tensor, rotation: Rotation, kept: Rows) -> tuple[Tensor, Tensor]:
+        """Give `kept` the keys and values of rows (batch, rows, inputs); returns those of all."""
+        keys = self.k_norm(self._split(self.k_proj(rows))).transpose(1, 2)
+        values = self._split(self.v_proj(rows)).transpose(1, 2)
+        return kept.update(_rotated(keys, rotation), values, self.layer)
+
+    def forward(self, rows: Tensor, rotation: Rotation, mask: Tensor, kept: Rows) -> Tensor:
+        """(batch, rows, hidden size); `mask`, bool (rows, all rows), says what each row sees."""
+        keys, values = self.remember(rows, rotation, kept)
+        queries = self.q_norm(self._split(self.q_proj(rows))).transpose(1, 2)
+        seen = nn.functional.scaled_dot_product_attention(
+            _rotated(queries, rotation), keys, values, attn_mask=mask, enable_gqa=True
+        )
+        out: Tensor = self.o_proj(seen.transpose(1, 2).flatten(2))
+        return out
+
+    def _split(self, rows: Tensor) -> Tensor:
+        return rows.view(*rows.shape[:-1], -1, self.size)
+
+
+class HeadLayer(nn.Module):
+    """A layer of llama or qwen3; unless `normed`, nothing is normed before its attention."""
+
+    def __init__(self, config: PreTrainedConfig, layer: int = 0, normed: bool = True) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.self_attn = HeadAttention(config, size, layer)
+        self.mlp = perceptron(config)
+        self.input_layernorm = norm(size, config) if normed else nn.Identity()
+        self.post_attention_layernorm = norm(size, config)
+
+    def forward(self, rows: Tensor, rotation: Rotation, mask: Tensor, kept: Rows) -> Tensor:
+        """(batch, rows, hidden size), as are `rows`; `mask` is that of the attention."""
+        rows = rows + self.self_attn(self.input_layernorm(rows), rotation, mask, kept)
+        return torch.add(rows, self.mlp(self.post_attention_layernorm(rows)))
+
+
+def _rotated(heads: Tensor, rotation: Rotation) -> Tensor:
+    cosines, sines = (part[:, None] for part in rotation)
+    turned: Tensor = heads * cosines + rotate_half(heads) * sines
+    return turned
+
+
+def configured(
+    files: HeadFiles, target: Target, read: Callable[[Mapping[str, Any], int], Config]
+) -> Config:
+    """What `read` makes of config.json and the target's number of layers.
+
+    Raises ModelError where it raises anything: configurations fail in many ways.
+    """
+    try:
+        return read(files.config, int(target.config.num_hidden_layers))
+    except Exception as error:
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise files.refused(f"its config.json is not one that ngt supports: {why}") from error
+
+
+def own_ids(files: HeadFiles, target: Target, size: int) -> Tensor | None:
+    """The token, int64 (size,), at each place of a head's own vocabulary; None: the target's.
+
+    The file has how far each token is from its place. Raises ModelError for what does not fit.
+    """
+    if "d2t" not in files.shapes:
+        files.check_vocabulary(size, target)
+        return None
+    if files.shape("d2t", 1) != (size,):
+        raise files.refused(f"d2t is not of {size} tokens, which config.json says", DAMAGED)
+    ids = files.tensor("d2t").to(target.device, torch.long) + torch.arange(size).to(target.device)
+    if not bool(((ids >= 0) & (ids < target.vocabulary)).all()):
+        raise files.refused("d2t has tokens that the model does not know", HINT)
+    return ids

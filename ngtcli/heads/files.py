@@ -1,0 +1,235 @@
+"""The files of a learned head: where they are, their tensors, and what does not fit together.
+
+Nothing in a file is run: torch pickles are read by torch's own reader, which knows tensors alone.
+A head that ngt trained is a folder with config.json and model.safetensors, see `save_head`.
+"""
+
+import json
+import os
+import zipfile
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ngtcli.errors import ModelError, UsageError
+from ngtcli.model_files import hub
+from ngtcli.model_files.checkpoint import find
+from ngtcli.model_files.pretrained import read_object
+from ngtcli.system.storage import write_file
+
+Notify = Callable[[str], None]
+Shape = tuple[int, ...]
+HINT = "Give a folder or hub id with a head that was trained for this model."
+DAMAGED = "Download the head again, or name another one."
+WEIGHTS = "model.safetensors"  # of heads that ngt writes
+# Names under which heads are published, before those that `transformers` knows.
+_PUBLISHED = [
+    f"{kind}_lm_head.{end}" for kind in ("medusa", "hydra") for end in ("safetensors", "pt")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The `transformers` model that heads guess for; they compute in `dtype` on `device`."""
+
+    hf: Any
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def config(self) -> Any:
+        """The configuration of its text part."""
+        return self.hf.config.get_text_config()
+
+    @property
+    def width(self) -> int:
+        """Numbers of a hidden state."""
+        return int(self.config.hidden_size)
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that have a score."""
+        return int(self.config.vocab_size)
+
+    def embed(self, ids: Tensor, scaled: bool = True) -> Tensor:
+        """The model's own embeddings (…, width) of ids (…), as its first layer gets them.
+
+        Unless `scaled`, they are those of the table; some models multiply them.
+        """
+        table = self.hf.get_input_embeddings()
+        found: Tensor = table(ids.to(self.hf.device))
+        found = found if scaled else found / getattr(table, "embed_scale", 1.0)
+        return found.to(self.device, self.dtype)
+
+    def score(self, states: Tensor) -> Tensor:
+        """The model's own scores (…, vocabulary) of what leaves its last norm, (…, width)."""
+        found: Tensor = self.hf.get_output_embeddings()(states.to(self.hf.device, self.hf.dtype))
+        return found.to(self.device, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFiles:
+    """The files of one head: the `name` the user gave, the folder, config.json ({}: none).
+
+    `shapes` are those of its tensors by name; `tensor` reads one. Building a head raises ModelError
+    by the methods here.
+    """
+
+    name: str
+    folder: Path
+    config: Mapping[str, Any]
+    shapes: Mapping[str, Shape]
+    tensor: Callable[[str], Tensor]
+
+    def refused(self, what: str, hint: str = HINT) -> ModelError:
+        """The error for a head that cannot be used."""
+        return ModelError(f"{self.name}: {what}", hint)
+
+    def number(self, key: str, default: int, most: int) -> int:
+        """A number of config.json from 0 to `most`; `default` where it is not there."""
+        value = self.config.get(key, default)
+        if type(value) is not int or not 0 <= value <= most:
+            raise self.refused(f"its config.json says {key}: {value!r}, not 0 to {most}"[:300])
+        return value
+
+    def shape(self, name: str, dimensions: int = 2) -> Shape:
+        """The shape of a tensor that has to be there and to have so many dimensions."""
+        if name not in self.shapes:
+            raise self.refused(f"its file has no {name}", DAMAGED)
+        if len(found := self.shapes[name]) != dimensions:
+            raise self.refused(f"{name} has shape {_by(found)}, not {dimensions} numbers", DAMAGED)
+        return found
+
+    def check_width(self, found: int, target: Target) -> None:
+        """Raise ModelError unless the head reads hidden states of the target's size."""
+        if found != target.width:
+            told = f"hidden states of {found} numbers, the model's have {target.width}"
+            raise self.refused(f"the head reads {told}")
+
+    def check_vocabulary(self, found: int, target: Target) -> None:
+        """Raise ModelError unless the head guesses among the target's tokens."""
+        if found != target.vocabulary:
+            told = f"{found} tokens, the model has {target.vocabulary}"
+            raise self.refused(f"the head guesses among {told}")
+
+    def read(self, name: str) -> Tensor:
+        """A tensor of finite numbers, as it is in the file."""
+        tensor = self.tensor(name)
+        if not tensor.is_floating_point():
+            raise self.refused(f"{name} has numbers of type {str(tensor.dtype)[6:]}", DAMAGED)
+        if not bool(tensor.isfinite().all()):
+            raise self.refused(f"{name} has numbers that are not finite", DAMAGED)
+        return tensor
+
+    def fill(
+        self, network: nn.Module, target: Target, stored: Mapping[str, str] | None = None
+    ) -> None:
+        """Give a network, which may be on the device "meta", its values.
+
+        `stored` has the names of the tensors in the file by those in the network, where the two
+        are not the same; a tensor that is not in it is not used.
+        """
+        stored = {name: name for name in self.shapes} if stored is None else stored
+        own = {name: tuple(one.shape) for name, one in network.state_dict().items()}
+        if lacking := sorted(own.keys() - stored.keys()):
+            raise self.refused(f"its file has no {_some(lacking)}", DAMAGED)
+        if unused := sorted(stored[name] for name in stored.keys() - own.keys()):
+            raise self.refused(f"a head of this kind has no {_some(unused)}", DAMAGED)
+        for name, wanted in own.items():
+            if (found := self.shapes[stored[name]]) != wanted:
+                what = f"{stored[name]} has shape {_by(found)}, and {_by(wanted)} is needed"
+                raise self.refused(what, DAMAGED)
+        state = {name: self.read(stored[name]).to(target.device, target.dtype) for name in own}
+        network.load_state_dict(state, assign=True)
+        network.requires_grad_(False).eval()
+
+
+def open_head(name: str, progress: Notify = lambda _: None) -> HeadFiles:
+    """The files of the head in a folder, or under ID[@REVISION], which may be downloaded.
+
+    Raises ModelError, and UsageError for an empty name.
+    """
+    if not name:
+        raise UsageError("the head's name is empty", HINT)
+    try:
+        folder = Path(find(name, (), plain=True))
+    except ModelError as error:
+        own = error.hint if error.hint.startswith(("Did", "Log", "Give it", "Name a")) else HINT
+        raise ModelError(str(error), own) from None
+    files = _weights(folder)
+    here = os.path.isdir(os.path.expanduser(name))
+    if not here and not (files and all((folder / file).exists() for file in files)):
+        folder = Path(hub.download(name, True, progress, _PUBLISHED))
+        files = _weights(folder)
+    if not files:
+        raise ModelError(f"{name}: it has no weights of a head ({WEIGHTS})", HINT)
+    try:
+        shapes, tensor = _opened([folder / file for file in files])
+    except Exception as error:  # files fail in many ways
+        why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        why = "a pickle that could run code" if "Weights only" in str(error) else why
+        what = f"{name}: {', '.join(files[:1])} cannot be read ({why})"
+        raise ModelError(what, DAMAGED) from error
+    return HeadFiles(name, folder, read_object(folder / "config.json"), shapes, tensor)
+
+
+def save_head(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
+    """Write a head into a folder that there is: config.json and model.safetensors.
+
+    The tensors have the names of the network's `state_dict`. What config.json has to say of each
+    kind is in the file of the kind. Raises OSError.
+    """
+    kept = {name: one.detach().cpu().contiguous().clone() for name, one in tensors.items()}
+    text = json.dumps(config, indent=2, sort_keys=True, allow_nan=False)
+    write_file(folder / WEIGHTS, lambda path: save_file(kept, path, {"format": "pt"}))
+    write_file(folder / "config.json", lambda path: path.write_text(f"{text}\n", "utf-8"))
+
+
+def _weights(folder: Path) -> list[str]:
+    """The files of a folder that have a head's weights; [] for none, or no such folder."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    return hub.weight_files(folder, names, _PUBLISHED)
+
+
+def _opened(paths: Collection[Path]) -> tuple[dict[str, Shape], Callable[[str], Tensor]]:
+    """Shapes of the tensors of files, mapped, and what reads one. Raises what their readers do."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        if path.suffix == ".safetensors":
+            file: Any = safe_open(path, "pt")
+            found |= {name: file.get_slice(name) for name in file.offset_keys()}
+        else:
+            # The old form of a pickle, which is no archive, cannot be mapped.
+            mapped = zipfile.is_zipfile(path)
+            read = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+            if not isinstance(read, dict):
+                raise ValueError("no tensors by their names")
+            found |= {str(name): one for name, one in read.items() if isinstance(one, Tensor)}
+    if not found:
+        raise ValueError("no tensors by their names")
+
+    def tensor(name: str) -> Tensor:
+        one: Tensor = found[name][...]
+        return one
+
+    shapes = {
+        name: tuple(one.shape if isinstance(one, Tensor) else one.get_shape())
+        for name, one in found.items()
+    }
+    return shapes, tensor
+
+
+def _by(shape: Shape) -> str:
+    return "×".join(map(str, shape)) or "()"
+
+
+def _some(names: list[str]) -> str:
+    """The first of some tensors' names, and how many more there are."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return names[0][:100] + more

@@ -1,0 +1,1 @@
+"""Training of learned heads on a model's own answers."""

@@ -1,0 +1,456 @@
+"""Learned heads: what each kind computes, which files are read, and what is refused."""
+
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import VOCABULARY
+from hub_server import Hub, files_of
+from safetensors.torch import save_file
+from tiny_models import make_hf
+from torch import Tensor
+
+from ngtcli.draft.guesses import WIDTH
+from ngtcli.errors import ModelError, UsageError
+from ngtcli.heads.files import Target, save_head
+from ngtcli.heads.head import Head
+from ngtcli.heads.hydra import Hydra, HydraHead, prefix_layer
+from ngtcli.heads.load import load_head
+from ngtcli.heads.medusa import Medusa
+
+H = 32  # hidden size of the tiny models
+CPU = torch.device("cpu")
+
+
+def medusa_tensors(depth: int = 3, blocks: int = 1, own: bool = True) -> dict[str, Tensor]:
+    torch.manual_seed(7)
+    found = {}
+    for h in range(depth):
+        for k in range(blocks):
+            found[f"{h}.{k}.linear.weight"] = torch.randn(H, H)
+            found[f"{h}.{k}.linear.bias"] = torch.randn(H)
+        if own:
+            found[f"{h}.{blocks}.weight"] = torch.randn(VOCABULARY, H)
+    return found
+
+
+def hydra_tensors(depth: int = 3, blocks: int = 2, own: bool = True) -> dict[str, Tensor]:
+    torch.manual_seed(8)
+    found = {}
+    for i in range(depth):
+        for k in range(blocks):
+            for layer in ("linear", "res_connection")[: 2 if k == 0 else 1]:
+                name = f"hydra_mlp.{i}.{k}.{layer}"
+                found[f"{name}.weight"] = torch.randn(H, (i + 2 if k == 0 else 1) * H) / 5
+                found[f"{name}.bias"] = torch.randn(H)
+        if own:
+            found[f"hydra_lm_head.{i}.weight"] = torch.randn(VOCABULARY, H)
+            found[f"hydra_lm_head.{i}.bias"] = torch.randn(VOCABULARY)
+    return found
+
+
+def prefix_tensors(hf: Any) -> dict[str, Tensor]:
+    """By the names of the published code, which counts layers that drop values in training."""
+    torch.manual_seed(9)
+    layer = prefix_layer(hf.config).state_dict()
+    found = {f"prefix_embeding_layer.{name}": torch.randn_like(w) for name, w in layer.items()}
+    for name, one in hydra_tensors(blocks=1).items():
+        name = name.replace(".0.linear", ".1.linear").replace(".0.res_", ".1.res_")
+        name = name.replace(".weight", ".1.weight") if "lm_head" in name else name
+        found[name.replace(".bias", ".1.bias") if "lm_head" in name else name] = one
+    embedding = hf.get_input_embeddings().weight
+    return found | {
+        "input_embed_fn.weight": embedding,
+        "prefix_embeding_layer.embed_tokens.weight": embedding,
+    }
+
+
+def written(
+    folder: Path, tensors: Mapping[str, Tensor], name: str = "model.safetensors", **config: Any
+) -> str:
+    folder.mkdir(exist_ok=True)
+    tensors = {key: one.detach().clone() for key, one in tensors.items()}
+    save = save_file if name.endswith("safetensors") else torch.save
+    save(tensors, folder / name)
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def load(name: str, hf: Any) -> Head:
+    return load_head(name, hf, CPU, torch.float32)
+
+
+def agrees(head: Head, guesses: Any, scores: np.ndarray) -> None:
+    """The guesses are the likeliest of the softmax of scores (m, vocabulary)."""
+    assert guesses.tokens.shape == guesses.probabilities.shape == (len(scores), WIDTH)
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    weights /= weights.sum(1, keepdims=True)
+    order = np.argsort(-weights, axis=1)[:, :WIDTH]
+    assert (guesses.tokens == order).all()
+    np.testing.assert_allclose(
+        guesses.probabilities, np.take_along_axis(weights, order, 1), rtol=1e-4, atol=1e-9
+    )
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+def read(head: Head, states: Tensor, start: int = 0) -> None:
+    head.read(states, torch.zeros(len(states), dtype=torch.int64), start)
+
+
+# --- what is computed ---
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("own", [True, False])
+def test_medusa_is_its_formula(tmp_path: Path, blocks: int, own: bool) -> None:
+    hf, tensors = make_hf("llama"), medusa_tensors(3, blocks, own)
+    head = load(written(tmp_path, tensors, medusa_num_heads=2), hf)  # the file has 3
+    assert (head.kind, head.depth, head.by_path, head.reads_all) == ("medusa", 3, False, False)
+    states = torch.randn(4, H)
+    read(head, states)
+    w = {name: one.double().numpy() for name, one in tensors.items()}
+    rows = []
+    for h in range(3):
+        x = states[-1].double().numpy()
+        for k in range(blocks):
+            x = x + silu(w[f"{h}.{k}.linear.weight"] @ x + w[f"{h}.{k}.linear.bias"])
+        last = w[f"{h}.{blocks}.weight"] if own else hf.lm_head.weight.detach().double().numpy()
+        rows.append(last @ x)
+    agrees(head, head.first(5), np.stack(rows))
+
+
+def hydra_scores(w: Mapping[str, np.ndarray], parts: list[np.ndarray], blocks: int) -> np.ndarray:
+    """The scores after a hidden state and the embeddings of some tokens, from the formulas."""
+    i, x = len(parts) - 2, np.concatenate(parts)
+    for k in range(blocks):
+        at = f"hydra_mlp.{i}.{k}"
+        y = silu(w[f"{at}.linear.weight"] @ x + w[f"{at}.linear.bias"])
+        x = y + (
+            w[f"{at}.res_connection.weight"] @ x + w[f"{at}.res_connection.bias"] if k == 0 else x
+        )
+    return w[f"hydra_lm_head.{i}.weight"] @ x + w[f"hydra_lm_head.{i}.bias"]
+
+
+def hydra_agrees(
+    head: Head, w: Mapping[str, np.ndarray], state: np.ndarray, hf: Any, blocks: int
+) -> None:
+    """What a head that has read gives at the root and below, at nodes of several depths."""
+    table = hf.get_input_embeddings().weight.detach().double().numpy()
+
+    def after(*tokens: int) -> np.ndarray:
+        return hydra_scores(w, [state, *table[list(tokens)]], blocks)
+
+    agrees(head, head.first(5), after(5)[None])
+    agrees(head, head.below([0, 0], [7, 3]), np.stack([after(5, 7), after(5, 3)]))
+    below = head.below([2, 0, 1], [9, 4, 9])
+    agrees(head, below, np.stack([after(5, 3, 9), after(5, 4), after(5, 7, 9)]))
+    agrees(head, head.first(6), after(6)[None])
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_hydra_is_its_formula(tmp_path: Path, blocks: int) -> None:
+    hf, tensors = make_hf("llama"), hydra_tensors(3, blocks)
+    head = load(written(tmp_path, tensors, hydra_head_arch="mlp"), hf)
+    assert (head.kind, head.depth, head.by_path, head.reads_all) == ("hydra", 3, True, False)
+    states = torch.randn(4, H)
+    read(head, states)
+    w = {name: one.double().numpy() for name, one in tensors.items()}
+    hydra_agrees(head, w, states[-1].double().numpy(), hf, blocks)
+
+
+def test_a_prefix_layer_is_llamas_formula(tmp_path: Path) -> None:
+    hf = make_hf("llama")
+    tensors = prefix_tensors(hf)
+    head = load(written(tmp_path, tensors, "hydra_lm_head.pt", hydra_head_arch="prefix-mlp"), hf)
+    assert head.reads_all
+    states = torch.randn(6, H)
+    read(head, states[:4])
+    read(head, states[4:5], 4)
+    read(head, states[5:], 5)
+    w = {
+        name.removeprefix("prefix_embeding_layer.layers.0."): one.detach().double().numpy()
+        for name, one in tensors.items()
+    }
+    names = {f"hydra_mlp.{i}.1": f"hydra_mlp.{i}.0" for i in range(3)}
+    names |= {f"hydra_lm_head.{i}.1": f"hydra_lm_head.{i}" for i in range(3)}
+    for old, new in names.items():
+        w |= {k.replace(old, new): one for k, one in w.items() if k.startswith(old)}
+    hydra_agrees(head, w, llama_layer(w, states.double().numpy())[-1], hf, 1)
+
+
+def llama_layer(w: Mapping[str, np.ndarray], x: np.ndarray, heads: int = 4) -> np.ndarray:
+    """One layer of Llama and the last norm, rows (n, H), with half as many heads for keys."""
+
+    def norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return weight * x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6)
+
+    def rotated(x: np.ndarray) -> np.ndarray:  # (n, heads, size)
+        size = x.shape[-1]
+        angles = np.arange(len(x))[:, None] / 10_000 ** (np.arange(0, size, 2) / size)
+        cos, sin = (np.tile(f(angles), 2)[:, None] for f in (np.cos, np.sin))
+        turned = np.concatenate([-x[..., size // 2 :], x[..., : size // 2]], -1)
+        return x * cos + turned * sin
+
+    n = len(x)
+    y = norm(x, w["input_layernorm.weight"])
+    q, k, v = (
+        (y @ w[f"self_attn.{one}_proj.weight"].T).reshape(n, count, -1)
+        for one, count in (("q", heads), ("k", heads // 2), ("v", heads // 2))
+    )
+    q, k, v = rotated(q), np.repeat(rotated(k), 2, 1), np.repeat(v, 2, 1)
+    scores = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(q.shape[-1])
+    scores[:, np.triu(np.ones((n, n), bool), 1)] = -np.inf
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    seen = np.einsum("hij,jhd->ihd", weights, v).reshape(n, -1)
+    x = x + seen @ w["self_attn.o_proj.weight"].T
+    y = norm(x, w["post_attention_layernorm.weight"])
+    gate = silu(y @ w["mlp.gate_proj.weight"].T) * (y @ w["mlp.up_proj.weight"].T)
+    return norm(x + gate @ w["mlp.down_proj.weight"].T, w["prefix_embeding_layer.norm.weight"])
+
+
+@pytest.mark.parametrize(
+    "family", ["llama", "qwen2", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"]
+)
+def test_training_sees_what_drafting_computes(family: str) -> None:
+    """Over whole texts, with a prefix layer of each family, that is called in pieces to draft."""
+    hf = make_hf(family)
+    target = Target(hf, CPU, torch.float32)
+    torch.manual_seed(3)
+    network = Hydra(H, None, 2, prefix=prefix_layer(hf.config)).eval()
+    states, tokens = torch.randn(1, 7, H), torch.randint(VOCABULARY, (1, 8))
+    made = network(states, target.embed(tokens[:, :7]))
+    assert [one.shape for one in made] == [(1, 7, H), (1, 6, H)]
+    made[1].sum().backward()  # gradients reach the prefix layer
+    assert all(one.grad is not None for one in network.prefix_embedding_layer.parameters())
+    head = HydraHead(network, target)
+    read(head, states[0, :3])
+    read(head, states[0, 3:6], 3)
+    first, below = head.first(int(tokens[0, 5])), head.below([0], [int(tokens[0, 6])])
+    with torch.inference_mode():
+        scores = [network.scores(i, made[i][:, 5], target).double().numpy() for i in range(2)]
+    agrees(head, first, scores[0])
+    agrees(head, below, scores[1])
+
+
+def test_medusa_trains_over_all_rows_at_once() -> None:
+    network = Medusa(H, VOCABULARY, 2)
+    made = network(torch.randn(5, H))
+    scores = network.scores(made, Target(make_hf("llama"), CPU, torch.float32))
+    assert (made.shape, scores.shape) == ((2, 5, H), (2, 5, VOCABULARY))
+    scores.sum().backward()
+    assert {*network.state_dict()} == {*medusa_tensors(2)}
+    assert {*Hydra(H, VOCABULARY, 3, 2).state_dict()} == {*hydra_tensors()}
+
+
+def test_a_head_that_has_read_nothing_guesses_nothing(tmp_path: Path) -> None:
+    for tensors in (medusa_tensors(), hydra_tensors()):
+        head = load(written(tmp_path, tensors), make_hf("llama"))
+        read(head, torch.randn(2, H))
+        assert head.first(1).tokens.shape[1] == WIDTH
+        head.reset()
+        assert head.first(1).tokens.shape[1] == 0
+
+
+# --- files ---
+
+
+@pytest.mark.parametrize(
+    "name", ["medusa_lm_head.pt", "medusa_lm_head.safetensors", "pytorch_model.bin"]
+)
+def test_all_forms_of_files_are_one_head(tmp_path: Path, name: str) -> None:
+    hf, tensors = make_hf("llama"), medusa_tensors()
+    heads = [
+        load(written(tmp_path / end, tensors, one), hf)
+        for end, one in (("a", name), ("b", "model.safetensors"))
+    ]
+    other = {f"medusa_head.{key}": one.bfloat16().float() for key, one in tensors.items()}
+    heads.append(load(written(tmp_path / "c", other), hf))
+    for head in heads:
+        read(head, torch.ones(1, H))
+    found = [head.first(1).tokens[:, 0].tolist() for head in heads]
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_pickle_of_the_old_form_and_a_published_name_go_first(tmp_path: Path) -> None:
+    written(tmp_path, {"model.norm.weight": torch.ones(H)})  # of a whole model beside the head
+    torch.save(
+        medusa_tensors(4), tmp_path / "medusa_lm_head.pt", _use_new_zipfile_serialization=False
+    )
+    assert load(str(tmp_path), make_hf("llama")).depth == 4
+
+
+def test_what_is_saved_is_read(tmp_path: Path) -> None:
+    network, hf = Hydra(H, None, 2), make_hf("llama")
+    save_head(tmp_path, network.state_dict(), {"hydra_head_arch": "mlp", "hydra_num_heads": 2})
+    head = load(str(tmp_path), hf)
+    assert isinstance(head, HydraHead)
+    for name, one in head.network.state_dict().items():
+        assert torch.equal(one, network.state_dict()[name])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_the_layer_that_hidden_states_are_from_is_counted_from_the_end(tmp_path: Path) -> None:
+    hf, tensors = make_hf("llama"), hydra_tensors()
+    for offset, layer in ((0, -1), (1, 1), (2, 0)):
+        head = load(written(tmp_path, tensors, hidden_state_offset=offset), hf)
+        assert head.layers == (layer,)
+
+
+_OPEN = """
+from ngtcli.heads.files import hub, open_head
+for _ in range(2):
+    head = open_head("maker/Heads-5", print)
+    print(*head.shapes, head.config, bool(head.read("0.0.linear.weight").sum() == 600_000))
+    hub.ask = hub.download = None  # not even asked for again
+"""
+
+
+def test_only_the_heads_own_files_of_a_hub_are_downloaded_and_once(tmp_path: Path) -> None:
+    big = {"0.0.linear.weight": torch.ones(600, 1000)}  # large enough for the hub's other store
+    written(tmp_path, big, "medusa_lm_head.pt", medusa_num_heads=2)
+    own = {**files_of(tmp_path), "pytorch_model.bin": b"x" * 2000, "optimizer.pt": b"x"}
+    with Hub({"maker/Heads-5": {"main": own}}) as hub:
+        environ = {**os.environ, **hub.environ(tmp_path / "hf")}
+        said = subprocess.check_output([sys.executable, "-c", _OPEN], text=True, env=environ)
+        assert sorted(hub.got()) == ["config.json", "medusa_lm_head.pt"]
+    first, *others = said.splitlines()
+    assert first.startswith("Downloading")
+    assert others[-2:] == 2 * ["0.0.linear.weight {'medusa_num_heads': 2} True"]
+
+
+# --- refusals ---
+
+
+def medusa_but(name: str, one: Tensor | None, depth: int = 3) -> dict[str, Tensor]:
+    found = {key: value for key, value in medusa_tensors(depth).items() if key != name}
+    return found if one is None else {**found, name: one}
+
+
+NARROW = {"0.0.linear.weight": torch.ones(16, 16), "0.0.linear.bias": torch.ones(16)}
+PREFIX_NORM = {"prefix_embedding_layer.norm.weight": torch.ones(H)}
+REFUSED: list[tuple[str, dict[str, Tensor]]] = [
+    ("its file has no 1.0.linear.weight", medusa_but("1.0.linear.weight", None)),
+    ("its file has no 1.1.weight", medusa_but("1.1.weight", None)),
+    ("its file has no 3.0.linear.bias and 2 more", medusa_but("900.0.linear.bias", torch.ones(H))),
+    ("a head of this kind has no 1.2.weight", medusa_but("1.2.weight", torch.ones(VOCABULARY, H))),
+    (
+        "1.0.linear.bias has shape 3, and 32 is needed",
+        medusa_but("1.0.linear.bias", torch.ones(3)),
+    ),
+    (
+        "1.0.linear.weight has numbers that are not finite",
+        medusa_but("1.0.linear.weight", torch.full((H, H), torch.nan)),
+    ),
+    (
+        "1.0.linear.weight has numbers of type int8",
+        medusa_but("1.0.linear.weight", torch.ones((H, H), dtype=torch.int8)),
+    ),
+    ("the head reads hidden states of 16 numbers, the model's have 32", NARROW),
+    (
+        f"the head guesses among 9 tokens, the model has {VOCABULARY}",
+        medusa_but("0.1.weight", torch.ones(9, H), 1),
+    ),
+    (
+        "0.0.linear.weight has shape (), not 2 numbers",
+        medusa_but("0.0.linear.weight", torch.ones(()), 1),
+    ),
+    (
+        "its file has no hydra_lm_head.2.bias",
+        {key: one for key, one in hydra_tensors().items() if key != "hydra_lm_head.2.bias"},
+    ),
+    (
+        "its heads do not read what was drafted (grounded_heads: false)",
+        {"hydra_mlp.0.0.linear.weight": torch.ones(H, H)},
+    ),
+    (
+        "the head reads hidden states of 5 numbers, the model's have 32",
+        {"hydra_mlp.0.0.linear.weight": torch.ones(5, 10)},
+    ),
+    (
+        "its file has no prefix_embedding_layer.layers.0.input_layernorm.weight and 8 more",
+        hydra_tensors() | PREFIX_NORM,
+    ),
+    ("no known kind of head has a tensor model.norm.weight", {"model.norm.weight": torch.ones(H)}),
+]
+
+
+@pytest.mark.parametrize(("says", "tensors"), REFUSED, ids=[says for says, _ in REFUSED])
+def test_what_does_not_fit_is_named(tmp_path: Path, says: str, tensors: dict[str, Tensor]) -> None:
+    refused(written(tmp_path, tensors), says)
+
+
+def test_a_config_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    name = written(tmp_path, hydra_tensors(), hidden_state_offset=9)
+    refused(name, "its config.json says hidden_state_offset: 9, not 0 to 2")
+    written(tmp_path, {"decoder.weight": torch.ones(2)}, hydra_head_arch="eagle-attn")
+    refused(name, "a Hydra head of kind eagle-attn, not mlp and prefix-mlp")
+
+
+def refused(name: str, says: str) -> None:
+    with pytest.raises(ModelError) as error:
+        load(name, make_hf("llama"))
+    assert str(error.value) == f"{name}: {says}"
+    assert error.value.hint and error.value.exit_code == 4
+
+
+INDEX = "model.safetensors.index.json"
+
+
+class Running:
+    def __reduce__(self) -> Any:
+        return (print, ("this ran",))
+
+
+def hostile() -> dict[str, tuple[str, bytes]]:
+    """Files that are not what their names say: by case, a file's name and its content."""
+    buffer = io.BytesIO()
+    torch.save(medusa_tensors(), buffer)
+    whole = buffer.getvalue()
+    return {
+        "a pickle with code": ("medusa_lm_head.pt", pickle.dumps(Running())),
+        "a cut archive": ("medusa_lm_head.pt", whole[: len(whole) // 2]),
+        "an empty file": ("medusa_lm_head.pt", b""),
+        "a list": ("pytorch_model.bin", pickle.dumps([1, 2])),
+        "a long header": ("model.safetensors", (1 << 60).to_bytes(8, "little") + b"{}"),
+        "no header": ("model.safetensors", b"\x08"),
+        "no tensors": ("model.safetensors", (2).to_bytes(8, "little") + b"{}"),
+        "an index of what is not there": (INDEX, b'{"weight_map": {"a": "../b.safetensors"}}'),
+        "an index that is none": (INDEX, b"[" * 100_000),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", hostile())
+def test_hostile_files_are_refused(tmp_path: Path, case: str, capsys: Any) -> None:
+    file, content = hostile()[case]
+    (tmp_path / file).write_bytes(content)
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ModelError) as error:
+        load(str(tmp_path), make_hf("llama"))
+    assert str(error.value).startswith(f"{tmp_path}: ") and "\n" not in str(error.value)
+    assert error.value.hint and not capsys.readouterr().out
+
+
+def test_a_name_that_is_none(tmp_path: Path) -> None:
+    hf = make_hf("llama")
+    with pytest.raises(UsageError, match="empty"):
+        load("", hf)
+    for name, says in (
+        (f"{tmp_path}/none", "no such folder"),
+        (str(tmp_path), "no weights of a head"),
+    ):
+        with pytest.raises(ModelError, match=says) as error:
+            load(name, hf)
+        assert error.value.hint.startswith("Give a folder or hub id with a head")

@@ -1,0 +1,539 @@
+"""Heads that attend to rows read before, EAGLE-3, DFlash and MTP, against their formulas."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from helpers import CONTEXT, VOCABULARY
+from safetensors.torch import load_file, save_file
+from tiny_models import make_hf
+from torch import Tensor
+from transformers.modeling_layers import MtpModel
+
+from ngtcli.draft.guesses import WIDTH, Guessed
+from ngtcli.errors import ModelError
+from ngtcli.heads import dflash as dflash_config
+from ngtcli.heads import eagle3
+from ngtcli.heads.attention import layer_config
+from ngtcli.heads.dflash import DFlashConfig, DFlashNetwork
+from ngtcli.heads.eagle import Eagle1Network
+from ngtcli.heads.eagle3 import Eagle3Config, Eagle3Network
+from ngtcli.heads.files import save_head
+from ngtcli.heads.head import Head
+from ngtcli.heads.load import load_head
+from ngtcli.weights.packed import PackedLinear
+
+H, SIZE, HEADS, PAIRS, DRAFT = 32, 8, 4, 2, 40  # numbers of the tiny heads
+EPS, THETA, MASK, BLOCK = 1e-5, 10_000.0, 5, 4
+CPU = torch.device("cpu")
+FIELDS = {
+    "vocab_size": VOCABULARY, "hidden_size": H, "intermediate_size": 48, "num_hidden_layers": 1,
+    "num_attention_heads": HEADS, "num_key_value_heads": PAIRS, "head_dim": SIZE,
+    "max_position_embeddings": CONTEXT, "rms_norm_eps": EPS, "rope_theta": THETA,
+}  # fmt: skip
+EAGLE3 = FIELDS | {
+    "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "draft_vocab_size": DRAFT,
+    "eagle_aux_hidden_state_layer_ids": [0, 1, 1],
+}  # fmt: skip
+DFLASH = FIELDS | {
+    "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": 2,
+    "block_size": BLOCK, "num_target_layers": 2,
+    "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [0, 1]},
+}  # fmt: skip
+
+# --- the formulas ---
+
+
+def normed(x: Any, weight: Any) -> Any:
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS) * weight
+
+
+def rotated(x: Any, position: int) -> Any:
+    """(heads, SIZE): pairs half a head apart, turned by the position over powers of THETA."""
+    angles = position / THETA ** (np.arange(0, SIZE, 2) / SIZE)
+    a, b = x[:, : SIZE // 2], x[:, SIZE // 2 :]
+    turned = [a * np.cos(angles) - b * np.sin(angles), b * np.cos(angles) + a * np.sin(angles)]
+    return np.concatenate(turned, 1)
+
+
+def softmax(x: Any) -> Any:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+class Layer:
+    """The attention of one layer, a row at a time, and its perceptron."""
+
+    def __init__(self, weights: dict[str, Any], prefix: str) -> None:
+        self.w = {n.removeprefix(prefix): w for n, w in weights.items() if n.startswith(prefix)}
+
+    def split(self, name: str, x: Any) -> Any:
+        heads = (self.w[f"self_attn.{name}_proj.weight"] @ x).reshape(-1, SIZE)
+        norm = self.w.get(f"self_attn.{name}_norm.weight")
+        return heads if norm is None else normed(heads, norm)
+
+    def pair(self, x: Any, position: int) -> tuple[Any, Any]:
+        return rotated(self.split("k", x), position), self.split("v", x)
+
+    def attend(self, x: Any, position: int, pairs: Sequence[tuple[Any, Any]]) -> Any:
+        queries, out = rotated(self.split("q", x), position), []
+        for head, query in enumerate(queries):
+            own = head // (HEADS // PAIRS)
+            weights = softmax(np.array([keys[own] @ query for keys, _ in pairs]) / np.sqrt(SIZE))
+            out.append(sum(w * values[own] for w, (_, values) in zip(weights, pairs, strict=True)))
+        return self.w["self_attn.o_proj.weight"] @ np.concatenate(out)
+
+    def perceive(self, x: Any) -> Any:
+        gate, up = (self.w[f"mlp.{n}_proj.weight"] @ x for n in ("gate", "up"))
+        return self.w["mlp.down_proj.weight"] @ (gate / (1 + np.exp(-gate)) * up)
+
+
+class Eagle3:
+    """Rows of an EAGLE-3 head: each has a position, keys and values, and what leaves the layer."""
+
+    def __init__(
+        self, weights: dict[str, Any], embedding: Any, residual: bool = False,
+        window: int = CONTEXT, name: str = "midlayer.",
+    ) -> None:  # fmt: skip
+        self.w, self.layer = weights, Layer(weights, name)
+        self.embedding, self.residual, self.window = embedding, residual, window
+        self.pairs: list[tuple[Any, Any]] = []
+        self.positions: list[int] = []
+
+    def row(self, state: Any, token: int, position: int, seen: Sequence[int]) -> Any:
+        """What leaves the layer at a further row, which sees those of `seen`, and itself."""
+        w, norm = self.layer.w, normed(state, self.layer.w["hidden_norm.weight"])
+        x = np.concatenate([normed(self.embedding[token], w["input_layernorm.weight"]), norm])
+        self.pairs.append(self.layer.pair(x, position))
+        self.positions.append(position)
+        near = [
+            i for i in [*seen, len(self.pairs) - 1] if position - self.positions[i] < self.window
+        ]
+        at = self.layer.attend(x, position, [self.pairs[i] for i in near])
+        out = (norm if self.residual else state) + at
+        return out + self.layer.perceive(normed(out, w["post_attention_layernorm.weight"]))
+
+    def plain_row(self, state: Any, token: int, position: int, seen: Sequence[int]) -> Any:
+        """The same for EAGLE and EAGLE-2."""
+        joined = np.concatenate([self.embedding[token], state])
+        x = self.w["fc.weight"] @ joined + self.w["fc.bias"]
+        self.pairs.append(self.layer.pair(x, position))
+        out = x + self.layer.attend(x, position, [self.pairs[i] for i in [*seen, -1]])
+        normal = normed(out, self.layer.w["post_attention_layernorm.weight"])
+        return out + self.layer.perceive(normal)
+
+    def fused(self, states: Any) -> Any:
+        norm = self.w.get("input_norm.weight")
+        return self.w["fc.weight"] @ (states if norm is None else normed(states, norm))
+
+    def probabilities(self, out: Any) -> Any:
+        """Of all tokens of the target."""
+        found = np.zeros(VOCABULARY)
+        ids = self.w["d2t"].astype(int) + np.arange(DRAFT)
+        found[ids] = softmax(self.w["lm_head.weight"] @ normed(out, self.w["norm.weight"]))
+        return found
+
+
+def dflash(w: dict[str, Any], hf: Any, states: Any, root: int, window: int | None) -> Any:
+    """Probabilities (BLOCK - 1, VOCABULARY) behind a text; the second layer has the window."""
+    table = hf.get_input_embeddings().weight.detach().numpy()
+    text = [normed(w["fc.weight"] @ row, w["hidden_norm.weight"]) for row in states]
+    rows = [table[token] for token in [root] + (BLOCK - 1) * [MASK]]
+    for n in range(2):
+        layer = Layer(w, f"layers.{n}.")
+        before = [normed(row, layer.w["input_layernorm.weight"]) for row in rows]
+        pairs = [layer.pair(row, at) for at, row in enumerate([*text, *before])]
+        for i, at in enumerate(range(len(text), len(text) + BLOCK)):
+            first = max(0, at - window + 1) if window and n else 0
+            end = at + 1 if window and n else len(pairs)  # a layer with a window is causal
+            rows[i] = rows[i] + layer.attend(before[i], at, pairs[first:end])
+            after = normed(rows[i], layer.w["post_attention_layernorm.weight"])
+            rows[i] = rows[i] + layer.perceive(after)
+    out = np.stack([normed(row, w["norm.weight"]) for row in rows[1:]])
+    return softmax(out @ hf.get_output_embeddings().weight.detach().numpy().T)
+
+
+# --- what they are compared with ---
+
+
+def tensors(network: torch.nn.Module, seed: int = 3) -> dict[str, Tensor]:
+    """Random values for a network's state; the draft vocabulary has every second token from 3."""
+    torch.manual_seed(seed)
+    found = {}
+    for name, one in network.state_dict().items():
+        if name == "d2t":
+            found[name] = torch.arange(DRAFT) + 3
+        elif name == "t2d":
+            found[name] = torch.isin(torch.arange(len(one)), 2 * torch.arange(DRAFT) + 3)
+        elif one.ndim == 1:
+            found[name] = 1 + torch.randn(one.shape) / 4
+        else:
+            found[name] = torch.randn(one.shape) * 1.5 / one.shape[1] ** 0.5
+    return found
+
+
+def eagle3_files(folder: Path, form: str = "own", **changes: Any) -> tuple[str, dict[str, Any]]:
+    """A folder with a head in one of the forms; its weights by the authors' names."""
+    config = Eagle3Config(
+        layer_config(EAGLE3), (0, 1, 1), H, DRAFT, norm_states=changes.get("norm_before_fc", False)
+    )
+    state = tensors(Eagle3Network(config))
+    stored, fields = state, EAGLE3 | changes
+    if form == "speculators":
+        stored = {n.replace("midlayer.", "layers.0."): w for n, w in state.items()}
+        stored["verifier_norm.weight"] = torch.ones(H)
+        layer = {n: fields.pop(n) for n in (*FIELDS, "model_type")}
+        fields |= {"speculators_model_type": "eagle3", "transformer_layer_config": layer}
+    folder.mkdir(exist_ok=True)
+    save_head(folder, stored, fields)
+    return str(folder), {name: w.double().numpy() for name, w in state.items()}
+
+
+def dflash_files(folder: Path, **changes: Any) -> tuple[str, dict[str, Any]]:
+    network = DFlashNetwork(
+        DFlashConfig(layer_config(DFLASH), (1, -1), BLOCK, MASK, (None, None), (False, False))
+    )
+    state = tensors(network)
+    folder.mkdir(exist_ok=True)
+    save_head(folder, state, DFLASH | changes)
+    return str(folder), {name: w.double().numpy() for name, w in state.items()}
+
+
+def check(guess: Guessed, wanted: Sequence[Any]) -> None:
+    """The guesses are the likeliest tokens of the distributions (m, VOCABULARY)."""
+    assert guess.tokens.shape == guess.probabilities.shape == (len(wanted), WIDTH)
+    for tokens, found, true in zip(guess.tokens, guess.probabilities, wanted, strict=True):
+        np.testing.assert_allclose(found, true[tokens], atol=2e-5)
+        np.testing.assert_allclose(found, np.sort(true)[::-1][:WIDTH], atol=2e-5)
+
+
+def text(rows: int, width: int) -> tuple[Tensor, Tensor]:
+    """Random states (rows, width) and the tokens that follow."""
+    generator = torch.Generator().manual_seed(5)
+    ids = torch.randint(4, VOCABULARY, (rows,), generator=generator)
+    return torch.randn(rows, width, generator=generator), ids
+
+
+# --- EAGLE-3 ---
+
+
+@pytest.mark.parametrize("form", ["own", "speculators"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"norm_before_residual": True}, {"norm_before_fc": True}, {"max_position_embeddings": 6}],
+    ids=["plain", "residual", "fc", "window"],
+)
+def test_eagle3_guesses_what_its_formulas_give(
+    tmp_path: Path, form: str, changes: dict[str, Any]
+) -> None:
+    name, weights = eagle3_files(tmp_path / "head", form, **changes)
+    hf = make_hf("llama")
+    head = load_head(name, hf, CPU, torch.float32)
+    assert (head.kind, head.layers, head.reads_all, head.by_path) == (
+        "eagle3",
+        (0, 1, 1),
+        True,
+        True,
+    )
+    states, ids = text(30, 3 * H)
+    table = hf.get_input_embeddings().weight.detach().double().numpy()
+    window = changes.get("max_position_embeddings", CONTEXT)
+    truth = Eagle3(weights, table, changes.get("norm_before_residual", False), window)
+    outs = [
+        truth.row(truth.fused(states[i].double().numpy()), int(ids[i]), i, range(i))
+        for i in range(30)
+    ]
+    for start, end in ((0, 9), (9, 11), (11, 12), (12, 19)):  # a prompt in pieces, accepted rows
+        head.read(states[start:end], ids[start:end], start)
+        if end > 9:
+            check(head.first(int(ids[end - 1])), [truth.probabilities(outs[end - 1])])
+        if end == 12 or end == 19:
+            check_tree(head, truth, outs, end)
+
+
+def check_tree(head: Head, truth: Eagle3, outs: Sequence[Any], end: int) -> None:
+    """Nodes below the root, below them, and below one of the first again."""
+    after = [outs[end - 1]]
+    rows: list[list[int]] = [[]]  # those of the draft that each state sees
+    for parents, tokens in (([0, 0], [7, 50]), ([2, 1, 2], [8, 9, 60]), ([3, 1], [11, 12])):
+        found = head.below(parents, tokens)
+        for parent, token in zip(parents, tokens, strict=True):
+            seen, position = rows[parent], end + len(rows[parent])
+            after.append(truth.row(after[parent], token, position, [*range(end), *seen]))
+            rows.append([*seen, len(truth.pairs) - 1])
+        check(found, [truth.probabilities(out) for out in after[-len(parents) :]])
+
+
+def test_eagle3_reads_a_text_whose_beginning_is_missing_and_then_another(tmp_path: Path) -> None:
+    name, weights = eagle3_files(tmp_path / "head")
+    hf = make_hf("llama")
+    head = load_head(name, hf, CPU, torch.float32)
+    assert head.first(4).tokens.shape == (1, 0)  # nothing is read
+    states, ids = text(8, 3 * H)
+    head.read(states[:5], ids[:5], 0)
+    head.first(4)
+    head.below([0], [3])
+    head.read(states[5:], ids[5:], 100)  # what it knew does not reach there
+    table = hf.get_input_embeddings().weight.detach().double().numpy()
+    for start in (100, 0):
+        truth = Eagle3(weights, table)
+        for n, i in enumerate(range(5, 8)):
+            fused = truth.fused(states[i].double().numpy())
+            out = truth.row(fused, int(ids[i]), start + n, range(n))
+        check(head.first(int(ids[-1])), [truth.probabilities(out)])
+        head.reset()
+        head.read(states[5:], ids[5:], 0)
+
+
+def test_eagle3_in_training_sees_what_a_draft_sees(tmp_path: Path) -> None:
+    name, _ = eagle3_files(tmp_path / "head")
+    hf = make_hf("llama")
+    head: Any = load_head(name, hf, CPU, torch.float32)
+    states, ids = text(14, 3 * H)
+    made = head._network(states[None, :12], hf.get_input_embeddings()(ids)[None])
+    assert [one.shape for one in made] == 3 * [(1, 12, H)]
+    head.read(states[:10], ids[:10], 0)
+    found = [head.first(0), head.below([0], [int(ids[10])]), head.below([1], [int(ids[11])])]
+    for depth, guess in enumerate(found):
+        scores = head._network.scores(made[depth][0, 9]).softmax(-1).topk(WIDTH)
+        np.testing.assert_allclose(guess.probabilities[0], scores.values.detach(), atol=1e-5)
+        assert guess.tokens[0].tolist() == (2 * scores.indices + 3).tolist()
+
+
+def test_eagle_guesses_what_its_formulas_give(tmp_path: Path) -> None:
+    fields = FIELDS | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    state = tensors(Eagle1Network(layer_config(fields), bias=True, embeds=True))
+    save_head(tmp_path, state, fields)
+    hf = make_hf("llama")
+    head = load_head(str(tmp_path), hf, CPU, torch.float32)
+    assert (head.kind, head.layers, head.by_path) == ("eagle", (-1,), True)
+    states, ids = text(9, H)
+    weights = {name: w.double().numpy() for name, w in state.items()}
+    truth = Eagle3(weights, weights["embed_tokens.weight"], name="layers.0.")
+    scores = hf.get_output_embeddings().weight.detach().double().numpy()
+    rows = states.double().numpy()
+    outs = [truth.plain_row(rows[i], int(ids[i]), i, range(i)) for i in range(9)]
+    head.read(states[:5], ids[:5], 0)
+    head.read(states[5:], ids[5:], 5)
+    check(head.first(int(ids[-1])), [softmax(scores @ outs[-1])])
+    outs += [truth.plain_row(outs[8], token, 9, range(9)) for token in (7, 8)]
+    check(head.below([0, 0], [7, 8]), [softmax(scores @ out) for out in outs[-2:]])
+    after = truth.plain_row(outs[-1], 9, 10, [*range(9), 10])
+    check(head.below([2], [9]), [softmax(scores @ after)])
+
+
+# --- DFlash ---
+
+
+@pytest.mark.parametrize("window", [None, 5])
+def test_dflash_guesses_what_its_formulas_give(tmp_path: Path, window: int | None) -> None:
+    slides = {
+        "layer_types": ["full_attention", "sliding_attention"],
+        "use_sliding_window": True, "sliding_window": window,
+    }  # fmt: skip
+    name, weights = dflash_files(tmp_path / "head", **(slides if window else {}))
+    hf = make_hf("llama")
+    head = load_head(name, hf, CPU, torch.float32)
+    assert (head.kind, head.layers, head.reads_all, head.by_path) == (
+        "dflash",
+        (1, -1),
+        True,
+        False,
+    )
+    assert head.depth == BLOCK - 1
+    states, ids = text(30, 2 * H)
+    for start, end in ((0, 7), (7, 9), (9, 10), (10, 16)):
+        head.read(states[start:end], ids[start:end], start)
+        if end != 7:
+            root = int(ids[end - 1])
+            check(head.first(root), dflash(weights, hf, states[:end].numpy(), root, window))
+
+
+def test_dflash_in_training_guesses_what_it_drafts(tmp_path: Path) -> None:
+    name, _ = dflash_files(tmp_path / "head")
+    hf = make_hf("llama")
+    head: Any = load_head(name, hf, CPU, torch.float32)
+    states, ids = text(20, 2 * H)
+    anchors = torch.tensor([12, 6])  # the tokens there follow rows 11 and 5
+    blocks = torch.stack([torch.tensor([int(ids[a - 1])] + 3 * [MASK]) for a in anchors])
+    embedded = hf.get_input_embeddings()(blocks).flatten(0, 1)[None]
+    made = hf.lm_head(head._network(states[None], embedded, anchors)[0])
+    for made_of, anchor in zip(made, anchors.tolist(), strict=True):
+        head.reset()
+        head.read(states[:anchor], ids[:anchor], 0)
+        check(head.first(int(ids[anchor - 1])), made_of.softmax(-1).detach().double().numpy())
+
+
+# --- MTP ---
+
+MIXTURE = {
+    "moe_intermediate_size": 16, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+    "num_hidden_layers": 2, "pad_token_id": 0,
+}  # fmt: skip
+MTP: dict[str, tuple[str, dict[str, Any]]] = {
+    "deepseek": (
+        "DeepseekV3Config",
+        {"num_key_value_heads": HEADS, "q_lora_rank": None, "kv_lora_rank": 16, "head_dim": 4}
+        | {"qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8},
+    ),
+    "glm": ("Glm4MoeConfig", {"partial_rotary_factor": 0.5}),
+}
+
+
+def mtp_folder(folder: Path, family: str, layers: int) -> Path:
+    """A model with random weights, whose MTP layers stand in its file under published names."""
+    name, own = MTP[family]
+    config = getattr(transformers, name)(
+        **FIELDS | MIXTURE | own, num_nextn_predict_layers=layers, eos_token_id=3
+    )
+    torch.manual_seed(1)
+    hf = transformers.AutoModelForCausalLM.from_config(config).eval()
+    mtp = MtpModel(hf, layers)
+    with torch.no_grad():
+        for one in [*hf.parameters(), *mtp.parameters()]:
+            one.normal_(1.0, 0.2) if one.ndim == 1 else one.normal_(0.0, 0.3)
+    hf.save_pretrained(folder)
+    stored = load_file(folder / "model.safetensors")
+    for key, one in mtp.layers.state_dict().items():
+        layer, _, rest = key.partition(".")
+        rest = rest.replace("mtp_block.", "").replace("post_norm", "shared_head.norm")
+        at = f"model.layers.{2 + int(layer)}."
+        if ".experts." not in rest:
+            stored[at + rest] = one.clone()
+            continue
+        parts = ["gate_proj", "up_proj"] if rest.endswith("gate_up_proj") else ["down_proj"]
+        for expert, weights in enumerate(one):
+            for part, weight in zip(parts, weights.chunk(len(parts)), strict=True):
+                stored[f"{at}mlp.experts.{expert}.{part}.weight"] = weight.clone()
+    save_file(stored, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def mtp_layer(model: Any, layer: int, states: Tensor, tokens: Sequence[int]) -> Tensor:
+    """What leaves a layer, (rows, H), for a whole text and no cache."""
+    rows = len(tokens)
+    places = torch.arange(rows)[None]
+    mask = torch.full((rows, rows), -1e9).triu(1)[None, None]
+    embedded = model.embed_tokens(torch.tensor(tokens))[None]
+    rotation = model.rotary_emb(embedded, position_ids=places)
+    found: Tensor = model.layers[layer](embedded, states[None], rotation, mask, places, None)
+    return found[0]
+
+
+@torch.no_grad()
+def mtp_truth(model: Any, states: Tensor, ids: Sequence[int], path: Sequence[int]) -> Any:
+    """Probabilities after a text of `ids`, whose last is the root, and a path below it."""
+    rows, tokens = len(states), [*ids[1:], *path]
+    if len(model.layers) == 1:
+        for more in range(len(path) + 1):
+            out = mtp_layer(model, 0, states, tokens[: rows + more])
+            states = torch.cat([states, out[-1:]])
+    else:
+        out = states
+        for layer in range(len(path) + 1):
+            out = mtp_layer(model, layer, out, tokens[layer : layer + rows])
+    return model.shared_head(out[-1]).softmax(-1).double().numpy()
+
+
+@pytest.mark.parametrize(("family", "layers"), [("deepseek", 1), ("deepseek", 3), ("glm", 1)])
+def test_mtp_layers_guess_what_they_give_over_whole_texts(
+    tmp_path: Path, family: str, layers: int
+) -> None:
+    folder = mtp_folder(tmp_path / "model", family, layers)
+    hf = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    if family == "glm":
+        hf.lm_head = PackedLinear(hf.lm_head)  # as ngt may have it
+    patterns = hf._keys_to_ignore_on_load_unexpected
+    head: Any = load_head("mtp", hf, CPU, torch.float32)
+    same: Any = load_head(str(folder), hf, CPU, torch.float32)
+    assert hf._keys_to_ignore_on_load_unexpected == patterns
+    assert (
+        (head.kind, head.layers, head.by_path) == (same.kind, (-1,), True) == ("mtp", (-1,), True)
+    )
+    assert head.depth == (4 if layers == 1 else layers)
+    states, ids = text(12, H)
+    model, tokens = head._layers._model, ids.tolist()
+    for start, end in ((0, 1), (1, 6), (6, 8), (8, 12)):
+        head.read(states[start:end], ids[start:end], start)
+        guess = head.first(tokens[end - 1])
+        paths: list[list[int]] = [[]]
+        before = (states[:end], [0, *tokens[:end]])
+        check(guess, [mtp_truth(model, *before, [])])
+        if end < 6:
+            continue
+        for parents, nodes in (([0, 0], [7, 50]), ([2, 1, 0], [8, 9, 60]), ([3], [11])):
+            short = [len(paths[parent]) < head.depth - 1 for parent in parents]
+            if all(short):
+                guess = head.below(parents, nodes)
+                new = [[*paths[p], node] for p, node in zip(parents, nodes, strict=True)]
+                check(guess, [mtp_truth(model, *before, path) for path in new])
+                paths += new
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "told"),
+    [
+        (
+            "eagle3",
+            {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
+            "states at layers 0, 1, 2 of 2",
+        ),
+        ("eagle3", {"eagle_aux_hidden_state_layer_ids": [0, 1]}, "fc.weight has shape"),
+        ("eagle3", {"num_hidden_layers": 2}, "2 layers"),
+        ("eagle3", {"model_type": "gemma"}, "layers of gemma"),
+        (
+            "eagle3",
+            {"hidden_size": 64, "target_hidden_size": 64},
+            "64 numbers, the model's have 32",
+        ),
+        ("eagle3", {"vocab_size": 98}, "98 tokens, the model has 97"),
+        ("eagle3", {"draft_vocab_size": 41}, "d2t is not of 41 tokens"),
+        ("eagle3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ("dflash", {"num_target_layers": 3}, "a model of 3 layers"),
+        ("dflash", {"dflash_config": {"mask_token_id": 5}}, "target_layer_ids"),
+        (
+            "dflash",
+            {"dflash_config": {"mask_token_id": 97, "target_layer_ids": [0, 1]}},
+            "token 97",
+        ),
+        ("dflash", {"selector_rank": 8}, "selector_rank"),
+        ("dflash", {"projector_type": "domino"}, "domino"),
+        ("dflash", {"num_hidden_layers": 3}, "layers.2."),
+    ],
+)
+def test_a_head_that_does_not_fit_is_refused_by_name(
+    tmp_path: Path, kind: str, changes: dict[str, Any], told: str
+) -> None:
+    make = eagle3_files if kind == "eagle3" else dflash_files
+    name, _ = make(tmp_path / "head")
+    fields = (EAGLE3 if kind == "eagle3" else DFLASH) | changes
+    (tmp_path / "head" / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(ModelError, match=r"head: .*") as error:
+        load_head(name, make_hf("llama"), CPU, torch.float32)
+    assert told in str(error.value)
+    assert error.value.exit_code == 4
+
+
+def test_a_model_without_mtp_layers_is_told_so() -> None:
+    with pytest.raises(ModelError, match="a llama model has no MTP layers"):
+        load_head("mtp", make_hf("llama"), CPU, torch.float32)
+
+
+def test_layers_are_numbered_as_each_form_says() -> None:
+    nested = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}}
+    plain = {n: v for n, v in EAGLE3.items() if n != "eagle_aux_hidden_state_layer_ids"}
+    assert eagle3.read_config(plain, 32).layers == (2, 16, 29)
+    assert eagle3.read_config(plain | nested, 8).layers == (2, 4, 6)  # there they are outputs
+    assert dflash_config.read_config(DFLASH, 2).layers == (1, -1)
+    form = {n: v for n, v in DFLASH.items() if n != "dflash_config"}
+    form |= {"aux_hidden_state_layer_ids": [1, 2], "mask_token_id": 5}
+    assert dflash_config.read_config(form, 2).layers == (1, -1)
