@@ -214,8 +214,8 @@ class Settings:
     method: str = _drafting(
         "auto",
         "How drafts are made: auto, none (plain decoding), trie, prompt-lookup, llma, akunu,"
-        " trtllm, rest, suffix, lookahead, recycling, space or draft-model; options as"
-        " NAME:KEY=VALUE.",
+        " trtllm, rest, suffix, lookahead, recycling, space, draft-model, or of heads: medusa,"
+        " hydra, eagle3, dflash, mtp; options as NAME:KEY=VALUE.",
         complete="methods",
         replayed=True,
     )
@@ -226,6 +226,15 @@ class Settings:
         loaded=True,
         engine="ngt",
         method="draft-model",
+    )
+    heads: tuple[str, ...] = _drafting(
+        (),
+        "Folder or hub id of learned heads of the model, from which auto and the heads' own methods"
+        " draft; may be given again.",
+        complete="models",
+        loaded=True,
+        engine="ngt",
+        decides_text=False,
     )
     n: int = _for_trie(13, "Window of the n-gram trie, in tokens.", within=(2, 64))
     lp: int = _for_trie(3, "Longest prefix matched in the trie, in tokens.", within=(1, 63))

@@ -109,7 +109,7 @@ def test_a_capture_that_gives_other_scores_is_switched_off_with_one_line(decides
     model, eager = switched_on(make_target(), said), make_target()
     for one in (model, eager):
         one.passes._step = lambda packed, *shape, one=one, step=one.passes._step: (
-            step(packed, *shape) + decides(one, packed)
+            step(packed, *shape)[0] + decides(one, packed),
         )
     assert all(map(torch.equal, passes(model), passes(eager)))
     assert len(said) == 1 and "other scores" in said[0]
@@ -129,7 +129,7 @@ def test_captures_are_dropped_when_the_buffers_move() -> None:
     first, again = model.forward(4, tree), model.forward(4, tree)
     assert model.passes.captured == 1
     with torch.inference_mode():
-        eager = model._tree_pass(model.lay_out(4, tree).packed, 4, 512, model.length)
+        eager, *_ = model._tree_pass(model.lay_out(4, tree).packed, 4, 512, model.length)
     assert first.equal(again) and first.equal(eager)
 
 
@@ -173,12 +173,12 @@ def test_a_recording_takes_constants_views_and_lists_of_tensors(values: list[flo
         made.add_(torch.full((2, 3), values[-1]))
         return torch.cat([made, weight.t().reshape(2, 3)], -1)
 
-    replay = record(run, torch.tensor([1, 2, 3, 4]))
+    replay = record(lambda given: (run(given),), torch.tensor([1, 2, 3, 4]))
     for example in ([5, 6, 7, 8], [0, -1, 2, 4]):
         packed = torch.tensor(example)
-        torch.testing.assert_close(replay(packed), run(packed), rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(replay(packed)[0], run(packed), rtol=0, atol=0, equal_nan=True)
     weight.mul_(2)
-    assert replay(packed).nan_to_num().equal(run(packed).nan_to_num())
+    assert replay(packed)[0].nan_to_num().equal(run(packed).nan_to_num())
 
 
 def test_what_capturing_takes_is_no_cost_of_a_pass() -> None:

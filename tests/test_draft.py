@@ -5,7 +5,16 @@ import sys
 from collections.abc import Sequence
 
 import pytest
-from helpers import NaiveNode, algorithm_1, check_tree, make_drafter, padded, paths, supply
+from helpers import (
+    KnownHeads,
+    NaiveNode,
+    algorithm_1,
+    check_tree,
+    make_drafter,
+    padded,
+    paths,
+    supply,
+)
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -130,7 +139,9 @@ class Echo:
 @pytest.mark.parametrize("method", method_names())
 def test_every_method_keeps_to_its_budget_and_proposes_well_formed_trees(method: str) -> None:
     supply(method)
-    settings = DraftSettings(learn_output=True, assistant=Echo(), masks=(9, 9))
+    settings = DraftSettings(
+        learn_output=True, assistant=Echo(), masks=(9, 9), heads=KnownHeads([], ())
+    )
     drafter = make_drafter(method, settings)
     ids = [1, 2, 3, 1, 2, 4, 1, 2]
     drafter.reset(Context(ids, build_trie([ids * 3], 13, 3), (tuple(ids),)))

@@ -12,6 +12,7 @@ from helpers import (
     GREEDY,
     STORIES,
     VOCABULARY,
+    KnownHeads,
     Scripted,
     decode,
     distribution,
@@ -247,8 +248,9 @@ def test_every_method_gives_the_tokens_of_plain_decoding(method: str) -> None:
     cases = plain_answers()
     supply(method, [[*prompt, *truth] for _, prompt, _, truth in cases])
     assistant = AssistantModel(make_target("llama"), GREEDY)
-    settings = DraftSettings(learn_output=True, assistant=assistant, masks=(9, 9))
-    drafter = make_drafter(method, settings)
+    heads = KnownHeads([[*prompt, *truth] for _, prompt, _, truth in cases], ())
+    own = {"assistant": assistant, "masks": (9, 9), "heads": heads}
+    drafter = make_drafter(method, DraftSettings(learn_output=True, **own))
     accepted = 0
     for model, prompt, sampling, truth in [*cases, *cases]:
         trie = build_trie([truth[5:30]], 13, 3)

@@ -219,6 +219,7 @@ DEFAULTS = {
     "recycling": (8,),
     "space": (0, 0),
     "draft-model": (4,),
+    **dict.fromkeys(("medusa", "hydra", "eagle3", "dflash", "mtp"), ()),
 }
 
 

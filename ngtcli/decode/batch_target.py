@@ -130,7 +130,7 @@ class BatchTarget:
         self._cache.aim(sent[2], self._cache.capacity, rows.longest)
         with attending(model.config, rows):
             masks = model.masks.of_seen(sees, places, sent[1])
-            return model.run_pass(sent[0], sent[1], masks, self._cache)
+            return model.run_pass(sent[0], sent[1], masks, self._cache)[0]
 
     @torch.inference_mode()
     def keep(self, paths: Sequence[Sequence[int]]) -> None:

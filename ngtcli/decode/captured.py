@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngtcli.decode.recording import Pass, record
+from ngtcli.decode.recording import Outputs, Pass, record
 from ngtcli.decode.scores import same_scores
 from ngtcli.draft.steps import PassesReport
 
 Capture = Callable[[Pass, Tensor], Pass]
-# One eager pass: scores (rows, vocabulary) of the packed inputs (layout.py), the rows, the capacity
-# and the length of the cache, for a model that asks for it.
-EagerPass = Callable[[Tensor, int, int, int], Tensor]
+# One eager pass over the packed inputs (layout.py), the rows, the capacity and the length of the
+# cache, for a model that asks for it.
+EagerPass = Callable[[Tensor, int, int, int], Outputs]
 # Shapes captured at most; the one unused for longest makes room. Guess: an answer has about five
 # sizes and two capacities. Each holds some 200 kB, on a GPU also the scores of its rows.
 _MOST = 64
@@ -87,18 +87,18 @@ class Passes:
         """Drop what is captured: the buffers of the cache have moved."""
         self._captured.clear()
 
-    def run(self, packed: Tensor, rows: int, capacity: int, past: int) -> Tensor:
-        """Scores (rows, vocabulary) of one pass."""
+    def run(self, packed: Tensor, rows: int, capacity: int, past: int) -> Outputs:
+        """Scores (rows, vocabulary) of one pass, and hidden states where they are wanted."""
         self.first_use, shape = False, (rows, capacity)
         if (known := self._captured.get(shape)) is not None:
             self._captured.move_to_end(shape)
             return known(packed)
         clock = time.perf_counter()
-        scores = self._step(packed, *shape, past)
+        outputs = self._step(packed, *shape, past)
         taken, clock = time.perf_counter() - clock, time.perf_counter()
         if self._capture is None or not self._is_due(shape, taken):
-            return scores
-        found = self._captured_scores(self._capture, packed, shape, past, scores)
+            return outputs
+        found = self._captured_outputs(self._capture, packed, shape, past, outputs[0])
         if found is None:
             found = self._step(packed, *shape, past)  # its rows were overwritten
         self.first_use = True
@@ -112,10 +112,10 @@ class Passes:
         self._eager[shape] = count, quickest
         return self.at_once or count * self._saved_s >= _RECORDING_S + 2 * quickest
 
-    def _captured_scores(
+    def _captured_outputs(
         self, capture: Capture, packed: Tensor, shape: tuple[int, int], past: int, true: Tensor
-    ) -> Tensor | None:
-        """Capture a shape; the scores of the pass by its capture, None unless they are `true`."""
+    ) -> Outputs | None:
+        """Capture a shape; what its capture gives, None unless the scores are `true`."""
         rows, other = shape[0], packed.clone()
         other[:rows] = (other[:rows] + 1) % self._vocabulary
         wrong = past - 1 if past else 1  # a length that a model asks for would be captured, too
@@ -133,7 +133,8 @@ class Passes:
                 self._give_up(lines[0], warn=False)
             return None
         some = range(0, rows, -(-rows // _COMPARED))
-        if not same_scores([found[i] for i in some], [true[i] for i in some], self._exact):
+        scores = found[0]
+        if not same_scores([scores[i] for i in some], [true[i] for i in some], self._exact):
             self._give_up("captured, they gave other scores", warn=True)
             return None
         self._captured[shape] = replay
@@ -165,13 +166,13 @@ def graph_recorder() -> Capture:
         torch.cuda.current_stream(given.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool[0] if pool else None):
-            scores = run(given)
+            outputs = run(given)
         pool[:] = [graph.pool()]
 
-        def replay(packed: Tensor) -> Tensor:
+        def replay(packed: Tensor) -> Outputs:
             given.copy_(packed)
             graph.replay()
-            return scores
+            return outputs
 
         return replay
 

@@ -264,7 +264,8 @@ class Run(InSteps):
         rows = self._drafters.rows
         room = text.most + (0 if rows else self.limits.num_draft + 1)
         keeping, ids = self._member.keeping, text.ids[:-1]
-        read_prompt(self.model, ids, room, self._progress, rows=rows, keeping=keeping)
+        more: dict[str, Any] = {"rows": rows, "keeping": keeping, "reader": self.drafter.heads}
+        read_prompt(self.model, ids, room, self._progress, **more)
         self.statistics.add_prefill(time.perf_counter() - clock, self.model.reused)
 
     def _start(self) -> None:

@@ -13,6 +13,7 @@ import torch
 from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.model import PREFILL_CHUNK, TargetModel
 from ngtcli.draft.drafter import PassRows
+from ngtcli.draft.guesses import StateReader
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
 from ngtcli.model_files.quantized import identity
 from ngtcli.model_files.scheme import scheme_of
@@ -43,12 +44,13 @@ def read_prompt(
     *,
     rows: PassRows | None = None,
     keeping: Keeping | None = None,
+    reader: StateReader | None = None,
 ) -> None:
     """Start the model with room for `capacity` tokens and read `ids`, in chunks that fit.
 
-    `rows` are those of later passes, if they are exact; `keeping` is as for `TargetModel.start`.
-    `progress` is called before each chunk with the number of ids read. Raises ContextOverflowError
-    or ModelError where memory ends.
+    `rows` are those of later passes, if they are exact; `keeping` and `reader` are as for
+    `TargetModel.start`. `progress` is called before each chunk with the number of ids read. Raises
+    ContextOverflowError or ModelError where memory ends.
     """
 
     def read_rest() -> None:
@@ -56,14 +58,14 @@ def read_prompt(
         model.prefill(ids[done:], chunk, lambda at: progress(done + at))
 
     chunk = PREFILL_CHUNK
-    if not fits(model, lambda: model.start(capacity, rows, ids, keeping)):
-        model.start(capacity, rows)
+    if not fits(model, lambda: model.start(capacity, rows, ids, keeping, reader)):
+        model.start(capacity, rows, reader=reader)
     while not fits(model, read_rest):
         if chunk <= SHORTEST:
             raise _does_not_fit(model, ids, capacity)
         chunk = max(SHORTEST, min(chunk, len(ids)) // 2)
         if model.tree_reason:  # its state after a pass that failed is not known
-            model.start(capacity, rows)
+            model.start(capacity, rows, reader=reader)
 
 
 def fits(model: TargetModel, work: Callable[[], object]) -> bool:

@@ -19,8 +19,10 @@ from ngtcli.decode.kv_cache import CHUNK, Keeping, RollbackCache
 from ngtcli.decode.layout import Layout, Masks, capacity_for, exact_size, pack, row_size, unpack
 from ngtcli.decode.plain import TREES, PlainRows, Way, accepted
 from ngtcli.decode.prefixes import Prefixes, fingerprint, why_not
+from ngtcli.decode.recording import Outputs
 from ngtcli.decode.scores import rounds
 from ngtcli.draft.drafter import PassRows
+from ngtcli.draft.guesses import StateReader
 from ngtcli.draft.steps import Reused
 from ngtcli.draft.tree import DraftTree
 from ngtcli.model_files.pretrained import context_limit, end_ids, sliding_window, unused_suggestions
@@ -56,6 +58,8 @@ class TargetModel:
         self.weights = ""  # what tells the files of the weights; "" where they are not known
         self.prefixes: Prefixes | None = None  # see `keep_prefixes`
         self.reused = Reused()  # what `start` found of the prompt
+        self.reader: StateReader | None = None  # see `start`
+        self._read: tuple[list[int], Tensor] = [], torch.empty(0)  # ids and states of a pass
         # Why several sequences cannot be decoded together; "" if they can, None if not tried yet.
         self.joint_reason: str | None = None
         self.use(Way())
@@ -134,15 +138,19 @@ class TargetModel:
         rows: PassRows | None = None,
         ids: Sequence[int] = (),
         keeping: Keeping | None = None,
+        reader: StateReader | None = None,
     ) -> None:
         """Empty the cache and allocate `capacity` places, drafts included.
 
         With `rows`, all passes until the next `start` have such rows, and each the capacity of one
         with the most; otherwise each is padded to the next of the sizes (layout.py). With `keeping`
         and `prefixes`, the rows of chunks that `ids` begin with are there already, and those of
-        the prompt may be kept. `reused` then says what was found.
+        the prompt may be kept. `reused` then says what was found. `reader` is given the hidden
+        states of all rows that are read or kept from now on; a model whose cache cannot be rolled
+        back gives none.
         """
         self.reused = Reused()
+        self._read_by(reader if self._rolls_back else None)
         if not self._rolls_back:
             self._own = self._own_rows()
             return
@@ -158,6 +166,15 @@ class TargetModel:
             self.cache.reset()
         else:
             self.reused = self.prefixes.start(before, self.cache, ids, keeping)
+        if self.reader is not None:
+            self.reader.reset(self.length)
+
+    def _read_by(self, reader: StateReader | None) -> None:
+        """What is recorded of passes holds for the hidden states that one reader wants."""
+        before, after = (one.layers if one else () for one in (self.reader, reader))
+        if before != after:
+            self.passes.forget()
+        self.reader = reader
 
     @torch.inference_mode()
     def prefill(
@@ -190,8 +207,10 @@ class TargetModel:
         # Behind nothing the model's own causal mask is quicker: often it needs none.
         mask = self.masks.of_chunk(start, rows, first) if start else None
         ids_here = torch.tensor(list(ids), device=self.device)
-        self.run_pass(ids_here, positions, mask, self.cache, 1)
+        _, *states = self.run_pass(ids_here, positions, mask, self.cache, 1)
         self.cache.length += rows
+        if self.reader is not None and states:
+            self.reader.add(list(ids), states[0])
 
     def lay_out(self, token: int, tree: DraftTree) -> Layout:
         """The inputs of one pass over `token`, which is the tree's root, and the tree.
@@ -229,10 +248,14 @@ class TargetModel:
         """
         if not self._rolls_back:
             return self._own.score(layout.ids)
-        scores = self.passes.run(layout.packed, layout.rows, layout.capacity, layout.length)
+        scores, *states = self.passes.run(
+            layout.packed, layout.rows, layout.capacity, layout.length
+        )
+        if states:
+            self._read = layout.ids, states[0]
         return scores[: len(layout.ids)]
 
-    def _tree_pass(self, packed: Tensor, rows: int, capacity: int, past: int) -> Tensor:
+    def _tree_pass(self, packed: Tensor, rows: int, capacity: int, past: int) -> Outputs:
         inputs = unpack(packed, rows)
         self.cache.aim(inputs.slots, capacity, past)
         mask = self.masks.of_tree(inputs, capacity)
@@ -258,19 +281,29 @@ class TargetModel:
     def keep(self, nodes: Sequence[int]) -> None:
         """Keep the last pass's rows of the root and of `nodes` (ascending); drop its other rows."""
         if self._rolls_back:
-            self.cache.keep([0, *(node + 1 for node in nodes)])
+            rows = [0, *(node + 1 for node in nodes)]
+            self.cache.keep(rows)
+            if self.reader is not None and self.reader.layers:
+                ids, states = self._read
+                self.reader.add([ids[row] for row in rows], states[rows])
         else:
             self._own.keep(len(nodes) + 1)
 
     def run_pass(
         self, ids: Tensor, positions: Tensor, mask: Any, cache: RollbackCache, keep: int = 0
-    ) -> Tensor:
+    ) -> Outputs:
         """One pass in a cache that is aimed: scores (rows, vocabulary).
 
         `ids` and `positions` are int64 (rows,). Without a mask the model makes its own. With `keep`
-        there are scores for the last `keep` rows only, if the model can leave out others.
+        there are scores for the last `keep` rows only, if the model can leave out others. With a
+        reader the hidden states that it wants follow, (rows, layers, hidden size).
         """
-        more = {"logits_to_keep": keep} if "logits_to_keep" in self._accepts else {}
+        more: dict[str, Any] = {}
+        if "logits_to_keep" in self._accepts:
+            more["logits_to_keep"] = keep
+        layers = self.reader.layers if self.reader is not None else ()
+        if layers:
+            more["output_hidden_states"] = list(layers)
         output = self.hf(
             input_ids=ids[None],
             use_cache=True,
@@ -280,4 +313,6 @@ class TargetModel:
             **more,
         )
         scores: Tensor = output.logits[0]
-        return scores
+        if not layers:
+            return (scores,)
+        return scores, torch.stack([output.hidden_states[layer][0] for layer in layers], dim=1)

@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-Pass = Callable[[Tensor], Tensor]
+# What a pass over packed inputs gives: scores, and hidden states where they are wanted.
+Outputs = tuple[Tensor, ...]
+Pass = Callable[[Tensor], Outputs]
 _aten = torch.ops.aten
 # The same functions by the quicker of their two names in Python.
 _QUICK: dict[Any, Callable[..., Any]] = {
@@ -44,8 +46,8 @@ def record(run: Pass, example: Tensor) -> Pass:
     """
     tape = _Tape(example)
     with tape:
-        output = run(example)
-    return tape.function(output)
+        outputs = run(example)
+    return tape.function(outputs)
 
 
 def _reads_back(func: Any, args: Sequence[Any]) -> bool:
@@ -115,22 +117,22 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return f"[{', '.join(self._word(part, read) for part in value)}]"
         return repr(value) if type(value) in (int, bool, str, type(None)) else self._constant(value)
 
-    def function(self, output: Tensor) -> Pass:
+    def function(self, outputs: Outputs) -> Pass:
         """The replay, which drops each tensor after its last use. Raises CannotRecord."""
-        if not self._is_made(output):
+        if not all(map(self._is_made, outputs)):
             raise CannotRecord("its scores do not depend on its input")
         last = {name: at for at, (_, read, _) in enumerate(self._lines) for name in read}
-        name = str(self._names[output])
+        names = [str(self._names[output]) for output in outputs]
         body = []
         for at, (result, read, expression) in enumerate(self._lines):
             body.append(f" {result} = {expression}")
-            gone = {n for n in read if last[n] == at and n[0] == "v"} - {name}
-            if result not in last and result != name:
+            gone = {n for n in read if last[n] == at and n[0] == "v"} - {*names}
+            if result not in last and result not in names:
                 gone.add(result)
             if gone:
                 body.append(f" del {', '.join(sorted(gone))}")
         taken = "".join(f", {known}={known}" for known in self._known)
-        source = "\n".join([f"def replay(given{taken}):", *body, f" return {name}"])
+        source = "\n".join([f"def replay(given{taken}):", *body, f" return {', '.join(names)},"])
         made = dict(self._known)
         exec(compile(source, "<recorded pass>", "exec"), made)
         replay: Pass = made["replay"]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.draft.costs import Costs
-from ngtcli.draft.guesses import NOTHING, Guessed
+from ngtcli.draft.guesses import NOTHING, Guessed, Heads
 from ngtcli.draft.options import check_range
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.pool import Pool
@@ -93,9 +93,9 @@ class Assistant(Protocol):
 class DraftSettings:
     """The settings that every drafter may read; each reads the ones it knows.
 
-    `assistant`, `costs` (of passes), `pool` (earlier answers) and `background` (counts of a general
-    text) are None where there is none. `masks` are the ids of the tokens that the model was tuned
-    to fill, in their order below a token.
+    `assistant`, `costs` (of passes), `pool` (earlier answers), `background` (counts of a general
+    text) and `heads` are None where there is none. `masks` are the ids of the tokens that the model
+    was tuned to fill, in their order below a token.
     """
 
     n: int = _DEFAULTS.n
@@ -106,6 +106,7 @@ class DraftSettings:
     costs: Costs | None = None
     pool: Pool | None = None
     background: BackgroundCounts | None = None
+    heads: Heads | None = None
     masks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -125,11 +126,13 @@ class Drafter:
     `options` are the method's own. The other methods do nothing here; `reset` comes before all of
     them. What is learned may outlive it, if a drafter says so. `origins` names what its drafts may
     come from; `top_k` is how many of the best ids of each row `learn` is to be given after a
-    proposal, 0 for none. Raises UsageError if something is missing.
+    proposal, 0 for none; `heads` are those that read the hidden states of the text, if any do.
+    Raises UsageError if something is missing.
     """
 
     origins: tuple[str, ...] = ()
     top_k: int = 0
+    heads: Heads | None = None
 
     def __init__(self, settings: DraftSettings, options: Any) -> None:
         self.settings, self.options = settings, options

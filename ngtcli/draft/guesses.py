@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -54,3 +54,34 @@ class Guesser(Protocol):
 
     def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
         """The guesses after the nodes that `tokens` lead to, each from one of the `states`."""
+
+
+class StateReader(Protocol):
+    """What is given the hidden states of a text's rows, as they are read or kept."""
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The hidden states that it wants, as transformers numbers `hidden_states`."""
+
+    def reset(self, start: int = 0) -> None:
+        """A new text, whose rows before `start` are not given."""
+
+    def add(self, ids: list[int], states: Any) -> None:
+        """The text's next rows: their tokens, and a tensor (rows, layers, hidden size)."""
+
+
+class Heads(StateReader, Protocol):
+    """The heads of a model, and what they read."""
+
+    @property
+    def guessers(self) -> Sequence[Guesser]:
+        """The heads."""
+
+    def of_kind(self, kind: str) -> "Heads | None":
+        """Those of one kind alone; None if there are none."""
+
+    def follow(self, ids: Sequence[int]) -> bool:
+        """Let the heads read what waits; `ids` are those of prompt and output so far.
+
+        False where the last of them does not follow the last row: then there are no guesses.
+        """

@@ -9,7 +9,8 @@ from ngtcli.system.json_form import json_key
 PREDICTED = "predicted"  # of a text that the user says the answer is like
 SOURCES = (PREDICTED, "own text", "prompt", "pool", "background", "scores")
 DOCUMENT = "document"  # of those of the prompt's nodes that stand in a document
-ORIGINS = (*SOURCES, DOCUMENT)
+HEAD = "head"  # a learned one
+ORIGINS = (*SOURCES, DOCUMENT, HEAD)
 DRAFT = "draft"  # of a method with one source
 
 

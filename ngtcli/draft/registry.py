@@ -21,7 +21,7 @@ class Method:
     `needs` says in words what a drafter cannot do without. `documents`: the method drafts from the
     documents' cached trie. `live`: it works only with a running model. `costs`: it reads the
     measured cost of passes and the pool of earlier answers. `masks`: it reads the mask tokens of
-    the model.
+    the model. `heads`: it drafts from learned heads alone.
     """
 
     module: str
@@ -33,6 +33,7 @@ class Method:
     masks: bool = False
     options: str = ""
     many: str = ""
+    heads: bool = False
 
 
 def _module(name: str) -> Any:
@@ -57,7 +58,11 @@ _METHODS = {
         "methods.draft_model", "DraftModel", "a second model (--draft-model)", live=True
     ),
 }
-_OBJECTS = ("assistant", "costs", "pool", "background", "masks")
+for _kind in ("Medusa", "Hydra", "Eagle3", "DFlash", "Mtp"):
+    _METHODS[_kind.lower()] = Method(
+        "methods.learned", _kind, "a head (--heads)", live=True, options="options", heads=True
+    )
+_OBJECTS = ("assistant", "costs", "pool", "background", "heads", "masks")
 _SHARED = tuple(f.name for f in fields(DraftSettings) if f.name not in _OBJECTS)
 
 

@@ -117,15 +117,20 @@ class HeadCache:
         return own_keys, own_values
 
     def _make_room(self, rows: int, like: tuple[Tensor, Tensor]) -> None:
-        """Leave out what is out of the window; where that is less than half, take new buffers."""
-        out, used = self._first, self._kept + self._written - self._first
-        old = self._buffers
+        """Leave out what no row sees any more; where that is less than half, take new buffers."""
+        seen, old = self._kept if self.window is None else self.window - 1, self._buffers
+        out = max(0, self._kept - seen)  # rows that one at `end` does not see
+        used = self._kept + self._written - out
         if not old or 2 * (used + rows) > old[0].shape[2]:
             places = 2 * (used + rows)
             self._buffers = [t.new_empty((*t.shape[:2], places, t.shape[3])) for t in like]
         for buffer, before in zip(self._buffers, old, strict=False):
             buffer[:, :, :used] = before[:, :, out : out + used].clone()
-        self._kept, self._start, self._first = self._kept - out, self._start + out, 0
+        self._kept, self._start, self._first = (
+            self._kept - out,
+            self._start + out,
+            self._first - out,
+        )
 
     def keep(self) -> None:
         """Keep the draft's rows, which are a chain."""

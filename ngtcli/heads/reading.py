@@ -17,21 +17,26 @@ class HeadRows:
     """
 
     def __init__(self, heads: Sequence[Head]) -> None:
-        self.heads = tuple(heads)
+        self.guessers = tuple(heads)
         self.layers = tuple(sorted({layer for head in heads for layer in head.layers}))
         self._all = any(head.reads_all for head in heads)
         self._ids: list[int] = []  # of the rows that wait
         self._states: list[Tensor] = []
         self._start = 0  # position of the first of them
 
+    def of_kind(self, kind: str) -> "HeadRows | None":
+        """As Heads.of_kind."""
+        heads = [head for head in self.guessers if head.kind == kind]
+        return HeadRows(heads) if heads else None
+
     def reset(self, start: int = 0) -> None:
         """A new text, whose rows before `start` are not given."""
         self._ids, self._states, self._start = [], [], start
-        for head in self.heads:
+        for head in self.guessers:
             head.reset()
 
-    def add(self, ids: Sequence[int], states: Tensor) -> None:
-        """The next rows: `states` is (rows, len(layers), hidden size)."""
+    def add(self, ids: list[int], states: Tensor) -> None:
+        """As StateReader.add."""
         if not self._all:  # only the last one counts
             self._start += len(self._ids) + len(ids) - 1
             self._ids, self._states = [ids[-1]], [states[-1:].clone()]
@@ -42,17 +47,20 @@ class HeadRows:
             self._hand_over(self._ids[-1], keep=1)
 
     @torch.inference_mode()
-    def follow(self, root: int) -> None:
-        """Hand over all rows; `root` is the token after the last."""
+    def follow(self, ids: Sequence[int]) -> bool:
+        """As Heads.follow: hand over all rows, if the last of `ids` is the token after them."""
+        if self._start + len(self._ids) != len(ids) - 1:
+            return False
         if self._ids:
-            self._hand_over(root, keep=0)
+            self._hand_over(ids[-1], keep=0)
+        return True
 
     def _hand_over(self, last: int, keep: int) -> None:
         """All rows but the last `keep`; `last` follows the last of those handed over."""
         states = torch.cat(self._states)
         count = len(self._ids) - keep
         following = torch.tensor([*self._ids[1:count], last], device=states.device)
-        for head in self.heads:
+        for head in self.guessers:
             wanted = [self.layers.index(layer) for layer in head.layers]
             own = states[:count, wanted].flatten(1)
             rows = count if head.reads_all else 1

@@ -23,7 +23,8 @@ def settings_of(layers: Sequence[Layer]) -> Resolved:
     s = resolved.settings
     s = replace(s, system=text_of(s.system, s.max_mb)) if s.system else s
     in_bounds.hold_to(s.cache_mb * 1_000_000)
-    models = [getattr(s, name) or "builtin" for name in settings_where(complete="models")]
+    named = [getattr(s, name) or "builtin" for name in settings_where(complete="models")]
+    models = [m for one in named for m in ([one] if isinstance(one, str) else one)]
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
     return replace(resolved, settings=s)

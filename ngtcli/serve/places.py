@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ngtcli import __version__
 from ngtcli.config import SETTINGS, Settings, settings_where
@@ -38,10 +39,16 @@ class ServedAlreadyError(NgtError):
 
 def absolute(settings: Settings) -> Settings:
     """The settings with full paths for the models that are files of this machine."""
-    own = {name: getattr(settings, name) for name in _FILES}
-    paths = {name: os.path.expanduser(value) for name, value in own.items() if value}
-    named = {n: os.path.realpath(p) for n, p in paths.items() if os.path.exists(p)}
-    return replace(settings, **{n: p for n, p in named.items() if own[n] != "builtin"})
+    return replace(settings, **{name: _absolute(getattr(settings, name)) for name in _FILES})
+
+
+def _absolute(named: Any) -> Any:
+    """The full path of a file or folder, or of each of several; other names as they are."""
+    if not isinstance(named, str):
+        return tuple(map(_absolute, named))
+    path = os.path.expanduser(named)
+    is_file = named not in ("", "builtin") and os.path.exists(path)
+    return os.path.realpath(path) if is_file else named
 
 
 def _code() -> Iterator[object]:

@@ -26,6 +26,8 @@ from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError, NgtError, UsageError
+from ngtcli.heads.load import load_head
+from ngtcli.heads.reading import HeadRows
 from ngtcli.model_files.pretrained import mask_tokens
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.checks import with_masks
@@ -92,10 +94,13 @@ class LocalSession(Session):
         self._drafters: dict[str, Drafter] = {}
         self._assistant: AssistantModel | None = None
         self._masks: tuple[int, ...] = ()
+        self._heads: HeadRows | None = None
         compiled.announce(status)
         method = self.parse_method()  # a wrong name or option fails before anything is loaded
         if not settings.draft_model:
             with_masks(method, settings.model).check()
+        if method.entry.heads and not settings.heads:
+            raise UsageError(f"method {method.name}: there is no head", "Name one with --heads.")
         if method.entry.costs:
             check_names(settings.background)
         use_threads(settings.threads)
@@ -109,6 +114,7 @@ class LocalSession(Session):
         if settings.draft_model:
             self._assistant = AssistantModel(self._captured(self._load_assistant()), settings)
             self.parse_method().check()
+        self._heads = self._load_heads()
         self.memory = AutoMemory(self.model, settings, persist, self.status, warn)
         self._folder = FolderCounts(self.model.tokenizer, self.model.vocabulary, self.status, warn)
         self._exact_rows = ExactRows(self.model, self.memory.pass_costs, self.status)
@@ -166,10 +172,30 @@ class LocalSession(Session):
             raise ModelError(what, "Name a draft model of the same family.")
         return model
 
+    def _load_heads(self) -> HeadRows | None:
+        """The heads that are named. Raises ModelError for one that does not fit the model."""
+        if not self.settings.heads:
+            return None
+        if self.model.tree_reason:
+            self.warn(f"heads are not used: {self.model.tree_reason}")
+            return None
+        self.status("Loading heads …")
+        return HeadRows(
+            [
+                load_head(name, self.model.hf, self.model.device, self.model.dtype)
+                for name in self.settings.heads
+            ]
+        )
+
     def parse_method(self, method: str | None = None) -> MethodSpec:
         """`method`, or the settings', read with the settings' values as defaults."""
         own = draft_settings(self.settings)
-        settings = replace(own, assistant=self._assistant, masks=self._masks)
+        of_model: dict[str, Any] = {
+            "assistant": self._assistant,
+            "heads": self._heads,
+            "masks": self._masks,
+        }
+        settings = replace(own, **of_model)
         return parse_method(self.settings.method if method is None else method, settings)
 
     def drafter(self, method: str | None = None) -> Drafter:

@@ -39,6 +39,7 @@ from ngtcli.draft.auto.copies import (
     copy_order,
     follow,
 )
+from ngtcli.draft.auto.guesses import GuessArrays, guess_bucket, state_below
 from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
 from ngtcli.draft.origins import SOURCES
 from ngtcli.system.compiled import njit, unowned
@@ -69,7 +70,7 @@ PREDICTED, OWN, PROMPT, POOL, BACKGROUND, SCORES = range(len(SOURCES))
 # Behind them the place that is copied, while that comes true and after it departed from it. Of the
 # matches, the row of the first holds its state (copies.py).
 COPIED, EDITED = len(SOURCES), len(SOURCES) + 1
-ROWS = len(SOURCES) + 2
+HEADS = len(SOURCES) + 2  # the first row of those of learned heads, of which there may be none
 _SEEN = tuple(UNIT * seen for seen in CONFIG.background_seen)
 _AGREE = CONFIG.background_agrees
 ORDERS, BUCKETS = CONFIG.orders, CONFIG.buckets
@@ -79,23 +80,30 @@ _SCANNED, _SCANNED_BACKGROUND = CONFIG.scanned, CONFIG.scanned_background
 
 class SourceArrays(NamedTuple):
     """What is queried: the tries of predicted and own text, prompt and pool, the background's
-    counts, the table of scores, and the text that may be copied."""
+    counts, the table of scores, the text that may be copied, and what heads guess."""
 
     tries: tuple[CountArrays, CountArrays, CountArrays, CountArrays]
     background: BackgroundArrays
     ranks: RankArrays
     copies: CopyArrays
+    guesses: GuessArrays
 
 
 # The same as plain tuples, as Python hands them to compiled code: numba takes 5 us to unpack named
 # ones at each call, and none to name them inside (measured).
-PlainArrays = tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
+PlainArrays = tuple[
+    tuple[tuple[Any, ...], ...],
+    tuple[Any, ...],
+    tuple[Any, ...],
+    tuple[Any, ...],
+    tuple[Any, ...],
+]
 
 
 @njit(inline="always")
 def named(arrays: Any) -> Any:
     """SourceArrays from plain tuples."""
-    (predicted, own, prompt, pool), background, ranks, copies = arrays
+    (predicted, own, prompt, pool), background, ranks, copies, guesses = arrays
     return SourceArrays(
         (
             CountArrays(predicted[0], predicted[1], predicted[2], predicted[3]),
@@ -106,6 +114,7 @@ def named(arrays: Any) -> Any:
         BackgroundArrays(background[0], background[1]),
         RankArrays(ranks[0], ranks[1], ranks[2]),
         CopyArrays(copies[0], copies[1], copies[2]),
+        GuessArrays(guesses[0], guesses[1], guesses[2]),
     )
 
 
@@ -166,7 +175,7 @@ def match_of(sources: Any, node: int, source: int, order: int) -> Any:
         nodes = sources.background.nodes
         total = float(nodes[node, ALL_FOLLOWED])
         return total, background_bucket(nodes, node)
-    if order > 1:
+    if order > 1 or source > SCORES:
         return 0.0, 0
     total = sources.ranks.sums[node, SUM]
     return total, bucket_of(total, int(sources.ranks.sums[node, DISTINCT]))
@@ -177,7 +186,8 @@ def advance(sources: Any, match_nodes: Any, token: int) -> None:
     """Extend all matches by one token, in place.
 
     `match_nodes`, int32 (sources, orders): the node of the last k tokens in each trie, NONE where
-    they do not occur there; of scores, at order 1, the last token. The place that is copied stays.
+    they do not occur there; of scores, at order 1, the last token; of a head, at order 1, its
+    state there. The place that is copied stays.
     """
     for source in range(BACKGROUND):
         slots = sources.tries[source].slots
@@ -191,6 +201,8 @@ def advance(sources: Any, match_nodes: Any, token: int) -> None:
         match_nodes[BACKGROUND, order + 1] = child
     known = token < len(sources.ranks.successors)
     match_nodes[SCORES, 1] = token if known else NONE
+    for head in range(HEADS, match_nodes.shape[0]):
+        match_nodes[head, 1] = state_below(sources.guesses, match_nodes[head, 1], token)
 
 
 @unowned
@@ -206,7 +218,7 @@ def match_end(arrays: Any, match_nodes: Any, ids: Any) -> None:
 
     The place that is copied stays.
     """
-    match_nodes[:COPIED] = NONE
+    match_nodes[:COPIED], match_nodes[HEADS:] = NONE, NONE
     match_nodes[:COPIED, 0] = 0
     if len(arrays[1][0]) <= 2:  # it counted nothing
         match_nodes[BACKGROUND, 0] = NONE
@@ -230,9 +242,16 @@ def blend(
     Contributions below `min_probability` are left out. `number` of this blend: no earlier one with
     the same candidates had it, and none has 0.
     """
-    found, escape_mass = _add_copied(
+    found, copied_mass = _add_copied(
         sources, match_nodes, escape, min_probability, candidates, number
     )
+    heads_mass = copied_mass
+    beside = longest_match(sources, match_nodes) if match_nodes.shape[0] > HEADS else 0
+    for head in range(HEADS, match_nodes.shape[0]):
+        state = match_nodes[head, 1]
+        if state != NONE:
+            heads_mass *= escape[head, beside, guess_bucket(sources.guesses, state)]
+    escape_mass = heads_mass
     for order in range(match_nodes.shape[1] - 1, -1, -1):
         if escape_mass < min_probability:
             break
@@ -255,6 +274,9 @@ def blend(
             else:
                 found = _add_ranks(sources.ranks, node, scale, min_probability, candidates, found,
                                    number)  # fmt: skip
+    if heads_mass < copied_mass:
+        found = _add_guesses(sources.guesses, match_nodes, escape, beside, copied_mass,
+                             min_probability, candidates, found, number)  # fmt: skip
     return found
 
 
@@ -301,6 +323,17 @@ def _add_copied(
 
 
 @njit(inline="always")
+def longest_match(sources: Any, match_nodes: Any) -> int:
+    """The order of the longest match in the tries, 0 if there is none."""
+    for order in range(match_nodes.shape[1] - 1, 0, -1):
+        for source in range(BACKGROUND):
+            node = match_nodes[source, order]
+            if node != NONE and sources.tries[source].counts[node, FOLLOWED] > 0:
+                return order
+    return 0
+
+
+@njit(inline="always")
 def _add_counts(
     trie: Any, node: int, order: int, scale: float, min_probability: float, source: int,
     candidates: Any, found: int, number: int,
@@ -344,6 +377,32 @@ def _add_ranks(
         wanted = probability > 0.0 and probability >= min_probability
         if wanted and found < len(candidates.tokens):
             found = _add(ranks.successors[last, i], probability, SCORES, candidates, found, number)
+    return found
+
+
+@njit(inline="always")
+def _add_guesses(
+    guesses: Any, match_nodes: Any, escape: Any, beside: int, mass: float, min_probability: float,
+    candidates: Any, found: int, number: int,
+) -> int:  # fmt: skip
+    """Add what heads guess: of the escape `mass` that a copy left, before all matches.
+
+    They are added last, so that a token that a match predicts as well counts as the match's.
+    """
+    for head in range(HEADS, match_nodes.shape[0]):
+        state = match_nodes[head, 1]
+        if state == NONE:
+            continue
+        e = escape[head, beside, guess_bucket(guesses, state)]
+        scale = mass * (1.0 - e)
+        mass *= e
+        for i in range(guesses.tokens.shape[1]):
+            probability = scale * guesses.probabilities[state, i]
+            if probability < min_probability or probability <= 0.0:
+                break
+            if found < len(candidates.tokens):
+                token = guesses.tokens[state, i]
+                found = _add(token, probability, head, candidates, found, number)
     return found
 
 

@@ -95,6 +95,22 @@ class AutoConfig:
     min_usefulness: float = 0.02  # below it scores are read seldom; guess
     seldom: int = 8  # steps between two reads then; guess
 
+    # Learned heads as sources (guesses.py)
+    heads: int = 4  # most learned heads at once; guess
+    guess_states: int = 512  # nodes of a step that heads guess after, all together; guess
+    guess_batch: int = 8  # nodes that a head guesses after in one call; guess
+    # Lowest probabilities of a guess's likeliest token by which guesses differ; guess. Two times as
+    # many buckets and two are those of a table of escapes.
+    guess_sure: tuple[float, ...] = (0.95, 0.8, 0.6, 0.4, 0.2)
+    # Escape probability of a guess before any was observed, beside a match of so many tokens: a
+    # head is better than a short match, and worse than a long one; guess.
+    guess_escapes: tuple[float, ...] = (0.2, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8)
+    guess_trials: int = 8  # steps in which a head is asked before it is judged; guess
+    guess_rest: int = 63  # most steps between two questions to a head that does not pay; guess
+    guess_rate: float = 0.05  # learning rate of what a head gains and takes, a step; guess
+    masked_nodes: int = 8  # most nodes with masks (masks.py); guess
+    mask_gain: float = 1.0  # tokens a step that masks are worth before that was observed; guess
+
     # The pool of earlier answers (pool.py)
     # Tokens in a row that count as a quotation of the prompt. Swept: -0.77% / 0; +0.08% / 0.
     quote: int = 4

@@ -25,12 +25,14 @@ from ngtcli.draft.auto.blend import BACKGROUND, ORDERS, SCORES
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
 from ngtcli.draft.auto.growth import Growth, arrange, grow
+from ngtcli.draft.auto.masks import MaskGuesses
 from ngtcli.draft.auto.policy import Pause, Policy, count_accepted
 from ngtcli.draft.auto.sources import PoolCounts, Sources
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter, Drafters, DraftSettings, Feedback, Text
+from ngtcli.draft.masks import with_masks
 from ngtcli.draft.origins import ORIGINS, PolicyReport
-from ngtcli.draft.tree import DraftTree
+from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import counted
 
 _EMPTY, _SETTINGS, _OPTIONS = DraftTree(), DraftSettings(), Options()
@@ -58,8 +60,13 @@ class Auto(Drafter):
         super().__init__(settings, options)
         costs, self.pool = settings.costs, settings.pool
         self._own_policy = Policy(costs.at_length(0)) if costs is not None else None
-        self.tallies = EscapeTallies(fitted_escapes(), options.trust)
-        self.sources = sources or Sources(None, settings.background)
+        self.heads = settings.heads
+        self._masks = MaskGuesses(settings.masks) if settings.masks else None
+        self.sources = sources or Sources(
+            None, settings.background, settings.heads, masks=self._masks
+        )
+        heads = len(self.sources.guesses.heads)
+        self.tallies = EscapeTallies(fitted_escapes(heads), options.trust)
         self._background = self.sources.background
         if self.pool is not None:
             self.tallies.restore(self.pool.predicted, self.pool.reached)
@@ -95,13 +102,20 @@ class Auto(Drafter):
         self._prompt = context.ids
         self._unlearned: list[int] = []
         self._growth: Growth | None = None  # what this step's draft was taken from
+        self._places: list[int] = []  # of the draft's nodes, there
+        self._shares = context.rows is not None  # whether masks take the place of nodes
         self.pause = Pause(context.ids)
         self._skips = False  # whether nothing is drafted in this step
         self._drafting_s = 0.0
 
     def learn(self, feedback: Feedback) -> None:
         """Learn the model's best tokens after the root and after every node."""
-        self.sources.ranks.learn((self.sources.last, *feedback.tree.tokens), feedback.top)
+        drafts = feedback.tree.drafts
+        if feedback.top.shape[1]:
+            tokens = self.sources.last, *feedback.tree.tokens[:drafts]
+            self.sources.ranks.learn(tokens, feedback.top[: drafts + 1])
+        if self._masks is not None:
+            self._masks.read(feedback)
 
     def finish(self) -> None:
         """End an answer: it joins the pool, with the tallies as they now are."""
@@ -109,8 +123,7 @@ class Auto(Drafter):
         if self.pool is None or not output:
             return
         self._learn_output()
-        self.pool.predicted = self.tallies.predicted.copy()
-        self.pool.reached = self.tallies.reached.copy()
+        self.pool.predicted, self.pool.reached = self.tallies.stored
         self.sources.earlier.add(self.pool.add(output, self._prompt), self.pool)
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
@@ -123,10 +136,10 @@ class Auto(Drafter):
         if budget < 1 or paused:
             self.skip()
             return _EMPTY
-        clock = time.perf_counter()
+        clock, room = time.perf_counter(), budget
         if policy is not None:
             budget = min(budget, policy.curve.filled(self.bound(budget)))
-        probabilities = self.search(budget)
+        probabilities = self.search(budget, ids)
         if self.sources.ranks.vocabulary:  # useless scores are read seldom
             self._steps += 1
             useful = self._useful > CONFIG.min_usefulness or self._steps % CONFIG.seldom == 0
@@ -134,8 +147,10 @@ class Auto(Drafter):
         nodes = len(probabilities)
         if policy is not None:
             nodes, paying = policy.choose(probabilities)
-            policy.stand_downs += self.pause.learn(paying > 0)
-        tree = self.take(nodes, budget)
+        masked = self._masks is not None and self._children > 1  # a chain has no place for masks
+        tree = self._take_masked(nodes, budget, room) if masked else self.take(nodes, budget)
+        if policy is not None:  # where masks pay they lead to drafts
+            policy.stand_downs += self.pause.learn(paying > 0 or tree.probes > 0)
         self._drafting_s = time.perf_counter() - clock
         return tree
 
@@ -146,6 +161,8 @@ class Auto(Drafter):
     def skip(self) -> None:
         """Draft nothing in this step: what is emitted waits to be learned."""
         self._skips, self._growth = True, None
+        if self._masks is not None:
+            self._masks.forget()
 
     def bound(self, budget: int) -> int:
         """`budget`, or less where few nodes paid last: so many are worth a search.
@@ -156,21 +173,40 @@ class Auto(Drafter):
             return budget
         return min(budget, max(CONFIG.min_search, CONFIG.search_growth * self._paid))
 
-    def search(self, budget: int) -> npt.NDArray[np.float64]:
-        """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them."""
+    def search(self, budget: int, ids: Sequence[int] = ()) -> npt.NDArray[np.float64]:
+        """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them.
+
+        Where heads guess, `ids` are the whole text.
+        """
         self._skips = False
         self._learn_output()
+        if self.sources.guesses.heads:
+            return self._search_with_heads(budget, ids)
+        return self._grow(budget).probabilities
+
+    def _search_with_heads(self, budget: int, ids: Sequence[int]) -> npt.NDArray[np.float64]:
+        """Grow the tree, ask the heads after its likeliest nodes, and grow it again."""
+        guesses = self.sources.guesses
+        token_s = float(self.policy.curve.table(1)[0]) if self.policy is not None else 0.0
+        guessed = guesses.begin(ids, token_s)
+        self.sources.take_guesses()
+        growth = self._grow(budget)
+        while guessed and guesses.extend_below(growth, token_s):
+            growth = self._grow(budget)
+        return growth.probabilities
+
+    def _grow(self, budget: int) -> Growth:
         known, tallies, children = self.sources.is_familiar, self.tallies, self._children
         escapes = tallies.escape if known else tallies.without(BACKGROUND)
         least = self._last * CONFIG.floor_share if children > 1 else 0.0
         arrays, nodes = self.sources.arrays, self.sources.nodes
         self._growth = Growth(*grow(arrays, nodes, escapes, budget, least, children))
-        return self._growth.probabilities
+        return self._growth
 
     def take(self, nodes: int, budget: int) -> DraftTree:
         """The tree of the first `nodes` of those that the last search, for `budget`, found."""
         assert self._growth is not None
-        found, parents, probabilities, origins, places = self._growth
+        found, parents, probabilities, origins, places, _ = self._growth
         self._paid = nodes
         self._last *= 1 - CONFIG.floor_rate
         if len(probabilities) == budget:
@@ -178,7 +214,20 @@ class Auto(Drafter):
         if not nodes:
             return _EMPTY
         rows = arrange(found, parents, origins, places, nodes, self.sources.borders).tolist()
+        self._places = rows[3]
         return DraftTree(tuple(rows[0]), tuple(rows[1]), origins=rows[2], names=self.origins)
+
+    def _take_masked(self, nodes: int, budget: int, room: int) -> DraftTree:
+        """As `take`, with masks below the nodes where they pay; `room` is that of both, if any."""
+        assert self._growth is not None and self._masks is not None
+        _, parents, probabilities, *_ = self._growth
+        curve = self.policy.curve if self.policy is not None else None
+        gain = self.sources.guesses.uses[-1].gain
+        rows = room if self._shares else None
+        nodes, below = self._masks.below_which(parents, probabilities[:nodes], gain, curve, rows)
+        tree = self.take(nodes, budget)
+        place = {node: i for i, node in enumerate([ROOT, *self._places[: len(tree)]], ROOT)}
+        return with_masks(tree, sorted(place[node] for node in below), self._masks.masks)
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Learn the tokens that were emitted in a step; while paused they wait."""
@@ -219,11 +268,13 @@ class Auto(Drafter):
         if not self._unlearned:
             return
         new, self._unlearned = np.asarray(self._unlearned, np.int32), []
-        before = float(self.tallies.predicted[SCORES].sum())
+        before = self.tallies.sums(SCORES)
         self.sources.learn(new, self.tallies)
-        predicted = float(self.tallies.predicted[SCORES].sum()) - before  # of them, by scores
+        scores, *heads = (self.tallies.sums(SCORES) - before).tolist()
         kept = CONFIG.usefulness_decay ** len(new)
-        self._useful = kept * self._useful + (1 - kept) * predicted / len(new)
+        self._useful = kept * self._useful + (1 - kept) * scores[0] / len(new)
+        for use, (predicted, reached) in zip(self.sources.guesses.uses, heads, strict=True):
+            use.learn(predicted, reached)
 
     def spent(self, rows: int, seconds: float) -> None:
         """Refine the cost of a pass."""
@@ -255,7 +306,7 @@ class AutoDrafters(Drafters[Auto]):
     ) -> None:
         compile_loops()
         super().__init__(self._new, settings.num_draft)
-        self._settings, self._options = replace(settings, costs=None), options
+        self._settings, self._options = replace(settings, costs=None, masks=()), options
         self.policy: Policy | None = None
         if settings.costs is not None:
             one = settings.costs.at_length(SHORT)

@@ -16,20 +16,22 @@ from ngtcli.draft.auto.blend import (
     BACKGROUND,
     BUCKETS,
     COPIED,
+    HEADS,
     ORDERS,
     OWN,
     PREDICTED,
     PROMPT,
-    ROWS,
     SCORES,
     UNSEEN,
     advance,
     copied,
+    longest_match,
     match_of,
     named,
 )
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.copies import WAYS, extend_text
+from ngtcli.draft.auto.guesses import guess_bucket, guess_of
 from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.background_search import count_in, find_row
 from ngtcli.trie.counts import COUNT, NONE, count_ids, find
@@ -59,6 +61,18 @@ def attribute(
         e = escape[row, order, bucket]
         given[n] = escape_mass * (1.0 - e) * (guess == token)
         keys[n, 0], keys[n, 1], keys[n, 2] = row, order, bucket
+        probability += given[n]
+        escape_mass *= e
+        n += 1
+    beside = longest_match(sources, match_nodes) if match_nodes.shape[0] > HEADS else 0
+    for source in range(HEADS, match_nodes.shape[0]):
+        state = match_nodes[source, 1]
+        if state == NONE:
+            continue
+        bucket = guess_bucket(sources.guesses, state)
+        e = escape[source, beside, bucket]
+        given[n] = escape_mass * (1.0 - e) * guess_of(sources.guesses, state, token)
+        keys[n, 0], keys[n, 1], keys[n, 2] = source, beside, bucket
         probability += given[n]
         escape_mass *= e
         n += 1
@@ -146,16 +160,16 @@ def update_escapes(tallies: Any) -> None:
 
 Floats = npt.NDArray[np.float64]
 ESCAPES = Path(__file__).parent / "escapes.json"
-SHAPE = (ROWS, ORDERS, BUCKETS)
+SHAPE = (HEADS, ORDERS, BUCKETS)
 
 
-@lru_cache(maxsize=1)
-def fitted_escapes() -> Floats:
-    """The shipped escape probabilities, float64 (row, order, bucket).
+@lru_cache(maxsize=CONFIG.heads + 1)
+def fitted_escapes(heads: int = 0) -> Floats:
+    """The shipped escape probabilities, float64 (row, order, bucket), and those of `heads`.
 
     Fitted by `python -m tests.tools.fit_escapes`. No recording holds scores, so theirs are
-    a guess that the first steps correct. A predicted text begins
-    with a power of the prompt's.
+    a guess that the first steps correct. A predicted text begins with a power of the prompt's. A
+    head's order is that of the longest match beside it.
     """
     escapes = np.full(SHAPE, CONFIG.scores_escape)
     stored = json.loads(ESCAPES.read_text(encoding="utf-8"))
@@ -163,6 +177,9 @@ def fitted_escapes() -> Floats:
     escapes[PREDICTED] = escapes[PROMPT] ** CONFIG.predicted_power
     escapes[COPIED:] = stored["copies"]
     escapes[BACKGROUND:COPIED, 0] = CONFIG.unused_escape
+    beside = np.asarray(CONFIG.guess_escapes)[:, None]
+    of_heads = np.broadcast_to(beside, (heads, *SHAPE[1:]))
+    escapes = np.concatenate([escapes, of_heads])
     escapes.setflags(write=False)
     return escapes
 
@@ -177,8 +194,8 @@ class EscapeTallies:
 
     def __init__(self, escapes: Floats, trust: float) -> None:
         self._trust = trust
-        self.escape, self.predicted = np.empty(SHAPE), (1.0 - escapes) * trust
-        self.reached = np.full(SHAPE, trust)
+        self.escape, self.predicted = np.empty(escapes.shape), (1.0 - escapes) * trust
+        self.reached = np.full(escapes.shape, trust)
         self.arrays = self.escape, self.predicted, self.reached
         update_escapes(self.arrays)
 
@@ -187,13 +204,31 @@ class EscapeTallies:
 
         Nothing changes where there are none, or where they are of another shape.
         """
-        if predicted is None or reached is None or predicted.size != self.predicted.size:
+        if predicted is None or reached is None or predicted.size != np.prod(SHAPE):
             return
         reached = reached.reshape(SHAPE)
         weight = np.minimum(1.0, self._trust / np.maximum(reached, 1e-9))
-        self.predicted[:] = predicted.reshape(SHAPE) * weight
-        self.reached[:] = np.maximum(reached * weight, 1e-3)
+        self.predicted[:HEADS] = predicted.reshape(SHAPE) * weight
+        self.reached[:HEADS] = np.maximum(reached * weight, 1e-3)
         update_escapes(self.arrays)
+
+    def trust_heads(self) -> None:
+        """Believe all that heads guess."""
+        self.predicted[HEADS:] = self.reached[HEADS:]
+        update_escapes(self.arrays)
+
+    @property
+    def stored(self) -> tuple[Floats, Floats]:
+        """`predicted` and `reached` to keep for other texts, as `restore` takes them.
+
+        Those of heads are not: other answers may have others.
+        """
+        return self.predicted[:HEADS].copy(), self.reached[:HEADS].copy()
+
+    def sums(self, source: int) -> Floats:
+        """Tokens predicted, and reached, by `source` and each after it: float64 (sources, 2)."""
+        both = self.predicted[source:], self.reached[source:]
+        return np.stack([one.sum(axis=(1, 2)) for one in both], axis=1)
 
     def without(self, source: int) -> Floats:
         """The escape probabilities with those of one source so high that it hardly predicts."""

@@ -5,20 +5,30 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import BACKGROUND, PROMPT, Candidates, advance_path, blend, named
+from ngtcli.draft.auto.blend import (
+    BACKGROUND,
+    HEADS,
+    PROMPT,
+    Candidates,
+    advance_path,
+    blend,
+    named,
+)
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.copies import WAYS
-from ngtcli.draft.origins import DOCUMENT, ORIGINS
+from ngtcli.draft.guesses import WIDTH
+from ngtcli.draft.origins import DOCUMENT, HEAD, ORIGINS
 from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.counts import NONE
 
-_DOCUMENT = ORIGINS.index(DOCUMENT)
-# Tokens that one blend can find: those of every order of the sources with counts, of scores, and
-# of what is copied.
+_DOCUMENT, _HEAD = ORIGINS.index(DOCUMENT), ORIGINS.index(HEAD)
+# Tokens that one blend can find: those of every order of the sources with counts, of scores, of
+# what is copied, and of heads.
 _CANDIDATES = (
     CONFIG.orders * (BACKGROUND * CONFIG.scanned + CONFIG.scanned_background)
     + CONFIG.ranks_kept
     + WAYS
+    + CONFIG.heads * WIDTH
 )
 _SLOTS = 1 << _CANDIDATES.bit_length()  # of the hash table: the first power of two above
 _MIN_PATH = CONFIG.min_path_probability
@@ -29,7 +39,8 @@ class Growth(NamedTuple):
 
     `tokens` int32; `parents` int32, indices, -1 for the root; `probabilities` float64, of whole
     paths; `origins` int8, the source with the longest match; `trie_nodes` int32, the node's place
-    in the counts of that source, by the longest match that leads there, NONE for scores.
+    in the counts of that source, by the longest match that leads there, NONE for scores. `states`,
+    int32 (nodes, heads), are those of guesses after a node, NONE where there are none.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -37,6 +48,7 @@ class Growth(NamedTuple):
     probabilities: npt.NDArray[np.float64]
     origins: npt.NDArray[np.int8]
     trie_nodes: npt.NDArray[np.int32]
+    states: npt.NDArray[np.int32]
 
 
 @njit()
@@ -52,7 +64,8 @@ def grow(
     tokens, parents = np.empty(budget, np.int32), np.empty(budget, np.int32)
     probabilities, origins = np.empty(budget), np.empty(budget, np.int8)
     trie_nodes = np.empty(budget, np.int32)
-    growth = Growth(tokens, parents, probabilities, origins, trie_nodes)
+    states = np.empty((budget, match_nodes.shape[0] - HEADS), np.int32)
+    growth = Growth(tokens, parents, probabilities, origins, trie_nodes, states)
     matches = np.empty((budget + 1, match_nodes.shape[0], match_nodes.shape[1]), np.int32)
     _copy(match_nodes, matches[0])
     candidates = Candidates(
@@ -63,7 +76,7 @@ def grow(
         np.empty(children, np.int32),
     )
     n = _fill(named(arrays), matches, escape, min_probability, candidates, growth, children)
-    return tokens[:n], parents[:n], probabilities[:n], origins[:n], trie_nodes[:n]
+    return tokens[:n], parents[:n], probabilities[:n], origins[:n], trie_nodes[:n], states[:n]
 
 
 @unowned
@@ -87,6 +100,8 @@ def _fill(
         _copy(matches[parent], matches[used + 1])
         advance_path(sources, matches[used + 1], growth.tokens[used])
         growth.trie_nodes[used] = _longest(matches[used + 1, source])
+        for head in range(growth.states.shape[1]):
+            growth.states[used, head] = matches[used + 1, HEADS + head, 1]
         used += 1
     return used
 
@@ -159,20 +174,20 @@ def arrange(
 ) -> Any:
     """The first `nodes` of a Growth, each followed by its likeliest child's subtree.
 
-    The first four are arrays of it. Returns int32 (3, nodes): tokens, parents, origins as indices
-    into ORIGINS. Among siblings the one that stands first is the likeliest. `borders` are those of
-    `learn_prompt`: a node of the prompt that was first met between an even and the next odd one
-    stands in a document.
+    The first four are arrays of it. Returns int32 (4, nodes): tokens, parents, origins as indices
+    into ORIGINS, and places in the Growth. Among siblings the one that stands first is the
+    likeliest. `borders` are those of `learn_prompt`: a node of the prompt that was first met
+    between an even and the next odd one stands in a document.
     """
     order = _depth_first(parents[:nodes])
-    place, out = np.empty(nodes, np.int32), np.empty((3, nodes), np.int32)
+    place, out = np.empty(nodes, np.int32), np.empty((4, nodes), np.int32)
     for new in range(nodes):
         place[order[new]] = new
     for new in range(nodes):
-        old = order[new]
+        old = out[3, new] = order[new]
         out[0, new] = tokens[old]
         out[1, new] = place[parents[old]] if parents[old] >= 0 else -1
-        out[2, new] = origins[old]
+        out[2, new] = origins[old] if origins[old] < HEADS else _HEAD
         if origins[old] == PROMPT and _in_document(trie_nodes[old], borders):
             out[2, new] = _DOCUMENT
     return out

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import COPIED, ORDERS, ROWS, PlainArrays, match_end
+from ngtcli.draft.auto.blend import COPIED, HEADS, ORDERS, PlainArrays, match_end
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.copies import Copies
 from ngtcli.draft.auto.escapes import EscapeTallies, learn_output
+from ngtcli.draft.auto.guesses import Guesses
+from ngtcli.draft.auto.masks import MaskGuesses
 from ngtcli.draft.auto.ranks import Ranks
 from ngtcli.draft.drafter import Context
+from ngtcli.draft.guesses import Heads
 from ngtcli.draft.pool import Pool
 from ngtcli.system.compiled import njit
 from ngtcli.trie.background import FOLLOWED, BackgroundCounts, build_counts
@@ -88,13 +91,19 @@ class Sources:
     background gives a token; emitted tokens move it on where they are learned (`learn_output`),
     each with a share of CONFIG.familiar_rate. `borders` tells the prompt's nodes in documents from
     others (`learn_prompt`). `earlier` are the counts of the pool, this sequence's own unless they
-    are given. `copies` has the text and the places in it. `nodes`, int32 (ROWS, ORDERS), are the
-    matches of the text's last tokens, as `advance` has them, and the place that is copied; `last`
-    is the last of these tokens.
+    are given. `copies` has the text and the places in it. `nodes`, int32 (HEADS + heads, ORDERS),
+    are the matches of the text's last tokens, as `advance` has them, and the place that is copied;
+    `last` is the last of these tokens. `guesses` are those of `heads` and `masks` in this step;
+    `alone`: nothing else is matched.
     """
 
     def __init__(
-        self, earlier: PoolCounts | None = None, background: BackgroundCounts | None = None
+        self,
+        earlier: PoolCounts | None = None,
+        background: BackgroundCounts | None = None,
+        heads: Heads | None = None,
+        alone: bool = False,
+        masks: MaskGuesses | None = None,
     ) -> None:
         self.earlier = earlier or PoolCounts()
         self.background = background or NOTHING
@@ -103,7 +112,8 @@ class Sources:
         self._predicted = _UNPREDICTED
         self.ranks = Ranks(0)
         self.borders = np.zeros(0, np.int64)
-        self.nodes = np.full((ROWS, ORDERS), NONE, np.int32)
+        self.guesses, self._alone = Guesses(heads, masks), alone
+        self.nodes = np.full((HEADS + len(self.guesses.heads), ORDERS), NONE, np.int32)
         self.copies = Copies()
         self.last = 0
 
@@ -118,7 +128,8 @@ class Sources:
         texts = self._predicted, self.own, self._prompt, self.pool
         tries = tuple([tuple(trie.arrays) for trie in texts])
         background = self.background.nodes, self.background.by_token
-        return tries, background, tuple(self.ranks.arrays), tuple(self.copies.arrays)
+        known = tries, background, tuple(self.ranks.arrays)
+        return *known, tuple(self.copies.arrays), tuple(self.guesses.arrays)
 
     def start(self, context: Context) -> None:
         """Begin a prompt: own text and prompt are emptied; the pool and the scores are kept."""
@@ -138,6 +149,7 @@ class Sources:
         end = np.array([NONE], np.int32)
         parts = [part for text in (predicted, *apart) if len(text) for part in (text, end)]
         self.copies.start(np.concatenate([*parts, ids]), self.nodes[COPIED], len(predicted))
+        self._leave_out()
         self._read_language(context)
 
     @property
@@ -167,6 +179,11 @@ class Sources:
         """Match the end of a text from nothing."""
         self.last = int(ids[-1]) if len(ids) else 0
         match_end(self.arrays, self.nodes, np.asarray(ids[-ORDERS:], np.int32))
+        self._leave_out()
+
+    def _leave_out(self) -> None:
+        if self._alone:
+            self.nodes[:HEADS] = NONE
 
     def retract(self, count: int, ids: Sequence[int]) -> None:
         """Forget the last `count` tokens that were learned: the text ends with `ids` again.
@@ -188,3 +205,13 @@ class Sources:
         )  # fmt: skip
         own.tokens += len(tokens)
         self.last = int(tokens[-1])
+        self._leave_out()
+        self.drop_guesses()
+
+    def take_guesses(self) -> None:
+        """Let what the heads guessed after the last token take part."""
+        self.nodes[HEADS:, 1] = self.guesses.states
+
+    def drop_guesses(self) -> None:
+        """Guesses hold for one step."""
+        self.nodes[HEADS:] = NONE

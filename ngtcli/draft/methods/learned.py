@@ -1,0 +1,65 @@
+"""Drafts from learned heads of one kind alone: Medusa, Hydra, EAGLE-3, DFlash, MTP.
+
+The tree grows best-first by the product of the head's probabilities, to as many nodes as a step may
+have: what EAGLE-2 (Li et al. 2024, section 4) picks from a beam of each depth, here also for heads
+that were published with a fixed tree (Medusa: Cai et al. 2024; Hydra: Ankner et al. 2024).
+"""
+
+from dataclasses import replace
+
+from ngtcli.draft.auto.config import Options as AutoOptions
+from ngtcli.draft.auto.drafter import Auto
+from ngtcli.draft.auto.sources import Sources
+from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.options import MethodOptions
+from ngtcli.errors import UsageError
+
+_AS_GIVEN = AutoOptions(trust=1e6)  # probabilities stay the head's own: none are calibrated
+
+
+class Learned(Auto):
+    """`auto` with no source but the heads of a `kind`, and without its policy."""
+
+    kind = ""
+
+    def __init__(self, settings: DraftSettings, options: MethodOptions) -> None:
+        heads = settings.heads.of_kind(self.kind) if settings.heads is not None else None
+        if heads is None:
+            raise UsageError(f"there is no head of kind {self.kind}", "Name one with --heads.")
+        own = replace(settings, heads=heads, masks=(), costs=None, pool=None, background=None)
+        super().__init__(own, _AS_GIVEN, Sources(heads=heads, alone=True))
+        self.tallies.trust_heads()
+
+    def reset(self, context: Context) -> None:
+        """Start on a new prompt, of which nothing is drafted and no score is read."""
+        super().reset(replace(context, vocabulary=0, background=None))
+
+
+class Medusa(Learned):
+    """Medusa's heads."""
+
+    kind = "medusa"
+
+
+class Hydra(Learned):
+    """Hydra's heads."""
+
+    kind = "hydra"
+
+
+class Eagle3(Learned):
+    """EAGLE-3's layer."""
+
+    kind = "eagle3"
+
+
+class DFlash(Learned):
+    """DFlash's layers."""
+
+    kind = "dflash"
+
+
+class Mtp(Learned):
+    """The layers for several tokens that a model was trained with."""
+
+    kind = "mtp"
