@@ -225,9 +225,9 @@ class EscapeTallies:
         """
         return self.predicted[:HEADS].copy(), self.reached[:HEADS].copy()
 
-    def sums(self, source: int) -> Floats:
-        """Tokens predicted, and reached, by `source` and each after it: float64 (sources, 2)."""
-        both = self.predicted[source:], self.reached[source:]
+    def sums(self) -> Floats:
+        """Tokens predicted, and reached, by each source: float64 (rows, 2)."""
+        both = self.predicted, self.reached
         return np.stack([one.sum(axis=(1, 2)) for one in both], axis=1)
 
     def without(self, source: int) -> Floats:
