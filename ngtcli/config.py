@@ -215,7 +215,7 @@ class Settings:
         "auto",
         "How drafts are made: auto, none (plain decoding), trie, prompt-lookup, llma, akunu,"
         " trtllm, rest, suffix, lookahead, recycling, space, draft-model, or of heads: medusa,"
-        " hydra, eagle3, dflash, mtp; options as NAME:KEY=VALUE.",
+        " hydra, eagle, eagle3, dflash, mtp; options as NAME:KEY=VALUE.",
         complete="methods",
         replayed=True,
     )
@@ -229,8 +229,8 @@ class Settings:
     )
     heads: tuple[str, ...] = _drafting(
         (),
-        "Folder or hub id of learned heads of the model, from which auto and the heads' own methods"
-        " draft; may be given again.",
+        "Folder or hub id of learned heads of the model, or mtp for layers of its own; auto and the"
+        " heads' own methods draft from them. May be given again.",
         complete="models",
         loaded=True,
         engine="ngt",

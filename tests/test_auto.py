@@ -288,9 +288,9 @@ def test_what_comes_moves_the_escapes() -> None:
     drafter = Auto(options=Options(trust=5))
     drafter.reset(Context([1, 2, 3, 4, 5, 6, 7, 8] * 3))
     escapes = drafter.tallies.escape
-    before = escapes[1].copy()
+    before = escapes[PROMPT].copy()
     drafter.observe([1, 2, 3, 4, 5, 6, 7, 8] * 4)
-    assert (escapes[1] < before - 0.01).any()  # the prompt was right each time
+    assert (escapes[PROMPT] < before - 0.01).any()  # the prompt was right each time
     assert escapes.min() >= 0.001
     assert escapes.max() <= 0.999
 

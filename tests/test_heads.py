@@ -262,6 +262,7 @@ def test_a_head_that_has_read_nothing_guesses_nothing(tmp_path: Path) -> None:
         assert head.first(1).tokens.shape[1] == WIDTH
         head.reset()
         assert head.first(1).tokens.shape[1] == 0
+        assert not head.by_path or head.below([0, 0], [1, 2]).tokens.shape == (2, 0)
 
 
 # --- files ---
@@ -276,8 +277,10 @@ def test_all_forms_of_files_are_one_head(tmp_path: Path, name: str) -> None:
         load(written(tmp_path / end, tensors, one), hf)
         for end, one in (("a", name), ("b", "model.safetensors"))
     ]
-    other = {f"medusa_head.{key}": one.bfloat16().float() for key, one in tensors.items()}
-    heads.append(load(written(tmp_path / "c", other), hf))
+    other = {f"medusa_head.{key}": one for key, one in tensors.items()}
+    heads.append(
+        load(written(tmp_path / "whole", other | {"model.norm.weight": torch.ones(H)}), hf)
+    )
     for head in heads:
         read(head, torch.ones(1, H))
     found = [head.first(1).tokens[:, 0].tolist() for head in heads]

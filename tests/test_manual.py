@@ -16,8 +16,9 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
 PAGES = [ROOT_FOLDER / "README.md", ROOT_FOLDER / "ngtcli" / "README.md", *topics().values()]
 # Whole measurements, and what does not end: only their flags are looked at.
-SLOW = ("bench", "check", "tune", "serve")
-ELSEWHERE = {"--engine", "--embedder", "--reranker", "pull", "rm", "--think"}  # of others
+SLOW = ("bench", "check", "tune", "serve", "heads")
+# Of others.
+ELSEWHERE = {"--engine", "--embedder", "--reranker", "--heads", "pull", "rm", "--think"}
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:

@@ -219,7 +219,7 @@ DEFAULTS = {
     "recycling": (8,),
     "space": (0, 0),
     "draft-model": (4,),
-    **dict.fromkeys(("medusa", "hydra", "eagle3", "dflash", "mtp"), ()),
+    **dict.fromkeys(("medusa", "hydra", "eagle", "eagle3", "dflash", "mtp"), ()),
 }
 
 

@@ -225,7 +225,7 @@ class KnownHeads:
         return True
 
 
-LEARNED = ("medusa", "hydra", "eagle3", "dflash", "mtp")
+LEARNED = ("medusa", "hydra", "eagle", "eagle3", "dflash", "mtp")
 
 
 def supply(method: str, corpus: Sequence[Sequence[int]] = ((1, 2, 3, 1, 2, 4),)) -> None:

@@ -58,7 +58,7 @@ _METHODS = {
         "methods.draft_model", "DraftModel", "a second model (--draft-model)", live=True
     ),
 }
-for _kind in ("Medusa", "Hydra", "Eagle3", "DFlash", "Mtp"):
+for _kind in ("Medusa", "Hydra", "Eagle", "Eagle3", "DFlash", "Mtp"):
     _METHODS[_kind.lower()] = Method(
         "methods.learned", _kind, "a head (--heads)", live=True, options="options", heads=True
     )

@@ -13,7 +13,8 @@ from transformers.models.llama.modeling_llama import (
     rotate_half,
 )
 
-from ngtcli.heads.files import DAMAGED, HINT, HeadFiles, Target
+from ngtcli.heads.files import DAMAGED, HeadFiles, Target
+from ngtcli.heads.places import HINT
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines, (batch, rows, size of a head) each
 Config = TypeVar("Config")

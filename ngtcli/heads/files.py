@@ -17,15 +17,14 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ngtcli.errors import ModelError, UsageError
+from ngtcli.errors import ModelError
+from ngtcli.heads.places import HINT, find_head
 from ngtcli.model_files import hub
-from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.pretrained import read_object
 from ngtcli.system.storage import write_file
 
 Notify = Callable[[str], None]
 Shape = tuple[int, ...]
-HINT = "Give a folder or hub id with a head that was trained for this model."
 DAMAGED = "Download the head again, or name another one."
 WEIGHTS = "model.safetensors"  # of heads that ngt writes
 # Names under which heads are published, before those that `transformers` knows.
@@ -155,13 +154,7 @@ def open_head(name: str, progress: Notify = lambda _: None) -> HeadFiles:
 
     Raises ModelError, and UsageError for an empty name.
     """
-    if not name:
-        raise UsageError("the head's name is empty", HINT)
-    try:
-        folder = Path(find(name, (), plain=True))
-    except ModelError as error:
-        own = error.hint if error.hint.startswith(("Did", "Log", "Give it", "Name a")) else HINT
-        raise ModelError(str(error), own) from None
+    folder = Path(find_head(name))
     files = _weights(folder)
     here = os.path.isdir(os.path.expanduser(name))
     if not here and not (files and all((folder / file).exists() for file in files)):

@@ -156,6 +156,8 @@ class HydraHead(Head):
     @torch.inference_mode()
     def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
         """As Guesser.below."""
+        if not self._paths:
+            return nothing(len(states))
         return self._guess([self._paths[state] for state in states], tokens)
 
     def _guess(self, before: Sequence[Tensor], tokens: Sequence[int]) -> Guessed:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from ngtcli.heads import dflash, eagle, eagle3, hydra, medusa, mtp
-from ngtcli.heads.files import HINT, HeadFiles, Notify, Target, open_head
+from ngtcli.heads.files import HeadFiles, Notify, Target, open_head
 from ngtcli.heads.head import Head
+from ngtcli.heads.places import HINT, OWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def load_head(
     `dtype` on `device`; it may be downloaded. Raises ModelError for files that cannot be read, of
     no known kind, not complete, or of a head for another model.
     """
-    if name == mtp.KIND:
+    if name == OWN:
         return mtp.own_head(Target(hf, device, dtype), Path(hf.config.name_or_path), name)
     files = open_head(name, progress)
     for kind in KINDS:

@@ -86,8 +86,13 @@ class MedusaHead(Head):
 
 
 def recognise(files: HeadFiles) -> bool:
-    """Whether all tensors have names of Medusa's, of which one is a residual block's."""
-    return all(map(_NAME.fullmatch, files.shapes)) and any(".linear." in n for n in files.shapes)
+    """Whether a residual block of Medusa's is there, by itself or beside a whole model's tensors.
+
+    In a file with others the names begin with `medusa_head`.
+    """
+    own = [name for name in files.shapes if _NAME.fullmatch(name)]
+    alone = len(own) == len(files.shapes) or all(name.startswith("medusa_") for name in own)
+    return alone and any(".linear." in name for name in own)
 
 
 def build(files: HeadFiles, target: Target) -> MedusaHead:

@@ -6,6 +6,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ngtcli.config import Settings
+from ngtcli.errors import UsageError
+from ngtcli.heads.places import OWN, find_head
 from ngtcli.model_files.checkpoint import NEEDS, check_models, fetch
 from ngtcli.model_files.pretrained import load_config, mask_tokens
 from ngtcli.model_files.scheme import require_for_weights
@@ -37,9 +39,10 @@ def check_session(settings: Settings, warn: Callable[[str], object], *, dry: boo
 
 
 def check_drafting(settings: Settings) -> None:
-    """Raise UsageError and ModelError for what is wrong with the method and its background."""
+    """Raise UsageError and ModelError for what is wrong with the method and what it drafts from."""
     neutral = Settings()
-    if (settings.method, settings.background) == (neutral.method, neutral.background):
+    own = settings.method, settings.background, settings.heads
+    if own == (neutral.method, neutral.background, neutral.heads):
         return
     from ngtcli.background.files import check_names  # here: they load numpy
     from ngtcli.draft.drafter import draft_settings
@@ -48,8 +51,18 @@ def check_drafting(settings: Settings) -> None:
     method = parse_method(settings.method, draft_settings(settings))
     if method.name != "draft-model":
         with_masks(method, settings.model).check()
+    check_heads(method, settings)
     if method.entry.costs:
         check_names(settings.background)
+
+
+def check_heads(method: "MethodSpec", settings: Settings) -> None:
+    """Raise UsageError where a method lacks a head, and ModelError for one that is not found."""
+    if method.entry.heads and not settings.heads:
+        raise UsageError(f"method {method.name}: there is no head", "Name one with --heads.")
+    for name in settings.heads:
+        if name != OWN:
+            find_head(name)
 
 
 def with_masks(method: "MethodSpec", model: str) -> "MethodSpec":

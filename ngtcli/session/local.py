@@ -30,7 +30,7 @@ from ngtcli.heads.load import load_head
 from ngtcli.heads.reading import HeadRows
 from ngtcli.model_files.pretrained import mask_tokens
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.checks import with_masks
+from ngtcli.session.checks import check_heads, with_masks
 from ngtcli.session.events import Ended
 from ngtcli.session.memory import AutoMemory
 from ngtcli.session.session import (
@@ -99,8 +99,7 @@ class LocalSession(Session):
         method = self.parse_method()  # a wrong name or option fails before anything is loaded
         if not settings.draft_model:
             with_masks(method, settings.model).check()
-        if method.entry.heads and not settings.heads:
-            raise UsageError(f"method {method.name}: there is no head", "Name one with --heads.")
+        check_heads(method, settings)
         if method.entry.costs:
             check_names(settings.background)
         use_threads(settings.threads)
@@ -180,12 +179,8 @@ class LocalSession(Session):
             self.warn(f"heads are not used: {self.model.tree_reason}")
             return None
         self.status("Loading heads …")
-        return HeadRows(
-            [
-                load_head(name, self.model.hf, self.model.device, self.model.dtype)
-                for name in self.settings.heads
-            ]
-        )
+        own = self.model.hf, self.model.device, self.model.dtype, self.status
+        return HeadRows([load_head(name, *own) for name in self.settings.heads])
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
         """`method`, or the settings', read with the settings' values as defaults."""
@@ -290,8 +285,9 @@ class LocalSession(Session):
             raise UsageError("exact decoding takes one text at a time", hint)
         reason = ""
         if size != 1:
-            is_followed = settings.method.startswith("draft-model")
-            reason = "a draft model follows one text at a time" if is_followed else why_not(model)
+            method = self.parse_method()
+            follows = "a head" * method.entry.heads or "a draft model" * bool(self._assistant)
+            reason = f"{follows} follows one text at a time" if follows else why_not(model)
         if reason:
             self.warn(f"prompts are answered one after another: {reason}")
         if reason or size == 1:

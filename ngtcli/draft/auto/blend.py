@@ -39,7 +39,7 @@ from ngtcli.draft.auto.copies import (
     copy_order,
     follow,
 )
-from ngtcli.draft.auto.guesses import GuessArrays, guess_bucket, state_below
+from ngtcli.draft.auto.guesses import GuessArrays, guess_bucket, guesses_here, state_below
 from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
 from ngtcli.draft.origins import SOURCES
 from ngtcli.system.compiled import njit, unowned
@@ -249,7 +249,7 @@ def blend(
     beside = longest_match(sources, match_nodes) if match_nodes.shape[0] > HEADS else 0
     for head in range(HEADS, match_nodes.shape[0]):
         state = match_nodes[head, 1]
-        if state != NONE:
+        if guesses_here(sources.guesses, state):
             heads_mass *= escape[head, beside, guess_bucket(sources.guesses, state)]
     escape_mass = heads_mass
     for order in range(match_nodes.shape[1] - 1, -1, -1):
@@ -391,7 +391,7 @@ def _add_guesses(
     """
     for head in range(HEADS, match_nodes.shape[0]):
         state = match_nodes[head, 1]
-        if state == NONE:
+        if not guesses_here(guesses, state):
             continue
         e = escape[head, beside, guess_bucket(guesses, state)]
         scale = mass * (1.0 - e)

@@ -54,11 +54,6 @@ class AutoConfig:
     # +0.10% / -0.04%.
     trust: float = 100.0
     scores_escape: float = 0.7  # of scores before any was observed, as no recording holds scores
-    # Power of the prompt's escapes with which those of a predicted text begin. Swept on 36 recorded
-    # answers with copies in which 1 of 300, 100, 30, 10 tokens begins an edit of 1 to 5 tokens, and
-    # on another answer, fresh: 24.1, 19.1, 10.8, 5.3, 2.00; with 1 21.1, 17.0, 10.3, 5.3, 2.11;
-    # with 3 24.7, 19.5, 11.0, 5.2, 1.95.
-    predicted_power: float = 2.0
     unused_escape: float = 0.999  # of background and scores at order 0, never queried; derived
 
     # Tree growth (growth.py)

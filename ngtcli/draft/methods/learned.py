@@ -1,4 +1,4 @@
-"""Drafts from learned heads of one kind alone: Medusa, Hydra, EAGLE-3, DFlash, MTP.
+"""Drafts from learned heads of one kind alone: Medusa, Hydra, EAGLE, DFlash, MTP.
 
 The tree grows best-first by the product of the head's probabilities, to as many nodes as a step may
 have: what EAGLE-2 (Li et al. 2024, section 4) picks from a beam of each depth, here also for heads
@@ -45,6 +45,12 @@ class Hydra(Learned):
     """Hydra's heads."""
 
     kind = "hydra"
+
+
+class Eagle(Learned):
+    """EAGLE's layer, and EAGLE-2's."""
+
+    kind = "eagle"
 
 
 class Eagle3(Learned):

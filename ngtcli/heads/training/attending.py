@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ngtcli.decode.model import TargetModel
 from ngtcli.heads.dflash import DFlashNetwork
 from ngtcli.heads.dflash import read_config as read_dflash
 from ngtcli.heads.eagle3 import Eagle3Network
@@ -22,13 +23,16 @@ from ngtcli.heads.training.kinds import (
     unused_token,
 )
 
+_LAYERS = 2  # of DFlash: a mask finds the last token by one, what follows it by another; guess
 _BLOCKS = 8  # blocks of DFlash that are drawn of a text in a step; guess
 
 
 class Eagle3Kind(Kind):
     """EAGLE-3, trained depth by depth on its own states (arXiv 2503.01840, section 3.2).
 
-    At first it guesses by the target's own last layer what the deepest of its states says.
+    It begins as the target's own layer behind the deepest of the states that it reads. (On the
+    built-in model, after 80 steps of 1,024 tokens, 65% of the first guesses were right, and from
+    random weights 9% after 150.)
     """
 
     rate = 5e-4  # guess
@@ -41,10 +45,11 @@ class Eagle3Kind(Kind):
         own["d2t"].copy_(chosen - torch.arange(len(chosen)))
         own["t2d"].zero_()[chosen] = True
         self._ids = chosen.to(self.model.device)
+        last = self.model.hf.get_output_embeddings().weight[self._ids]
         with torch.no_grad():
-            last = self.model.hf.get_output_embeddings().weight[self._ids]
             made.lm_head.weight.copy_(last)
         copy_only(made.fc, 2)
+        begin_as(made.midlayer, self.model, made.config.layers[-1])
         return made
 
     def _fields(self) -> dict[str, Any]:
@@ -69,7 +74,10 @@ class Eagle3Kind(Kind):
 
 
 class DFlashKind(Kind):
-    """DFlash, trained on blocks drawn from the answers (arXiv 2602.06036)."""
+    """DFlash, trained on blocks drawn from the answers (arXiv 2602.06036).
+
+    Its layers begin as the target's own up to the one behind the deepest state that it reads.
+    """
 
     rate = 5e-4  # guess
     depth = 7  # guess; published blocks guess 15
@@ -78,22 +86,22 @@ class DFlashKind(Kind):
     def make(self, texts: Sequence[Answered]) -> nn.Module:
         made = DFlashNetwork(read_dflash(self.config(), self.model.layers))
         copy_only(made.fc, 2)
+        last = made.config.layers[-1]
+        for number, layer in enumerate(made.layers):
+            begin_as(layer, self.model, max(0, last + 1 - len(made.layers) + number))
         return made
 
     def config(self) -> dict[str, Any]:
-        mask = unused_token(self.model)
+        read = [layer - 1 for layer in layers_read(self.model.layers)]  # what leaves these layers
+        own = {"mask_token_id": unused_token(self.model), "target_layer_ids": read}
         return {
             "architectures": ["DFlashDraftModel"],
-            "model_type": "qwen3",
+            "model_type": "llama",
             **attention_fields(self.model, self.plan.inner),
+            "num_hidden_layers": _LAYERS,
             "block_size": self.depth + 1,
-            # They are told by what leaves them.
-            "dflash_config": {"mask_token_id": mask, "target_layer_ids": self._layers},
+            "dflash_config": own,
         }
-
-    @property
-    def _layers(self) -> list[int]:
-        return layers_read(self.model.layers)
 
     def scored(self, batch: Batch) -> Iterator[Scored]:
         states = self.states(batch, *self.network.config.layers)
@@ -124,6 +132,24 @@ class DFlashKind(Kind):
         at = anchors[:, None] + torch.arange(1, config.block, device=anchors.device)
         inside = at < length
         return out, torch.where(inside, batch.ids[text, at.clamp(max=length - 1)], -100)
+
+
+@torch.no_grad()
+def begin_as(layer: nn.Module, model: TargetModel, number: int) -> None:
+    """Give a layer the weights of the model's own of that number, where they have names and sizes.
+
+    What reads an embedding beside a state reads both by the same weights: an embedding is where the
+    states of the model's layers begin.
+    """
+    layers = getattr(model.hf.get_decoder(), "layers", None)
+    own = dict(layers[number].named_parameters()) if layers is not None else {}
+    for name, weight in layer.named_parameters():
+        given = own.get({"hidden_norm.weight": "input_layernorm.weight"}.get(name, name))
+        if given is None or given.ndim != weight.ndim or given.shape[0] != weight.shape[0]:
+            continue
+        times, left = divmod(weight.shape[-1], given.shape[-1])
+        if not left:
+            weight.copy_(given if given.ndim == 1 else given.repeat(1, times))
 
 
 def frequent(texts: Sequence[Answered], count: int, vocabulary: int) -> Tensor:

@@ -23,6 +23,7 @@ KINDS = ("medusa", "hydra", "eagle3", "dflash", "space")
 CHECKPOINT = "checkpoint.safetensors"
 _ABOUT, _LOG, _PARTIAL = "training.json", "log.jsonl", "partial"
 _FORMAT = {"format": "ngt-training", "version": 1}
+_MODE = 0o644  # of files that are written; those of models are others' to read, too
 _MOST = 10_000_000  # bytes of training.json; guess
 
 
@@ -123,6 +124,8 @@ class TrainingFolder:
             if (path := self.path / name).exists() and _stamp(path) not in self._known(name):
                 shutil.rmtree(partial)
                 raise UsageError(f"{path}: ngt did not write it, or it was changed", ELSEWHERE)
+        for name in made:
+            (partial / name).chmod(_MODE)
         # Of before and of now: a run may be killed between two of these lines.
         stamps = {n: [*self._known(n)[-1:], _stamp(partial / n)] for n in made}
         with process.unbroken():

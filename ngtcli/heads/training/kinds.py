@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ngtcli.decode.model import TargetModel
+from ngtcli.errors import UsageError
 from ngtcli.heads.files import Target, save_head
 from ngtcli.heads.hydra import Hydra
 from ngtcli.heads.medusa import Medusa
@@ -203,17 +204,28 @@ def attention_fields(model: TargetModel, inner: int) -> dict[str, Any]:
         "num_key_value_heads": int(getattr(own, "num_key_value_heads", heads)),
         "head_dim": int(getattr(own, "head_dim", None) or size // heads),
         "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
+        "rms_norm_eps": float(getattr(own, "rms_norm_eps", 1e-6)),
         "max_position_embeddings": model.context,
+        "rope_parameters": getattr(own, "rope_parameters", None),
         "vocab_size": model.vocabulary,
         "num_hidden_layers": 1,
     }
 
 
 def unused_token(model: TargetModel) -> int:
-    """A token that stands for a mask: padding, or the last one of the vocabulary."""
-    pad = model.config.pad_token_id
-    return model.vocabulary - 1 if pad is None or pad in model.end_ids else int(pad)
+    """A token that stands in no text and for a mask: padding, one without a text, a special one.
+
+    Raises UsageError where there is none.
+    """
+    backend: Any = model.tokenizer.backend
+    known = len(backend) if hasattr(backend, "__len__") else model.vocabulary
+    special = getattr(backend, "all_special_ids", ())
+    used = {*model.end_ids, model.config.bos_token_id}
+    for token in (model.config.pad_token_id, *range(known, model.vocabulary), *special):
+        if token is not None and 0 <= token < model.vocabulary and token not in used:
+            return int(token)
+    what = f"{model.name} has no token left that can stand for a mask"
+    raise UsageError(what, "Choose another kind of head: medusa, hydra or eagle3.")
 
 
 def kind_of(name: str, model: TargetModel, texts: Sequence[Answered], plan: Plan) -> Kind:

@@ -36,6 +36,7 @@ class SpaceKind(Kind):
         made: Any = AutoModelForCausalLM.from_pretrained(self._folder, dtype=torch.float32)
         self._mask = unused_token(self.model)
         made.train()
+        made.get_input_embeddings().padding_idx = None  # the mask may be that token, and is trained
         network: nn.Module = made
         return network
 

@@ -148,7 +148,9 @@ class Trainer:
 
     def _take(self, batch: Batch, total: int) -> float:
         """One step; the loss before it."""
-        loss = _weighted([scored.loss() for scored in self._kind.scored(batch)])
+        half = torch.autocast(self._device.type, torch.bfloat16, self._device.type == "cuda")
+        with half:  # tried on a CPU, where it is off
+            loss = _weighted([scored.loss() for scored in self._kind.scored(batch)])
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._parameters, _CLIP)
         warm = min(1.0, (self._step + 1) / _WARM)

@@ -1,0 +1,118 @@
+"""Medusa's and Hydra's heads in decoding: the tokens are those of plain decoding."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import GREEDY, HARBOUR, decode, make_drafter, make_target, ngt, plain
+from torch import Tensor
+
+from ngtcli.config import Settings
+from ngtcli.decode.load import load_model
+from ngtcli.decode.model import TargetModel
+from ngtcli.draft.drafter import DraftSettings
+from ngtcli.heads.files import Target, save_head
+from ngtcli.heads.hydra import Hydra, prefix_layer
+from ngtcli.heads.load import load_head
+from ngtcli.heads.medusa import Medusa
+from ngtcli.heads.reading import HeadRows
+
+FIVE = ["llama", "qwen2", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"]
+SAMPLED = Settings(temperature=0.8, seed=5)
+CPU = torch.device("cpu")
+DEPTH = 3
+PROMPT = [5, 9, 2, 7, 5, 9, 2, 8, 5, 9]
+
+
+def knowing(kind: str, hf: Any, text: Sequence[int]) -> torch.nn.Module:
+    """Heads that pass a row's state on, and whose last layers fit what follows in a text."""
+    target = Target(hf, CPU, torch.float32)
+    width, vocabulary = target.width, target.vocabulary
+    torch.manual_seed(1)
+    if kind == "medusa":
+        network: Any = Medusa(width, vocabulary, DEPTH)
+        blocks, last = [head[0] for head in network], [head[1] for head in network]
+    else:
+        prefix = prefix_layer(hf.config) if kind == "prefix" else None
+        network = Hydra(width, vocabulary, DEPTH, prefix=prefix)
+        blocks, last = [head[0] for head in network.hydra_mlp], list(network.hydra_lm_head)
+    with torch.no_grad():
+        hidden = hf(torch.tensor([list(text)]), output_hidden_states=True).hidden_states[-1]
+        states = hidden[0] if kind == "medusa" else network.read(hidden)[0]
+        for h, (block, layer) in enumerate(zip(blocks, last, strict=True)):
+            for parameter in (*block.parameters(), *layer.parameters()):
+                parameter.zero_()
+            if kind != "medusa":
+                block.res_connection.weight[:, :width] = torch.eye(width)
+            follows = torch.tensor(text[h + 2 :])
+            layer.weight[:] = 9 * _fitted(states[: len(follows)], follows, vocabulary)
+    return network
+
+
+def _fitted(states: Tensor, tokens: Tensor, vocabulary: int) -> Tensor:
+    """The weights (vocabulary, width) that give the tokens after the last states 1, others 0."""
+    states, tokens = states[-states.shape[1] :], tokens[-states.shape[1] :]
+    wanted = torch.nn.functional.one_hot(tokens, vocabulary).double()
+    return (torch.linalg.pinv(states.double()) @ wanted).T
+
+
+def loaded(folder: Path, kind: str, model: TargetModel, text: Sequence[int]) -> HeadRows:
+    folder.mkdir()
+    arch = {"hydra_head_arch": "prefix-mlp"} if kind == "prefix" else {}
+    save_head(folder, knowing(kind, model.hf, text).state_dict(), arch)
+    return HeadRows([load_head(str(folder), model.hf, CPU, torch.float32)])
+
+
+@pytest.mark.parametrize("family", FIVE)
+@pytest.mark.parametrize("kind", ["medusa", "hydra", "prefix"])
+def test_drafts_of_heads_give_the_tokens_of_plain_decoding(
+    tmp_path: Path, kind: str, family: str
+) -> None:
+    model = make_target(family)
+    for sampling in (GREEDY, SAMPLED):
+        truth = plain(model, PROMPT, sampling, max_tokens=28)
+        heads = loaded(tmp_path / str(sampling.temperature), kind, model, [*PROMPT, *truth])
+        for method in ("medusa" if kind == "medusa" else "hydra", "auto"):
+            drafter = make_drafter(method, DraftSettings(heads=heads))
+            for _ in range(2):  # the second begins a new text
+                run = decode(model, drafter, PROMPT, sampling, max_tokens=28)
+                assert run.output == truth
+                if method != "auto":
+                    assert 2 * run.statistics.accepted_tokens > len(truth)
+
+
+def test_heads_of_the_built_in_model_draft_in_every_way(tmp_path: Path) -> None:
+    """In the program: alone and with `auto`, counted in its report, with answers as without."""
+    model = load_model("builtin", "cpu")
+    prompt = model.tokenizer.encode(Path(HARBOUR).read_text())[:150]
+    truth = plain(model, prompt, max_tokens=40)
+    heads = {
+        kind: loaded(tmp_path / kind, kind, model, [*prompt, *truth])
+        for kind in ("medusa", "hydra", "prefix")
+    }
+    for kind, head in heads.items():
+        drafter = make_drafter("medusa" if kind == "medusa" else "hydra", DraftSettings(heads=head))
+        run = decode(model, drafter, prompt, max_tokens=40)
+        assert run.output == truth and run.statistics.accepted_tokens > 20
+    ask = ("ask", "-d", HARBOUR, "Who keeps the light?", "--max-tokens", "24", "--no-calibrate")
+    several = ("--heads", str(tmp_path / "prefix"), "--heads", str(tmp_path / "medusa"))
+    ways = ["--method none".split(), [*several, "--method", "medusa"], several]
+    answers = [json.loads(ngt(*ask, *way, "--json").stdout) for way in ways]
+    assert answers[0]["text"] == answers[1]["text"] == answers[2]["text"]
+    assert answers[1]["statistics"]["drafted_tokens"] > 0
+
+
+def test_a_head_that_cannot_be_had_is_told_in_two_lines(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\x08damaged")
+    for heads, code, says in (
+        (["--method", "medusa"], 2, "method medusa: there is no head\nName one with --heads."),
+        (["--heads", "no/such/one"], 4, "no/such/one: no such folder\nGive a folder or hub id"),
+        (["--heads", str(tmp_path)], 4, "model.safetensors cannot be read (Error while"),
+    ):
+        done = ngt("ask", "-d", HARBOUR, "Who?", *heads)
+        assert done.returncode == code and not done.stdout
+        told = done.stderr.decode()
+        assert told.startswith("ngt: ") and says in told and told.count("\n") == 2
