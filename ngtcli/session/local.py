@@ -283,16 +283,21 @@ class LocalSession(Session):
         if size != 1 and settings.exact == "on" and not model.plain_reason:
             hint = "Leave out --exact, or give --batch-size 1."
             raise UsageError("exact decoding takes one text at a time", hint)
-        reason = ""
+        reason, method = "", self.parse_method()
         if size != 1:
-            is_followed = settings.method.startswith("draft-model")
-            reason = "a draft model follows one text at a time" if is_followed else why_not(model)
+            reason = why_not(model)
+            if method.entry.heads:
+                reason = "heads read one text at a time"
+            elif method.name == "draft-model":
+                reason = "a draft model follows one text at a time"
         if reason:
             self.warn(f"prompts are answered one after another: {reason}")
         if reason or size == 1:
             return (_alone(of, *one) for one in prompts)
         if settings.exact == "auto" and rounds(model.hf):
             self.warn(_MAY_DIFFER)
+        if method.settings.heads is not None and method.entry.costs:
+            self.warn("several texts at once are drafted without heads (--batch-size 1 uses them)")
         return self._together(prompts, size, of)
 
     def _together(
