@@ -17,9 +17,16 @@ from ngtcli.cli.output import check_name, print_either
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Settings
-from ngtcli.errors import INTERRUPTED, InputError, UsageError, counted, nearest
+from ngtcli.errors import (
+    INTERRUPTED,
+    ContextOverflowError,
+    InputError,
+    UsageError,
+    counted,
+    nearest,
+)
 from ngtcli.heads.training.answers import ANSWERS, Answered, Answers, about
-from ngtcli.heads.training.folder import KINDS, TrainingFolder
+from ngtcli.heads.training.folder import KINDS, Trained, TrainingFolder
 from ngtcli.heads.training.prompts import Asked, asked_of, hold_out
 from ngtcli.measure.prompts import read_jsonl
 from ngtcli.prompt.preset import Preset, deciding
@@ -35,6 +42,7 @@ heads_app = typer.Typer(
     help="Learned heads, which guess tokens from a model's hidden states.", no_args_is_help=True
 )
 _TASKS = ("summarize", "ask")
+Tasks = Mapping[str, tuple[Settings, Preset]]
 _PANELS = ("Model", "Reading")
 _READ = tuple(n for n, s in SETTINGS.items() if s.panel in _PANELS and n != "keep_documents")
 _data = partial(typer.Option, rich_help_panel="Data")
@@ -92,7 +100,8 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> None:
     if given.kind not in KINDS:
         raise UsageError(f"--kind {given.kind}", nearest(given.kind, KINDS))
     check_name(given.output)
-    tasks = {task: (_greedy(r.settings), p) for task, (r, p) in _resolved(flags or {}).items()}
+    resolved = resolve_tasks(flags or {}, None, _TASKS)
+    tasks = {task: (_greedy(r.settings), preset) for task, (r, preset) in resolved.items()}
     settings = tasks["ask"][0]
     if given.kind == "space" and settings.quantize != "none":
         raise UsageError("space tunes the model itself", "Leave out --quantize.")
@@ -100,32 +109,9 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> None:
     check_session(settings, notes.warn)
     asked = _asked(given, settings, notes)
     process.unwind_on_interrupt()
-    from ngtcli.heads.training.train import Plan, Trainer  # here: they load torch
-    from ngtcli.session.local import LocalSession
-
-    settings = replace(settings, packed=False)  # gradients do not pass through packed weights
     with TrainingFolder(given.output, given.kind) as folder:
-        told = once(notes.status)
-        session = LocalSession(settings, told, notes.warn, persist=False)
-        what = about(asked, tokenizer=session.model.tokenizer.fingerprint, **_how(tasks))
-        path = given.answers_file or folder.path / ANSWERS
         try:
-            with closing(Answers(path, what)) as answers:
-                answer(session, tasks, asked, answers, notes)
-                examples = [answers.done[n] for n in range(len(asked)) if n in answers.done]
-            plan = Plan(
-                minutes=given.minutes,
-                steps=given.steps,
-                depth=given.depth,
-                inner=given.inner,
-                vocabulary=given.vocabulary,
-                own_scores=given.own_scores,
-                batch=given.batch_tokens,
-                rate=given.rate,
-                seed=given.seed,
-            )
-            trainer = Trainer(session.model, examples, folder, plan, notes.status, notes.say)
-            report = trainer.run()
+            report = _trained(given, tasks, asked, folder, notes)
         except KeyboardInterrupt:
             notes.warn("interrupted; run the same command again to go on")
             raise typer.Exit(INTERRUPTED) from None
@@ -133,18 +119,42 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> None:
     print_either(report, given.json, str(folder.path))
 
 
-def _resolved(flags: dict[str, Any]) -> dict[str, Any]:
-    return resolve_tasks(flags, None, _TASKS)
+def _trained(
+    given: TrainFlags, tasks: Tasks, asked: Sequence[Asked], folder: TrainingFolder, notes: Notes
+) -> Trained:
+    """The answers, then the head. A KeyboardInterrupt leaves what there is of both."""
+    from ngtcli.heads.training.train import Plan, Trainer  # here: they load torch
+    from ngtcli.session.local import LocalSession
+
+    # Gradients do not pass through packed weights.
+    settings = replace(tasks["ask"][0], packed=False)
+    session = LocalSession(settings, once(notes.status), notes.warn, persist=False)
+    what = about(asked, tokenizer=session.model.tokenizer.fingerprint, **_how(tasks))
+    with closing(Answers(given.answers_file or folder.path / ANSWERS, what)) as answers:
+        answer(session, tasks, asked, answers, notes)
+        examples = [answers.done[n] for n in range(len(asked)) if n in answers.done]
+    plan = Plan(
+        minutes=given.minutes,
+        steps=given.steps,
+        depth=given.depth,
+        inner=given.inner,
+        vocabulary=given.vocabulary,
+        own_scores=given.own_scores,
+        batch=given.batch_tokens,
+        rate=given.rate,
+        seed=given.seed,
+    )
+    return Trainer(session.model, examples, folder, plan, notes.status, notes.say).run()
 
 
 def _greedy(settings: Settings) -> Settings:
-    """The settings with the values by default of all that would make other answers."""
+    """The settings, with the likeliest token chosen each time and drafts of `auto`."""
     neutral = Settings()
     names = [n for n, s in SETTINGS.items() if s.panel == "Sampling"]
     return replace(settings, **{name: getattr(neutral, name) for name in names}, method="auto")
 
 
-def _how(tasks: Mapping[str, tuple[Settings, Preset]]) -> dict[str, Any]:
+def _how(tasks: Tasks) -> dict[str, Any]:
     """How what is asked is answered, by "TASK.NAME"; drafts change no answer."""
     drafting = {n for n, s in SETTINGS.items() if s.panel == "Drafting"}
     how = {task: deciding(*own) for task, own in tasks.items()}
@@ -172,7 +182,7 @@ def _asked(given: TrainFlags, settings: Settings, notes: Notes) -> list[Asked]:
 
 def answer(
     session: "LocalSession",
-    tasks: dict[str, tuple[Settings, Preset]],
+    tasks: Tasks,
     asked: Sequence[Asked],
     answers: Answers,
     notes: Notes,
@@ -186,19 +196,15 @@ def answer(
             preset = tasks["ask" if one.question else "summarize"][1]
             try:
                 yield number, session.prompt(preset, one.documents, one.question)
-            except (InputError, UsageError):
-                raise
-            except Exception as error:  # one that does not fit is left out
-                from ngtcli.errors import NgtError
-
-                if not isinstance(error, NgtError):
-                    raise
+            except ContextOverflowError as error:
                 yield number, error
 
     for finished in session.answers(prompts(), 0):
-        if finished.error is not None:
+        if isinstance(finished.error, ContextOverflowError):
             failed += 1
             continue
+        if finished.error is not None:
+            raise finished.error
         ids = [token.id for token in finished.tokens]
         number = finished.key
         answers.add(Answered(number, asked[number].held, finished.prompt.ids, ids))

@@ -14,13 +14,24 @@ ORIGINS = (*SOURCES, DOCUMENT, HEAD)
 DRAFT = "draft"  # of a method with one source
 
 
+@dataclass(frozen=True, slots=True)
+class HeadReport:
+    """How often a head was asked for guesses, what one gains in tokens, and what a call takes."""
+
+    asked: int
+    tokens: float = field(metadata=json_key(digits=3))
+    first_s: float = field(metadata=json_key(digits=6))
+    below_s: float = field(metadata=json_key(digits=6))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyReport:
     """What a drafter that sets its own budget decided in a run, and on what grounds.
 
     `budgets` counts steps by their nodes, `stand_downs` how often drafting rested. `came_true` is
     how often drafts were accepted by how often that was expected, `trust` the same by depth of the
-    tree. `cost_s` are the seconds of a pass by its rows, `drafting_s` those of a proposal.
+    tree. `cost_s` are the seconds of a pass by its rows, `drafting_s` those of a proposal. `heads`
+    are the learned heads by their kind.
     """
 
     budgets: Mapping[int, int]
@@ -29,3 +40,4 @@ class PolicyReport:
     trust: tuple[float, ...] = field(metadata=json_key(digits=3))
     drafting_s: float = field(metadata=json_key(digits=7))
     cost_s: Mapping[int, float] = field(metadata=json_key(digits=7))
+    heads: Mapping[str, HeadReport] | None = field(default=None, metadata=json_key(omit=True))

@@ -283,20 +283,18 @@ class LocalSession(Session):
         if size != 1 and settings.exact == "on" and not model.plain_reason:
             hint = "Leave out --exact, or give --batch-size 1."
             raise UsageError("exact decoding takes one text at a time", hint)
-        reason, method = "", self.parse_method()
+        reason = ""
         if size != 1:
-            reason = why_not(model)
-            if method.entry.heads:
-                reason = "heads read one text at a time"
-            elif method.name == "draft-model":
-                reason = "a draft model follows one text at a time"
+            method = self.parse_method()
+            follows = "a head" * method.entry.heads or "a draft model" * bool(self._assistant)
+            reason = f"{follows} follows one text at a time" if follows else why_not(model)
         if reason:
             self.warn(f"prompts are answered one after another: {reason}")
         if reason or size == 1:
             return (_alone(of, *one) for one in prompts)
         if settings.exact == "auto" and rounds(model.hf):
             self.warn(_MAY_DIFFER)
-        if method.settings.heads is not None and method.entry.costs:
+        if self._heads is not None and self.parse_method().entry.costs:
             self.warn("several texts at once are drafted without heads (--batch-size 1 uses them)")
         return self._together(prompts, size, of)
 

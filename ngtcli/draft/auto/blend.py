@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.guesses import GuessArrays, guess_bucket, state_below
+from ngtcli.draft.auto.guesses import GuessArrays, guess_bucket, guesses_here, state_below
 from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
 from ngtcli.draft.origins import SOURCES
 from ngtcli.system.compiled import njit, unowned
@@ -212,7 +212,7 @@ def blend(
     beside = longest_match(sources, match_nodes) if match_nodes.shape[0] > HEADS else 0
     for head in range(HEADS, match_nodes.shape[0]):
         state = match_nodes[head, 1]
-        if state != NONE:
+        if guesses_here(sources.guesses, state):
             heads_mass *= escape[head, beside, guess_bucket(sources.guesses, state)]
     escape_mass = heads_mass
     for order in range(match_nodes.shape[1] - 1, -1, -1):
@@ -313,7 +313,7 @@ def _add_guesses(
     mass = 1.0
     for head in range(HEADS, match_nodes.shape[0]):
         state = match_nodes[head, 1]
-        if state == NONE:
+        if not guesses_here(guesses, state):
             continue
         e = escape[head, beside, guess_bucket(guesses, state)]
         scale = mass * (1.0 - e)

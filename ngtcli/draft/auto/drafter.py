@@ -288,7 +288,9 @@ class Auto(Drafter):
 
     def report(self) -> PolicyReport | None:
         """What the policy decided in this run."""
-        return self.policy.report() if self.policy is not None else None
+        if self.policy is None:
+            return None
+        return replace(self.policy.report(), heads=self.sources.guesses.report())
 
 
 class AutoDrafters(Drafters[Auto]):

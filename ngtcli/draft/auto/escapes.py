@@ -28,7 +28,7 @@ from ngtcli.draft.auto.blend import (
     named,
 )
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.guesses import guess_bucket, guess_of
+from ngtcli.draft.auto.guesses import guess_bucket, guess_of, guesses_here
 from ngtcli.draft.origins import SOURCES
 from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.background_search import count_in, find_row
@@ -55,7 +55,7 @@ def attribute(
     beside = longest_match(sources, match_nodes) if match_nodes.shape[0] > HEADS else 0
     for source in range(HEADS, match_nodes.shape[0]):
         state = match_nodes[source, 1]
-        if state == NONE:
+        if not guesses_here(sources.guesses, state):
             continue
         bucket = guess_bucket(sources.guesses, state)
         e = escape[source, beside, bucket]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.masks import MaskGuesses
 from ngtcli.draft.guesses import WIDTH, Guessed, Guesser, Heads
+from ngtcli.draft.origins import HeadReport
 from ngtcli.system.compiled import njit
 from ngtcli.trie.counts import NONE
 
@@ -44,6 +45,12 @@ def state_below(guesses: Any, state: int, token: int) -> Any:
     while below != NONE and guesses.links[below, LED_BY] != token:
         below = guesses.links[below, NEXT_BESIDE]
     return below
+
+
+@njit(inline="always")
+def guesses_here(guesses: Any, state: int) -> bool:
+    """Whether there is a guess after a node of this state."""
+    return state != NONE and guesses.probabilities[state, 0] > 0.0
 
 
 @njit(inline="always")
@@ -78,6 +85,10 @@ class HeadUse:
         self._share = 0.0  # of the tokens before which it guessed
         self._first_s = self._below_s = 0.0  # a call's seconds
         self._asks = self._wait = self._next = 0
+
+    def report(self) -> HeadReport:
+        """What was learned of the head."""
+        return HeadReport(self._asks, self._gain, self._first_s, self._below_s)
 
     @property
     def gain(self) -> float | None:
@@ -157,6 +168,11 @@ class Guesses:
         self._own: list[list[int]] = [[] for _ in heads]  # of each head's states, their rows
         self._number = [0] * most  # of each row, the number that its head gave the state
         self._used = 0
+
+    def report(self) -> dict[str, HeadReport] | None:
+        """What was learned of the heads, by their kind; None without heads."""
+        uses = zip(self.heads, self.uses, strict=True)
+        return {head.kind: use.report() for head, use in uses} or None
 
     def begin(self, ids: Sequence[int], token_s: float) -> bool:
         """Ask the heads that are to be asked for what follows `ids`; False if none guesses.

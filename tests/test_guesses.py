@@ -1,0 +1,197 @@
+"""What heads guess, as sources of `auto`: against a plain blend, and when heads are asked."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import KnownHeads, make_target
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_auto import Naive
+
+from ngtcli.config import Settings
+from ngtcli.decode.loop import Run
+from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.drafter import Auto
+from ngtcli.draft.auto.escapes import SHAPE
+from ngtcli.draft.auto.guesses import HeadUse
+from ngtcli.draft.drafter import Context, DraftSettings, PassRows
+from ngtcli.draft.guesses import Guessed
+from ngtcli.draft.steps import Limits
+from ngtcli.draft.tree import DraftTree
+
+Guess = dict[int, float]
+_HEADS = SHAPE[0]  # their first row
+
+
+class Seeded:
+    """A head whose guesses are random, the same for one path, or for one depth."""
+
+    kind = "seeded"
+
+    def __init__(self, seed: int, by_path: bool) -> None:
+        self.seed, self.by_path, self.depth = seed, by_path, 3
+        self.paths: list[tuple[int, ...]] = []
+
+    def guess(self, path: Sequence[int]) -> Guess:
+        """Up to four tokens; none where the head says nothing."""
+        if len(path) >= self.depth:
+            return {}
+        key = tuple(path) if self.by_path else len(path)
+        draw = random.Random(repr((self.seed, key)))
+        weights = sorted((draw.random() for _ in range(5)), reverse=True)
+        tokens = draw.sample(range(8), 4)
+        return {t: w / sum(weights) for t, w in zip(tokens, weights, strict=False)}
+
+    def first(self, root: int) -> Guessed:
+        self.paths = []
+        return self._of([()] if self.by_path else [(0,) * d for d in range(self.depth)])
+
+    def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
+        assert self.by_path
+        return self._of([(*self.paths[s], t) for s, t in zip(states, tokens, strict=True)])
+
+    def _of(self, paths: Sequence[tuple[int, ...]]) -> Guessed:
+        self.paths += paths
+        found = [self.guess(path) for path in paths]
+        return Guessed(
+            np.array([[*one] for one in found], np.int32),
+            np.array([[*one.values()] for one in found]),
+        )
+
+
+class Given(KnownHeads):
+    """Some heads, which have read everything."""
+
+    def __init__(self, guessers: Sequence[Any]) -> None:
+        self.guessers = list(guessers)
+
+
+class Blended(Naive):
+    """The blend with heads: they come first, one after the other."""
+
+    def __init__(self, heads: Sequence[Seeded], *given: Any) -> None:
+        super().__init__(*given)
+        self.heads, self.rooted = heads, 0
+
+    def probabilities(self, context: list[int]) -> Guess:
+        path, out, mass = context[self.rooted :], Counter[int](), 1.0
+        beside = self.beside(context)
+        for at, head in enumerate(self.heads):
+            if not (guess := head.guess(path)):
+                continue
+            top = max(guess.values())
+            level = sum(top < least for least in CONFIG.guess_sure)
+            bucket = level + (len(CONFIG.guess_sure) + 1 if path else 0)
+            stay = self.escapes[_HEADS + at, beside, bucket]
+            for token, share in guess.items():
+                out[token] += mass * (1 - stay) * share
+            mass *= stay
+        for token, rest in super().probabilities(context).items():
+            out[token] += mass * rest
+        return dict(out)
+
+    def beside(self, context: list[int]) -> int:
+        """The longest match in own text, prompt or pool."""
+        orders = range(min(len(context), SHAPE[1] - 1), 0, -1)
+        lengths = (k for k in orders for s in range(4) if self.follows(s, tuple(context[-k:])))
+        return next(lengths, 0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.integers(0, 7), min_size=1, max_size=30),
+    st.integers(0, 9),
+    st.lists(st.booleans(), min_size=1, max_size=2),
+)
+def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
+    prompt: list[int], seed: int, by_path: list[bool]
+) -> None:
+    heads = [Seeded(seed + i, one) for i, one in enumerate(by_path)]
+    drafter = Auto(DraftSettings(heads=Given(heads)))
+    drafter.reset(Context(prompt))
+    drafter.tallies.escape[:] = np.random.default_rng(seed).uniform(
+        0.05, 0.95, drafter.tallies.escape.shape
+    )
+    drafter.propose(prompt, 12)
+    texts: list[list[list[int]]] = [[], [], [prompt], [], [], []]
+    naive = Blended(heads, texts, drafter.tallies.escape)
+    naive.rooted = len(prompt)
+    assert drafter._growth is not None
+    found = drafter._growth.probabilities
+    wanted = naive.tree(prompt, 12)[: len(found)]
+    assert found.tolist() == pytest.approx(wanted)
+
+
+def drafts(heads: Sequence[Any], prompt: list[int]) -> DraftTree:
+    drafter = Auto(DraftSettings(heads=Given(heads)))
+    drafter.reset(Context(prompt))
+    return drafter.propose(prompt, 64)
+
+
+class Sure(Seeded):
+    """Says that 9 follows 5, and nothing else."""
+
+    def guess(self, path: Sequence[int]) -> Guess:
+        return {9: 1.0} if [*path] == [5] else {5: 0.6, 6: 0.4} if not path else {0: 0.0}
+
+
+def test_a_copy_continues_under_a_guess_and_a_guess_under_a_copy() -> None:
+    tree = drafts([Sure(0, True)], [5, 7, 8, 1, 2, 3, 4, 5, 1, 2, 3])
+    paths = {tuple(path) for path in _paths(tree)}
+    assert (4, 5) in paths  # a copy
+    assert (5, 1) in paths and (5, 7) in paths  # copies under a guess
+    assert (5, 9) in paths  # a guess under what both say
+
+
+def _paths(tree: DraftTree) -> list[list[int]]:
+    paths: list[list[int]] = []
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        paths.append([*(paths[parent] if parent >= 0 else []), token])
+    return paths
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_head_that_comes_true_is_believed_and_one_that_does_not_is_not(knows: bool) -> None:
+    text = [*range(10, 610)]  # no copies
+    drafter = Auto(DraftSettings(heads=KnownHeads([text if knows else []], ["medusa"])))
+    drafter.reset(Context(text[:1]))
+    for at in range(1, 600, 2):
+        drafter.propose(text[:at], 4)
+        drafter.observe(text[at : at + 2])
+    believed = 1 - drafter.tallies.escape[_HEADS, 0, 2]  # beside no match, sure by 0.7
+    assert believed > 0.9 if knows else believed < 0.3
+
+
+def test_a_head_that_does_not_pay_is_asked_less_and_less_and_one_that_pays_always() -> None:
+    for predicted, most in ((0.0, 40), (0.9, 400)):
+        use, asked = HeadUse(), 0
+        for _ in range(400):
+            if use.wants(0.01):
+                asked += 1
+                use.took(0.002, True)
+                use.learn(predicted, 1.0)
+        assert asked <= most and (asked == 400) == (most == 400)
+
+
+def test_without_known_costs_a_head_is_always_asked() -> None:
+    use = HeadUse()
+    for _ in range(50):
+        assert use.wants(0.0)
+        use.learn(0.0, 1.0)
+
+
+@pytest.mark.parametrize("rows", [None, PassRows.fixed(9)])
+@pytest.mark.parametrize("kinds", [["medusa"], ["eagle3", "medusa"]])
+def test_heads_change_no_token(kinds: list[str], rows: PassRows | None) -> None:
+    model = make_target("llama")
+    prompt, sampling = [5, 6, 7, 8, 9], Settings()
+    plain = Run(model, Auto(), Context(prompt), sampling, Limits(30, 0)).finish().output
+    heads = KnownHeads([[*prompt, *plain[:20]]], kinds)
+    drafter = Auto(DraftSettings(heads=heads))
+    run = Run(model, drafter, Context(prompt, rows=rows), sampling, Limits(30, 8)).finish()
+    assert run.output == plain
+    assert run.statistics.mean_acceptance_length > 1.4
