@@ -232,7 +232,7 @@ def test_attribution_sums_to_the_probability_of_the_token(
     predicted, reached = np.zeros(SHAPE), np.zeros(SHAPE)
     sources, nodes = named(drafter.sources.arrays), drafter.sources.nodes
     room = np.empty(nodes.size), np.empty((nodes.size, 3), np.int32)
-    chance, _ = attribute(sources, nodes, token, (escapes, predicted, reached), *room)
+    chance, _ = attribute(sources, nodes, token, (escapes, predicted, reached, np.zeros(0)), *room)
     found = naive.probabilities((prompt + output)[-ORDERS:])
     left = chance - found.get(token, 0.0)
     assert 0 <= left <= UNSEEN + 1e-9

@@ -173,7 +173,7 @@ def test_a_head_that_does_not_pay_is_asked_less_and_less_and_one_that_pays_alway
             if use.wants(0.01):
                 asked += 1
                 use.took(0.002, True)
-                use.learn(predicted, 1.0)
+                use.learn(predicted, 1.0, predicted)
         assert asked <= most and (asked == 400) == (most == 400)
 
 
@@ -181,7 +181,7 @@ def test_without_known_costs_a_head_is_always_asked() -> None:
     use = HeadUse()
     for _ in range(50):
         assert use.wants(0.0)
-        use.learn(0.0, 1.0)
+        use.learn(0.0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize("rows", [None, PassRows.fixed(9)])

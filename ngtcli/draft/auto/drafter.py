@@ -268,13 +268,15 @@ class Auto(Drafter):
         if not self._unlearned:
             return
         new, self._unlearned = np.asarray(self._unlearned, np.int32), []
-        before = self.tallies.sums()
+        before, gains = self.tallies.sums(), self.tallies.gains
+        gains[:] = 0.0
         self.sources.learn(new, self.tallies)
         sums = (self.tallies.sums() - before).tolist()
         kept = CONFIG.usefulness_decay ** len(new)
         self._useful = kept * self._useful + (1 - kept) * sums[SCORES][0] / len(new)
-        for use, (predicted, reached) in zip(self.sources.guesses.uses, sums[HEADS:], strict=True):
-            use.learn(predicted, reached)
+        uses = zip(self.sources.guesses.uses, sums[HEADS:], gains.tolist(), strict=True)
+        for use, (predicted, reached), gain in uses:
+            use.learn(predicted, reached, gain)
 
     def spent(self, rows: int, seconds: float) -> None:
         """Refine the cost of a pass."""

@@ -46,12 +46,12 @@ def attribute(
 ) -> Any:
     """Expectation step: divide one observed token among the matches that predicted it.
 
-    Adds to the `predicted` and `reached` of `tallies`, arrays as EscapeTallies has them. For the
-    queried matches there must be room: for what each gave the token in `given`, float64, for its
-    source, order and bucket in `keys`, int32 (matches, 3). Returns (the blended probability, that
-    by the background's longest match: 0.0 where it has none).
+    Adds to the `predicted`, `reached` and `gains` of `tallies`, arrays as EscapeTallies has them.
+    For the queried matches there must be room: for what each gave the token in `given`, float64,
+    for its source, order and bucket in `keys`, int32 (matches, 3). Returns (the blended
+    probability, that by the background's longest match: 0.0 where it has none).
     """
-    escape, predicted, reached = tallies
+    escape, predicted, reached, gains = tallies
     escape_mass, probability, n = 1.0, 0.0, 0
     known, is_longest = 0.0, True
     for way in range(WAYS):
@@ -92,6 +92,7 @@ def attribute(
             escape_mass *= e
             n += 1
     probability += escape_mass * UNSEEN
+    _add_gains(given, keys, n, probability, escape, gains)
     left = 1.0
     for i in range(n):
         source, order, bucket = keys[i, 0], keys[i, 1], keys[i, 2]
@@ -100,6 +101,22 @@ def attribute(
         reached[source, order, bucket] += left
         left -= share
     return probability, known
+
+
+@njit(inline="always")
+def _add_gains(given: Any, keys: Any, n: int, probability: float, escape: Any, gains: Any) -> None:
+    """Add to `gains` what each head that guessed has made of a token's probability.
+
+    A head of escape probability e that is left the mass m gives the token m (1 - e) g; those behind
+    it give m e r together. Without it they would have given m r.
+    """
+    rest = probability
+    for i in range(n):
+        source = keys[i, 0]
+        rest -= given[i]
+        if source >= HEADS:
+            e = escape[source, keys[i, 1], keys[i, 2]]
+            gains[source - HEADS] += given[i] - (1.0 - e) * rest / e
 
 
 @njit(inline="always")
@@ -150,7 +167,7 @@ def learn_output(
 @njit()
 def update_escapes(tallies: Any) -> None:
     """Set every escape probability from its tallies, in place."""
-    escape, predicted, reached = tallies
+    escape, predicted, reached, _ = tallies
     for s in range(escape.shape[0]):
         for k in range(escape.shape[1]):
             for b in range(escape.shape[2]):
@@ -192,17 +209,20 @@ class EscapeTallies:
 
     Of each (source, order, bucket), float64: `reached` is the expected number of tokens that were
     left when a match was queried, `predicted` the expected number of those that it predicted,
-    `escape` is 1 - predicted / reached. `arrays` are (escape, predicted, reached).
+    `escape` is 1 - predicted / reached. `gains`, float64 (heads,), is by how much each head has
+    raised the probabilities of the last tokens learned, over what the others gave them, summed.
+    `arrays` are (escape, predicted, reached, gains).
     """
 
     def __init__(self, escapes: Floats, trust: float) -> None:
         self._trust = trust
         self.escape, self.predicted = np.empty(escapes.shape), (1.0 - escapes) * trust
-        self.reached = np.full(escapes.shape, trust)
+        self.reached = np.full(escapes.shape, float(trust))
         of_heads = CONFIG.guess_trust / trust
         self.predicted[HEADS:] *= of_heads
         self.reached[HEADS:] *= of_heads
-        self.arrays = self.escape, self.predicted, self.reached
+        self.gains = np.zeros(len(escapes) - HEADS)
+        self.arrays = self.escape, self.predicted, self.reached, self.gains
         update_escapes(self.arrays)
 
     def restore(self, predicted: Floats | None, reached: Floats | None) -> None:

@@ -75,13 +75,13 @@ def guess_of(guesses: Any, state: int, token: int) -> Any:
 class HeadUse:
     """When a head is asked: as often as it pays, and now and then if it does not.
 
-    A guess pays if the tokens that it predicts, in seconds of plain passes, are worth more than the
+    A guess pays if the tokens that it adds, in seconds of plain passes, are worth more than the
     seconds it takes. `asked` says whether the head guessed in this step.
     """
 
     def __init__(self) -> None:
         self.asked = False
-        self._gain = 0.0  # tokens that the head predicts in a step in which it is asked
+        self._gain = 0.0  # tokens that the head adds in a step in which it is asked
         self._share = 0.0  # of the tokens before which it guessed
         self._first_s = self._below_s = 0.0  # a call's seconds
         self._asks = self._wait = self._next = 0
@@ -92,7 +92,7 @@ class HeadUse:
 
     @property
     def gain(self) -> float | None:
-        """Tokens that the head predicts in a step in which it is asked; None if not known yet."""
+        """Tokens that the head adds in a step in which it is asked; None if not known yet."""
         return self._gain if self._asks >= CONFIG.guess_trials else None
 
     def wants(self, token_s: float) -> bool:
@@ -122,13 +122,16 @@ class HeadUse:
         else:
             self._below_s = after
 
-    def learn(self, predicted: float, reached: float) -> None:
-        """Learn from a step: tokens expected to be its own, of those before which it guessed."""
+    def learn(self, predicted: float, reached: float, gain: float) -> None:
+        """Learn from a step: tokens expected to be its own, of those before which it guessed.
+
+        `gain` is by how much it raised the probabilities of the tokens that came.
+        """
         if not self.asked or not reached:
             return
         self._asks += 1
         rate = max(CONFIG.guess_rate, 1 / self._asks)
-        self._gain += rate * (predicted - self._gain)
+        self._gain += rate * (gain - self._gain)
         self._share += rate * (min(1.0, predicted / reached) - self._share)
 
 
