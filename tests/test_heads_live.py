@@ -73,12 +73,12 @@ def test_drafts_of_heads_give_the_tokens_of_plain_decoding(
 ) -> None:
     model = make_target(family)
     for sampling in (GREEDY, SAMPLED):
-        truth = plain(model, PROMPT, sampling, max_tokens=28)
+        truth = plain(model, PROMPT, sampling, max_tokens=20)
         heads = loaded(tmp_path / str(sampling.temperature), kind, model, [*PROMPT, *truth])
         for method in ("medusa" if kind == "medusa" else "hydra", "auto"):
             drafter = make_drafter(method, DraftSettings(heads=heads))
-            for _ in range(2):  # the second begins a new text
-                run = decode(model, drafter, PROMPT, sampling, max_tokens=28)
+            for _ in range(1 + (method == "auto")):  # the second begins a new text
+                run = decode(model, drafter, PROMPT, sampling, max_tokens=20)
                 assert run.output == truth
                 if method != "auto":
                     assert 2 * run.statistics.accepted_tokens > len(truth)
@@ -103,6 +103,21 @@ def test_heads_of_the_built_in_model_draft_in_every_way(tmp_path: Path) -> None:
     answers = [json.loads(ngt(*ask, *way, "--json").stdout) for way in ways]
     assert answers[0]["text"] == answers[1]["text"] == answers[2]["text"]
     assert answers[1]["statistics"]["drafted_tokens"] > 0
+
+
+def test_heads_draft_for_one_text_at_a_time(tmp_path: Path) -> None:
+    model = load_model("builtin", "cpu")
+    loaded(tmp_path / "medusa", "medusa", model, model.tokenizer.encode("One text. " * 30))
+    lines = [json.dumps({"documents": [HARBOUR], "question": one}) for one in ("Who?", "When?")]
+    (tmp_path / "asked.jsonl").write_text("\n".join(lines))
+    words = ("batch", str(tmp_path / "asked.jsonl"), "--max-tokens", "6", "--no-calibrate")
+    for method, says in (
+        ("medusa", "prompts are answered one after another: a head follows one text at a time"),
+        ("auto", "several texts at once are drafted without heads (--batch-size 1 uses them)"),
+    ):
+        own = ("--heads", str(tmp_path / "medusa"), "--method", method)
+        done = ngt(*words, *own, "-o", str(tmp_path / f"{method}.jsonl"))
+        assert done.returncode == 0 and f"ngt: {says}\n" in done.stderr.decode()
 
 
 def test_a_head_that_cannot_be_had_is_told_in_two_lines(tmp_path: Path) -> None:

@@ -197,14 +197,12 @@ def test_what_cannot_be_trained_is_refused(words: list[str], said: str, tmp_path
 
 
 @pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
-def test_the_command_trains_a_head_and_goes_on(tmp_path: Path) -> None:
+def test_the_command_trains_a_head(tmp_path: Path) -> None:
     words = ["heads", "train", "--kind", "medusa", "-d", HARBOUR, "-o", "head", "--steps", "2"]
     words += ["--part-tokens", "40", "--questions", "0", "--batch-tokens", "200", "--json"]
-    first = ngt(*words, cwd=tmp_path, NGT_MAX_TOKENS="4")
-    assert first.returncode == 0, first.stderr.decode()
-    report: dict[str, Any] = json.loads(first.stdout)
+    done = ngt(*words, cwd=tmp_path, NGT_MAX_TOKENS="4", NGT_CALIBRATE="false")
+    assert done.returncode == 0, done.stderr.decode()
+    report: dict[str, Any] = json.loads(done.stdout)
     assert report["kind"] == "medusa" and report["steps"] == 2 and report["held_out"]
-    answers = (tmp_path / "head" / "answers.jsonl").read_bytes()
-    again = ngt(*words, cwd=tmp_path, NGT_MAX_TOKENS="4")
-    assert again.returncode == 0 and b"Going on from step 2" in again.stderr
-    assert (tmp_path / "head" / "answers.jsonl").read_bytes() == answers
+    kept = (tmp_path / "head" / "answers.jsonl").read_text().splitlines()
+    assert len(kept) == 1 + report["texts"] + report["held_out"]

@@ -294,6 +294,8 @@ class LocalSession(Session):
             return (_alone(of, *one) for one in prompts)
         if settings.exact == "auto" and rounds(model.hf):
             self.warn(_MAY_DIFFER)
+        if self._heads is not None and self.parse_method().entry.costs:
+            self.warn("several texts at once are drafted without heads (--batch-size 1 uses them)")
         return self._together(prompts, size, of)
 
     def _together(
