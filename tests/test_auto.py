@@ -120,6 +120,10 @@ class Naive:
                 return self.copy.guesses(path, distinct)
         return self.copy.guesses(path, 0)
 
+    def guessed(self, context: list[int], path: list[int]) -> list[tuple[Any, ...]]:
+        """What heads guess, each with the place of its escape."""
+        return []
+
     def follows(self, source: int, context: tuple[int, ...]) -> Counter[int]:
         out: Counter[int] = Counter()
         for text in self.texts[source]:
@@ -143,6 +147,11 @@ class Naive:
         for token, *place in self.copied(context, list(path)):
             stay = self.escapes[tuple(place)]
             out[token] += mass * (1 - stay)
+            mass *= stay
+        for guess, *place in self.guessed(context, list(path)):
+            stay = self.escapes[tuple(place)]
+            for token, share in guess.items():
+                out[token] += mass * (1 - stay) * share
             mass *= stay
         for k in range(ORDERS - 1, -1, -1):
             for source in range(len(SOURCES)):
@@ -288,9 +297,9 @@ def test_what_comes_moves_the_escapes() -> None:
     drafter = Auto(options=Options(trust=5))
     drafter.reset(Context([1, 2, 3, 4, 5, 6, 7, 8] * 3))
     escapes = drafter.tallies.escape
-    before = escapes[PROMPT].copy()
+    before = escapes.copy()
     drafter.observe([1, 2, 3, 4, 5, 6, 7, 8] * 4)
-    assert (escapes[PROMPT] < before - 0.01).any()  # the prompt was right each time
+    assert (escapes < before - 1e-4).any()  # what was copied was right each time
     assert escapes.min() >= 0.001
     assert escapes.max() <= 0.999
 

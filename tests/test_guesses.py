@@ -1,7 +1,6 @@
 """What heads guess, as sources of `auto`: against a plain blend, and when heads are asked."""
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from helpers import KnownHeads, make_target
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from naive_copy import NaiveCopy
 from test_auto import Naive
 
 from ngtcli.config import Settings
@@ -24,7 +24,7 @@ from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree
 
 Guess = dict[int, float]
-_HEADS = SHAPE[0]  # their first row
+_HEADS = SHAPE[0]  # their first row, behind those of copies
 
 
 class Seeded:
@@ -75,24 +75,16 @@ class Blended(Naive):
 
     def __init__(self, heads: Sequence[Seeded], *given: Any) -> None:
         super().__init__(*given)
-        self.heads, self.rooted = heads, 0
+        self.heads = heads
 
-    def probabilities(self, context: list[int]) -> Guess:
-        path, out, mass = context[self.rooted :], Counter[int](), 1.0
-        beside = self.beside(context)
+    def guessed(self, context: list[int], path: list[int]) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = []
         for at, head in enumerate(self.heads):
-            if not (guess := head.guess(path)):
-                continue
-            top = max(guess.values())
-            level = sum(top < least for least in CONFIG.guess_sure)
-            bucket = level + (len(CONFIG.guess_sure) + 1 if path else 0)
-            stay = self.escapes[_HEADS + at, beside, bucket]
-            for token, share in guess.items():
-                out[token] += mass * (1 - stay) * share
-            mass *= stay
-        for token, rest in super().probabilities(context).items():
-            out[token] += mass * rest
-        return dict(out)
+            if guess := head.guess(path):
+                level = sum(max(guess.values()) < least for least in CONFIG.guess_sure)
+                bucket = level + (len(CONFIG.guess_sure) + 1 if path else 0)
+                found.append((guess, _HEADS + at, self.beside(context), bucket))
+        return found
 
     def beside(self, context: list[int]) -> int:
         """The longest match in own text, prompt or pool."""
@@ -118,8 +110,7 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
     )
     drafter.propose(prompt, 12)
     texts: list[list[list[int]]] = [[], [], [prompt], [], [], []]
-    naive = Blended(heads, texts, drafter.tallies.escape)
-    naive.rooted = len(prompt)
+    naive = Blended(heads, texts, drafter.tallies.escape, NaiveCopy(prompt, []))
     assert drafter._growth is not None
     found = drafter._growth.probabilities
     wanted = naive.tree(prompt, 12)[: len(found)]
