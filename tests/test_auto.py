@@ -15,11 +15,21 @@ from counted import count_of
 from helpers import HARBOUR, check_tree, decode, make_drafter, make_target, plain, prompts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from naive_copy import NaiveCopy
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
 from ngtcli.config import Settings
-from ngtcli.draft.auto.blend import BACKGROUND, ORDERS, PROMPT, UNSEEN, bucket_of, named
+from ngtcli.draft.auto.blend import (
+    BACKGROUND,
+    ORDERS,
+    OWN,
+    PREDICTED,
+    PROMPT,
+    UNSEEN,
+    bucket_of,
+    named,
+)
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto, AutoDrafters
 from ngtcli.draft.auto.escapes import SHAPE, EscapeTallies, attribute, fitted_escapes
@@ -96,8 +106,19 @@ def test_what_was_met_first_stands_first_once_lists_are_turned_round(text: list[
 class Naive:
     """The blend, written over lists of texts, with dictionaries."""
 
-    def __init__(self, texts: list[list[list[int]]], escapes: np.ndarray) -> None:
-        self.texts, self.escapes = texts, escapes
+    def __init__(
+        self, texts: list[list[list[int]]], escapes: np.ndarray, copy: NaiveCopy | None = None
+    ) -> None:
+        self.texts, self.escapes, self.copy = texts, escapes, copy or NaiveCopy([], [])
+
+    def copied(self, context: list[int], path: list[int]) -> list[tuple[int, int, int, int]]:
+        for k in range(ORDERS - 1, 0, -1):
+            match = tuple(context[len(context) - k :])
+            if k <= len(context) and (
+                distinct := max(len(self.follows(s, match)) for s in (PREDICTED, OWN, PROMPT))
+            ):
+                return self.copy.guesses(path, distinct)
+        return self.copy.guesses(path, 0)
 
     def follows(self, source: int, context: tuple[int, ...]) -> Counter[int]:
         out: Counter[int] = Counter()
@@ -115,9 +136,14 @@ class Naive:
         seen = sum(total > most for most in (1, 4, 24))
         return 3 * seen + (0 if top >= 0.75 * total else 1 if top >= 0.3 * total else 2)
 
-    def probabilities(self, context: list[int]) -> dict[int, float]:
+    def probabilities(self, context: list[int], path: Sequence[int] = ()) -> dict[int, float]:
         out: Counter[int] = Counter()
         mass = 1.0
+        context = context + list(path)
+        for token, *place in self.copied(context, list(path)):
+            stay = self.escapes[tuple(place)]
+            out[token] += mass * (1 - stay)
+            mass *= stay
         for k in range(ORDERS - 1, -1, -1):
             for source in range(len(SOURCES)):
                 if k > len(context) or (source == BACKGROUND and not 0 < k < DEPTH):
@@ -141,7 +167,7 @@ class Naive:
         while heap and len(out) < budget:
             p, path = heapq.heappop(heap)
             out.append(-p)
-            for token, q in self.probabilities(context + path).items():
+            for token, q in self.probabilities(context, path).items():
                 heapq.heappush(heap, (p * q, path + [token]))
         return out
 
@@ -166,6 +192,11 @@ def following(prompt: list[int], predicted: list[int]) -> list[list[int]]:
     return [[*prompt[-ORDERS:], *predicted]] if predicted else []
 
 
+def before(prompt: list[int], predicted: list[int]) -> list[int]:
+    """What may be copied before the answer begins."""
+    return [token for text in following(prompt, predicted) for token in [*text, NONE]] + prompt
+
+
 @given(ids, ids, ids, ids, ids, st.integers(1, 24), st.integers(0, 9))
 @settings(deadline=None, max_examples=80)
 def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
@@ -175,7 +206,8 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
     drafter = prepared(prompt, output, pool, seed, general, predicted)
     first = following(prompt, predicted)
     texts = [first, [output], [prompt], [pool] if pool else [], [general], []]
-    naive = Naive(texts, drafter.tallies.escape)
+    copy = NaiveCopy(before(prompt, predicted), output)
+    naive = Naive(texts, drafter.tallies.escape, copy)
     escapes = drafter.tallies.escape
     growth = Growth(
         *grow(drafter.sources.arrays, drafter.sources.nodes, escapes, budget, 0.0, CONFIG.children)
@@ -196,7 +228,7 @@ def test_attribution_sums_to_the_probability_of_the_token(
     drafter = prepared(prompt, output, [], seed, general, like)
     escapes = drafter.tallies.escape
     texts = [following(prompt, like), [output], [prompt], [], [general], []]
-    naive = Naive(texts, escapes)
+    naive = Naive(texts, escapes, NaiveCopy(before(prompt, like), output))
     predicted, reached = np.zeros(SHAPE), np.zeros(SHAPE)
     sources, nodes = named(drafter.sources.arrays), drafter.sources.nodes
     room = np.empty(nodes.size), np.empty((nodes.size, 3), np.int32)

@@ -329,8 +329,10 @@ def test_masks_hang_where_verification_is_likeliest_to_stop() -> None:
         assert nodes + 2 * len(below) <= 6
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
-@pytest.mark.parametrize("rows", [None, PassRows.fixed(9), PassRows(33, 4)])
+@pytest.mark.parametrize(
+    ("sampling", "rows"),
+    [(GREEDY, None), (SAMPLED, None), (GREEDY, PassRows.fixed(9)), (GREEDY, PassRows(33, 4))],
+)
 def test_auto_drafts_what_masks_guess(sampling: Settings, rows: PassRows | None) -> None:
     """Where nothing repeats; two answers by one drafter, with costs and without."""
     model = tuned_target()

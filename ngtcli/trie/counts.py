@@ -208,13 +208,14 @@ def _rehash(old: Any, slots: Any) -> None:
 
 def learn_prompt(
     trie: CountTrie, ids: npt.NDArray[Any], references: Sequence[Sequence[int]]
-) -> npt.NDArray[np.int64]:
+) -> tuple[npt.NDArray[np.int64], list[npt.NDArray[Any]]]:
     """Count the sequences of a prompt, `ids` int32 (tokens,), with documents `references` in it.
 
     A reference that is not in the prompt is a text of its own, and counted behind it.
 
     Returns int64 (2 * documents,): the number of nodes in use at each document's start and end,
-    alternating. Nodes between an even and the next odd entry were first counted in a document.
+    alternating. Nodes between an even and the next odd entry were first counted in a document. And
+    the references that are not in the prompt, int32.
     """
     borders: list[int] = []
     apart: list[npt.NDArray[Any]] = []
@@ -236,7 +237,7 @@ def learn_prompt(
         borders.append(trie.used)
         trie.extend(run)
         borders.append(trie.used)
-    return np.array(borders, np.int64)
+    return np.array(borders, np.int64), apart
 
 
 def _place_of(run: npt.NDArray[Any], ids: npt.NDArray[Any], at: int) -> int:

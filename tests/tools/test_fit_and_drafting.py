@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers import make_target
 
-from ngtcli.draft.auto.blend import OWN, PROMPT, SCORES
+from ngtcli.draft.auto.blend import COPIED, OWN, PROMPT, SCORES
 from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.methods.trie import TrieDrafter
@@ -98,7 +98,7 @@ def copying(count: int) -> list[Trace]:
 def test_fitting_lowers_the_surprise_and_trusts_what_was_right(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    escapes, losses = fit_escapes.fit(copying(4), rounds=3)
+    escapes, losses = fit_escapes.fit([copying(4)], rounds=3)
     assert losses[2] < losses[0]
     assert escapes.shape == fitted_escapes().shape
     assert escapes[PROMPT, 3:].min() < 0.4  # matches in the prompt: 0.5 before
@@ -109,7 +109,7 @@ def test_only_the_questions_that_ids_odd_selects_are_fitted_on() -> None:
     odd = Trace("q81/2", "", (1, 2, 3, 1, 2), (3, 1, 2, 3), 4)
     others = [Trace(id, "", (5, 6, 5), (6, 5, 6), 3) for id in ("doc2-5", "82/1", "none")]
     assert select([odd, *others], [], None, "odd") == [odd]
-    assert fit_escapes.fit([odd, *others], 2)[1] == fit_escapes.fit([odd], 2)[1]
+    assert fit_escapes.fit([[odd, *others]], 2)[1] == fit_escapes.fit([[odd]], 2)[1]
 
 
 def test_a_fitted_table_can_be_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,3 +123,4 @@ def test_a_fitted_table_can_be_read_back(tmp_path: Path, monkeypatch: pytest.Mon
     stored = json.loads(table.read_text())
     assert stored["fitted_on"] == "tiny, odd ids, all tasks"
     assert np.array(stored["escapes"]).shape == fitted_escapes()[OWN:SCORES].shape
+    assert np.array(stored["copies"]).shape == fitted_escapes()[COPIED:].shape

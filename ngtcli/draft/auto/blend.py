@@ -10,6 +10,7 @@ Cleary & Witten 1984, section II; escapes are estimated from counts of the event
 methods C and D of Moffat 1990 and Howard 1993, but learned online):
 
     escape_mass = 1
+    the place that is copied (copies.py) predicts a token, and passes its escape_mass on
     for k in orders, longest first:
         for s in sources that have a match of k tokens:
             e = escape probability of (s, k, bucket of the match)
@@ -26,6 +27,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.copies import (
+    ANSWER,
+    DEPARTED,
+    PLACE,
+    PROMPTED,
+    WAYS,
+    CopyArrays,
+    copied_token,
+    copy_bucket,
+    copy_order,
+    follow,
+)
 from ngtcli.draft.auto.guesses import GuessArrays, guess_bucket, guesses_here, state_below
 from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
 from ngtcli.draft.origins import SOURCES
@@ -54,7 +67,10 @@ from ngtcli.trie.counts import (
 
 # Those before the background have a trie that grows; scores have none.
 PREDICTED, OWN, PROMPT, POOL, BACKGROUND, SCORES = range(len(SOURCES))
-HEADS = len(SOURCES)  # the first row of those of learned heads, of which there may be none
+# Behind them the place that is copied, while that comes true and after it departed from it. Of the
+# matches, the row of the first holds its state (copies.py).
+COPIED, EDITED = len(SOURCES), len(SOURCES) + 1
+HEADS = len(SOURCES) + 2  # the first row of those of learned heads, of which there may be none
 _SEEN = tuple(UNIT * seen for seen in CONFIG.background_seen)
 _AGREE = CONFIG.background_agrees
 ORDERS, BUCKETS = CONFIG.orders, CONFIG.buckets
@@ -64,23 +80,30 @@ _SCANNED, _SCANNED_BACKGROUND = CONFIG.scanned, CONFIG.scanned_background
 
 class SourceArrays(NamedTuple):
     """What is queried: the tries of predicted and own text, prompt and pool, the background's
-    counts, the table of scores, and what heads guess."""
+    counts, the table of scores, the text that may be copied, and what heads guess."""
 
     tries: tuple[CountArrays, CountArrays, CountArrays, CountArrays]
     background: BackgroundArrays
     ranks: RankArrays
+    copies: CopyArrays
     guesses: GuessArrays
 
 
 # The same as plain tuples, as Python hands them to compiled code: numba takes 5 us to unpack named
 # ones at each call, and none to name them inside (measured).
-PlainArrays = tuple[tuple[tuple[Any, ...], ...], tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]
+PlainArrays = tuple[
+    tuple[tuple[Any, ...], ...],
+    tuple[Any, ...],
+    tuple[Any, ...],
+    tuple[Any, ...],
+    tuple[Any, ...],
+]
 
 
 @njit(inline="always")
 def named(arrays: Any) -> Any:
     """SourceArrays from plain tuples."""
-    (predicted, own, prompt, pool), background, ranks, guesses = arrays
+    (predicted, own, prompt, pool), background, ranks, copies, guesses = arrays
     return SourceArrays(
         (
             CountArrays(predicted[0], predicted[1], predicted[2], predicted[3]),
@@ -90,6 +113,7 @@ def named(arrays: Any) -> Any:
         ),
         BackgroundArrays(background[0], background[1]),
         RankArrays(ranks[0], ranks[1], ranks[2]),
+        CopyArrays(copies[0], copies[1], copies[2]),
         GuessArrays(guesses[0], guesses[1], guesses[2]),
     )
 
@@ -163,7 +187,7 @@ def advance(sources: Any, match_nodes: Any, token: int) -> None:
 
     `match_nodes`, int32 (sources, orders): the node of the last k tokens in each trie, NONE where
     they do not occur there; of scores, at order 1, the last token; of a head, at order 1, its
-    state there.
+    state there. The place that is copied stays.
     """
     for source in range(BACKGROUND):
         slots = sources.tries[source].slots
@@ -181,11 +205,21 @@ def advance(sources: Any, match_nodes: Any, token: int) -> None:
         match_nodes[head, 1] = state_below(sources.guesses, match_nodes[head, 1], token)
 
 
+@unowned
+def advance_path(sources: Any, match_nodes: Any, token: int) -> None:
+    """The same along a path of the tree, with the place that is copied."""
+    advance(sources, match_nodes, token)
+    follow(sources.copies, match_nodes[COPIED], token)
+
+
 @njit()
 def match_end(arrays: Any, match_nodes: Any, ids: Any) -> None:
-    """Match the end of a text, `ids` int32, from nothing: `match_nodes` as `advance` has them."""
-    match_nodes[:] = NONE
-    match_nodes[:HEADS, 0] = 0
+    """Match the end of a text, `ids` int32, from nothing: `match_nodes` as `advance` has them.
+
+    The place that is copied stays.
+    """
+    match_nodes[:COPIED], match_nodes[HEADS:] = NONE, NONE
+    match_nodes[:COPIED, 0] = 0
     if len(arrays[1][0]) <= 2:  # it counted nothing
         match_nodes[BACKGROUND, 0] = NONE
     if arrays[0][PREDICTED][1][0, FOLLOWED] == 0.0:
@@ -202,13 +236,16 @@ def blend(
     min_probability: float,
     candidates: Any,
     number: int,
-) -> int:
+) -> Any:
     """Fill `candidates` with the next token's distribution, unsorted; the number of tokens.
 
     Contributions below `min_probability` are left out. `number` of this blend: no earlier one with
     the same candidates had it, and none has 0.
     """
-    found, heads_mass = 0, 1.0
+    found, copied_mass = _add_copied(
+        sources, match_nodes, escape, min_probability, candidates, number
+    )
+    heads_mass = copied_mass
     beside = longest_match(sources, match_nodes) if match_nodes.shape[0] > HEADS else 0
     for head in range(HEADS, match_nodes.shape[0]):
         state = match_nodes[head, 1]
@@ -218,7 +255,7 @@ def blend(
     for order in range(match_nodes.shape[1] - 1, -1, -1):
         if escape_mass < min_probability:
             break
-        for source in range(HEADS):
+        for source in range(COPIED):
             node = match_nodes[source, order]
             total, bucket = match_of(sources, node, source, order)
             if total <= 0.0:
@@ -237,10 +274,52 @@ def blend(
             else:
                 found = _add_ranks(sources.ranks, node, scale, min_probability, candidates, found,
                                    number)  # fmt: skip
-    if heads_mass < 1.0:
-        found = _add_guesses(sources.guesses, match_nodes, escape, beside, min_probability,
-                             candidates, found, number)  # fmt: skip
+    if heads_mass < copied_mass:
+        found = _add_guesses(sources.guesses, match_nodes, escape, beside, copied_mass,
+                             min_probability, candidates, found, number)  # fmt: skip
     return found
+
+
+@njit(inline="always")
+def copied(sources: Any, match_nodes: Any, way: int) -> Any:
+    """What is copied next, (token, source, and its row, order and bucket of escapes), or NONE."""
+    copies, state = sources.copies, match_nodes[COPIED]
+    token = copied_token(copies, state, way)
+    if token == NONE:
+        return NONE, 0, 0, 0, 0
+    source = PREDICTED if state[PLACE] < copies.sizes[PROMPTED] else PROMPT
+    if state[PLACE] >= copies.sizes[ANSWER]:
+        source = OWN
+    if state[DEPARTED] > 0:
+        return token, source, EDITED, copy_order(state), copy_bucket(state, 0, way)
+    distinct = 0
+    for order in range(match_nodes.shape[1] - 1, 0, -1):
+        for one in (PREDICTED, OWN, PROMPT):
+            node = match_nodes[one, order]
+            if node != NONE:
+                distinct = max(distinct, sources.tries[one].nodes[node, CHILDREN])
+        if distinct:
+            break
+    return token, source, COPIED, copy_order(state), copy_bucket(state, distinct, way)
+
+
+@njit(inline="always")
+def _add_copied(
+    sources: Any, match_nodes: Any, escape: Any, min_probability: float, candidates: Any,
+    number: int,
+) -> Any:  # fmt: skip
+    """Add what is copied, the first of a blend: (how many tokens, the escape mass that is left)."""
+    found, escape_mass = 0, 1.0
+    for way in range(WAYS):
+        token, source, row, order, bucket = copied(sources, match_nodes, way)
+        if token == NONE:
+            continue
+        e = escape[row, order, bucket]
+        probability = escape_mass * (1.0 - e)
+        escape_mass *= e
+        if probability >= min_probability:
+            found = _add(token, probability, source, candidates, found, number)
+    return found, escape_mass
 
 
 @njit(inline="always")
@@ -303,14 +382,13 @@ def _add_ranks(
 
 @njit(inline="always")
 def _add_guesses(
-    guesses: Any, match_nodes: Any, escape: Any, beside: int, min_probability: float,
+    guesses: Any, match_nodes: Any, escape: Any, beside: int, mass: float, min_probability: float,
     candidates: Any, found: int, number: int,
 ) -> int:  # fmt: skip
-    """Add what heads guess: they are queried before all matches.
+    """Add what heads guess: of the escape `mass` that a copy left, before all matches.
 
     They are added last, so that a token that a match predicts as well counts as the match's.
     """
-    mass = 1.0
     for head in range(HEADS, match_nodes.shape[0]):
         state = match_nodes[head, 1]
         if not guesses_here(guesses, state):

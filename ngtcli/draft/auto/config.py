@@ -62,6 +62,15 @@ class AutoConfig:
     children: int = 24
     min_path_probability: float = 1e-200  # below it a path counts as impossible; derived: float64
 
+    # The place that is copied (copies.py)
+    copy_key: int = 4  # tokens in a row by which a place is found; guess
+    copy_compared: int = 64  # tokens of two matches that are compared, to take the longer; guess
+    # Tokens behind a departure among which the copy may go on. Swept, code edits and news at 32
+    # nodes: 12 and 48 in place of 24 within 0.3% of it, with and without the pool.
+    copy_window: int = 16
+    copy_firm: int = 3  # tokens in a row that make a place the new one after a departure; guess
+    copy_edit: int = 24  # tokens of a departure after which the place is given up; guess
+
     # Search limits (drafter.py)
     # Share of the usual last node's probability below which nodes are skipped. Swept:
     # +0.05% / -0.03%; -0.33% / -0.34%.

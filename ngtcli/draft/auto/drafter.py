@@ -21,7 +21,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import BACKGROUND, ORDERS, SCORES
+from ngtcli.draft.auto.blend import BACKGROUND, HEADS, ORDERS, SCORES
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
 from ngtcli.draft.auto.growth import Growth, arrange, grow
@@ -249,8 +249,7 @@ class Auto(Drafter):
         del self._unlearned[len(self._unlearned) - waiting :]
         del self._output[len(self._output) - count :]
         if count > waiting:
-            self.sources.own.end()
-            self.sources.match(ids)
+            self.sources.retract(count - waiting, ids)
 
     def count_accepted(self, tokens: Sequence[int], policy: Policy) -> None:
         """Count in a policy's tally what became of the last draft; `tokens` were emitted."""
@@ -269,12 +268,12 @@ class Auto(Drafter):
         if not self._unlearned:
             return
         new, self._unlearned = np.asarray(self._unlearned, np.int32), []
-        before = self.tallies.sums(SCORES)
+        before = self.tallies.sums()
         self.sources.learn(new, self.tallies)
-        scores, *heads = (self.tallies.sums(SCORES) - before).tolist()
+        sums = (self.tallies.sums() - before).tolist()
         kept = CONFIG.usefulness_decay ** len(new)
-        self._useful = kept * self._useful + (1 - kept) * scores[0] / len(new)
-        for use, (predicted, reached) in zip(self.sources.guesses.uses, heads, strict=True):
+        self._useful = kept * self._useful + (1 - kept) * sums[SCORES][0] / len(new)
+        for use, (predicted, reached) in zip(self.sources.guesses.uses, sums[HEADS:], strict=True):
             use.learn(predicted, reached)
 
     def spent(self, rows: int, seconds: float) -> None:

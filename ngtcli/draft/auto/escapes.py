@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ngtcli.draft.auto.blend import (
     BACKGROUND,
     BUCKETS,
+    COPIED,
     HEADS,
     ORDERS,
     OWN,
@@ -23,13 +24,14 @@ from ngtcli.draft.auto.blend import (
     SCORES,
     UNSEEN,
     advance,
+    copied,
     longest_match,
     match_of,
     named,
 )
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.copies import WAYS, extend_text
 from ngtcli.draft.auto.guesses import guess_bucket, guess_of, guesses_here
-from ngtcli.draft.origins import SOURCES
 from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.background_search import count_in, find_row
 from ngtcli.trie.counts import COUNT, NONE, count_ids, find
@@ -52,6 +54,16 @@ def attribute(
     escape, predicted, reached = tallies
     escape_mass, probability, n = 1.0, 0.0, 0
     known, is_longest = 0.0, True
+    for way in range(WAYS):
+        guess, _, row, order, bucket = copied(sources, match_nodes, way)
+        if guess == NONE:
+            continue
+        e = escape[row, order, bucket]
+        given[n] = escape_mass * (1.0 - e) * (guess == token)
+        keys[n, 0], keys[n, 1], keys[n, 2] = row, order, bucket
+        probability += given[n]
+        escape_mass *= e
+        n += 1
     beside = longest_match(sources, match_nodes) if match_nodes.shape[0] > HEADS else 0
     for source in range(HEADS, match_nodes.shape[0]):
         state = match_nodes[source, 1]
@@ -65,7 +77,7 @@ def attribute(
         escape_mass *= e
         n += 1
     for order in range(match_nodes.shape[1] - 1, -1, -1):
-        for source in range(HEADS):
+        for source in range(COPIED):
             node = match_nodes[source, order]
             total, bucket = match_of(sources, node, source, order)
             if total <= 0.0:
@@ -130,6 +142,7 @@ def learn_output(
         one[0] = token
         used = count_ids(one, sources.tries[OWN], open_nodes, used)
         advance(sources, match_nodes, token)
+        extend_text(sources.copies, match_nodes[COPIED], token)
     update_escapes(tallies)
     return used, familiarity
 
@@ -147,24 +160,26 @@ def update_escapes(tallies: Any) -> None:
 
 Floats = npt.NDArray[np.float64]
 ESCAPES = Path(__file__).parent / "escapes.json"
-SHAPE = (len(SOURCES), ORDERS, BUCKETS)
+SHAPE = (HEADS, ORDERS, BUCKETS)
 
 
 @lru_cache(maxsize=CONFIG.heads + 1)
 def fitted_escapes(heads: int = 0) -> Floats:
-    """The shipped escape probabilities, float64 (source, order, bucket), and those of `heads`.
+    """The shipped escape probabilities, float64 (row, order, bucket), and those of `heads`.
 
     Fitted by `python -m tests.tools.fit_escapes`. No recording holds scores, so theirs are
     a guess that the first steps correct. A predicted text begins with the prompt's. A
     head's order is that of the longest match beside it.
     """
     escapes = np.full(SHAPE, CONFIG.scores_escape)
-    table = json.loads(ESCAPES.read_text(encoding="utf-8"))["escapes"]
-    escapes[OWN : OWN + len(table)] = table
-    # Swept on answers of the built-in model with 6% of the tokens edited, 30 questions at 32 nodes:
-    # 17.05; the prompt's squared 14.77, to the third power 14.26; exact copies 24.0, 24.7, 25.1.
+    stored = json.loads(ESCAPES.read_text(encoding="utf-8"))
+    escapes[OWN : OWN + len(stored["escapes"])] = stored["escapes"]
+    # Swept before copies were followed, on answers of the built-in model with 6% of the tokens
+    # edited, 30 questions at 32 nodes: 17.05; the prompt's squared 14.77, to the third power 14.26;
+    # exact copies 24.0, 24.7, 25.1.
     escapes[PREDICTED] = escapes[PROMPT]
-    escapes[BACKGROUND:, 0] = CONFIG.unused_escape
+    escapes[COPIED:] = stored["copies"]
+    escapes[BACKGROUND:COPIED, 0] = CONFIG.unused_escape
     beside = np.asarray(CONFIG.guess_escapes)[:, None]
     of_heads = np.broadcast_to(beside, (heads, *SHAPE[1:]))
     escapes = np.concatenate([escapes, of_heads])
@@ -213,9 +228,9 @@ class EscapeTallies:
         """
         return self.predicted[:HEADS].copy(), self.reached[:HEADS].copy()
 
-    def sums(self, source: int) -> Floats:
-        """Tokens predicted, and reached, by `source` and each after it: float64 (sources, 2)."""
-        both = self.predicted[source:], self.reached[source:]
+    def sums(self) -> Floats:
+        """Tokens predicted, and reached, by each source: float64 (rows, 2)."""
+        both = self.predicted, self.reached
         return np.stack([one.sum(axis=(1, 2)) for one in both], axis=1)
 
     def without(self, source: int) -> Floats:

@@ -10,21 +10,24 @@ from ngtcli.draft.auto.blend import (
     HEADS,
     PROMPT,
     Candidates,
-    advance,
+    advance_path,
     blend,
     named,
 )
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.copies import WAYS
 from ngtcli.draft.guesses import WIDTH
 from ngtcli.draft.origins import DOCUMENT, HEAD, ORIGINS
 from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.counts import NONE
 
 _DOCUMENT, _HEAD = ORIGINS.index(DOCUMENT), ORIGINS.index(HEAD)
-# Tokens that one blend can find: those of every order of the sources with counts, and of scores.
+# Tokens that one blend can find: those of every order of the sources with counts, of scores, of
+# what is copied, and of heads.
 _CANDIDATES = (
     CONFIG.orders * (BACKGROUND * CONFIG.scanned + CONFIG.scanned_background)
     + CONFIG.ranks_kept
+    + WAYS
     + CONFIG.heads * WIDTH
 )
 _SLOTS = 1 << _CANDIDATES.bit_length()  # of the hash table: the first power of two above
@@ -95,7 +98,7 @@ def _fill(
         path, parent = growth.probabilities[used], growth.parents[used] + 1
         source = growth.origins[used]
         _copy(matches[parent], matches[used + 1])
-        advance(sources, matches[used + 1], growth.tokens[used])
+        advance_path(sources, matches[used + 1], growth.tokens[used])
         growth.trie_nodes[used] = _longest(matches[used + 1, source])
         for head in range(growth.states.shape[1]):
             growth.states[used, head] = matches[used + 1, HEADS + head, 1]

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import HEADS, ORDERS, PlainArrays, match_end
+from ngtcli.draft.auto.blend import COPIED, HEADS, ORDERS, PlainArrays, match_end
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.copies import Copies
 from ngtcli.draft.auto.escapes import EscapeTallies, learn_output
 from ngtcli.draft.auto.guesses import Guesses
 from ngtcli.draft.auto.masks import MaskGuesses
@@ -90,9 +91,10 @@ class Sources:
     background gives a token; emitted tokens move it on where they are learned (`learn_output`),
     each with a share of CONFIG.familiar_rate. `borders` tells the prompt's nodes in documents from
     others (`learn_prompt`). `earlier` are the counts of the pool, this sequence's own unless they
-    are given. `nodes`, int32 (sources, orders), are the matches of the text's last tokens, as
-    `advance` has them; `last` is the last of these tokens. `guesses` are those of `heads` and
-    `masks` in this step; `alone`: nothing else is matched.
+    are given. `copies` has the text and the places in it. `nodes`, int32 (HEADS + heads, ORDERS),
+    are the matches of the text's last tokens, as `advance` has them, and the place that is copied;
+    `last` is the last of these tokens. `guesses` are those of `heads` and `masks` in this step;
+    `alone`: nothing else is matched.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class Sources:
         self.borders = np.zeros(0, np.int64)
         self.guesses, self._alone = Guesses(heads, masks), alone
         self.nodes = np.full((HEADS + len(self.guesses.heads), ORDERS), NONE, np.int32)
+        self.copies = Copies()
         self.last = 0
 
     @property
@@ -122,25 +125,31 @@ class Sources:
     @property
     def arrays(self) -> PlainArrays:
         """For compiled code, by SOURCES; others after anything was learned."""
-        tries = self._predicted, self.own, self._prompt, self.pool
-        own, counts = [tuple(trie.arrays) for trie in tries], self.background
-        known = (counts.nodes, counts.by_token), tuple(self.ranks.arrays)
-        return tuple(own), *known, tuple(self.guesses.arrays)
+        texts = self._predicted, self.own, self._prompt, self.pool
+        tries = tuple([tuple(trie.arrays) for trie in texts])
+        background = self.background.nodes, self.background.by_token
+        known = tries, background, tuple(self.ranks.arrays)
+        return *known, tuple(self.copies.arrays), tuple(self.guesses.arrays)
 
     def start(self, context: Context) -> None:
         """Begin a prompt: own text and prompt are emptied; the pool and the scores are kept."""
         if self.own.tokens or self._prompt.tokens:
             self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         ids = np.asarray(context.ids, dtype=np.int32)
-        self.borders = learn_prompt(self._prompt, ids, context.references)
-        self._predicted = _UNPREDICTED
+        self.borders, apart = learn_prompt(self._prompt, ids, context.references)
+        self._predicted, predicted = _UNPREDICTED, np.zeros(0, np.int32)
         if len(context.predicted):
             # As what follows the prompt: so an answer that has not begun yet is like its beginning.
+            predicted = np.array([*context.ids[-ORDERS:], *context.predicted], np.int32)
             self._predicted = CountTrie(ORDERS)
-            self._predicted.extend([*context.ids[-ORDERS:], *context.predicted])
+            self._predicted.extend(predicted)
         if self.ranks.vocabulary != context.vocabulary:
             self.ranks = Ranks(context.vocabulary)
         self.match(context.ids)
+        end = np.array([NONE], np.int32)
+        parts = [part for text in (predicted, *apart) if len(text) for part in (text, end)]
+        self.copies.start(np.concatenate([*parts, ids]), self.nodes[COPIED], len(predicted))
+        self._leave_out()
         self._read_language(context)
 
     @property
@@ -170,19 +179,33 @@ class Sources:
         """Match the end of a text from nothing."""
         self.last = int(ids[-1]) if len(ids) else 0
         match_end(self.arrays, self.nodes, np.asarray(ids[-ORDERS:], np.int32))
+        self._leave_out()
+
+    def _leave_out(self) -> None:
         if self._alone:
             self.nodes[:HEADS] = NONE
+
+    def retract(self, count: int, ids: Sequence[int]) -> None:
+        """Forget the last `count` tokens that were learned: the text ends with `ids` again.
+
+        They stay in the own text's counts.
+        """
+        self.own.end()
+        self.match(ids)
+        self.copies.retract(count, self.nodes[COPIED])
 
     def learn(self, tokens: Ints, tallies: EscapeTallies) -> None:
         """Learn emitted tokens: their sources' tallies, the own text's counts, the new matches."""
         own = self.own
         own.reserve(len(tokens))
+        self.copies.reserve(len(tokens))
         own.used, self.familiarity = learn_output(
             self.arrays, self.nodes, tokens, tallies.arrays, own.open_nodes, own.used,
             self.familiarity,
         )  # fmt: skip
         own.tokens += len(tokens)
         self.last = int(tokens[-1])
+        self._leave_out()
         self.drop_guesses()
 
     def take_guesses(self) -> None:

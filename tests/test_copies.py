@@ -1,0 +1,108 @@
+"""What `auto` drafts of a text that is copied: to the end of a budget, across edits, in loops."""
+
+import random
+
+import pytest
+from naive_copy import NaiveCopy, Place
+
+from ngtcli.draft.auto.blend import COPIED
+from ngtcli.draft.auto.copies import ANSWER, BEFORE, BROKEN, HELD, PLACE, USED
+from ngtcli.draft.auto.drafter import Auto
+from ngtcli.draft.drafter import Context
+from ngtcli.measure.replay import replay
+from ngtcli.measure.traces import Trace
+from ngtcli.trie.counts import NONE
+
+TEXT = list(range(100, 300))
+
+
+def chain(drafter: Auto, budget: int = 32) -> list[int]:
+    """The tokens of the likeliest chain."""
+    tree = drafter.propose((), budget)
+    place, out = -1, []
+    while place in tree.parents:
+        place = tree.parents.index(place)
+        out.append(tree.tokens[place])
+    return out
+
+
+def copying(answer: list[int], **context: object) -> Auto:
+    drafter = Auto()
+    drafter.reset(Context(**{"ids": [*TEXT, 1, 2], **context}))  # type: ignore[arg-type]
+    for token in answer:
+        drafter.observe([token])
+    return drafter
+
+
+@pytest.mark.parametrize(("ids", "nodes", "most"), [(17, 32, 350), (17, 64, 200), (3, 32, 350)])
+def test_a_loop_takes_little_more_steps_than_its_tokens_need(
+    ids: int, nodes: int, most: int
+) -> None:
+    loop = tuple(10 + i % ids for i in range(8192))
+    assert replay(Trace("1", "", (1,), loop, len(loop)), Auto(), Context((1,)), nodes).steps <= most
+
+
+def test_a_copy_is_drafted_to_the_end_of_the_budget() -> None:
+    assert chain(copying(TEXT[20:80])) == TEXT[80:112]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [[7, 41 + 100], [7, 8, 42 + 100], [7, 40 + 100], [43 + 100]],
+    ids=["replaced", "two replaced", "put in", "left out"],
+)
+def test_a_copy_goes_on_after_an_edit(edit: list[int]) -> None:
+    assert chain(copying([*TEXT[5:40], *edit]), 8)[:4] == TEXT[edit[-1] - 99 :][:4]
+
+
+def test_what_replaces_a_token_is_followed_by_what_the_text_has_next() -> None:
+    """No match has more than the one new token."""
+    assert {TEXT[40], TEXT[41]} <= set(copying([*TEXT[5:40], 7]).propose((), 32).tokens)
+
+
+def test_a_document_beside_the_prompt_is_copied() -> None:
+    drafter = copying(TEXT[20:40], ids=[1, 2], references=(tuple(TEXT[:150]), tuple(TEXT[150:])))
+    assert chain(drafter, 8) == TEXT[40:48]
+    assert drafter.sources.copies.arrays.text[150] == NONE
+
+
+def test_a_token_has_the_origin_of_its_place() -> None:
+    again = copying([*range(400, 440), 1, *range(400, 420)])
+    tree = again.propose((), 4)
+    assert {tree.names[i] for i in tree.origins} == {"own text"}
+    tree = copying(TEXT[20:40]).propose((), 4)
+    assert {tree.names[i] for i in tree.origins} == {"prompt"}
+
+
+def test_the_state_is_that_of_the_naive_one_while_the_text_grows() -> None:
+    draw = random.Random(4)
+    text = [draw.randrange(6) for _ in range(300)]
+    drafter, naive = Auto(), NaiveCopy([], [])
+    for token in text:
+        drafter.observe([token])
+        naive.extend(token)
+        found, place = drafter.sources.nodes[COPIED], naive.place
+        assert found[PLACE] == (NONE if place.at is None else place.at)
+        if place.at is not None:
+            assert (found[HELD], found[BEFORE]) == (place.held, place.before)
+            assert found[BROKEN] == (NONE if place.broken is None else place.broken)
+    assert naive.place != Place()
+
+
+def test_a_text_that_outgrows_its_room_keeps_its_places() -> None:
+    drafter = copying(list(range(1000, 4000)))
+    copies = drafter.sources.copies
+    assert copies.arrays.sizes.tolist() == [3000 + len(TEXT) + 2, len(TEXT) + 2, 0]
+    drafter.observe(TEXT[20:40])
+    assert chain(drafter, 8) == TEXT[40:48]
+    drafter.observe(list(range(2000, 2010)))
+    assert chain(drafter, 8) == list(range(2010, 2018))
+
+
+def test_tokens_that_are_taken_back_are_no_part_of_the_text() -> None:
+    drafter = copying([*TEXT[5:40], 7, 8, 9])
+    drafter.retract(3, [*TEXT, 1, 2, *TEXT[5:40]])
+    copies = drafter.sources.copies
+    assert copies.arrays.sizes[USED] - copies.arrays.sizes[ANSWER] == 35
+    drafter.observe(TEXT[40:46])
+    assert chain(drafter, 8) == TEXT[46:54]
