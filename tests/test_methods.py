@@ -208,7 +208,7 @@ def test_trtllm_drafts_from_the_pool_as_it_was_updated(
 DEFAULTS = {
     "none": (),
     "trie": (),
-    "auto": (100.0,),
+    "auto": (100.0, False),
     "prompt-lookup": (3, 10),
     "llma": (1, 20, 5),
     "akunu": (4, 4, 512),

@@ -343,7 +343,7 @@ def test_auto_drafts_what_masks_guess(sampling: Settings, rows: PassRows | None)
     lengths = dict.fromkeys(((), MASKS), 0.0)
     costs = Costs({SHORT: CostCurve({1: 1.0, 64: 1.5})})
     for masks, curves in ((), costs), (MASKS, costs), (MASKS, None):
-        drafter = make_drafter("auto", DraftSettings(masks=masks, costs=curves))
+        drafter = make_drafter("auto:masks=true", DraftSettings(masks=masks, costs=curves))
         for prompt, truth in truths.items():
             context = Context(prompt, vocabulary=VOCABULARY, rows=rows)
             limits = Limits(22, rows.most - 1 if rows else 16)
@@ -356,8 +356,8 @@ def test_auto_drafts_what_masks_guess(sampling: Settings, rows: PassRows | None)
 def test_masks_that_guess_nothing_right_are_asked_less_and_less() -> None:
     """Random weights: after some steps most passes are over no mask."""
     model, prompt = make_target("llama", seed=3), list(range(10, 20))
-    drafter = make_drafter("auto", DraftSettings(masks=MASKS, costs=Costs({SHORT: CostCurve(
-        {1: 1.0, 2: 1.5, 64: 40.0})})))  # fmt: skip
+    costs = Costs({SHORT: CostCurve({1: 1.0, 2: 1.5, 64: 40.0})})
+    drafter = make_drafter("auto:masks=true", DraftSettings(masks=MASKS, costs=costs))
     rows: list[int] = []
     drafter.spent = lambda used, seconds: rows.append(used)  # type: ignore[method-assign]
     context = Context(prompt, vocabulary=VOCABULARY)

@@ -149,3 +149,6 @@ class Options(MethodOptions):
     """`trust` is how many observations the fitted escape probabilities weigh."""
 
     trust: float = option(CONFIG.trust, 1.0, 1e6)
+    # Whether masks of a model tuned by SPACE take part. They do not unless asked: on 14 summaries
+    # that copy, 8.8 tokens a step with them and 11.7 without; on 14 questions 9.2 and 9.7.
+    masks: bool = False

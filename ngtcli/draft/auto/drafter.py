@@ -61,7 +61,7 @@ class Auto(Drafter):
         costs, self.pool = settings.costs, settings.pool
         self._own_policy = Policy(costs.at_length(0)) if costs is not None else None
         self.heads = settings.heads
-        self._masks = MaskGuesses(settings.masks) if settings.masks else None
+        self._masks = MaskGuesses(settings.masks) if settings.masks and options.masks else None
         self.sources = sources or Sources(
             None, settings.background, settings.heads, masks=self._masks
         )

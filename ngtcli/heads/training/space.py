@@ -22,7 +22,7 @@ class SpaceKind(Kind):
 
     A group sees the text up to its row; mask j stands j positions on, sees those before it, and is
     trained on the token j + 1 positions behind the row. The model's own next tokens are trained
-    along, so that its answers stay what they are (section 3.2).
+    along, or its answers would fall apart (section 3.2); they do not stay the same.
     """
 
     rate = 1e-4  # guess
