@@ -99,8 +99,8 @@ class Setting:
     how documents are read. `replayed`: a replay of a recording drafts as it says. `on_card`: the
     card of a model may have it. `from_file`: @FILE stands for the text of a file.
 
-    It is read with this `engine`, `method` or `overflow` alone, and above temperature 0 if it is
-    `sampled`; a flag that would not be read is refused.
+    It is read with this `engine`, `method` or `overflow` alone (learned heads also by their own
+    methods), and above temperature 0 if it is `sampled`; a flag that would not be read is refused.
     """
 
     name: str = ""
@@ -234,6 +234,7 @@ class Settings:
         complete="models",
         loaded=True,
         engine="ngt",
+        method="auto",
         decides_text=False,
     )
     n: int = _for_trie(13, "Window of the n-gram trie, in tokens.", within=(2, 64))

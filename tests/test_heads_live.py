@@ -126,6 +126,8 @@ def test_a_head_that_cannot_be_had_is_told_in_two_lines(tmp_path: Path) -> None:
         (["--method", "medusa"], 2, "method medusa: there is no head\nName one with --heads."),
         (["--heads", "no/such/one"], 4, "no/such/one: no such folder\nGive a folder or hub id"),
         (["--heads", str(tmp_path)], 4, "model.safetensors cannot be read (Error while"),
+        (["--heads", HARBOUR], 4, "a file, not a folder\nGive a folder or hub id"),
+        (["--heads", "x", "--method", "trie"], 2, "--heads does nothing with --method trie\nIt is"),
     ):
         done = ngt("ask", "-d", HARBOUR, "Who?", *heads)
         assert done.returncode == code and not done.stdout

@@ -188,6 +188,7 @@ def test_each_part_is_asked_and_held_out_as_a_whole() -> None:
         (["--kind", "medusa"], "--data"),
         (["--kind", "medusa", "-d", "nowhere.txt"], "nowhere.txt"),
         (["--kind", "space", "-d", "x", "--quantize", "int8"], "--quantize"),
+        (["--kind", "medusa", "-d", "x", "--inner", "9"], "--inner does nothing with --kind medusa"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(words: list[str], said: str, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ BENCH = _table(
         **dict.fromkeys(("methods", "sweep_num_draft", "fresh"), _DRAFTS),
         **dict.fromkeys(("markdown", "html"), (*_DRAFTS, QUALITY)),
         **dict.fromkeys(("against", "rounds", "pool", "pool_documents", "calibrate"), _TIMED),
-        "draft_model": (LIVE,),
+        **dict.fromkeys(("draft_model", "heads"), (LIVE,)),
         "quality": (LIVE, QUALITY),
         **dict.fromkeys(("replay", "shape", "template", "turns", "ids"), _REPLAYS),
         "record": (RECORD,),
@@ -61,7 +61,7 @@ TUNE = _table(
         **dict.fromkeys(("items", "sweep", "limit", "rounds", "preset", "state"), _DRAFTS),
         **dict.fromkeys(("write", "force", "markdown", "csv", "html", "output", "json"), _DRAFTS),
         **dict.fromkeys(("fresh", "verbose", "color", "max_mb", "cache_mb"), _DRAFTS),
-        **dict.fromkeys(("docs", "prompts", "draft_model"), (LIVE,)),
+        **dict.fromkeys(("docs", "prompts", "draft_model", "heads"), (LIVE,)),
         **dict.fromkeys(("calibrate", "draft_from", "exact"), (LIVE,)),
         **dict.fromkeys(("replay", "task", "ids", "costs"), (REPLAY,)),
     },
@@ -117,7 +117,8 @@ def _refuse_drafting(given: Sequence[Setting], settings: Settings) -> None:
     reads = {"trie": method.entry.documents, "auto": method.entry.costs, method.name: True}
     for about in given:
         off = method.name == "none" and about.method != "draft-model"
-        if not reads.get(about.method) and not off:
+        heads = about.name == "heads" and method.entry.heads
+        if not (reads.get(about.method) or off or heads):
             what = f"{about.flag} does nothing with --method {method.name}"
             raise UsageError(what, f"It is read by --method {about.method}.")
         if about.name == "pool_documents" and not settings.pool:

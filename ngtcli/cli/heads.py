@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import JsonOption, VerboseOption, file_option, resolve_tasks, with_settings
 from ngtcli.cli.output import check_name, print_either
@@ -103,6 +104,7 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> None:
     resolved = resolve_tasks(flags or {}, None, _TASKS)
     tasks = {task: (_greedy(r.settings), preset) for task, (r, preset) in resolved.items()}
     settings = tasks["ask"][0]
+    _refuse_idle(given)
     if given.kind == "space" and settings.quantize != "none":
         raise UsageError("space tunes the model itself", "Leave out --quantize.")
     notes = Notes(given.verbose)
@@ -117,6 +119,17 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> None:
             raise typer.Exit(INTERRUPTED) from None
     notes.clear()
     print_either(report, given.json, str(folder.path))
+
+
+def _refuse_idle(given: TrainFlags) -> None:
+    """Raise UsageError for a flag that heads of this kind have nothing for."""
+    for flag, is_given, kinds in (
+        ("--inner", given.inner, ("eagle3", "dflash")),
+        ("--vocabulary", given.vocabulary, ("eagle3",)),
+        ("--model-scores", not given.own_scores, ("medusa", "hydra")),
+    ):
+        if given.kind not in kinds:
+            refuse_with(f"--kind {given.kind}", {flag: is_given}, "Leave it out.")
 
 
 def _trained(

@@ -121,8 +121,10 @@ def configured(
 ) -> Config:
     """What `read` makes of config.json and the target's number of layers.
 
-    Raises ModelError where it raises anything: configurations fail in many ways.
+    Raises ModelError where there is none, or it raises anything: configurations fail in many ways.
     """
+    if not files.config:
+        raise files.refused("it has no config.json that can be read", DAMAGED)
     try:
         return read(files.config, int(target.config.num_hidden_layers))
     except Exception as error:

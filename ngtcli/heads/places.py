@@ -18,4 +18,5 @@ def find_head(name: str) -> str:
         return find(name, (), plain=True)
     except ModelError as error:
         of_models = error.hint.startswith("Give a folder")
-        raise ModelError(str(error), HINT if of_models else error.hint) from None
+        what = str(error).removesuffix(" with a model")
+        raise ModelError(what, HINT if of_models else error.hint) from None
