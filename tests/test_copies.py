@@ -34,7 +34,7 @@ def copying(answer: list[int], **context: object) -> Auto:
     return drafter
 
 
-@pytest.mark.parametrize(("ids", "nodes", "most"), [(17, 32, 350), (17, 64, 200), (3, 32, 350)])
+@pytest.mark.parametrize(("ids", "nodes", "most"), [(17, 32, 350), (3, 64, 200)])
 def test_a_loop_takes_little_more_steps_than_its_tokens_need(
     ids: int, nodes: int, most: int
 ) -> None:

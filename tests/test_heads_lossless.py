@@ -51,10 +51,10 @@ def check(model: TargetModel, heads: Watched, methods: Sequence[str]) -> None:
     """A greedy text and a sampled one by each method; what heads were given is the model's."""
     first, second = prompts(2, seed=4)
     for prompt, sampling in ((first, Settings()), (second, SAMPLED)):
-        truth = plain(model, prompt, sampling, max_tokens=24)
+        truth = plain(model, prompt, sampling, max_tokens=14)
         for method in methods:
             drafter: Any = make_drafter(method, DraftSettings(num_draft=12, heads=heads))
-            run = decode(model, drafter, prompt, sampling, max_tokens=24)
+            run = decode(model, drafter, prompt, sampling, max_tokens=14)
             assert run.output == truth, method
             assert run.statistics.drafted_tokens > 0
             check_rows(model, drafter.heads, [*prompt, *truth])

@@ -188,7 +188,10 @@ def test_each_part_is_asked_and_held_out_as_a_whole() -> None:
         (["--kind", "medusa"], "--data"),
         (["--kind", "medusa", "-d", "nowhere.txt"], "nowhere.txt"),
         (["--kind", "space", "-d", "x", "--quantize", "int8"], "--quantize"),
-        (["--kind", "medusa", "-d", "x", "--inner", "9"], "--inner does nothing with --kind medusa"),
+        (
+            ["--kind", "medusa", "-d", "x", "--inner", "9"],
+            "--inner does nothing with --kind medusa",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused(words: list[str], said: str, tmp_path: Path) -> None:
@@ -201,6 +204,7 @@ def test_what_cannot_be_trained_is_refused(words: list[str], said: str, tmp_path
 def test_the_command_trains_a_head(tmp_path: Path) -> None:
     words = ["heads", "train", "--kind", "medusa", "-d", HARBOUR, "-o", "head", "--steps", "2"]
     words += ["--part-tokens", "40", "--questions", "0", "--batch-tokens", "200", "--json"]
+    words += ["--answers", "6", "--depth", "1", "--model-scores"]
     done = ngt(*words, cwd=tmp_path, NGT_MAX_TOKENS="4", NGT_CALIBRATE="false")
     assert done.returncode == 0, done.stderr.decode()
     report: dict[str, Any] = json.loads(done.stdout)

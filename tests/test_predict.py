@@ -92,7 +92,7 @@ def test_predictions_that_fail_are_believed_less_in_later_answers() -> None:
 
 # --- answers ---
 
-SETTINGS = Settings(max_tokens=48, overflow="truncate", calibrate=False, background=(), pool=False)
+SETTINGS = Settings(max_tokens=32, overflow="truncate", calibrate=False, background=(), pool=False)
 
 
 def asked(prediction: str = "", **changes: Any) -> Question:
@@ -120,7 +120,7 @@ def ended(resident: Resident, question: Question) -> Ended:
 
 
 @needs_model
-@pytest.mark.parametrize("changes", [{}, {"temperature": 0.8, "seed": 3}, {"exact": "on"}])
+@pytest.mark.parametrize("changes", [{}, {"temperature": 0.8, "seed": 3, "exact": "on"}])
 def test_the_tokens_are_the_same_and_the_counts_add_up(
     resident: Resident, changes: dict[str, Any]
 ) -> None:
@@ -179,7 +179,7 @@ def test_counts_of_the_http_api() -> None:
 
 @needs_model
 def test_a_file_is_predicted_and_counted(tmp_path: Path) -> None:
-    given = ("summarize", HARBOUR, "--json", "--no-serve", "--max-tokens", "40")
+    given = ("summarize", HARBOUR, "--json", "--no-serve", "--max-tokens", "20")
     plain = json.loads(ngt(*given, "--method", "none").stdout)
     (tmp_path / "old.txt").write_text(f"An old title\n\n{plain['text']}", "utf-8")
     done = ngt(*given, "--predict", str(tmp_path / "old.txt"))
@@ -192,7 +192,7 @@ def test_a_file_is_predicted_and_counted(tmp_path: Path) -> None:
 
 @needs_model
 def test_a_line_of_a_batch_has_its_own(tmp_path: Path) -> None:
-    question = {"context": Path(HARBOUR).read_text("utf-8"), "settings": {"max_tokens": 40}}
+    question = {"context": Path(HARBOUR).read_text("utf-8"), "settings": {"max_tokens": 20}}
     plain = ngt("batch", "-", "--method", "none", stdin=json.dumps(question).encode())
     text = json.loads(plain.stdout)["text"]
     lines = [question, {**question, "predict": text}, {**question, "predict": 3}]

@@ -120,16 +120,16 @@ class Naive:
         return emitted
 
 
-@pytest.mark.parametrize("masks", [MASKS, (90,), (91, 91, 91, 91, 91)])
+@pytest.mark.parametrize("masks", [MASKS, (91, 91, 91, 91, 91)])
 def test_a_step_is_that_of_the_authors(masks: tuple[int, ...]) -> None:
     """The guesses that a pass leaves, what the next one accepts of them, and all that is emitted.
 
     Beside cycles, prompts of random tokens, after which guesses are wrong.
     """
     model, rejected = tuned_target(), 0
-    for prompt in [CYCLE[5:17].tolist(), CYCLE[50:].tolist(), *prompts(3)]:
+    for prompt in [CYCLE[50:].tolist(), *prompts(2)]:
         naive, drafter, ids = Naive(tuned(), masks), Watched(masks), list(prompt)
-        run = Run(model, drafter, Context(prompt, vocabulary=97), GREEDY, Limits(24))
+        run = Run(model, drafter, Context(prompt, vocabulary=97), GREEDY, Limits(16))
         for step in run:
             drafted = naive.draft
             expected = naive.step(ids)
@@ -204,9 +204,9 @@ def test_whatever_is_guessed_the_tokens_are_those_of_plain_decoding(
     model = make_target(family, seed=6)
     drafters = [space(), space(Options(nodes=12, masked=3), (7, 7))]
     for prompt in [*prompts(1), [5] * 150]:
-        truth = plain(model, prompt, sampling, max_tokens=20)
+        truth = plain(model, prompt, sampling, max_tokens=12)
         for drafter, num_draft in zip(drafters, (3, 80), strict=True):
-            run = decode(model, drafter, prompt, sampling, max_tokens=20, num_draft=num_draft)
+            run = decode(model, drafter, prompt, sampling, max_tokens=12, num_draft=num_draft)
             assert run.output == truth
             assert run.statistics.drafted_tokens
 
@@ -331,7 +331,7 @@ def test_masks_hang_where_verification_is_likeliest_to_stop() -> None:
 
 @pytest.mark.parametrize(
     ("sampling", "rows"),
-    [(GREEDY, None), (SAMPLED, None), (GREEDY, PassRows.fixed(9)), (GREEDY, PassRows(33, 4))],
+    [(GREEDY, None), (GREEDY, PassRows.fixed(9)), (SAMPLED, PassRows(33, 4))],
 )
 def test_auto_drafts_what_masks_guess(sampling: Settings, rows: PassRows | None) -> None:
     """Where nothing repeats; two answers by one drafter, with costs and without."""
