@@ -296,13 +296,12 @@ class TargetModel:
 
         `ids` and `positions` are int64 (rows,). Without a mask the model makes its own. With `keep`
         there are scores for the last `keep` rows only, if the model can leave out others. With a
-        reader, which reads the model's own cache, the hidden states that it wants follow, (rows,
-        layers, hidden size).
+        reader the hidden states that it wants follow, (rows, layers, hidden size).
         """
         more: dict[str, Any] = {}
         if "logits_to_keep" in self._accepts:
             more["logits_to_keep"] = keep
-        layers = self.reader.layers if self.reader and cache is self.cache else ()
+        layers = self.reader.layers if self.reader is not None else ()
         if layers:
             more["output_hidden_states"] = list(layers)
         output = self.hf(
