@@ -243,7 +243,7 @@ class Guesses:
         return True
 
     def _add(self, at: int, found: Guessed, parent: int, led_by: Sequence[int]) -> int:
-        """Rows for the states that a head has just made; the first of them."""
+        """Rows for the states that a head has just made; the first, NONE where none has room."""
         first, links, width = self._used, self.arrays.links, found.tokens.shape[1]
         count = min(len(found.tokens), len(self._number) - first)
         self._used += count
@@ -264,4 +264,4 @@ class Guesses:
             elif i:
                 links[row - 1, ANY_BELOW] = row
             links[row, DEPTH] = depth
-        return first
+        return first if count else NONE
