@@ -32,8 +32,9 @@ class NaiveCopy:
             self.extend(token)
 
     def extend(self, token: int) -> None:
-        self.text.append(token)
+        self.text.append(NONE)
         place, end = self.follow(self.place, token), len(self.text)
+        self.text[-1] = token
         if end >= KEY:
             slot = self.slot(end)
             found, self.places[slot] = self.places.get(slot), end

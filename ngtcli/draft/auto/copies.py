@@ -81,15 +81,15 @@ def _put(copies: Any, state: Any, place: int) -> None:
 @unowned
 def extend_text(copies: Any, state: Any, token: int) -> None:
     """The text, which has room, goes on with `token`: follow it, or find a longer match."""
-    copies.text[copies.sizes[USED]] = token
     copies.sizes[USED] += 1
     follow(copies, state, token)
     end = copies.sizes[USED]
+    copies.text[end - 1] = token  # only now: it is no copy of itself
     if end >= _KEY:
         slot = _slot(copies, end)
         found = copies.places[slot]
         copies.places[slot] = end
-        if found != NONE and (state[PLACE] == NONE or found != state[PLACE]):
+        if found != NONE and found < end and found != state[PLACE]:  # others were taken back
             held = _common(copies.text, found, end)
             if held >= _KEY and (state[PLACE] == NONE or held > state[HELD]):
                 state[PLACE], state[HELD], state[DEPARTED] = found, held, 0
@@ -194,5 +194,7 @@ class Copies:
 
     def retract(self, tokens: int, state: Ints) -> None:
         """Forget the last tokens; nothing is copied then."""
-        self.arrays.sizes[USED] -= tokens
+        text, sizes, _ = self.arrays
+        sizes[USED] -= tokens
+        text[sizes[USED] : sizes[USED] + tokens] = NONE
         state[:] = NONE
