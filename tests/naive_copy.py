@@ -32,9 +32,8 @@ class NaiveCopy:
             self.extend(token)
 
     def extend(self, token: int) -> None:
-        self.text.append(NONE)
+        self.text.append(token)
         place, end = self.follow(self.place, token), len(self.text)
-        self.text[-1] = token
         if end >= KEY:
             slot = self.slot(end)
             found, self.places[slot] = self.places.get(slot), end

@@ -6,7 +6,7 @@ import pytest
 from naive_copy import NaiveCopy, Place
 
 from ngtcli.draft.auto.blend import COPIED
-from ngtcli.draft.auto.copies import ANSWER, BEFORE, BROKEN, DEPARTED, HELD, PLACE, USED
+from ngtcli.draft.auto.copies import ANSWER, BEFORE, BROKEN, HELD, PLACE, USED
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.drafter import Context
 from ngtcli.measure.replay import replay
@@ -114,8 +114,3 @@ def test_what_is_taken_back_and_said_again_is_no_copy_of_itself() -> None:
     drafter.retract(3, [*TEXT, 1, 2, *answer[:-3]])
     drafter.observe(answer[-3:])
     assert drafter.sources.nodes[COPIED, PLACE] == NONE
-
-
-def test_a_new_token_in_a_loop_is_no_copy_of_itself() -> None:
-    drafter = copying([*[7, 8, 9] * 5, 10])
-    assert drafter.sources.nodes[COPIED, DEPARTED] == 1

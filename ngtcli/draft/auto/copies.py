@@ -80,11 +80,15 @@ def _put(copies: Any, state: Any, place: int) -> None:
 
 @unowned
 def extend_text(copies: Any, state: Any, token: int) -> None:
-    """The text, which has room, goes on with `token`: follow it, or find a longer match."""
+    """The text, which has room, goes on with `token`: follow it, or find a longer match.
+
+    In a loop shorter than the window a token that is new there is found as itself: the loop goes on
+    from where it was. Without that, recorded answers take up to 0.7% more steps.
+    """
+    copies.text[copies.sizes[USED]] = token
     copies.sizes[USED] += 1
     follow(copies, state, token)
     end = copies.sizes[USED]
-    copies.text[end - 1] = token  # only now: it is no copy of itself
     if end >= _KEY:
         slot = _slot(copies, end)
         found = copies.places[slot]
@@ -194,7 +198,5 @@ class Copies:
 
     def retract(self, tokens: int, state: Ints) -> None:
         """Forget the last tokens; nothing is copied then."""
-        text, sizes, _ = self.arrays
-        sizes[USED] -= tokens
-        text[sizes[USED] : sizes[USED] + tokens] = NONE
+        self.arrays.sizes[USED] -= tokens
         state[:] = NONE
