@@ -200,3 +200,4 @@ def test_heads_beyond_the_room_for_guesses_do_not_guess() -> None:
     guesses = Guesses(Given([Deep(1, False), Seeded(2, True)]))
     assert guesses.begin([1, 2, 3], 0.0)
     assert guesses.states.tolist() == [0, NONE]
+    assert [*(guesses.report() or ())] == ["seeded", "seeded 2"]
