@@ -17,11 +17,12 @@ from ngtcli.decode.loop import Run
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import SHAPE
-from ngtcli.draft.auto.guesses import HeadUse
+from ngtcli.draft.auto.guesses import Guesses, HeadUse
 from ngtcli.draft.drafter import Context, DraftSettings, PassRows
 from ngtcli.draft.guesses import Guessed
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree
+from ngtcli.trie.counts import NONE
 
 Guess = dict[int, float]
 _HEADS = SHAPE[0]  # their first row, behind those of copies
@@ -195,3 +196,17 @@ def test_heads_change_no_token(kinds: list[str], rows: PassRows | None) -> None:
     run = Run(model, drafter, Context(prompt, rows=rows), sampling, Limits(30, 8)).finish()
     assert run.output == plain
     assert run.statistics.mean_acceptance_length > 1.4
+
+
+class Deep(Seeded):
+    """Guesses for more nodes than there is room for."""
+
+    def first(self, root: int) -> Guessed:
+        return self._of([()] * (CONFIG.guess_states + 9))
+
+
+def test_heads_beyond_the_room_for_guesses_do_not_guess() -> None:
+    guesses = Guesses(Given([Deep(1, False), Seeded(2, True)]))
+    assert guesses.begin([1, 2, 3], 0.0)
+    assert guesses.states.tolist() == [0, NONE]
+    assert [*(guesses.report() or ())] == ["seeded", "seeded 2"]

@@ -129,6 +129,10 @@ def test_nothing_of_others_is_written_over(tmp_path: Path) -> None:
     train(own, "medusa", steps=2)
     with pytest.raises(UsageError, match="kind medusa"):
         TrainingFolder(own, "hydra")
+    (own / "checkpoint.safetensors").write_bytes(b"torn")
+    with pytest.raises(UsageError, match="checkpoint.safetensors: it is damaged"):
+        train(own, "medusa", steps=2)
+    (own / "checkpoint.safetensors").unlink()
     with pytest.raises(UsageError, match="steps 2, now 9"):
         train(own, "medusa", steps=9)
     (own / "config.json").write_text("{}")
@@ -188,6 +192,8 @@ def test_each_part_is_asked_and_held_out_as_a_whole() -> None:
         (["--kind", "medusa"], "--data"),
         (["--kind", "medusa", "-d", "nowhere.txt"], "nowhere.txt"),
         (["--kind", "space", "-d", "x", "--quantize", "int8"], "--quantize"),
+        (["--kind", "eagle3", "-d", "x", "--quantize", "int8"], "--quantize"),
+        (["--kind", "hydra", "--model-scores", "-d", "x", "--quantize", "int8"], "--quantize"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(words: list[str], said: str, tmp_path: Path) -> None:

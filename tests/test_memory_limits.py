@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import GREEDY, Scripted, decode, make_drafter, make_hf, make_target, plain, prompts
 from test_int8 import WAY
+from torch import Tensor
 
 from ngtcli.decode import memory_limits
 from ngtcli.decode.loop import Run
@@ -17,6 +18,8 @@ from ngtcli.draft.drafter import Context
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import ContextOverflowError, ModelError
+from ngtcli.heads.head import Head
+from ngtcli.heads.reading import HeadRows
 from ngtcli.weights.checkpoints import empty_model
 from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
 from ngtcli.weights.quantize import quantized_bytes
@@ -65,6 +68,32 @@ def test_chunks_that_do_not_fit_are_read_in_halves_and_keep_what_was_read() -> N
         context = Context(PROMPT, outside=(tuple(PROMPT),))
         run = Run(model, make_drafter("none"), context, GREEDY, Limits(8), progress=found.append)
         assert run.finish().output == wanted and found == told
+
+
+class Greedy(Head):
+    """Has no memory for the rows of a long chunk; `read_rows` are positions and what follows."""
+
+    reads_all = True
+
+    def __init__(self) -> None:
+        self.read_rows: list[tuple[int, int]] = []
+
+    def reset(self) -> None:
+        self.read_rows = []
+
+    def read(self, states: Tensor, following: Tensor, start: int) -> None:
+        assert len(states) == len(following)
+        if len(states) > 1000:
+            raise ERRORS[0]
+        self.read_rows += enumerate(following.tolist(), start)
+
+
+def test_heads_without_memory_for_a_chunk_stay_in_step() -> None:
+    model, head = long_model(), Greedy()
+    heads = HeadRows([head])
+    read_prompt(model, PROMPT[:-1], LONG + 8, lambda _: None, reader=heads)
+    assert heads.follow(PROMPT) and head.read_rows[-1] == (LONG - 2, PROMPT[-1])
+    assert head.read_rows == [*enumerate(PROMPT[1:])][head.read_rows[0][0] :]
 
 
 def test_a_draft_that_does_not_fit_is_halved_and_later_ones_are_no_larger() -> None:

@@ -13,11 +13,14 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.decode.batch_target import BatchTarget
+from ngtcli.decode.load import load_model
 from ngtcli.decode.loop import Loop, Member
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import BusyError, ContextOverflowError, NgtError, StoppedError
+from ngtcli.heads.files import Target, save_head
+from ngtcli.heads.medusa import Medusa
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve import fair_queue
@@ -177,6 +180,27 @@ def test_an_answer_that_is_being_made_goes_on_beside_others(
     assert first.ids == alone and second.ids == ids_alone(resident, other)
     assert max(together) == 2
     assert sum(isinstance(e, Prompted | Started) for e in first.events) == 2
+
+
+def test_a_method_of_heads_runs_alone_and_auto_goes_on_without_them_beside_others(
+    tmp_path: Path, together: list[int]
+) -> None:
+    model = load_model("builtin", "cpu")
+    target = Target(model.hf, model.device, model.dtype)
+    save_head(tmp_path, Medusa(target.width, target.vocabulary, 2).state_dict(), {})
+
+    made = Resident(replace(SETTINGS, heads=(str(tmp_path),)), persist=False)
+    for method, shared in (("medusa", False), ("auto", True)):
+        own: Any = {**LONG, "heads": (str(tmp_path),), "method": method}
+        questions = [asked(1901 + i, **own) for i in range(2)]
+        alone = [ids_alone(made, question) for question in questions]
+        together.clear()
+        second = Heard()
+        first = Heard(behind(made, (questions[1], second, "")))
+        made.submit(questions[0], first)
+        assert [first.ids, second.ids] == alone
+        assert (2 in together) == shared
+    made.close()
 
 
 @pytest.mark.parametrize("others", [0, 2])

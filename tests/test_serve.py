@@ -20,7 +20,7 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve import client, wire
 from ngtcli.serve.client import NotServedError, served
-from ngtcli.serve.places import Place, ServedAlreadyError, places
+from ngtcli.serve.places import Place, ServedAlreadyError, absolute, flags_of, places
 from ngtcli.session.events import Ended, Message, Stepped, Wants
 from ngtcli.session.question import Question
 
@@ -301,3 +301,12 @@ def test_durations() -> None:
             seconds_of(bad)
     with pytest.raises(SettingError, match="keep_warm is 'ten'"):
         Settings(keep_warm="ten")
+
+
+def test_flags_of_a_process_name_each_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "mtp"):  # the word stands for the model's own layers, also beside a folder
+        (tmp_path / name).mkdir()
+    for heads in ((), ("one", "mtp", "a/hub-id")):
+        flags = [f for f in flags_of(absolute(Settings(heads=heads))) if f.startswith("--heads")]
+        assert flags == [f"--heads={tmp_path / h if h == 'one' else h}" for h in heads]

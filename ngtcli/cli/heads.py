@@ -10,6 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from safetensors import SafetensorError
 
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import JsonOption, VerboseOption, file_option, resolve_tasks, with_settings
@@ -21,9 +22,11 @@ from ngtcli.errors import (
     INTERRUPTED,
     ContextOverflowError,
     InputError,
+    NgtError,
     UsageError,
     counted,
     nearest,
+    reason_of,
 )
 from ngtcli.heads.training.answers import ANSWERS, Answered, Answers, about
 from ngtcli.heads.training.folder import KINDS, Trained, TrainingFolder
@@ -103,8 +106,10 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> None:
     resolved = resolve_tasks(flags or {}, None, _TASKS)
     tasks = {task: (_greedy(r.settings), preset) for task, (r, preset) in resolved.items()}
     settings = tasks["ask"][0]
-    if given.kind == "space" and settings.quantize != "none":
-        raise UsageError("space tunes the model itself", "Leave out --quantize.")
+    reads_states = given.kind in ("medusa", "hydra") and given.own_scores  # and nothing else
+    if settings.quantize != "none" and not reads_states:
+        what = f"this head ({given.kind}) is trained by the model's own weights, as they are"
+        raise UsageError(what, "Leave out --quantize.")
     notes = Notes(given.verbose)
     check_session(settings, notes.warn)
     asked = _asked(given, settings, notes)
@@ -115,6 +120,10 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> None:
         except KeyboardInterrupt:
             notes.warn("interrupted; run the same command again to go on")
             raise typer.Exit(INTERRUPTED) from None
+        except (OSError, SafetensorError) as error:  # a disk that is full
+            raise NgtError(
+                f"{folder.path}: {reason_of(error)}", "The same command goes on."
+            ) from None
     notes.clear()
     print_either(report, given.json, str(folder.path))
 

@@ -64,6 +64,8 @@ def read_prompt(
         if chunk <= SHORTEST:
             raise _does_not_fit(model, ids, capacity)
         chunk = max(SHORTEST, min(chunk, len(ids)) // 2)
+        if model.reader is not None:  # what it has of the rows is not known, and takes memory
+            model.reader.reset(model.length)
         if model.tree_reason:  # its state after a pass that failed is not known
             model.start(capacity, rows, reader=reader)
 

@@ -15,6 +15,7 @@ from typing import Any
 from ngtcli import __version__
 from ngtcli.config import SETTINGS, Settings, settings_where
 from ngtcli.errors import NgtError
+from ngtcli.heads.places import OWN
 from ngtcli.system.storage import home, key_of
 
 # Settings that one process has the same for all questions, and those that name files.
@@ -47,7 +48,7 @@ def _absolute(named: Any) -> Any:
     if not isinstance(named, str):
         return tuple(map(_absolute, named))
     path = os.path.expanduser(named)
-    is_file = named not in ("", "builtin") and os.path.exists(path)
+    is_file = named not in ("", "builtin", OWN) and os.path.exists(path)
     return os.path.realpath(path) if is_file else named
 
 
@@ -215,7 +216,9 @@ def flags_of(settings: Settings) -> list[str]:
     found = []
     for name in FIXED:
         about, value = SETTINGS[name], getattr(settings, name)
-        if about.is_switch:
+        if about.kind is tuple:
+            found += [f"{about.flag}={one}" for one in value]
+        elif about.is_switch:
             found.append(about.flag if value else f"--no-{about.flag[2:]}")
         else:
             found.append(f"{about.flag}={value}")

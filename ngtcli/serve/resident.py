@@ -265,7 +265,8 @@ class Resident:
         settings = ticket.question.settings
         if ticket.begun is None or ticket.wants.explanations or self._joint_reason:
             return False
-        if settings.method.startswith("draft-model") or settings.exact == "on":
+        method = _prepared(ticket)[0].parse_method()
+        if method.name == "draft-model" or method.entry.heads or settings.exact == "on":
             return False
         return bool(ticket.owner) or settings.exact == "off" or not self._rounds
 

@@ -317,7 +317,7 @@ async def _watch(reader: asyncio.StreamReader, ticket: Ticket) -> None:
 def _stamps(settings: Settings) -> list[tuple[str, int, int]]:
     """Names, sizes and times of the files of the models."""
     found = []
-    for name in filter(None, (settings.model, settings.draft_model)):
+    for name in filter(None, (settings.model, settings.draft_model, *settings.heads)):
         path = str(BUILTIN_PATH) if name == BUILTIN else name
         if not os.path.exists(path):
             with suppress(NgtError):  # loading it says what is wrong

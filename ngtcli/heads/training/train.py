@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -74,7 +75,10 @@ class Trainer:
         path = self._folder.path / CHECKPOINT
         if not path.exists():
             return
-        state = load_file(path, str(self._device))
+        try:
+            state = load_file(path, str(self._device))
+        except SafetensorError:
+            raise UsageError(f"{path}: it is damaged", "Delete it: training begins anew.") from None
         for i, parameter in enumerate(self._parameters):
             parameter.data.copy_(state[f"parameter.{i}"])
             names = ("exp_avg", "exp_avg_sq", "step")
