@@ -241,7 +241,8 @@ def test_attribution_sums_to_the_probability_of_the_token(
     predicted, reached = np.zeros(SHAPE), np.zeros(SHAPE)
     sources, nodes = named(drafter.sources.arrays), drafter.sources.nodes
     room = np.empty(nodes.size), np.empty((nodes.size, 3), np.int32)
-    chance, _ = attribute(sources, nodes, token, (escapes, predicted, reached, np.zeros(0)), *room)
+    tallies = escapes, predicted, reached, np.zeros((len(escapes), 3))
+    chance, _ = attribute(sources, nodes, token, tallies, *room)
     found = naive.probabilities((prompt + output)[-ORDERS:])
     left = chance - found.get(token, 0.0)
     assert 0 <= left <= UNSEEN + 1e-9
@@ -289,8 +290,13 @@ def test_tallies_of_earlier_sessions_are_taken_up() -> None:
     drafter = Auto(DraftSettings(pool=pool), Options(trust=100))
     assert drafter.tallies.escape == pytest.approx(0.7)
     assert drafter.tallies.reached == pytest.approx(100.0)
-    odd = Pool(predicted=np.ones(3), reached=np.ones(3))  # of another version's shape
-    assert Auto(DraftSettings(pool=odd)).tallies.escape == pytest.approx(fitted_escapes(), abs=1e-3)
+    row = np.ones(SHAPE[1:])
+    pool.predicted, pool.reached = (np.append(one, row) for one in (pool.predicted, pool.reached))
+    assert Auto(DraftSettings(pool=pool)).tallies.escape == pytest.approx(0.7)  # a head's is left
+    for sizes in ((3, 3), (5 * row.size, 5 * row.size), (fitted_escapes().size, 1)):
+        odd = Pool(predicted=np.ones(sizes[0]), reached=np.ones(sizes[1]))  # of another version
+        found = Auto(DraftSettings(pool=odd)).tallies.escape
+        assert found == pytest.approx(fitted_escapes(), abs=1e-3)
 
 
 def test_what_comes_moves_the_escapes() -> None:

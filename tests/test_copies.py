@@ -106,3 +106,11 @@ def test_tokens_that_are_taken_back_are_no_part_of_the_text() -> None:
     assert copies.arrays.sizes[USED] - copies.arrays.sizes[ANSWER] == 35
     drafter.observe(TEXT[40:46])
     assert chain(drafter, 8) == TEXT[46:54]
+
+
+def test_what_is_taken_back_and_said_again_is_no_copy_of_itself() -> None:
+    answer = list(range(400, 420))  # nothing of it stood before
+    drafter = copying(answer)
+    drafter.retract(3, [*TEXT, 1, 2, *answer[:-3]])
+    drafter.observe(answer[-3:])
+    assert drafter.sources.nodes[COPIED, PLACE] == NONE

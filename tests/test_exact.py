@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers import CONTEXT, FakeBackend, check_tree, make_drafter, make_hf, ngt, supply
+from helpers import CONTEXT, FakeBackend, KnownHeads, check_tree, make_drafter, make_hf, ngt, supply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -276,7 +276,8 @@ def test_every_method_may_draft_exactly(method: str) -> None:
         texts.append([1, 2, 3, *first.output, 1, 2, 3])  # what follows is likely to repeat it
     supply(method, texts)
     pool = Pool(10_000, False)
-    drafter = make_drafter(method, DraftSettings(learn_output=True, pool=pool, masks=(9, 9)))
+    own = {"pool": pool, "masks": (9, 9), "heads": KnownHeads(texts, ())}
+    drafter = make_drafter(method, DraftSettings(learn_output=True, **own))
     accepted = 0
     for seed in range(8):
         model, prompt = RoundingModel(seed % 4, 120), texts[seed % 4]

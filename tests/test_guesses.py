@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import KnownHeads, make_target
+from helpers import KnownHeads, make_drafter, make_target
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_copy import NaiveCopy
@@ -158,6 +158,15 @@ def test_a_head_that_comes_true_is_believed_and_one_that_does_not_is_not(knows: 
     assert believed > 0.9 if knows else believed < 0.3
 
 
+def test_a_method_of_heads_alone_believes_them_whatever_comes() -> None:
+    drafter = make_drafter("medusa", DraftSettings(heads=KnownHeads([[]], ["medusa"])))
+    drafter.reset(Context([9]))
+    for at in range(100):
+        tree = drafter.propose([9, *range(at)], 4)
+        drafter.observe([at])
+    assert len(tree) and drafter.tallies.escape[_HEADS:].max() == pytest.approx(CONFIG.min_escape)
+
+
 def test_a_head_that_does_not_pay_is_asked_less_and_less_and_one_that_pays_always() -> None:
     for predicted, most in ((0.0, 40), (0.9, 400)):
         use, asked = HeadUse(), 0
@@ -200,3 +209,4 @@ def test_heads_beyond_the_room_for_guesses_do_not_guess() -> None:
     guesses = Guesses(Given([Deep(1, False), Seeded(2, True)]))
     assert guesses.begin([1, 2, 3], 0.0)
     assert guesses.states.tolist() == [0, NONE]
+    assert [*(guesses.report() or ())] == ["seeded", "seeded 2"]

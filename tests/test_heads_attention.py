@@ -508,6 +508,10 @@ def test_mtp_layers_guess_what_they_give_over_whole_texts(
         ("dflash", {"selector_rank": 8}, "selector_rank"),
         ("dflash", {"projector_type": "domino"}, "domino"),
         ("dflash", {"num_hidden_layers": 3}, "layers.2."),
+        ("dflash", {"block_size": 1}, "it guesses 0 tokens ahead, not 1 to 64"),
+        ("dflash", {"block_size": 10**9}, "999999999 tokens ahead"),
+        ("eagle3", {"rope_theta": "wide"}, "it does not run as its config.json says"),
+        ("eagle3", {"max_position_embeddings": -1}, "it does not run as its config.json says"),
     ],
 )
 def test_a_head_that_does_not_fit_is_refused_by_name(

@@ -124,6 +124,7 @@ def test_a_head_that_cannot_be_had_is_told_in_two_lines(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\x08damaged")
     for heads, code, says in (
         (["--method", "medusa"], 2, "method medusa: there is no head\nName one with --heads."),
+        (5 * ["--heads", "x"], 2, "5 heads, and 4 are the most\nName fewer with --heads."),
         (["--heads", "no/such/one"], 4, "no/such/one: no such folder\nGive a folder or hub id"),
         (["--heads", str(tmp_path)], 4, "model.safetensors cannot be read (Error while"),
         (["--heads", HARBOUR], 4, "a file, not a folder\nGive a folder or hub id"),

@@ -31,7 +31,8 @@ from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
-from ngtcli.draft.auto.drafter import AutoDrafters
+from ngtcli.draft.auto.config import Options as AutoOptions
+from ngtcli.draft.auto.drafter import Auto, AutoDrafters
 from ngtcli.draft.auto.masks import MaskGuesses, stop_probabilities
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafters, DraftSettings, Feedback, PassRows
@@ -39,7 +40,7 @@ from ngtcli.draft.guesses import Guessed
 from ngtcli.draft.masks import masks_after, with_masks
 from ngtcli.draft.methods.space import Options, Space, likeliest_nodes
 from ngtcli.draft.steps import Limits
-from ngtcli.draft.tree import DraftTree
+from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import mask_tokens
@@ -351,6 +352,22 @@ def test_auto_drafts_what_masks_guess(sampling: Settings, rows: PassRows | None)
             assert run.output == truth
             lengths[masks] += run.statistics.mean_acceptance_length
     assert lengths[MASKS] / 2 > lengths[()] + (0.5 if rows and rows.most < 10 else 1.5)
+
+
+def test_what_masks_guess_holds_for_one_step_of_one_text() -> None:
+    drafter = Auto(DraftSettings(masks=(9, 9)), AutoOptions(masks=True))
+    guess = Guessed(np.array([[5], [6]], np.int32), np.array([[0.9], [0.9]]))
+    tree, top = with_masks(DraftTree(), [ROOT], (9, 9)), np.zeros((3, 0), np.int64)
+    for starts_anew in (False, True):
+        drafter.reset(Context([1, 2]))
+        drafter.learn(Feedback(tree, top, after=lambda nodes: guess))
+        drafter.observe([3])
+        if starts_anew:
+            drafter.reset(Context([1, 2]))
+        else:
+            assert set(drafter.propose([1, 2, 3], 9).tokens) >= {5, 6}
+            drafter.observe([4])
+        assert not {5, 6} & set(drafter.propose([1, 2, 3, 4], 9).tokens)
 
 
 def test_masks_that_guess_nothing_right_are_asked_less_and_less() -> None:

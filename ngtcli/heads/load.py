@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ngtcli.errors import ModelError
 from ngtcli.heads import dflash, eagle, eagle3, hydra, medusa, mtp
 from ngtcli.heads.files import HeadFiles, Notify, Target, open_head
 from ngtcli.heads.head import Head
@@ -25,6 +26,7 @@ class Kind:
     build: Callable[[HeadFiles, Target], Head]
 
 
+_DEEPEST = 64  # tokens; guess: published heads guess 16 at most
 # The first that recognises the files makes the head.
 KINDS = (
     Kind("medusa", medusa.recognise, medusa.build),
@@ -54,7 +56,25 @@ def load_head(
     files = open_head(name, progress)
     for kind in KINDS:
         if kind.recognise(files):
-            return kind.build(files, Target(hf, device, dtype))
+            return _built(kind, files, Target(hf, device, dtype))
     known = ", ".join(kind.name for kind in KINDS)
     what = f"no known kind of head has a tensor {min(files.shapes)[:100]}"
     raise files.refused(what, f"{HINT} Known kinds: {known}.")
+
+
+def _built(kind: Kind, files: HeadFiles, target: Target) -> Head:
+    """The head, which has made a guess. Raises ModelError where it cannot."""
+    try:
+        head = kind.build(files, target)
+        if not 0 < head.depth <= _DEEPEST:
+            raise files.refused(f"it guesses {head.depth} tokens ahead, not 1 to {_DEEPEST}")
+        states = torch.zeros(2, len(head.layers) * target.width)
+        head.read(states, torch.zeros(2, dtype=torch.int64), 0)
+        head.first(0)
+    except ModelError:
+        raise
+    except Exception as error:  # configurations fail in many ways
+        why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        raise files.refused(f"it does not run as its config.json says ({why})") from error
+    head.reset()
+    return head

@@ -286,7 +286,8 @@ class LocalSession(Session):
         reason = ""
         if size != 1:
             method = self.parse_method()
-            follows = "a head" * method.entry.heads or "a draft model" * bool(self._assistant)
+            is_followed = settings.method.startswith("draft-model")
+            follows = "a head" * method.entry.heads or "a draft model" * is_followed
             reason = f"{follows} follows one text at a time" if follows else why_not(model)
         if reason:
             self.warn(f"prompts are answered one after another: {reason}")

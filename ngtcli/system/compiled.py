@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 F = TypeVar("F")
 
-COMPILING_S = 10  # to compile all functions of `auto`; measured on one slow core
+COMPILING_S = 20  # to compile all functions of `auto`; measured on one slow core
 
 _listeners: list[Callable[[str], object]] = []
 _remarks: list[str] = []  # the first is told; the others are the same trouble at other functions

@@ -93,7 +93,8 @@ def _observe(
         for background in backgrounds or (None,):
             for pool in (Pool(), None):
                 settings = DraftSettings(pool=pool, background=background)
-                logs += _tally(traces, (escapes, predicted, reached, np.zeros(0)), settings)
+                tallies = escapes, predicted, reached, np.zeros((len(escapes), 3))
+                logs += _tally(traces, tallies, settings)
         found.append(_Tallied(predicted.copy(), reached.copy(), sum(logs) / len(logs)))
     return found[0], found[-1]
 

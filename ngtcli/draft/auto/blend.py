@@ -280,7 +280,7 @@ def blend(
     return found
 
 
-@njit(inline="always")
+@unowned
 def copied(sources: Any, match_nodes: Any, way: int) -> Any:
     """What is copied next, (token, source, and its row, order and bucket of escapes), or NONE."""
     copies, state = sources.copies, match_nodes[COPIED]
@@ -322,7 +322,7 @@ def _add_copied(
     return found, escape_mass
 
 
-@njit(inline="always")
+@unowned
 def longest_match(sources: Any, match_nodes: Any) -> int:
     """The order of the longest match in the tries, 0 if there is none."""
     for order in range(match_nodes.shape[1] - 1, 0, -1):
@@ -380,7 +380,7 @@ def _add_ranks(
     return found
 
 
-@njit(inline="always")
+@unowned
 def _add_guesses(
     guesses: Any, match_nodes: Any, escape: Any, beside: int, mass: float, min_probability: float,
     candidates: Any, found: int, number: int,

@@ -80,7 +80,11 @@ def _put(copies: Any, state: Any, place: int) -> None:
 
 @unowned
 def extend_text(copies: Any, state: Any, token: int) -> None:
-    """The text, which has room, goes on with `token`: follow it, or find a longer match."""
+    """The text, which has room, goes on with `token`: follow it, or find a longer match.
+
+    In a loop shorter than the window a token that is new there is found as itself: the loop goes on
+    from where it was. Without that, recorded answers take up to 0.7% more steps.
+    """
     copies.text[copies.sizes[USED]] = token
     copies.sizes[USED] += 1
     follow(copies, state, token)
@@ -89,7 +93,7 @@ def extend_text(copies: Any, state: Any, token: int) -> None:
         slot = _slot(copies, end)
         found = copies.places[slot]
         copies.places[slot] = end
-        if found != NONE and (state[PLACE] == NONE or found != state[PLACE]):
+        if found != NONE and found < end and found != state[PLACE]:  # others were taken back
             held = _common(copies.text, found, end)
             if held >= _KEY and (state[PLACE] == NONE or held > state[HELD]):
                 state[PLACE], state[HELD], state[DEPARTED] = found, held, 0

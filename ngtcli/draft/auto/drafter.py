@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ngtcli.draft.auto.blend import BACKGROUND, HEADS, ORDERS, SCORES
 from ngtcli.draft.auto.config import CONFIG, Options
-from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
+from ngtcli.draft.auto.escapes import PREDICTS, EscapeTallies, fitted_escapes
 from ngtcli.draft.auto.growth import Growth, arrange, grow
 from ngtcli.draft.auto.masks import MaskGuesses
 from ngtcli.draft.auto.policy import Pause, Policy, count_accepted
@@ -99,6 +99,8 @@ class Auto(Drafter):
             # A tree has room for both. Measured on recordings, steps of chains of at most 16:
             # summarization 1% less, the built-in model 3% less, RAG and questions the same.
             self.sources.prefer_first()
+        if self._masks is not None:
+            self._masks.forget()
         self._prompt = context.ids
         self._unlearned: list[int] = []
         self._growth: Growth | None = None  # what this step's draft was taken from
@@ -268,15 +270,13 @@ class Auto(Drafter):
         if not self._unlearned:
             return
         new, self._unlearned = np.asarray(self._unlearned, np.int32), []
-        before, gains = self.tallies.sums(), self.tallies.gains
-        gains[:] = 0.0
+        self.tallies.recent[:] = 0.0
         self.sources.learn(new, self.tallies)
-        sums = (self.tallies.sums() - before).tolist()
+        recent = self.tallies.recent.tolist()
         kept = CONFIG.usefulness_decay ** len(new)
-        self._useful = kept * self._useful + (1 - kept) * sums[SCORES][0] / len(new)
-        uses = zip(self.sources.guesses.uses, sums[HEADS:], gains.tolist(), strict=True)
-        for use, (predicted, reached), gain in uses:
-            use.learn(predicted, reached, gain)
+        self._useful = kept * self._useful + (1 - kept) * recent[SCORES][PREDICTS] / len(new)
+        for use, own in zip(self.sources.guesses.uses, recent[HEADS:], strict=True):
+            use.learn(*own)
 
     def spent(self, rows: int, seconds: float) -> None:
         """Refine the cost of a pass."""

@@ -38,6 +38,7 @@ from ngtcli.trie.counts import COUNT, NONE, count_ids, find
 
 _MIN_ESCAPE = CONFIG.min_escape
 _FAMILIAR_RATE = CONFIG.familiar_rate
+PREDICTS, REACHES, GAINS = range(3)  # columns of `recent`
 
 
 @unowned
@@ -46,12 +47,12 @@ def attribute(
 ) -> Any:
     """Expectation step: divide one observed token among the matches that predicted it.
 
-    Adds to the `predicted`, `reached` and `gains` of `tallies`, arrays as EscapeTallies has them.
+    Adds to the `predicted`, `reached` and `recent` of `tallies`, arrays as EscapeTallies has them.
     For the queried matches there must be room: for what each gave the token in `given`, float64,
     for its source, order and bucket in `keys`, int32 (matches, 3). Returns (the blended
     probability, that by the background's longest match: 0.0 where it has none).
     """
-    escape, predicted, reached, gains = tallies
+    escape, predicted, reached, recent = tallies
     escape_mass, probability, n = 1.0, 0.0, 0
     known, is_longest = 0.0, True
     for way in range(WAYS):
@@ -92,20 +93,22 @@ def attribute(
             escape_mass *= e
             n += 1
     probability += escape_mass * UNSEEN
-    _add_gains(given, keys, n, probability, escape, gains)
+    _add_gains(given, keys, n, probability, escape, recent)
     left = 1.0
     for i in range(n):
         source, order, bucket = keys[i, 0], keys[i, 1], keys[i, 2]
         share = given[i] / probability
         predicted[source, order, bucket] += share
         reached[source, order, bucket] += left
+        recent[source, PREDICTS] += share
+        recent[source, REACHES] += left
         left -= share
     return probability, known
 
 
 @njit(inline="always")
-def _add_gains(given: Any, keys: Any, n: int, probability: float, escape: Any, gains: Any) -> None:
-    """Add to `gains` what each head that guessed has made of a token's probability.
+def _add_gains(given: Any, keys: Any, n: int, probability: float, escape: Any, recent: Any) -> None:
+    """Add to `recent` what each head that guessed has made of a token's probability.
 
     A head of escape probability e that is left the mass m gives the token m (1 - e) g; those behind
     it give m e r together. Without it they would have given m r.
@@ -116,7 +119,7 @@ def _add_gains(given: Any, keys: Any, n: int, probability: float, escape: Any, g
         rest -= given[i]
         if source >= HEADS:
             e = escape[source, keys[i, 1], keys[i, 2]]
-            gains[source - HEADS] += given[i] - (1.0 - e) * rest / e
+            recent[source, GAINS] += given[i] - (1.0 - e) * rest / e
 
 
 @njit(inline="always")
@@ -209,9 +212,10 @@ class EscapeTallies:
 
     Of each (source, order, bucket), float64: `reached` is the expected number of tokens that were
     left when a match was queried, `predicted` the expected number of those that it predicted,
-    `escape` is 1 - predicted / reached. `gains`, float64 (heads,), is by how much each head has
-    raised the probabilities of the last tokens learned, over what the others gave them, summed.
-    `arrays` are (escape, predicted, reached, gains).
+    `escape` is 1 - predicted / reached. `recent`, float64 (sources, 3), is of the last tokens
+    learned alone, over all orders and buckets: how many each source predicted, how many were left
+    for its matches, and by how much a head has raised their probabilities over what the others gave
+    them. `arrays` are (escape, predicted, reached, recent).
     """
 
     def __init__(self, escapes: Floats, trust: float) -> None:
@@ -221,41 +225,39 @@ class EscapeTallies:
         of_heads = CONFIG.guess_trust / trust
         self.predicted[HEADS:] *= of_heads
         self.reached[HEADS:] *= of_heads
-        self.gains = np.zeros(len(escapes) - HEADS)
-        self.arrays = self.escape, self.predicted, self.reached, self.gains
+        self.recent = np.zeros((len(escapes), 3))
+        self.arrays = self.escape, self.predicted, self.reached, self.recent
         update_escapes(self.arrays)
 
     def restore(self, predicted: Floats | None, reached: Floats | None) -> None:
         """Take over stored tallies, scaled down to `trust` observations at most.
 
         Nothing changes where there are none, or where they are of another shape; where there were
-        as many heads they count as the same ones.
+        as many heads they count as the same ones, else heads keep their own.
         """
-        if predicted is None or reached is None:
+        if predicted is None or reached is None or predicted.size != reached.size:
             return
-        rows = len(self.reached) if predicted.size == self.predicted.size else HEADS
-        if predicted.size != rows * np.prod(SHAPE[1:]):
+        stored, rest = divmod(reached.size, ORDERS * BUCKETS)
+        if rest or stored < HEADS:
             return
-        reached = reached.reshape(rows, *SHAPE[1:])
+        rows = stored if stored == len(self.reached) else HEADS
+        predicted, reached = (
+            one.reshape(stored, ORDERS, BUCKETS)[:rows] for one in (predicted, reached)
+        )
         weight = np.minimum(1.0, self._trust / np.maximum(reached, 1e-9))
-        self.predicted[:rows] = predicted.reshape(reached.shape) * weight
+        self.predicted[:rows] = predicted * weight
         self.reached[:rows] = np.maximum(reached * weight, 1e-3)
         update_escapes(self.arrays)
 
     def trust_heads(self) -> None:
         """Believe all that heads guess."""
-        self.predicted[HEADS:] = self.reached[HEADS:]
+        self.predicted[HEADS:] = self.reached[HEADS:] = self._trust
         update_escapes(self.arrays)
 
     @property
     def stored(self) -> tuple[Floats, Floats]:
         """`predicted` and `reached` to keep for other texts, as `restore` takes them."""
         return self.predicted.copy(), self.reached.copy()
-
-    def sums(self) -> Floats:
-        """Tokens predicted, and reached, by each source: float64 (rows, 2)."""
-        both = self.predicted, self.reached
-        return np.stack([one.sum(axis=(1, 2)) for one in both], axis=1)
 
     def without(self, source: int) -> Floats:
         """The escape probabilities with those of one source so high that it hardly predicts."""

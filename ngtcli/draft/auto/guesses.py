@@ -173,9 +173,11 @@ class Guesses:
         self._used = 0
 
     def report(self) -> dict[str, HeadReport] | None:
-        """What was learned of the heads, by their kind; None without heads."""
-        uses = zip(self.heads, self.uses, strict=True)
-        return {head.kind: use.report() for head, use in uses} or None
+        """What was learned of the heads, by their kind, behind its first numbered; or None."""
+        found: dict[str, HeadReport] = {}
+        for number, (head, use) in enumerate(zip(self.heads, self.uses, strict=True), 1):
+            found[f"{head.kind} {number}" if head.kind in found else head.kind] = use.report()
+        return found or None
 
     def begin(self, ids: Sequence[int], token_s: float) -> bool:
         """Ask the heads that are to be asked for what follows `ids`; False if none guesses.

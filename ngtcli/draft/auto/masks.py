@@ -44,8 +44,9 @@ class MaskGuesses:
         return len(self._guessed.tokens) > 0
 
     def first(self, root: int) -> Guessed:
-        """As Guesser.first."""
-        return self._guessed
+        """As Guesser.first; they hold for one step."""
+        guessed, self._guessed = self._guessed, NOTHING
+        return guessed
 
     def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
         """Guesses are by depth."""
