@@ -107,7 +107,7 @@ def refused(*arguments: str) -> str:
 VALUES = {"background": "english", "draft_from": "all", "device": "cpu", "draft_model": "builtin",
           "n": "9", "lp": "2", "threads": "2", "tensor_parallel": "2", "pipeline_parallel": "2",
           "data_parallel": "2", "quantize": "int8", "max_thinking": "9",
-          "device_map": "auto", "keep_warm": "10m"}  # fmt: skip
+          "device_map": "auto", "keep_warm": "10m", "heads": "head"}  # fmt: skip
 
 
 @pytest.mark.parametrize(

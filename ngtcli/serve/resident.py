@@ -23,6 +23,8 @@ from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.loop import Member, Run
 from ngtcli.decode.scores import rounds
+from ngtcli.draft.drafter import draft_settings
+from ngtcli.draft.registry import parse_method
 from ngtcli.errors import NgtError, StoppedError, UsageError, unexpected
 from ngtcli.prompt.build import Prompt
 from ngtcli.serve.fair_queue import FairQueue
@@ -265,7 +267,7 @@ class Resident:
         settings = ticket.question.settings
         if ticket.begun is None or ticket.wants.explanations or self._joint_reason:
             return False
-        method = _prepared(ticket)[0].parse_method()
+        method = parse_method(settings.method, draft_settings(settings))
         if method.name == "draft-model" or method.entry.heads or settings.exact == "on":
             return False
         return bool(ticket.owner) or settings.exact == "off" or not self._rounds

@@ -63,7 +63,7 @@ class Order:
 
     >>> texts = [Answered(n, False, [0] * 20, [1] * 4) for n in range(3)]
     >>> [[a.number for a in Order(texts, 50, 0).at(step)] for step in range(4)]
-    [[2], [0, 1], [1, 2], [0]]
+    [[2], [0, 1], [0, 1], [2]]
     """
 
     def __init__(self, texts: Sequence[Answered], tokens: int, seed: int) -> None:
