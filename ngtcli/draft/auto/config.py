@@ -106,6 +106,7 @@ class AutoConfig:
     guess_trust: float = 5.0
     guess_trials: int = 8  # steps in which a head is asked before it is judged; guess
     guess_rest: int = 63  # most steps between two questions to a head that does not pay; guess
+    pace_decay: float = 0.9  # a step, of the seconds and tokens by which a token's are known; guess
     guess_rate: float = 0.05  # learning rate of what a head gains and takes, a step; guess
     masked_nodes: int = 8  # most nodes with masks (masks.py); guess
     mask_gain: float = 1.0  # tokens a step that masks are worth before that was observed; guess

@@ -76,6 +76,7 @@ class Auto(Drafter):
         self._last = 0.0  # usual probability of a full tree's last node
         self._useful = CONFIG.usefulness_start  # share of tokens that scores predicted of late
         self._steps = 0  # in which scores may be read
+        self._pace_s, self._pace_tokens = 0.0, 1.0
         self._output: list[int] = []
         self.reset(Context(()))
 
@@ -92,6 +93,8 @@ class Auto(Drafter):
         self.policy = None if free else self._own_policy
         if self.policy is not None and self.settings.costs is not None:
             self.policy.start(self.settings.costs.at_length(len(context.ids)))
+            # Of late steps: passes' seconds and tokens emitted, at first those of a plain one.
+            self._pace_s, self._pace_tokens = float(self.policy.curve.table(1)[0]), 1.0
         self.sources.background = context.background or self._background
         self.sources.start(context)
         self._children = 1 if context.chains else CONFIG.children
@@ -189,7 +192,7 @@ class Auto(Drafter):
     def _search_with_heads(self, budget: int, ids: Sequence[int]) -> npt.NDArray[np.float64]:
         """Grow the tree, ask the heads after its likeliest nodes, and grow it again."""
         guesses = self.sources.guesses
-        token_s = float(self.policy.curve.table(1)[0]) if self.policy is not None else 0.0
+        token_s = self._pace_s / self._pace_tokens if self.policy is not None else 0.0
         guessed = guesses.begin(ids, token_s)
         self.sources.take_guesses()
         growth = self._grow(budget)
@@ -235,6 +238,7 @@ class Auto(Drafter):
         """Learn the tokens that were emitted in a step; while paused they wait."""
         self._output += tokens
         self._unlearned += tokens
+        self._pace_tokens = CONFIG.pace_decay * self._pace_tokens + len(tokens)
         if self._skips:
             return
         clock = time.perf_counter()
@@ -279,9 +283,10 @@ class Auto(Drafter):
             use.learn(*own)
 
     def spent(self, rows: int, seconds: float) -> None:
-        """Refine the cost of a pass."""
+        """Refine the cost of a pass, and what a token takes."""
         if self.policy is not None:
             self.policy.curve.learn(rows, seconds)
+            self._pace_s = CONFIG.pace_decay * self._pace_s + seconds
 
     def explain(self) -> str:
         """Why the last step had the drafts it had."""

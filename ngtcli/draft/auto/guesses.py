@@ -75,8 +75,8 @@ def guess_of(guesses: Any, state: int, token: int) -> Any:
 class HeadUse:
     """When a head is asked: as often as it pays, and now and then if it does not.
 
-    A guess pays if the tokens that it adds, in seconds of plain passes, are worth more than the
-    seconds it takes. `asked` says whether the head guessed in this step.
+    A guess pays if the tokens that it adds are worth more, at the seconds that one takes of late,
+    than the seconds it takes. `asked` says whether the head guessed in this step.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class HeadUse:
         return self._gain if self._asks >= CONFIG.guess_trials else None
 
     def wants(self, token_s: float) -> bool:
-        """Begin a step; whether to ask. `token_s`: seconds of a plain pass, 0.0 if not known."""
+        """Begin a step; whether to ask. `token_s`: seconds that a token takes, 0.0 if not known."""
         self.asked = self._wait == 0
         if not self.asked:
             self._wait -= 1
