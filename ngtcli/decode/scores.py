@@ -61,8 +61,9 @@ def guessed(scores: Tensor, ids: Tensor | None = None) -> Guessed:
 
     `ids`, int64 (vocabulary,), are the tokens of a vocabulary of the scores' own.
     """
-    values, found = highest(scores.float(), WIDTH)
-    probabilities = (values - scores.float().logsumexp(-1, keepdim=True)).exp()
+    scores = scores.float()
+    values, found = highest(scores, WIDTH)
+    probabilities = (values - scores.logsumexp(-1, keepdim=True)).exp()
     tokens = found if ids is None else ids[found]
     return Guessed(tokens.to("cpu", torch.int32).numpy(), probabilities.double().cpu().numpy())
 

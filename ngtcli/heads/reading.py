@@ -42,7 +42,7 @@ class HeadRows:
             self._ids, self._states = [ids[-1]], [states[-1:].clone()]
             return
         self._ids += ids
-        self._states.append(states.clone())  # the pass's own tensor is used again
+        self._states.append(states)  # no part of a larger tensor, and changed by nobody
         if len(self._ids) > _WAITING:
             self._hand_over(self._ids[-1], keep=1)
 
