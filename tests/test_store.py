@@ -1,0 +1,167 @@
+"""The store: whatever happens to its file, what it gives is what was put, and it goes on."""
+
+import multiprocessing
+import os
+import random
+import signal
+import sqlite3
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ngtcli.system import store
+from ngtcli.system.store import DAMAGED, NAME, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    seconds: float
+    names: tuple[str, ...] = ()
+
+
+READINGS = Kind("readings", Reading)
+IDS = Kind("ids", bytes)
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NGT_HOME", str(tmp_path))
+    return tmp_path / "cache" / NAME
+
+
+def value_of(number: int) -> bytes:
+    return bytes([number % 251]) * (number % 700)
+
+
+def test_pieces_are_kept_by_kind_and_key(path: Path) -> None:
+    READINGS.put("a", Reading(0.5, ("x", "é")))
+    READINGS.put_many({"a": Reading(float("inf")), "b": Reading(1.0)})
+    IDS.put("a", b"\0\1")
+    assert READINGS.get("a") == Reading(float("inf")) and READINGS.get("c") is None
+    assert READINGS.get_many(["b", "c"]) == {"b": Reading(1.0)}
+    assert IDS.each() == {"a": b"\0\1"} and store.sizes()["ids"] == (1, 2)
+    READINGS.delete(["a"])
+    assert list(READINGS.each()) == ["b"]
+    IDS.delete()
+    assert not IDS.each() and path.stat().st_mode & 0o777 == 0o600 and not store.take_remark()
+
+
+def test_a_value_of_another_form_is_none(path: Path) -> None:
+    READINGS.put("a", Reading(1.0))
+    assert Kind("readings", dict[str, int]).get("a") is None
+    READINGS.put("b", Reading(1.0, ("\ud800",)))  # no JSON, and no file, has such text
+    assert READINGS.get("b") is None and not store.take_remark()
+
+
+@given(st.data())
+def test_of_a_damaged_file_no_value_is_another_one(data: st.DataObject) -> None:
+    """Flipped, cut or foreign: each value is right or missing, and the store takes new ones."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        patch.setenv("NGT_HOME", str(folder))
+        IDS.put_many({str(n): value_of(n) for n in range(60)})
+        file = folder / "cache" / NAME
+        content = bytearray(file.read_bytes())
+        place = data.draw(st.integers(0, len(content) - 1) | st.integers(0, 300))
+        match data.draw(st.sampled_from(["flip", "cut", "foreign", "older"])):
+            case "flip":
+                content[place] ^= 1 << data.draw(st.integers(0, 7))
+            case "cut":
+                del content[place:]
+            case "foreign":
+                content = bytearray(data.draw(st.binary(min_size=1, max_size=200)))
+            case "older":
+                content[60:64] = (99).to_bytes(4, "big")  # SQLite's user version
+        (new := folder / "new").write_bytes(content)
+        new.replace(file)
+        found = IDS.get_many(map(str, range(60)))
+        assert all(found[key] == value_of(int(key)) for key in found)
+        assert all(value == value_of(int(key)) for key, value in IDS.each().items())
+        IDS.put("new", b"1")
+        assert IDS.get("new") == b"1"
+        assert file.with_name(NAME + DAMAGED).exists() == ("renamed" in store.take_remark())
+
+
+def test_where_no_file_can_be_opened_it_is_in_memory(path: Path) -> None:
+    path.mkdir(parents=True)
+    IDS.put("a", b"1")
+    assert IDS.get("a") == b"1"
+    assert "cannot be opened, and nothing is stored: not a regular file" in store.take_remark()
+    IDS.put("b", b"1")
+    assert not store.take_remark()
+
+
+def test_a_file_that_is_removed_meanwhile_is_begun_anew(path: Path) -> None:
+    IDS.put("a", b"1")
+    path.unlink()
+    assert IDS.get("a") is None
+    IDS.put("a", b"2")
+    assert path.exists() and IDS.get("a") == b"2"
+
+
+def test_what_was_used_longest_ago_goes_first_and_makes_room(path: Path) -> None:
+    for number in range(50):
+        IDS.put(str(number), b"x" * 10_000)
+    READINGS.put("a", Reading(1.0))
+    before = path.stat().st_size
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE piece SET used = used - 9999999 WHERE key != '7'")
+    connection.close()
+    assert IDS.get("8") is not None  # a use is noted where the last one is long ago
+    assert store.trim(25_000, spared=["readings"]) == (48, 480_000)
+    assert set(IDS.each()) == {"7", "8"} and READINGS.get("a")
+    assert path.stat().st_size < before / 4
+
+
+def test_another_process_that_writes_for_long_costs_a_remark(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_WAIT_S", 0.01)
+    IDS.put("a", b"1")
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN EXCLUSIVE")
+    IDS.put("a", b"2")
+    assert "database is locked" in store.take_remark()
+    connection.close()
+    assert IDS.get("a") == b"1"
+
+
+def fill(number: int) -> None:
+    for place in range(40):
+        IDS.put(f"{number} {place}", value_of(place))
+    os._exit(bool(store.take_remark()))
+
+
+def test_eight_processes_at_once_lose_nothing(path: Path) -> None:
+    IDS.put("first", b"1")  # with a connection that forks inherit
+    processes = [FORK.Process(target=fill, args=(number,)) for number in range(8)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 8
+    assert len(IDS.each()) == 8 * 40 + 1
+
+
+def put_for_ever() -> None:
+    while True:
+        IDS.put_many({str(n): value_of(n) for n in random.sample(range(100), 20)})
+
+
+def test_a_killed_process_leaves_whole_values(path: Path) -> None:
+    for _ in range(5):
+        process = FORK.Process(target=put_for_ever)
+        process.start()
+        time.sleep(random.uniform(0.02, 0.1))
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert all(value == value_of(int(key)) for key, value in IDS.each().items())
+        IDS.put("1000", value_of(1000))
+    assert IDS.get("1000") == value_of(1000) and not store.take_remark()
