@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.errors import UsageError, nearest, plain_number
+from ngtcli.system.files import home
 from ngtcli.system.json_form import Schema, schema_of
 from ngtcli.system.machine import MOST
-from ngtcli.system.storage import home
 from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
 
 PROJECT_FILE = "ngt.yaml"

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, settings
 
 from ngtcli.documents.parsers import Parsers
 from ngtcli.system import process
+from ngtcli.system.files import home
 from ngtcli.system.machine import return_memory
-from ngtcli.system.storage import home
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # On a busy machine an example may take long: no test fails by the clock.

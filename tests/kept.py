@@ -12,8 +12,8 @@ from ngtcli.background.loaded import make_shipped
 from ngtcli.decode.calibration import calibrate, remembered_costs
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.costs import CostCurve
+from ngtcli.system.files import write_json
 from ngtcli.system.remembered import Remembered
-from ngtcli.system.storage import write_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import BackgroundCounts
 

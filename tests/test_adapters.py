@@ -21,7 +21,7 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.model_files.quantized import identity, kept
 from ngtcli.model_files.stand_in import source_of
-from ngtcli.system.storage import home
+from ngtcli.system.files import home
 from ngtcli.weights.load_quantized import load_quantized
 
 needs_peft = pytest.mark.skipif(find_spec("peft") is None, reason="the package peft is missing")

@@ -21,7 +21,7 @@ from ngtcli.system import arrays as module
 from ngtcli.system import cache
 from ngtcli.system.arrays import ArrayFile, checksum
 from ngtcli.system.cache import STORES
-from ngtcli.system.storage import DamagedFileError, home
+from ngtcli.system.files import DamagedFileError, home
 from ngtcli.trie.files import BACKGROUNDS, DATASTORES, POOLS, TRIES
 
 KINDS = (

@@ -47,7 +47,7 @@ from ngtcli.measure.replay import replay
 from ngtcli.measure.traces import Trace
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.compiled import njit
-from ngtcli.system.storage import DamagedFileError, read_json
+from ngtcli.system.files import DamagedFileError, read_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import (
     COUNT,

@@ -21,8 +21,8 @@ from ngtcli.batch.journal import FORMAT, check_head, errors_named, read_head
 from ngtcli.batch.json_lines import BatchLine, below, read_line
 from ngtcli.batch.output import AnswerFolder, FileOutput, StreamOutput
 from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.system.files import write_atomically
 from ngtcli.system.line_file import LineFile
-from ngtcli.system.storage import write_atomically
 
 HEAD = {"input": "aa", "shard": "1/1", "engine": "ngt", "ask.max_tokens": 8}
 MOST = 10_000

@@ -35,7 +35,7 @@ from ngtcli.prompt.preset import load_preset
 from ngtcli.session.events import Ended
 from ngtcli.session.question import Question
 from ngtcli.session.session import FinishedAnswer, NumberedPrompt, Session
-from ngtcli.system.storage import home
+from ngtcli.system.files import home
 from ngtcli.tokens.tokenizer import Tokenizer
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")

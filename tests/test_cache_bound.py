@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system import cache as cache_bound
 from ngtcli.system.cache import bound
-from ngtcli.system.storage import home, in_bounds, read_json, write_json
+from ngtcli.system.files import home, in_bounds, read_json, write_json
 from ngtcli.trie.files import list_files
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
@@ -147,7 +147,7 @@ def test_of_several_bounds_in_a_command_the_largest_holds() -> None:
 
 WRITER = """
 import sys
-from ngtcli.system.storage import home, in_bounds, read_json, write_json
+from ngtcli.system.files import home, in_bounds, read_json, write_json
 
 own = int(sys.argv[1])
 for i in range(150):

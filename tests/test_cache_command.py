@@ -9,7 +9,7 @@ from helpers import ngt
 
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system.cache import STORES
-from ngtcli.system.storage import home
+from ngtcli.system.files import home
 
 
 def printed(*words: str) -> Any:

@@ -318,7 +318,7 @@ def test_a_pipe_is_read_even_where_its_writer_comes_late(tmp_path: Path) -> None
 def test_a_pipe_that_nobody_writes_to_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ngtcli.system.reading.WRITER_WAIT_S", 0.1)
+    monkeypatch.setattr("ngtcli.system.files.WRITER_WAIT_S", 0.1)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="a pipe that nobody wrote to for 0.1 s") as caught:
         load([str(tmp_path / "pipe")])

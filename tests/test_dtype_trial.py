@@ -23,9 +23,9 @@ from ngtcli.decode.probe import target_model
 from ngtcli.draft.drafter import PassRows
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.dtypes import DtypeTrial, known
+from ngtcli.system.files import DamagedFileError, home, read_json, write_json
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.remembered import here
-from ngtcli.system.storage import DamagedFileError, home, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.load_quantized import load_quantized
 from ngtcli.weights.packed import remembered_trial, try_packing

@@ -19,7 +19,7 @@ from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.system.storage import home
+from ngtcli.system.files import home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import DEPTH, FIRST, BackgroundCounts, build_counts
 from ngtcli.trie.files import TOKENIZER

@@ -23,7 +23,7 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH, check_models, find
 from ngtcli.model_files.pretrained import load_config, load_tokenizer
 from ngtcli.model_files.quantized import kept
 from ngtcli.model_files.stand_in import source_of
-from ngtcli.system.storage import home
+from ngtcli.system.files import home
 from ngtcli.weights.checkpoints import read_checkpoint
 from ngtcli.weights.load_quantized import load_quantized
 from tests.tools.gguf_files import ARCHITECTURES, stored, write

@@ -13,7 +13,7 @@ from ngtcli.cli.output import Removed
 from ngtcli.draft.methods import datastore
 from ngtcli.draft.pool import TOKENS, load_pool, pool_path
 from ngtcli.system.cache import LEFT_S
-from ngtcli.system.storage import home, read_json, write_atomically, write_json
+from ngtcli.system.files import home, read_json, write_atomically, write_json
 from ngtcli.trie import store
 
 KILLS = 6  # two of each of the three folders
@@ -21,7 +21,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from ngtcli.system.storage import (home, write_atomically, write_json)
+from ngtcli.system.files import (home, write_atomically, write_json)
 from ngtcli.draft.methods import datastore
 from ngtcli.trie import store
 from ngtcli.trie.files import TRIES

@@ -42,7 +42,7 @@ from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
 from ngtcli.model_files.hub import Remote
 from ngtcli.model_files.pretrained import context_limit
-from ngtcli.system.storage import DamagedFileError, read_json, write_json
+from ngtcli.system.files import DamagedFileError, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
 
 builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")

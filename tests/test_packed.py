@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ngtcli.decode.load import load_model
 from ngtcli.decode.probe import target_model
-from ngtcli.system.storage import DamagedFileError, home, read_json, write_json
+from ngtcli.system.files import DamagedFileError, home, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights import packed as room
 from ngtcli.weights.packed import (

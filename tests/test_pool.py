@@ -19,7 +19,7 @@ from ngtcli.draft.pool import (
     save_pool,
     used_last,
 )
-from ngtcli.system.storage import DamagedFileError
+from ngtcli.system.files import DamagedFileError
 
 ids = st.lists(st.integers(0, 4), max_size=40)
 

@@ -29,7 +29,7 @@ from ngtcli.model_files.quantized import weights_of
 from ngtcli.session import local
 from ngtcli.session.local import LocalSession
 from ngtcli.system.cache import STORES, bound, held
-from ngtcli.system.storage import home
+from ngtcli.system.files import home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights import int8
 from ngtcli.weights.load_quantized import load_quantized

@@ -169,7 +169,8 @@ def test_sigterm_wipes_the_status_line() -> None:
     while part := read_terminal(main):
         shown += part
     os.close(main)
-    assert shown.endswith(b"\r\x1b[K")
+    # The signal may come between one status line and the next, behind a note.
+    assert b"\r\x1b[K" in shown[shown.rindex("…".encode()) :]
 
 
 IN_LIBRARY = (

@@ -21,7 +21,7 @@ from tiny_models import make_hf
 
 from ngtcli.model_files.quantized import kept, kept_file
 from ngtcli.system.array_stream import BEGIN, PADDING, ArrayWriter, map_arrays
-from ngtcli.system.storage import home
+from ngtcli.system.files import home
 from ngtcli.weights import load_quantized as module
 from ngtcli.weights.int8_order import makes_opaque
 from ngtcli.weights.load_quantized import WideEmbedding, load_quantized

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ngtcli.system import remembered
+from ngtcli.system.files import DamagedFileError
 from ngtcli.system.remembered import Remembered, cpu
-from ngtcli.system.storage import DamagedFileError
 
 CPU = torch.device("cpu")
 

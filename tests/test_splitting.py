@@ -39,7 +39,7 @@ from ngtcli.retrieve.selection import Excerpt
 from ngtcli.session.local import LocalSession
 from ngtcli.session.parts import KeptParts
 from ngtcli.session.session import FinishedAnswer
-from ngtcli.system.storage import home
+from ngtcli.system.files import home
 from ngtcli.tokens.tokenizer import Tokenizer
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")

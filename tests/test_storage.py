@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from ngtcli.system.cache import LEFT_S
-from ngtcli.system.reading import read_bounded, read_stream
-from ngtcli.system.storage import (
+from ngtcli.system.files import (
     DamagedFileError,
     key_of,
     parse_json,
+    read_bounded,
     read_json,
+    read_stream,
     write_atomically,
     write_json,
 )

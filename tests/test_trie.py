@@ -19,7 +19,7 @@ from ngtcli.documents.load import Document
 from ngtcli.draft.methods import datastore
 from ngtcli.draft.methods.trie import GrowingTrie
 from ngtcli.system.arrays import checksum
-from ngtcli.system.storage import DamagedFileError
+from ngtcli.system.files import DamagedFileError
 from ngtcli.trie import store
 from ngtcli.trie.files import DATASTORES, TRIES, DatastoreFile, list_files
 from ngtcli.trie.ngram import NGramTrie, build_trie

@@ -12,7 +12,7 @@ from helpers import HARBOUR, NGT, ROOT_FOLDER, ngt
 
 import ngtcli
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.system.storage import home, write_json
+from ngtcli.system.files import home, write_json
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 OTHER = 65534  # the user nobody
@@ -26,7 +26,7 @@ def modes(folder: Path, kind: object) -> set[int]:
 def test_whatever_the_mask_what_is_kept_is_the_users_alone(mask: int, tmp_path: Path) -> None:
     code = (
         f"import os\nos.umask({mask})\nfrom ngtcli.documents.load import load\n"
-        "from ngtcli.system.storage import home, write_json\n"
+        "from ngtcli.system.files import home, write_json\n"
         f"load([{str(tmp_path)!r}])\nwrite_json(home('cache') / 'a' / 'b' / 'c.json', {{}})\n"
     )
     (tmp_path / "a.json").write_text('{"tide": "noon"}')
@@ -74,7 +74,7 @@ def other_user(*command: str, home: Path) -> "subprocess.CompletedProcess[str]":
 
 def test_without_ngt_home_every_kind_of_folder_is_in_the_users_home(tmp_path: Path) -> None:
     code = (
-        "from ngtcli.system.storage import home\n"
+        "from ngtcli.system.files import home\n"
         "for kind in 'config', 'cache', 'state', 'run':\n    print(home(kind))"
     )
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(PACKAGE)}

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.background.phrases import Ints, Phrases
-from ngtcli.system.storage import DamagedFileError
+from ngtcli.system.files import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import (
     COUNT,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ngtcli.errors import UsageError, nearest
-from ngtcli.system.storage import key_of
+from ngtcli.system.files import key_of
 from ngtcli.trie.files import BACKGROUNDS, FAILED_SUFFIX, TOKENIZER, list_backgrounds, trie_folder
 
 if TYPE_CHECKING:  # light commands want no numpy

@@ -17,7 +17,7 @@ from ngtcli.background.counting import joined
 from ngtcli.documents.load import Document, common_folder
 from ngtcli.system.arrays import Array, ArrayFile
 from ngtcli.system.cache import renew
-from ngtcli.system.storage import DamagedFileError, key_of, mark_used
+from ngtcli.system.files import DamagedFileError, key_of, mark_used
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import TOKEN, BackgroundCounts, build_counts, load_counts
 from ngtcli.trie.files import BACKGROUNDS, TOKENIZER

@@ -24,7 +24,7 @@ from ngtcli.background.phrases import read_phrases
 from ngtcli.documents.load import Document
 from ngtcli.errors import reason_of
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.system.storage import DamagedFileError, others_cache, read_json, write_json
+from ngtcli.system.files import DamagedFileError, others_cache, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import TOKEN, BackgroundCounts, build_counts
 from ngtcli.trie.files import list_backgrounds

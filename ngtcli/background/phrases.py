@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.system.reading import read_bounded
-from ngtcli.system.storage import DamagedFileError
+from ngtcli.system.files import DamagedFileError, read_bounded
 
 Ints = npt.NDArray[np.int32]
 

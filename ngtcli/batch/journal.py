@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.errors import NgtError, UsageError, reason_of
+from ngtcli.system.files import DamagedFileError, parse_json
 from ngtcli.system.line_file import LineFile, LongLineError
-from ngtcli.system.storage import DamagedFileError, parse_json
 from ngtcli.system.yaml_file import shown
 
 Head = Mapping[str, Any]

@@ -39,9 +39,8 @@ from ngtcli.batch.json_lines import json_object
 from ngtcli.documents.find import expanded
 from ngtcli.errors import InputError, UsageError, reason_of
 from ngtcli.system import process
+from ngtcli.system.files import DamagedFileError, identity, parse_json, write_atomically
 from ngtcli.system.line_file import LineFile, write_all
-from ngtcli.system.reading import identity
-from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically
 
 _FIRST = b'{"format": "'  # what a journal begins with
 _HEAD = 16_000_000  # bytes of the head at most; its settings come from files of 1 MB; guess

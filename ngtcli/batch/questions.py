@@ -16,7 +16,7 @@ from ngtcli.documents.load import Loaded, load
 from ngtcli.errors import NgtError
 from ngtcli.prompt.preset import Preset, can_ask, for_task, load_preset
 from ngtcli.session.question import Question, check_prediction
-from ngtcli.system.storage import key_of
+from ngtcli.system.files import key_of
 
 if TYPE_CHECKING:
     from ngtcli.session.session import FinishedAnswer

@@ -40,10 +40,10 @@ from ngtcli.model_files.needs import ModelNeeds
 from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets, preset_folders
 from ngtcli.render.terminal import visible
 from ngtcli.system import sandbox
+from ngtcli.system.files import home
 from ngtcli.system.json_form import Schema, schema_of, shape, to_json
 from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.system.remembered import processor
-from ngtcli.system.storage import home
 from ngtcli.system.yaml_file import read_text
 
 config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)

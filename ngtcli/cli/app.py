@@ -189,7 +189,7 @@ def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """Options of every command."""
-    from ngtcli.system.storage import others_cache  # here: help does without
+    from ngtcli.system.files import others_cache  # here: help does without
 
     if others := others_cache():
         Notes().warn(f"the cache in {others} is another user's: set NGT_HOME to a folder of yours")

@@ -51,9 +51,9 @@ from ngtcli.session.checks import check_session
 from ngtcli.session.question import Question
 from ngtcli.session.runs import log_answer
 from ngtcli.system import process
+from ngtcli.system.files import identity
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.progress import time_left
-from ngtcli.system.reading import identity
 from ngtcli.system.yaml_file import shown
 
 _OUT = file_option(

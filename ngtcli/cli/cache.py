@@ -9,7 +9,7 @@ from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import Place, Removed, print_either, print_facts, print_rows
 from ngtcli.errors import NgtError, UsageError, counted, nearest, reason_of
 from ngtcli.system.cache import STORES, Held, clear, held
-from ngtcli.system.storage import home
+from ngtcli.system.files import home
 
 cache_app = typer.Typer(help="All that is stored to be used again.", no_args_is_help=True)
 _KNOWN = {store.name: store for store in STORES}

@@ -24,8 +24,8 @@ from ngtcli.documents.passages import passages as passages_of
 from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.checkpoint import fetch, find
 from ngtcli.render.terminal import visible
+from ngtcli.system.files import read_bounded
 from ngtcli.system.json_form import json_key, to_json
-from ngtcli.system.reading import read_bounded
 from ngtcli.tokens.tokenizer import Tokenizer
 
 docs_app = typer.Typer(

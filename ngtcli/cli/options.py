@@ -30,7 +30,7 @@ from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.card import load_card
 from ngtcli.model_files.settings import settings_of
 from ngtcli.prompt.preset import Preset, load_preset
-from ngtcli.system.storage import in_bounds
+from ngtcli.system.files import in_bounds
 
 # What says how single answers end, and what is kept of them.
 _OF_ANSWERS = ("max_repeats", "max_thinking", "keep_documents", "log", "log_text")

@@ -11,9 +11,8 @@ from ngtcli.cli.streams import terminal_width
 from ngtcli.documents.find import WRITES_OVER
 from ngtcli.errors import NgtError, UsageError, reason_of, shortened
 from ngtcli.render.terminal import reveal, wants_color
+from ngtcli.system.files import identity, write_atomically
 from ngtcli.system.json_form import dump_json, to_json
-from ngtcli.system.reading import identity
-from ngtcli.system.storage import write_atomically
 
 if TYPE_CHECKING:
     from ngtcli.render.tables import Forms

@@ -29,7 +29,7 @@ from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.prompt.preset import deciding
 from ngtcli.session.question import Question
 from ngtcli.system import process
-from ngtcli.system.storage import key_of
+from ngtcli.system.files import key_of
 
 if TYPE_CHECKING:
     pass

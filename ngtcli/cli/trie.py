@@ -21,8 +21,8 @@ from ngtcli.errors import InputError, NgtError, UsageError, counted, reason_of
 from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.terminal import one_line, visible
+from ngtcli.system.files import DamagedFileError
 from ngtcli.system.json_form import json_key, to_json
-from ngtcli.system.storage import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.files import (
     BACKGROUNDS,

@@ -48,8 +48,8 @@ from ngtcli.prompt.preset import PROVENANCE, Preset, can_ask
 from ngtcli.render.sweep_tables import sweep_forms
 from ngtcli.session.checks import check_session
 from ngtcli.system import process
+from ngtcli.system.files import home, write_atomically
 from ngtcli.system.json_form import to_json
-from ngtcli.system.storage import home, write_atomically
 from ngtcli.system.yaml_file import read_mapping
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError
 from ngtcli.render.terminal import is_plain, visible
-from ngtcli.system.storage import home, private_folder
+from ngtcli.system.files import home, private_folder
 
 _PROMPT, _BELOW = "> ", "  "
 _HISTORY = "chat_history"  # a file of the state folder

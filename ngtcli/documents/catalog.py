@@ -20,8 +20,8 @@ from ngtcli.documents.content import About, Extracted
 from ngtcli.documents.parsers import FailedParser
 from ngtcli.documents.text import Unreadable
 from ngtcli.errors import reason_of
+from ngtcli.system.files import DamagedFileError, home, key_of, read_json, write_json
 from ngtcli.system.json_form import from_json
-from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
 VERSION = 7  # of the parsers' output and of these files
 _MANIFEST_BYTES = 1_000_000_000  # largest manifest that is read, of about 3 million files; guess

@@ -19,7 +19,7 @@ from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, reason_of
-from ngtcli.system.reading import read_bounded, read_stream
+from ngtcli.system.files import read_bounded, read_stream
 
 Text = Callable[[], Extracted]  # waits for it; raises Unreadable, and InputError at the bound
 _PRINTED = bytes(range(32, 256)) + b"\t\n\v\f\r"

@@ -19,8 +19,8 @@ from ngtcli.documents.formats import FORMATS, OLD, SUFFIXES, TEXT_SUFFIXES, suff
 from ngtcli.documents.parsers import INSTALL, MissingExtra
 from ngtcli.documents.text import Unreadable, utf8
 from ngtcli.errors import InputError, UsageError, reason_of, shortened
+from ngtcli.system.files import identity
 from ngtcli.system.json_form import HIDDEN
-from ngtcli.system.reading import identity
 
 Read = TypeVar("Read")
 

@@ -23,7 +23,7 @@ import ngtcli
 from ngtcli.documents.content import About, Extracted, Source
 from ngtcli.documents.formats import Format
 from ngtcli.documents.text import Unreadable
-from ngtcli.system.storage import DamagedFileError, parse_json
+from ngtcli.system.files import DamagedFileError, parse_json
 
 EXTRA = "ngtcli[docs]"
 INSTALL = f"Install it: pip install '{EXTRA}'"

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.system.storage import DamagedFileError, key_of
+from ngtcli.system.files import DamagedFileError, key_of
 from ngtcli.trie.files import POOLS
 from ngtcli.trie.ngram import SEPARATOR, Ints
 

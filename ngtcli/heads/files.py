@@ -21,7 +21,7 @@ from ngtcli.errors import ModelError
 from ngtcli.heads.places import HINT, find_head
 from ngtcli.model_files import hub
 from ngtcli.model_files.pretrained import read_object
-from ngtcli.system.storage import write_file
+from ngtcli.system.files import write_file
 
 Notify = Callable[[str], None]
 Shape = tuple[int, ...]

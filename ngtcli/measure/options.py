@@ -16,7 +16,7 @@ from ngtcli.draft.drafter import draft_settings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import InputError, NgtError, UsageError, nearest, reason_of, shortened
 from ngtcli.measure.records import Refusal, refusal
-from ngtcli.system.reading import read_bounded
+from ngtcli.system.files import read_bounded
 
 SHAPES = Path(__file__).parent / "shapes"
 _MOST = 1 << 20  # bytes of a configuration; the largest known have 20,000

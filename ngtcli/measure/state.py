@@ -13,8 +13,7 @@ from typing import Any
 
 from ngtcli.errors import InputError, UsageError
 from ngtcli.measure.records import P, Record, Turn
-from ngtcli.system.reading import read_bounded
-from ngtcli.system.storage import DamagedFileError, parse_json
+from ngtcli.system.files import DamagedFileError, parse_json, read_bounded
 
 FORMAT, VERSION = "ngt-tune", 2
 MOST = 1 << 29  # bytes of a state file: a hundred thousand passes over fifty prompts; derived

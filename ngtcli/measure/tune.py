@@ -37,8 +37,8 @@ from ngtcli.measure.replay import recorded_background, replayed, select
 from ngtcli.measure.results import CellRow, SweepData, SweepReport
 from ngtcli.measure.state import VERSION, Figures, State
 from ngtcli.measure.traces import Trace, read_traces
+from ngtcli.system.files import DamagedFileError, home, read_json
 from ngtcli.system.json_form import to_json
-from ngtcli.system.storage import DamagedFileError, home, read_json
 from ngtcli.trie.ngram import NGramTrie, build_trie
 
 DEFAULT_COSTS = Path(__file__).parent / "costs.json"

@@ -27,7 +27,7 @@ from ngtcli.config import Layer, check_key, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH
-from ngtcli.system.reading import read_bounded
+from ngtcli.system.files import read_bounded
 from ngtcli.system.yaml_file import SETTINGS_BYTES, parse_yaml, shown
 
 _ON_CARD = settings_where(on_card=True)

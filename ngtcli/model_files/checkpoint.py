@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.model_files import hub
-from ngtcli.system.reading import read_bounded
+from ngtcli.system.files import read_bounded
 
 Notify = hub.Notify
 BUILTIN = "builtin"

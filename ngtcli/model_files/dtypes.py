@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from ngtcli.system.files import DamagedFileError, home, read_json
 from ngtcli.system.json_form import from_json
 from ngtcli.system.remembered import here
-from ngtcli.system.storage import DamagedFileError, home, read_json
 
 FOLDER = "dtypes"  # of the cache
 ROWS = 1, 8, 32  # timed: plain decoding, a short draft, a long one or a prompt

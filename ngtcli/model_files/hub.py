@@ -23,8 +23,8 @@ from itertools import islice
 from pathlib import Path
 
 from ngtcli.errors import ModelError, counted, reason_of
+from ngtcli.system.files import read_bounded
 from ngtcli.system.progress import ByteBar, sized
-from ngtcli.system.reading import read_bounded
 
 Notify = Callable[[str], None]
 WHOLE = ("model.safetensors", "pytorch_model.bin")

@@ -15,8 +15,8 @@ from typing import Any
 
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import HINT, fetch
+from ngtcli.system.files import read_bounded
 from ngtcli.system.process import without_collection
-from ngtcli.system.reading import read_bounded
 from ngtcli.tokens.tokenizer import Tokenizer
 
 SOURCE = "ngt_source"  # in config.json of a folder that stands for a file or an adapter

@@ -11,8 +11,8 @@ from typing import Any
 from ngtcli.model_files.checkpoint import WEIGHTS
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.arrays import read_header
+from ngtcli.system.files import DamagedFileError, home, key_of, parse_json
 from ngtcli.system.remembered import versions_and_cpu
-from ngtcli.system.storage import DamagedFileError, home, key_of, parse_json
 
 _FOLDER = "quantized"  # of the cache
 _END = 1 << 20  # bytes at each end of a file that tell it from others; a guess

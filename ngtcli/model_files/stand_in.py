@@ -14,8 +14,8 @@ from importlib import metadata
 from pathlib import Path
 
 from ngtcli.model_files.pretrained import SOURCE, loading, read_object
+from ngtcli.system.files import home, key_of, mark_used, private_folder, write_file
 from ngtcli.system.json_form import from_json, to_json
-from ngtcli.system.storage import home, key_of, mark_used, private_folder, write_file
 
 _VERSION = 3  # raised where the files of a folder are made in another way
 _CONFIG = "config.json"

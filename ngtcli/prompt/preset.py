@@ -7,7 +7,7 @@ from typing import Any
 
 from ngtcli.config import IN_PARTS, Layer, Settings, check_key, settings_where
 from ngtcli.errors import UsageError, nearest
-from ngtcli.system.storage import home, key_of
+from ngtcli.system.files import home, key_of
 from ngtcli.system.yaml_file import read_mapping, shown
 
 _WORDING = ("description", "template", "refine", "document", "titled_document", "separator")

@@ -24,9 +24,8 @@ import numpy.typing as npt
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import HINT, fetch, find
 from ngtcli.model_files.pretrained import check_weights, load_tokenizer, loading, transformers_quiet
+from ngtcli.system.files import DamagedFileError, key_of, parse_json, read_bounded
 from ngtcli.system.machine import pick_device
-from ngtcli.system.reading import read_bounded
-from ngtcli.system.storage import DamagedFileError, key_of, parse_json
 
 BATCH = 32  # texts a pass; guess
 _FORMAT = 1  # of how vectors are made

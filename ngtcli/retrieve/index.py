@@ -29,7 +29,7 @@ from ngtcli.retrieve.ranking import Status
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.system.arrays import Array, ArrayFile, Arrays
 from ngtcli.system.cache import renew
-from ngtcli.system.storage import DamagedFileError, key_of
+from ngtcli.system.files import DamagedFileError, key_of
 
 Ints = npt.NDArray[np.int32]
 

@@ -27,7 +27,7 @@ from ngtcli.retrieve.ranking import Status
 from ngtcli.system import process
 from ngtcli.system.arrays import ANY, Array, ArrayFile, Arrays
 from ngtcli.system.cache import renew
-from ngtcli.system.storage import key_of
+from ngtcli.system.files import key_of
 
 _HASH = 16  # bytes of a text's hash
 FILES = ArrayFile(

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ngtcli.errors import UsageError, reason_of
-from ngtcli.system.reading import read_bounded
+from ngtcli.system.files import read_bounded
 
 _LEAST_KEY = 16  # characters of an API key; guess: 16 random ones are not found by trying
 _KEYS_FILE = 1_000_000  # bytes of the file of keys at most; guess

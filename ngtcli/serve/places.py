@@ -16,7 +16,7 @@ from ngtcli import __version__
 from ngtcli.config import SETTINGS, Settings, settings_where
 from ngtcli.errors import NgtError
 from ngtcli.heads.places import OWN
-from ngtcli.system.storage import home, key_of
+from ngtcli.system.files import home, key_of
 
 # Settings that one process has the same for all questions, and those that name files.
 FIXED = (*settings_where(loaded=True), "threads")

@@ -10,7 +10,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.pool import TOKENS, Pool, load_pool, pool_path, save_pool
 from ngtcli.errors import reason_of
-from ngtcli.system.storage import DamagedFileError
+from ngtcli.system.files import DamagedFileError
 
 Notify = Callable[[str], None]
 

@@ -22,7 +22,7 @@ from ngtcli.prompt.splitting import Part, fits, refined, split, split_to_refine
 from ngtcli.retrieve.selection import PartReport
 from ngtcli.session.session import Answer, AnswerOptions, Session
 from ngtcli.system import process
-from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
+from ngtcli.system.files import DamagedFileError, home, key_of, read_json, write_json
 
 _VERSION = 2
 _BYTES = 100_000_000  # largest file of kept parts that is read; guess

@@ -8,8 +8,8 @@ import msgspec
 
 from ngtcli.errors import NgtError, reason_of
 from ngtcli.session.runs import FIGURES, MOST, files
+from ngtcli.system.files import read_bounded
 from ngtcli.system.json_form import json_key, json_property
-from ngtcli.system.reading import read_bounded
 
 _PLAIN = "seconds that plain decoding would have taken; null where that is not known"
 

@@ -18,8 +18,8 @@ from ngtcli.errors import NgtError, reason_of
 from ngtcli.session.events import Ended
 from ngtcli.session.question import Question
 from ngtcli.system import process
+from ngtcli.system.files import home, others_cache, private_folder
 from ngtcli.system.line_file import LineFile
-from ngtcli.system.storage import home, others_cache, private_folder
 
 # Bytes of a file, of which there are two. A line has about 460 without texts (measured), so that
 # they have the last 17,000 to 35,000 answers; that many are a guess.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ngtcli.errors import reason_of
 from ngtcli.system.cache import STAMP, keep_last, largest
-from ngtcli.system.storage import (
+from ngtcli.system.files import (
     DamagedFileError,
     home,
     mark_used,

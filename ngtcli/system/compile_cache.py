@@ -26,7 +26,7 @@ from numba.core import caching
 from ngtcli.errors import reason_of
 from ngtcli.system import process
 from ngtcli.system.cache import LEFT_S
-from ngtcli.system.storage import home, private_folder
+from ngtcli.system.files import home, private_folder
 
 UNUSED_S = 30 * 86400.0  # after which another version's unused results are removed; guess
 _VERSION = "ngt-"

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ngtcli import __version__
+from ngtcli.system.files import DamagedFileError, home, key_of, read_json, write_json
 from ngtcli.system.json_form import from_json, to_json
 from ngtcli.system.machine import busy, numbers_of_threads
-from ngtcli.system.storage import DamagedFileError, home, key_of, read_json, write_json
 
 Found = TypeVar("Found")
 _FORMAT = 1

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from ngtcli.errors import reason_of
-from ngtcli.system.storage import home, private_folder
+from ngtcli.system.files import home, private_folder
 
 NAME = "ngt.db"
 DAMAGED = ".damaged"  # end of the name of a file that was set aside

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ngtcli.errors import UsageError, reason_of
-from ngtcli.system.reading import read_bounded
+from ngtcli.system.files import read_bounded
 
 SETTINGS_BYTES = 1_000_000  # derived: 500 times a shipped preset; 0.5 s to parse, 12 s at worst
 

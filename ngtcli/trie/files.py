@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from ngtcli.system import cache
 from ngtcli.system.arrays import Array, ArrayFile, read_header
+from ngtcli.system.files import DamagedFileError, home, parse_json
 from ngtcli.system.json_form import HIDDEN
-from ngtcli.system.storage import DamagedFileError, home, parse_json
 
 FOLDER = "tries"
 TRIES = ArrayFile(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ngtcli.documents.load import Document
-from ngtcli.system.storage import DamagedFileError, key_of
+from ngtcli.system.files import DamagedFileError, key_of
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.files import TRIES
 from ngtcli.trie.ngram import SEPARATOR, Ints, NGramTrie, build_trie

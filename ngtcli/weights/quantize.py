@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ngtcli.errors import ModelError
-from ngtcli.system.storage import DamagedFileError
+from ngtcli.system.files import DamagedFileError
 from ngtcli.weights.int4 import Int4Linear, packed
 from ngtcli.weights.int8 import Int8Linear, Way, quantized
 from ngtcli.weights.int8_order import Packer, makes_opaque

@@ -26,7 +26,7 @@ from ngtcli.measure.options import find_shape
 from ngtcli.measure.shape_model import build, plan
 from ngtcli.render.tables import Column, Table, to_markdown
 from ngtcli.system.cache import STORES, clear
-from ngtcli.system.storage import home
+from ngtcli.system.files import home
 
 QUESTION = 40  # tokens
 KEEPING = Keeping(reads=True, least_s=0.0, most=1 << 40)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ngtcli.documents.load import Document
-from ngtcli.system.storage import DamagedFileError, key_of
+from ngtcli.system.files import DamagedFileError, key_of
 from ngtcli.trie.files import DATASTORES
 from ngtcli.trie.ngram import SEPARATOR, Ints, join, sorted_places
 from ngtcli.trie.store import about, check_stream

@@ -34,7 +34,7 @@ from ngtcli.draft.methods.datastore import DEPTH, Datastore, load
 from ngtcli.draft.options import MethodOptions, check_range, option
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.errors import InputError
-from ngtcli.system.storage import DamagedFileError
+from ngtcli.system.files import DamagedFileError
 from ngtcli.trie.ngram import SEPARATOR, Ints
 
 Path = tuple[int, ...]

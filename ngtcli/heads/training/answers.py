@@ -12,8 +12,8 @@ from typing import Any
 
 from ngtcli.errors import UsageError, reason_of
 from ngtcli.heads.training.prompts import Asked
+from ngtcli.system.files import DamagedFileError, key_of, parse_json
 from ngtcli.system.line_file import LineFile
-from ngtcli.system.storage import DamagedFileError, key_of, parse_json
 
 ANSWERS = "answers.jsonl"  # their file in the folder of a head
 _FORMAT = {"format": "ngt-training-answers", "version": 1}

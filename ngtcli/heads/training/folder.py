@@ -15,9 +15,8 @@ from typing import Any, Self
 from ngtcli.errors import UsageError, reason_of
 from ngtcli.heads.training.answers import ANSWERS, ELSEWHERE
 from ngtcli.system import process
+from ngtcli.system.files import DamagedFileError, parse_json, read_bounded, write_atomically
 from ngtcli.system.line_file import LineFile
-from ngtcli.system.reading import read_bounded
-from ngtcli.system.storage import DamagedFileError, parse_json, write_atomically
 
 KINDS = ("medusa", "hydra", "eagle3", "dflash", "space")
 CHECKPOINT = "checkpoint.safetensors"

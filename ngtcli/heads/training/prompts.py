@@ -11,7 +11,7 @@ from random import Random
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages
-from ngtcli.system.storage import key_of
+from ngtcli.system.files import key_of
 
 HELD_SHARE = 0.1  # of the parts, to validate on; guess
 _LEAST = 40  # characters of a part from which on it is asked of; guess
