@@ -9,6 +9,7 @@ from lxml import etree
 from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.formats.archives import parse_xml
 from ngtcli.documents.formats.markup import decode_page, is_blank, write_tree
+from ngtcli.documents.text import Unreadable
 
 _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")  # lxml takes no str that declares an encoding
 _NAMED = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)\w+;")  # a DTD that is not fetched has them
@@ -23,7 +24,10 @@ def parse(source: Source) -> Extracted:
     """The text of all elements. Raises Unreadable."""
     page, told = decode_page(source.data)
     page = _NAMED.sub(lambda found: unescape(found[0]), _DECLARATION.sub("", page))
-    root = parse_xml(page)
+    try:
+        root = parse_xml(page)
+    except Unreadable as error:
+        raise Unreadable(str(error), "Mend it first, or name it .txt.") from None
     _as_html(root)
     writer = Writer()
     write_tree(root, writer)
