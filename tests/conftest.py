@@ -73,8 +73,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Settings and caches of a test are its own."""
+def own_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Path]:
+    """Settings and caches of a test are its own; the built-in model is lent to it, see `kept`."""
     for name in list(os.environ):
         if name.startswith("NGT_"):
             monkeypatch.delenv(name)
@@ -88,10 +90,14 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
         monkeypatch.setattr("ngtcli.background.loaded.make_shipped", kept.made_once)
         monkeypatch.setattr("ngtcli.session.memory.calibrate", kept.measured_once)
-    yield tmp_path / "ngt-home"
-    process.wipe_at_end(
-        b""
-    )  # else a test that shows a status line leaves it to forks of later ones
+        if not request.node.get_closest_marker("loads"):
+            monkeypatch.setattr("ngtcli.decode.load._Checkpoint.read", kept.lent)
+        with kept.lent_once():
+            yield tmp_path / "ngt-home"
+    else:
+        yield tmp_path / "ngt-home"
+    # Else a test that shows a status line leaves it to forks of later ones.
+    process.wipe_at_end(b"")
 
 
 @pytest.fixture(scope="session")

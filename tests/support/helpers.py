@@ -31,8 +31,6 @@ STORIES = SHARED / "models" / "stories260k"
 
 # --- the command line ---
 
-trials_kept = True  # between runs in this process; False where trials are the subject
-
 
 @dataclass(frozen=True)
 class Done:
@@ -86,10 +84,11 @@ def _run(
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             stack.enter_context(patch.object(sys, name, stream))
         stack.enter_context(patch("ngtcli.system.process.unwind_on_interrupt"))
-        if trials_kept and "torch" in sys.modules:
+        if "torch" in sys.modules:
             from tests.support import kept
 
             stack.enter_context(patch("ngtcli.system.remembered.Remembered.find", kept.tried_once))
+            stack.enter_context(kept.lent_once())
         stack.enter_context(_threads_kept())
         if cwd is not None:
             stack.enter_context(contextlib.chdir(cwd))
