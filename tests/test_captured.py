@@ -25,6 +25,8 @@ from tests.support.families import build, target
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
 from tests.support.tiny_models import Scripted, a_tree, decode, make_hf, make_target
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.fixture(autouse=True)
 def at_first_use(monkeypatch: pytest.MonkeyPatch) -> None:

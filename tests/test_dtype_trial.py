@@ -32,6 +32,8 @@ from tests.support.helpers import HARBOUR, FakeBackend, ngt
 from tests.support.int8_layers import WAY
 from tests.support.tiny_models import make_hf
 
+pytestmark = pytest.mark.numeric
+
 BF16 = torch.bfloat16
 QUICK = DtypeTrial("m", "bfloat16", (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True)
 SLOW = DtypeTrial("m", "bfloat16", (1.0, 4.0, 2.0), (2.0, 3.0, 8.0), True)

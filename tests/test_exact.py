@@ -45,6 +45,8 @@ from tests.support.tiny_models import (
 )
 from tests.tools import exactness
 
+pytestmark = pytest.mark.numeric
+
 ROWS = 8
 
 

@@ -14,7 +14,7 @@ import pytest
 import ngtcli
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
