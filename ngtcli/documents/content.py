@@ -12,6 +12,7 @@ from typing import Any
 from ngtcli.system import json_form
 
 BETWEEN_CELLS = " | "  # of a table's row
+Cell = str | Iterable[str]  # of a table: its lines, or the only one
 _MOST = 10_000_000  # largest page number or count taken from a parser; guess
 
 
@@ -77,6 +78,16 @@ class Source:
 Parse = Callable[[Source], Extracted]
 
 
+def row_of(cells: Iterable[Cell]) -> str:
+    """A table's row in one line, each cell's lines with a space between; "" where none has text.
+
+    >>> row_of([["first line", "second line"], [], "c  d"])
+    'first line second line |  | c d'
+    """
+    texts = [" ".join((c if isinstance(c, str) else " ".join(c)).split()) for c in cells]
+    return BETWEEN_CELLS.join(texts) if any(texts) else ""
+
+
 class Writer:
     """Puts a text together from blocks with an empty line between them, and keeps sections.
 
@@ -110,14 +121,13 @@ class Writer:
         """Put an empty line before the next block, of whatever kind it is."""
         self._kind = ""
 
-    def table(self, rows: Iterable[Sequence[str]], heading: str = "") -> bool:
+    def table(self, rows: Iterable[Iterable[Cell]], heading: str = "") -> bool:
         """The rows of a table that have text, below its heading; whether there are any."""
-        filled = (cells for cells in rows if any(reversed(cells)))  # a sheet's last one has text
         self.stand_apart()
-        for number, cells in enumerate(filled, 1):
-            if number == 1:
+        for line in filter(None, map(row_of, rows)):
+            if self._kind != "row":
                 self.heading(heading)
-            self.add(BETWEEN_CELLS.join(cells), "row")
+            self.add(line, "row")
         return self._kind == "row"
 
     def heading(self, words: str, page: int = 0) -> None:
