@@ -104,7 +104,7 @@ def load(
     read, and with `strict` an unreadable file in a folder is an error. Files that the command
     writes, `written` by their `identity`, are left out of folders and patterns. Raises UsageError
     where one of them is named outright, InputError for a path that cannot be read or contains no
-    document. `inside` is as in `Listing`.
+    document. `inside` is as in `find`.
 
     Who loads many times gives `files`, opened for the same settings, and closes them at the end.
     """
