@@ -93,7 +93,7 @@ def test_headings_of_markdown_are_looked_for_once(
     monkeypatch.setattr(
         "ngtcli.documents.read.markdown", lambda text: times.append(text) or markdown(text)
     )
-    done = ngt("docs", "show", str(path), "--passages", "--passage-tokens", "9", "--json")
+    done = ngt("docs", "show", str(path), "--passages", "--passage-tokens", "16", "--json")
     (shown,) = json.loads(done.stdout)["documents"]
     assert [p["heading"] for p in shown["passages"]] == [f"Part {i}" for i in range(50)]
     assert len(times) == 1
