@@ -20,16 +20,15 @@ from ngtcli.batch.questions import LineAnswer, Questions
 from ngtcli.batch.runner import Runner
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
-from ngtcli.documents.catalog import Catalog
-from ngtcli.documents.files import Files
+from ngtcli.documents.catalog import FILES
 from ngtcli.documents.load import Document, Loaded
+from ngtcli.documents.read import Documents
 from ngtcli.errors import ClosedPipeError, ModelError, NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
 from ngtcli.session.question import Question
 from ngtcli.session.session import FinishedAnswer, NumberedPrompt
-from ngtcli.system.files import home
 from tests.support.fakes import CONTEXT, FakeAnswers, FakeSession, answer_with
 from tests.support.helpers import HARBOUR, Done, in_terminal, ngt
 from tests.support.warm import Warm
@@ -335,13 +334,13 @@ def test_one_reader_is_open_for_all_lines_of_a_batch(
     tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    real = Catalog._load
+    start = Documents.__init__
 
-    def load(self: Catalog) -> None:
-        opened.append(self._root)
-        real(self)
+    def noted(self: Documents, settings: Settings) -> None:
+        opened.append(settings.field)
+        start(self, settings)
 
-    monkeypatch.setattr(Catalog, "_load", load)
+    monkeypatch.setattr(Documents, "__init__", noted)
     rows: list[dict[str, Any]] = []
     (tmp_path / "other").mkdir()
     for i, name in enumerate(["0", "1", "2", "3", "other/4"]):
@@ -351,9 +350,7 @@ def test_one_reader_is_open_for_all_lines_of_a_batch(
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert run(source).returncode == 0 and len(fake.asked) == 5
-    assert opened == [str(tmp_path), str(tmp_path / "other")]
-    manifests = (home("cache") / "documents").glob("*.json")
-    assert sorted(len(json.loads(m.read_text())["files"]) for m in manifests) == [1, 4]
+    assert opened == ["", "x"] and len(FILES.each()) == 5
 
 
 def test_shards_together_are_the_whole(source: Path, fake: FakeAnswers) -> None:
@@ -506,7 +503,7 @@ def test_a_line_that_names_the_output_is_refused_before_that_is_emptied_or_made(
 def test_the_reader_used_least_recently_is_closed_and_its_remarks_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(Files, "close", lambda files: [f"closed {files._settings.field}"])
+    monkeypatch.setattr(Documents, "close", lambda files: [f"closed {files._settings.field}"])
     told: list[str] = []
     reader = Questions({}, None, str(tmp_path), Written(None), told.append)
     for field in "abcdae":

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.config import check_key, settings_where
-from ngtcli.documents.files import Reader
 from ngtcli.documents.load import Document
+from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, checked_text, decode_text, utf8
 from ngtcli.errors import InputError, UsageError, nearest
 from ngtcli.prompt.preset import TASKS

@@ -10,9 +10,9 @@ from ngtcli.batch.json_lines import BatchLine, below
 from ngtcli.batch.output import Read, Written
 from ngtcli.config import Settings, settings_where
 from ngtcli.documents.catalog import stamp_of
-from ngtcli.documents.files import Files
-from ngtcli.documents.find import WRITTEN, Listing
+from ngtcli.documents.find import WRITTEN, find
 from ngtcli.documents.load import Loaded, load
+from ngtcli.documents.read import Documents
 from ngtcli.errors import NgtError
 from ngtcli.prompt.preset import Preset, can_ask, for_task, load_preset
 from ngtcli.session.question import Question, check_prediction
@@ -50,7 +50,7 @@ class Questions:
     """Reads what lines ask for; their paths are taken from `folder`. `close` it.
 
     The tasks are worded by preset `given`, or by their own without one. What holds for many lines
-    is told to `warn`. Files are read by readers that stay open for all lines.
+    is told to `warn`. Documents are read by readers that stay open for all lines.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Questions:
     ) -> None:
         self._tasks, self._given, self._folder = tasks, given, folder
         self._written, self._warn = written, warn
-        self._open: dict[tuple[object, ...], Files] = {}  # by the settings that they read as
+        self._open: dict[tuple[object, ...], Documents] = {}  # by the settings that they read as
 
     def check_paths(self, number: int, paths: Sequence[str]) -> None:
         """Raise UsageError where the line of that number names what is written."""
@@ -107,7 +107,7 @@ class Questions:
     def changed(self, line: Line, path: Path, read: Read) -> Read | None:
         """What would be read now for a line for which `read` was; None for other texts or none.
 
-        Files whose sizes and times are the same are not read.
+        Documents whose sizes and times are the same are not read.
         """
         try:
             content, settings = self._asked(line, path)
@@ -131,7 +131,7 @@ class Questions:
 
     def _stamp(self, paths: Sequence[str], settings: Settings) -> str:
         """A hash of the names, sizes and times of a line's files; "" for what is not a file."""
-        found = Listing(settings, paths, self._written.files()).found
+        found = find(paths, settings, self._written.files()).found
         stamps = [(path, stamp_of(path)) for path in found]
         return "" if any(stamp is None for _, stamp in stamps) else key_of(*stamps)
 
@@ -146,12 +146,12 @@ class Questions:
             self._warn(remark)
         return loaded
 
-    def _files(self, settings: Settings) -> Files:
+    def _files(self, settings: Settings) -> Documents:
         """The reader for these settings; a few are open."""
         key = tuple(getattr(settings, name) for name in settings_where(reading=True))
         if key not in self._open and len(self._open) == _READERS:
             self._close_oldest()
-        files = self._open.pop(key) if key in self._open else Files(settings)
+        files = self._open.pop(key) if key in self._open else Documents(settings)
         self._open[key] = files  # as the last, since it was used last
         return files
 

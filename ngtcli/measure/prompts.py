@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeVar
 
 from ngtcli.batch.json_lines import Ids, Row, document_of, id_of, list_of, read_rows, string_of
 from ngtcli.config import Settings
-from ngtcli.documents.files import Reader
 from ngtcli.documents.load import Document, Loaded, load
+from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, UsageError, nearest
 
