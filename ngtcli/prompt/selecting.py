@@ -15,7 +15,7 @@ from ngtcli.prompt.build import Prompt, Task, code, named
 from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.splitting import BETWEEN, fits, joined
 from ngtcli.prompt.turns import Exchange, Turn, earlier_questions, first_kept
-from ngtcli.retrieve.ranking import Ranked, rank
+from ngtcli.retrieve.ranking import Ranked, Search, rank
 from ngtcli.retrieve.selection import Chosen, Excerpt, Scores, Selection
 
 if TYPE_CHECKING:
@@ -147,7 +147,9 @@ def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> 
     """The passages, the best first; in their own order where none has a word of the question."""
     most = (s.passages or room) + _PASSED_OVER
     earlier = earlier_questions(task.turns)
-    ranking = rank(task.documents, s, task.question, most, task.status, warn, earlier, task.keep)
+    ranking = rank(
+        Search(task.documents, s, task.question, most, earlier, task.keep, task.status, warn)
+    )
     if ranking.found or task.earlier:
         return ranking
     warn("no passage has a word of the question; the first ones are read")

@@ -59,7 +59,7 @@ class Selection:
     excerpts: tuple[Excerpt, ...] = field(metadata=json_key(hidden=True))
     of_passages: int
     of_documents: int
-    index: str = field(metadata=json_key(choices=("cached", "built", "updated", "rebuilt")))
+    index: str = field(metadata=json_key(choices=("cached", "built", "updated")))
     seconds: float = field(metadata=json_key(digits=6))
     dense: str | None = field(default=None, metadata=json_key(choices=("flat", "ivf-pq", None)))
     embedded: int = 0
@@ -81,32 +81,3 @@ class Selection:
     def documents(self) -> int:
         """How many documents the passages are of."""
         return len({passage.document for passage in self.passages})
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A document that was cut to fit: its tokens and characters, and how many of them were kept.
-
-    `tokens` is None for a document that is too long to be counted whole.
-    """
-
-    name: str
-    tokens: int | None
-    kept: int
-    characters: int
-    kept_characters: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartReport:
-    """A part: its name, its summary, whether that was kept from an earlier run, and its level.
-
-    Parts of level 1 are of the documents, those of level 2 of summaries of level 1, and so on. Of
-    parts that are refined, which are of level 1, the summary covers those before as well.
-    """
-
-    name: str
-    text: str
-    kept: bool
-    level: int
-    new_tokens: int
