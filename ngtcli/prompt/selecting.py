@@ -13,10 +13,11 @@ from ngtcli.documents.passages import place
 from ngtcli.errors import ContextOverflowError, UsageError, counted
 from ngtcli.prompt.build import Prompt, Task, code, named
 from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
+from ngtcli.prompt.reports import Chosen, Selection
 from ngtcli.prompt.splitting import BETWEEN, fits, joined
 from ngtcli.prompt.turns import Exchange, Turn, earlier_questions, first_kept
 from ngtcli.retrieve.ranking import Ranked, Search, rank
-from ngtcli.retrieve.selection import Chosen, Excerpt, Scores, Selection
+from ngtcli.retrieve.selection import Excerpt, Scores
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index

@@ -37,44 +37,49 @@ _RUN: dict[str, Any] = {
 class _Encoder:
     """A model by folder or hub id. Raises ModelError, as all its methods do.
 
-    `kind` is its class in the library; without that's files in its folder it is one of the
-    `architectures`, by the ends of their names. Weights with `spare` in their names may be missing.
+    `kind` is its class in the library; a folder without that's files has one of `architectures`, by
+    the ends of their names. Weights with `spare` in their names may be missing.
     """
 
     role = kind = what = ""
     architectures: tuple[str, ...] = ()
     spare = " "
 
-    def __init__(self, name: str, device: str) -> None:
+    def __init__(self, name: str, device: str = "auto") -> None:
         self.name = name
-        with self._said():
+        with self._usable():
             self.folder = Path(fetch(name, plain=True))
             self.check(name, self.folder)
-            with loading(name), warnings.catch_warnings(), _checked_weights(name, self.spare):
+            with loading(name), warnings.catch_warnings(), _library(name, self.spare) as library:
                 warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
-                self._model = getattr(_library(), self.kind)(
+                self._model = getattr(library, self.kind)(
                     str(self.folder), device=pick_device(device), local_files_only=True,
                     model_kwargs={"dtype": "float32", "ignore_mismatched_sizes": True},
                 )  # fmt: skip
+            if (labels := getattr(self._model, "num_labels", 1)) != 1:
+                raise ModelError(f"{name} has {labels} labels, a cross-encoder has one", HINT)
 
     @classmethod
     def check(cls, name: str, folder: Path) -> None:
         """Raise ModelError if the folder says that the model is of another kind."""
+        kinds = read_object(folder / "config.json").get("architectures")
+        kind = str(kinds[0]) if isinstance(kinds, list) and kinds else ""
         if (folder / "modules.json").exists():
             about = read_object(folder / "config_sentence_transformers.json")
             kind = str(about.get("model_type", Embedder.kind))
-            fits = kind == cls.kind
-        else:
-            kinds = read_object(folder / "config.json").get("architectures")
-            kind = str(kinds[0]) if isinstance(kinds, list) and kinds else ""
-            fits = not kind or kind.endswith(cls.architectures)
-        if not fits:
+        if kind and not kind.endswith((cls.kind, *cls.architectures)):
             raise ModelError(f"{name} is a {kind}, not {cls.what}", HINT)
 
     @classmethod
     @contextmanager
-    def _said(cls) -> Iterator[None]:
-        """Make a ModelError say which model it is about, and what to give in its place."""
+    def _usable(cls) -> Iterator[None]:
+        """Make a ModelError say which model it is about, and what to give in its place.
+
+        Raises one if the library is not installed.
+        """
+        if find_spec("sentence_transformers") is None:
+            what = f"--{cls.role} needs sentence-transformers, which is not installed"
+            raise ModelError(what, "Install it: pip install 'ngtcli[dense]'")
         try:
             yield
         except ModelError as error:
@@ -103,7 +108,7 @@ class Embedder(_Encoder):
     role, kind, what = "embedder", "SentenceTransformer", "an embedding model"
     architectures, spare = ("Model", "ForMaskedLM", "ForPreTraining"), "pooler."
 
-    def __init__(self, name: str, device: str) -> None:
+    def __init__(self, name: str, device: str = "auto") -> None:
         super().__init__(name, device)
         self.tokens = self._model.max_seq_length
         files = sorted(p for pattern in ("*", "*/*") for p in self.folder.glob(pattern))
@@ -139,12 +144,6 @@ class Reranker(_Encoder):
     role, kind, what = "reranker", "CrossEncoder", "a cross-encoder with one label"
     architectures = ("ForSequenceClassification",)
 
-    def __init__(self, name: str, device: str) -> None:
-        super().__init__(name, device)
-        with self._said():
-            if (labels := self._model.num_labels) != 1:
-                raise ModelError(f"{name} has {labels} labels, a cross-encoder has one", HINT)
-
     def scores(self, question: str, texts: Sequence[str]) -> Floats:
         """The model's score of each text (texts,), a logit; BATCH texts a pass."""
         from torch.nn import Identity
@@ -153,46 +152,30 @@ class Reranker(_Encoder):
         return self._run(lambda: predict(pairs, activation_fn=Identity(), **_RUN))
 
 
-@lru_cache(maxsize=1)  # the questions of one run share it
-def load_embedder(name: str, device: str = "auto") -> Embedder:
-    """An embedding model, by folder or hub id. Raises ModelError."""
-    return Embedder(name, device)
-
-
-@lru_cache(maxsize=1)
-def load_reranker(name: str, device: str = "auto") -> Reranker:
-    """A cross-encoder, by folder or hub id. Raises ModelError."""
-    return Reranker(name, device)
+# The questions of one run share them.
+load_embedder = lru_cache(maxsize=1)(Embedder)
+load_reranker = lru_cache(maxsize=1)(Reranker)
 
 
 def check_encoders(embedder: str, reranker: str) -> None:
-    """Raise ModelError if a model that is named is not there or of another kind, or if the library
-    is not installed; an empty name stands for no model.
-    """
+    """Raise ModelError if one that is named is not there or of another kind; "" names none."""
     for encoder, name in ((Embedder, embedder), (Reranker, reranker)):
-        if name and find_spec("sentence_transformers") is None:
-            what = f"--{encoder.role} needs sentence-transformers, which is not installed"
-            raise ModelError(what, "Install it: pip install 'ngtcli[dense]'")
-        with encoder._said():
-            if name and os.path.isdir(folder := find(name, plain=True)):
-                encoder.check(name, Path(folder))
+        if name:
+            with encoder._usable():
+                if os.path.isdir(folder := find(name, plain=True)):
+                    encoder.check(name, Path(folder))
 
 
-def _library() -> Any:
+@contextmanager
+def _library(name: str, spare: str) -> Iterator[Any]:
+    """The library, without its messages. Raises ModelError where weights do not fill a model that
+    is loaded in this block, `spare` ones apart: the library would give them random values.
+    """
     transformers_quiet()
     import sentence_transformers  # here: it is an extra
 
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
-    return sentence_transformers
-
-
-@contextmanager
-def _checked_weights(name: str, spare: str) -> Iterator[None]:
-    """Raise ModelError unless weights fill the model that is loaded in this block, `spare` apart.
-
-    The library would give missing ones random values.
-    """
-    module = _library().base.modules.Transformer
+    module: Any = sentence_transformers.base.modules.Transformer
     load = module._load_model
 
     def checked(*own: Any, **options: Any) -> Any:
@@ -203,6 +186,6 @@ def _checked_weights(name: str, spare: str) -> Iterator[None]:
 
     module._load_model = checked
     try:
-        yield
+        yield sentence_transformers
     finally:
         module._load_model = load

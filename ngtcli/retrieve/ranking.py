@@ -2,8 +2,7 @@
 
 The ranks by BM25 and by the embedding model are put together by reciprocal rank fusion: G. Cormack,
 C. Clarke and S. Büttcher, Reciprocal Rank Fusion Outperforms Condorcet and Individual Rank Learning
-Methods, 2009.
-This module imports numpy and the indices only where it ranks.
+Methods, 2009. This module imports numpy and the indices only where it ranks.
 """
 
 from collections import defaultdict
@@ -102,11 +101,9 @@ def _with_vectors(by_words: Ranking, search: Search) -> Ranking:
     found = vectors.of(passages) @ asked
     together = fused(words, passages[best(found, search.most)].tolist())
     cosines = dict(zip(passages.tolist(), found.tolist(), strict=True))
-    scores = index.scores(search.question, search.earlier)
+    bm25 = index.scores(search.question, search.earlier).tolist()
     order = sorted(together, key=lambda passage: (-together[passage], passage))[: search.most]
-    ranked = [
-        Ranked(p, Scores(together[p], float(scores[p]), cosines[p], together[p])) for p in order
-    ]
+    ranked = [Ranked(p, Scores(together[p], bm25[p], cosines[p], together[p])) for p in order]
     return Ranking(index, ranked, vectors.kind, vectors.embedded)
 
 

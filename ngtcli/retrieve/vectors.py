@@ -26,7 +26,7 @@ VECTORS = Kind("vectors", bytes)  # float32 (width,) of length 1
 CODED = Kind("ivf-pq", bytes)  # an index as FAISS writes it, of one set of passages
 _FORMAT = 3  # of both
 
-FLAT_MOST = 200_000  # passages whose vectors are all compared with a question
+FLAT_MOST = 200_000  # passages that are all compared with a question: 0.3 GB of 384 numbers each
 LISTS, PARTS, PROBED = 4096, 64, 16  # of IVF-PQ: lists, most parts of a vector, lists looked at
 _AGAIN = 4  # times as many as wanted are compared by their vectors; guess
 
@@ -106,9 +106,8 @@ class Vectors:
                 return faiss.deserialize_index(np.frombuffer(stored, np.uint8))
         rows = self.of(np.arange(len(self._keys)))
         self._search.status(f"Building the index of {len(rows)} vectors …")
-        width = rows.shape[1]
-        form = f"IVF{LISTS},PQ{math.gcd(width, PARTS)}np"
-        coded = faiss.index_factory(width, form, faiss.METRIC_INNER_PRODUCT)
+        form = f"IVF{LISTS},PQ{math.gcd(rows.shape[1], PARTS)}np"
+        coded: Any = faiss.index_factory(rows.shape[1], form, faiss.METRIC_INNER_PRODUCT)
         coded.train(rows)
         coded.add(rows)
         coded.nprobe = PROBED

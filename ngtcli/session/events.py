@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.steps import PassesReport, Statistics, Step, Token
 from ngtcli.grounding.sources import Sources
-from ngtcli.prompt.reports import Cut, PartReport
-from ngtcli.retrieve.selection import Selection
+from ngtcli.prompt.reports import Cut, PartReport, Selection
 from ngtcli.trie.report import TrieReport
 
 
