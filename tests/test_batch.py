@@ -287,9 +287,12 @@ def test_a_journal_says_what_was_begun_otherwise_and_each_setting_once(tmp_path:
 def test_a_journal_of_another_program_or_version_is_not_touched(tmp_path: Path, begin: str) -> None:
     path = tmp_path / "journal"
     path.write_text(begin)
-    with pytest.raises(UsageError, match="this version of ngt did not write it"):
-        journal(path)
+    is_older = "version" in begin
+    with pytest.raises(UsageError, match="another version of ngt|ngt did not write it"):
+        journal(path, restart=not is_older)
     assert path.read_text() == begin
+    if is_older:
+        journal(path, restart=True).close()
     path.unlink()
     (tmp_path / "mine").write_text("mine\n")
     path.symlink_to(tmp_path / "mine")
@@ -310,7 +313,7 @@ def test_no_more_of_a_journal_is_read_than_a_line_may_have(tmp_path: Path) -> No
         list(long)
     path.write_bytes(b"")
     os.truncate(path, hole)
-    with pytest.raises(UsageError, match="did not write it"):
+    with pytest.raises(UsageError, match="ngt did not write it"):
         journal(path)
     assert path.stat().st_size == hole
 

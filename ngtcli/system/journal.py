@@ -110,7 +110,7 @@ def errors_named(where: object, hint: str, kind: type[NgtError] = NgtError) -> I
     try:
         yield
     except OSError as error:
-        other = f"{hint[0].lower()}{hint[1:]}"
+        other = _lower(hint)
         if error.errno in _FULL:
             kind, hint = NgtError, f"Make room, or {other}"
         elif isinstance(error, LongLineError):
@@ -139,9 +139,9 @@ class Journal(Generic[Record]):
     """Records behind a head that says what was begun; locked until it is closed.
 
     What stands behind the last whole record is cut off. Raises UsageError for a journal that
-    another version or program wrote, that was begun with another `head`, or that cannot be opened.
-    With `restart` it is begun anew. `begin` is called before a head is written, and may raise. A
-    line has at most `most` bytes.
+    another version or program wrote, that was begun with another `head`, or that cannot be opened;
+    with `restart` it is begun anew unless another program wrote it. `begin` is called before a head
+    is written, and may raise. A line has at most `most` bytes.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Journal(Generic[Record]):
         with errors_named(path, form.hint, UsageError):
             self._file = LineFile(path)
             try:
-                begun = None if restart else self._place_of_records()
+                begun = self._place_of_records(restart)
                 if begun is None:
                     begin()
                     self._file.truncate(0)
@@ -172,17 +172,21 @@ class Journal(Generic[Record]):
                 self._file.close()
                 raise
 
-    def _place_of_records(self) -> int | None:
-        """Where they begin; None where no journal was begun. Raises UsageError for another one."""
+    def _place_of_records(self, restart: bool) -> int | None:
+        """Where they begin; None where they are to. Raises UsageError for another journal."""
         line, feed, _ = os.pread(self._file.fileno(), _HEAD, 0).partition(b"\n")
         if not feed and self._head.startswith(line[: self._head.index(b",")]):
             return None
         if self._record(line + feed) is not None:  # of an earlier version, without a head
             return 0
         then, now = _object(line), _object(self._head)
-        if not feed or any(then.get(key) != now[key] for key in ("format", "version")):
-            what = f"{self._path}: this version of ngt did not write it"
-            raise UsageError(what, self._form.hint)
+        if not feed or then.get("format") != self._form.format:
+            hint = f"Move it away, or {_lower(self._form.hint)}"
+            raise UsageError(f"{self._path}: ngt did not write it", hint)
+        if restart:
+            return None
+        if then.get("version") != self._form.version:
+            raise UsageError(f"{self._path}: another version of ngt wrote it", self._form.hint)
         changed: dict[str, str] = {}  # by the last part of a key: told once for two tasks
         for key in {**now, **then}:
             task, _, name = key.rpartition(".")
@@ -229,6 +233,10 @@ class Journal(Generic[Record]):
         lines = chain([self._head], map(msgspec.json.encode, records))
         write_atomically(self._path, (f"{line.decode()}\n" for line in lines))
         self.close()
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
 
 
 def _object(line: bytes) -> dict[str, Any]:
