@@ -13,13 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from helpers import in_memory
 from hypothesis import HealthCheck, settings
 
 from ngtcli.documents.parsers import Parsers
 from ngtcli.system import process
 from ngtcli.system.files import home
 from ngtcli.system.machine import return_memory
+from tests.support.helpers import in_memory
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # On a busy machine an example may take long: no test fails by the clock.
@@ -84,7 +84,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # A process for each test that answers would be many.
     monkeypatch.setattr("ngtcli.background.loaded.start_making", lambda names, model: None)
     if "torch" in sys.modules:  # files of tests without it are not to wait for it
-        import kept
+        from tests.support import kept
 
         monkeypatch.setattr("ngtcli.background.loaded.make_shipped", kept.made_once)
         monkeypatch.setattr("ngtcli.session.memory.calibrate", kept.measured_once)

@@ -6,18 +6,14 @@ import signal
 import subprocess
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from helpers import HARBOUR, Done, FakeBackend, in_terminal, ngt
 from jsonschema import Draft202012Validator
-from warm import Warm
 
 from ngtcli.batch import questions
 from ngtcli.batch.input import InputLine, Lines
@@ -29,75 +25,18 @@ from ngtcli.config import Settings
 from ngtcli.documents.catalog import Catalog
 from ngtcli.documents.files import Files
 from ngtcli.documents.load import Document, Loaded
-from ngtcli.draft.steps import PassesReport, Statistics, Step, Token
 from ngtcli.errors import ClosedPipeError, ModelError, NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
-from ngtcli.session.events import Ended
 from ngtcli.session.question import Question
-from ngtcli.session.session import FinishedAnswer, NumberedPrompt, Session
+from ngtcli.session.session import FinishedAnswer, NumberedPrompt
 from ngtcli.system.files import home
-from ngtcli.tokens.tokenizer import Tokenizer
+from tests.support.fakes import CONTEXT, FakeAnswers, FakeSession, answer_with
+from tests.support.helpers import HARBOUR, Done, in_terminal, ngt
+from tests.support.warm import Warm
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
-TOKENIZER, CONTEXT = Tokenizer(FakeBackend()), 4000
-PASSES = PassesReport(0, 0.0, "")
-
-
-class FakeSession(Session):
-    """Makes prompts of a token a letter, and has `give` answer them."""
-
-    def __init__(self, settings: Settings, give: Any) -> None:
-        super().__init__(settings, lambda _: None, lambda _: None)
-        self.give = give
-        passes = SimpleNamespace(reason="", report=lambda: PASSES)
-        self.model: Any = SimpleNamespace(
-            tokenizer=TOKENIZER, context=CONTEXT, vocabulary=0, context_reason="", passes=passes
-        )
-
-    def with_settings(self, settings: Settings) -> "FakeSession":
-        return FakeSession(settings, self.give)
-
-    def answer(self, prompt: Prompt, options: Any = None) -> Any:
-        raise AssertionError("answers are given together")
-
-    def answers(self, prompts: Any, size: int, session_of: Any = None) -> Any:
-        return self.give(self, prompts, size, session_of)
-
-
-class FakeAnswers:
-    """Answers a few prompts together, the last one first, with the first words of each.
-
-    `before` is called with the text of each prompt; what it raises that prompt, or the run, ends
-    with. `asked` are the texts, `sizes` how many there were together.
-    """
-
-    def __init__(self, before: Callable[[str], None] = lambda _: None) -> None:
-        self.before = before
-        self.asked: list[str] = []
-
-    def __call__(
-        self, session: Any, prompts: Iterable[NumberedPrompt], size: int, own: Any = None
-    ) -> Iterator[FinishedAnswer]:
-        waiting = iter(prompts)
-        while some := [*islice(waiting, max(size, 1))]:
-            yield from (self._answer(*one) for one in reversed(some))
-
-    def _answer(self, key: int, prompt: Prompt | NgtError) -> FinishedAnswer:
-        if isinstance(prompt, NgtError):
-            return FinishedAnswer(key, error=prompt)
-        self.asked.append(prompt.text)
-        try:
-            self.before(prompt.text)
-        except NgtError as error:
-            return FinishedAnswer(key, prompt, error=error)
-        words = " ".join(prompt.text.split()[:4])
-        statistics = Statistics(prompt_tokens=len(prompt.ids))
-        statistics.add_step(0, 0, 1)
-        steps = (Step((Token(5, words),), "stop"),)
-        answer = Ended(finish_reason="stop", steps=steps, statistics=statistics, passes=PASSES)
-        return FinishedAnswer.of(key, prompt, answer)
 
 
 @pytest.fixture
@@ -105,12 +44,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeAnswers:
     answers = FakeAnswers()
     answer_with(monkeypatch, answers)
     return answers
-
-
-def answer_with(monkeypatch: pytest.MonkeyPatch, answers: FakeAnswers) -> None:
-    """Commands answer with these instead of a model."""
-    opened = lambda settings, *_, **__: FakeSession(settings, answers)  # noqa: E731
-    monkeypatch.setattr("ngtcli.cli.batch.open_session", opened)
 
 
 @pytest.fixture

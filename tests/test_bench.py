@@ -6,11 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import warm
-from helpers import END, HARBOUR, NGT, ngt, wait_until_loading
 
 from ngtcli.measure.traces import TraceWriter
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from tests.support import warm
+from tests.support.helpers import END, HARBOUR, NGT, ngt, wait_until_loading
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 

@@ -11,18 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import (
-    HARBOUR,
-    VOCABULARY,
-    Scripted,
-    decode,
-    make_hf,
-    make_target,
-    ngt,
-)  # fmt: skip
-from test_families import FAMILIES as MANY
-from test_families import build, target
-from test_fixed_shapes import a_tree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngtcli.decode import captured
@@ -33,6 +21,10 @@ from ngtcli.decode.probe import target_model
 from ngtcli.decode.recording import CannotRecord, record
 from ngtcli.draft.tree import chain
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from tests.support.families import FAMILIES as MANY
+from tests.support.families import build, target
+from tests.support.helpers import HARBOUR, VOCABULARY, ngt
+from tests.support.tiny_models import Scripted, a_tree, decode, make_hf, make_target
 
 
 @pytest.fixture(autouse=True)

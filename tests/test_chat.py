@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import HARBOUR, ngt
 from hypothesis import given
 from hypothesis import strategies as st
-from test_control_tokens import hostile, marks, preset, tokenizer_of, utf8, with_template
 
 from ngtcli.config import Settings, arguments_of
 from ngtcli.documents.load import Document
@@ -19,6 +17,8 @@ from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.chat import Chat, render, try_chat
 from ngtcli.prompt.preset import deciding
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.support.control_texts import hostile, marks, preset, tokenizer_of, utf8, with_template
+from tests.support.helpers import HARBOUR, ngt
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import warm
-from helpers import HARBOUR, NGT, in_terminal, ngt, wait_until_loading
-from warm import Warm
 
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.draft.tree import DraftTree, verify
 from ngtcli.draft.tree import Path as VerifiedPath
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system import sandbox
+from tests.support import warm
+from tests.support.helpers import HARBOUR, NGT, in_terminal, ngt, wait_until_loading
+from tests.support.warm import Warm
 
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 

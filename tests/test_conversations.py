@@ -9,12 +9,12 @@ import stat
 from pathlib import Path
 
 import pytest
-from helpers import HARBOUR, ngt, read_terminal
-from warm import Warm, run
 
 from ngtcli.cli.typed import piped
 from ngtcli.errors import InputError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from tests.support.helpers import HARBOUR, ngt, read_terminal
+from tests.support.warm import Warm, run
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 PATIENCE_S = 60

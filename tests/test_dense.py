@@ -13,7 +13,6 @@ import pytest
 import torch
 import transformers
 from encoder_models import make_embedder, make_meaning_embedder, make_reranker, with_modules
-from helpers import ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -27,6 +26,7 @@ from ngtcli.retrieve import ranking, vectors
 from ngtcli.retrieve.encoders import Embedder, load_embedder, load_reranker
 from ngtcli.retrieve.ranking import fused, rank
 from ngtcli.retrieve.vectors import Nearest, Vectors, nearest_of
+from tests.support.helpers import ngt
 
 needs_faiss = pytest.mark.skipif(find_spec("faiss") is None, reason="no faiss")
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")

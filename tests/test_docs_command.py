@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers import ngt
 from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
@@ -18,6 +17,7 @@ from ngtcli.documents.passages import Cutting, passages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from tests import document_files as made
+from tests.support.helpers import ngt
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")

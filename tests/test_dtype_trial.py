@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers import HARBOUR, FakeBackend, make_hf, ngt
-from test_int8 import WAY
 
 from ngtcli.decode import dtype_trial as room
 from ngtcli.decode.dtype_trial import half_of, load_in_best, remembered_dtype, try_dtype
@@ -30,6 +28,9 @@ from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.load_quantized import load_quantized
 from ngtcli.weights.packed import remembered_trial, try_packing
 from ngtcli.weights.places import packable
+from tests.support.helpers import HARBOUR, FakeBackend, ngt
+from tests.support.int8_layers import WAY
+from tests.support.tiny_models import make_hf
 
 BF16 = torch.bfloat16
 QUICK = DtypeTrial("m", "bfloat16", (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True)

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers import HARBOUR, ngt
 
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from tests.support.helpers import HARBOUR, ngt
 
 pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import HARBOUR, VOCABULARY, ngt
 from safetensors.torch import load_file
-from tiny_models import make_hf, make_target
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import UsageError
@@ -22,6 +20,8 @@ from ngtcli.heads.training.kinds import Plan
 from ngtcli.heads.training.prompts import Asked, asked_of, hold_out
 from ngtcli.heads.training.train import Trainer
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from tests.support.helpers import HARBOUR, VOCABULARY, ngt
+from tests.support.tiny_models import make_hf, make_target
 
 
 def texts(count: int = 24) -> list[Answered]:

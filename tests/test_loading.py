@@ -1,8 +1,6 @@
 """What is refused before a model answers: names, folders, weights, configurations, scores."""
 
-import json
 import os
-import shutil
 import subprocess
 import sys
 import warnings
@@ -13,22 +11,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import transformers
-from helpers import (
-    CONTEXT,
-    GREEDY,
-    FakeBackend,
-    Scripted,
-    decode,
-    generate,
-    make_drafter,
-    make_hf,
-    make_target,
-    plain,
-    prompts,
-)
 from huggingface_hub.errors import IncompleteSnapshotError
-from test_families import FAMILIES as MANY
-from test_families import WINDOW, LongBackend, build, target
 
 from ngtcli.config import Settings
 from ngtcli.decode import probe
@@ -44,16 +27,22 @@ from ngtcli.model_files.hub import Remote
 from ngtcli.model_files.pretrained import context_limit
 from ngtcli.system.files import DamagedFileError, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.support.families import FAMILIES as MANY
+from tests.support.families import WINDOW, LongBackend, build, target
+from tests.support.helpers import CONTEXT, FakeBackend, changed
+from tests.support.tiny_models import (
+    GREEDY,
+    Scripted,
+    decode,
+    generate,
+    make_drafter,
+    make_hf,
+    make_target,
+    plain,
+    prompts,
+)
 
 builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
-
-
-def changed(folder: Path, **values: Any) -> str:
-    """A copy of the built-in model with other values in its config.json."""
-    shutil.copytree(BUILTIN_PATH, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **values}))
-    return str(folder)
 
 
 @builtin

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import HARBOUR, ROOT_FOLDER, in_terminal, ngt
 
 from ngtcli.cli.app import load
 from ngtcli.cli.help import topics
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from tests.support.helpers import HARBOUR, ROOT_FOLDER, in_terminal, ngt
 
 PAGES = [ROOT_FOLDER / "README.md", ROOT_FOLDER / "ngtcli" / "README.md", *topics().values()]
 # Whole measurements, and what does not end: only their flags are looked at.

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import make_target
 
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError, UsageError
@@ -38,6 +37,7 @@ from ngtcli.measure.state import State
 from ngtcli.measure.summary import LIVE, Group, Judge, Row, percentile, summarized
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.local import LocalSession
+from tests.support.tiny_models import make_target
 
 # --- turns ---
 

@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import in_terminal, ngt
-from hub_server import Hub, files_of
 from jsonschema import Draft202012Validator
-from test_families import LongBackend
-from test_hub import ID, OTHERS, WEIGHTS
-from test_int8 import WAY
 from test_stored import KINDS as SCHEMES
 from test_stored import SIZES
-from tiny_models import FAMILIES, make_hf
 from tools import quantised_files
 
 from ngtcli.cli.schema import build
@@ -29,6 +23,11 @@ from ngtcli.model_files.dtypes import DtypeTrial
 from ngtcli.model_files.needs import ModelNeeds, Need
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
+from tests.support.families import LongBackend
+from tests.support.helpers import in_terminal, ngt
+from tests.support.hub_server import ID, OTHERS, WEIGHTS, Hub, files_of
+from tests.support.int8_layers import WAY
+from tests.support.tiny_models import FAMILIES, make_hf
 
 GB = 10**9
 builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")

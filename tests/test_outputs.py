@@ -4,7 +4,6 @@ import io
 from pathlib import Path
 
 import pytest
-from helpers import HARBOUR, ngt
 
 from ngtcli.cli.answer_request import AnswerFlags
 from ngtcli.cli.notes import Notes
@@ -13,6 +12,7 @@ from ngtcli.config import Settings
 from ngtcli.errors import UsageError
 from ngtcli.measure.traces import TraceWriter
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from tests.support.helpers import HARBOUR, ngt
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 

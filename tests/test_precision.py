@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import HARBOUR, STORIES, ngt
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_models import make_target
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ngtcli.config import Settings
@@ -25,6 +23,8 @@ from ngtcli.measure.precision import Passage, compare, distributions, score, win
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.results import QualityResult
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from tests.support.helpers import HARBOUR, STORIES, ngt
+from tests.support.tiny_models import make_target
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 needs_stories = pytest.mark.skipif(not STORIES.exists(), reason="no stories260k")

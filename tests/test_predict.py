@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import HARBOUR, ngt
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
@@ -27,6 +26,7 @@ from ngtcli.serve.openai_answers import usage
 from ngtcli.serve.resident import Resident
 from ngtcli.session.events import Ended, Wants
 from ngtcli.session.question import MOST_PREDICTED, Question, check_prediction
+from tests.support.helpers import HARBOUR, ngt
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 WORDS = random.Random(4).choices(range(10, 400), k=300)

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import warm
-from helpers import HARBOUR, NGT, in_terminal, read_terminal
-from warm import Warm
 
 from ngtcli.cli import app as app_module
 from ngtcli.cli.app import run
 from ngtcli.errors import InputError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from tests.support import warm
+from tests.support.helpers import HARBOUR, NGT, in_terminal, read_terminal
+from tests.support.warm import Warm
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc and /dev")

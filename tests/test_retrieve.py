@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from helpers import FakeBackend, ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -31,6 +30,7 @@ from ngtcli.retrieve.index import INDICES, K1, B, index_of, words
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.system import cache as cache_bound
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.support.helpers import FakeBackend, ngt
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 SMALL = Cutting(16)

@@ -10,7 +10,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from helpers import HARBOUR, ngt
 
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError
@@ -18,6 +17,7 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.session import runs
 from ngtcli.session.run_records import ModelRuns, RunRecord, read_runs, totals
 from ngtcli.session.runs import folder
+from tests.support.helpers import HARBOUR, ngt
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 FEW = ("--max-tokens", "6")

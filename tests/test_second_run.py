@@ -24,10 +24,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import disturbed
 import pytest
 from encoder_models import make_meaning_embedder
-from helpers import Done, ngt
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -38,12 +36,14 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from test_batch_command import FakeAnswers, answer_with
 
 from ngtcli.documents import catalog
 from ngtcli.draft.steps import Step, Token
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.retrieve import index
+from tests.support import disturbed
+from tests.support.fakes import FakeAnswers, answer_with
+from tests.support.helpers import Done, ngt
 
 pytest.importorskip("reportlab")
 pytest.importorskip("pypdfium2")

@@ -10,11 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers import FakeBackend, in_terminal, ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from warm import Warm
 
 from ngtcli.batch.output import FileOutput
 from ngtcli.batch.runner import Runner
@@ -41,6 +39,8 @@ from ngtcli.session.parts import KeptParts
 from ngtcli.session.session import FinishedAnswer
 from ngtcli.system.files import home
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.support.helpers import FakeBackend, in_terminal, ngt
+from tests.support.warm import Warm
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 TEXTS = st.text(st.sampled_from(list("abc \n潮.|")), max_size=900)

@@ -10,14 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import END, FakeBackend, in_terminal, make_drafter, make_target, ngt, prompts
 from hypothesis import given
 from hypothesis import strategies as st
-from test_batch_decoding import joint, own, together
-from thinking_models import CONTEXT, TEMPLATES, tokenizer, write_model
-from tiny_models import GREEDY
 from transformers import LogitsProcessor
-from warm import Warm
 
 from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
@@ -39,6 +34,11 @@ from ngtcli.prompt.thinking import (
     thinking_of,
 )
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
+from tests.support.helpers import END, FakeBackend, in_terminal, ngt
+from tests.support.thinking_models import CONTEXT, TEMPLATES, tokenizer, write_model
+from tests.support.tiny_models import GREEDY, make_drafter, make_target, prompts
+from tests.support.together import joint, own, together
+from tests.support.warm import Warm
 from tests.tools import thoughts
 
 SENTENCE = "The ferry leaves the harbour at nine."

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import END, ngt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +41,7 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
 from ngtcli.render.sweep_tables import sweep_forms
 from ngtcli.system.json_form import to_json
+from tests.support.helpers import END, ngt
 
 # --- the grammar ---
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import make_target
 
 from ngtcli.draft.auto.blend import COPIED, OWN, PROMPT, SCORES
 from ngtcli.draft.auto.escapes import fitted_escapes
@@ -19,6 +18,7 @@ from ngtcli.draft.tree import DraftTree
 from ngtcli.measure.replay import select
 from ngtcli.measure.traces import Trace, TraceWriter
 from ngtcli.trie.ngram import build_trie
+from tests.support.tiny_models import make_target
 from tests.tools import drafting_bench, fit_escapes
 from tests.tools.drafting_bench import (
     PlainNode,

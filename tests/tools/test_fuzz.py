@@ -6,7 +6,8 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from helpers import HARBOUR
+
+from tests.support.helpers import HARBOUR
 
 if sys.platform != "linux":  # it limits memory, reads /proc and opens pseudo-terminals
     pytest.skip("the fuzzer runs on Linux", allow_module_level=True)

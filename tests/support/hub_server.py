@@ -19,6 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.support.helpers import ROOT_FOLDER
+
 _PIECE = 1 << 16
 _LFS = 1_000_000  # bytes from which on a file's ETag is its SHA-256
 _OWN = "127.0.0.1,localhost"
@@ -31,7 +33,7 @@ _PATHS = re.compile(
 # Runs ngt for each line of JSON: where, and its arguments. What it asked before is forgotten.
 _SHELL = """
 import json, os, sys
-from helpers import ngt
+from tests.support.helpers import ngt
 from ngtcli.model_files import hub
 
 for line in sys.stdin:
@@ -102,8 +104,7 @@ class Hub:
         """
         key = json.dumps([str(place), environ])
         if key not in self._shells:
-            paths = map(str, (Path(__file__).parent, *Path(__file__).parents[1:2]))
-            own = {**self.environ(place / "hf"), "PYTHONPATH": os.pathsep.join(paths), **environ}
+            own = {**self.environ(place / "hf"), "PYTHONPATH": str(ROOT_FOLDER), **environ}
             self._shells[key] = subprocess.Popen(
                 [sys.executable, "-c", _SHELL], env={**os.environ, **own}, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -235,3 +236,12 @@ if __name__ == "__main__":
         for line in sys.stdin:  # "stop FILE BYTE", or "go"
             words = line.split()
             served.stops = {words[1]: int(words[2])} if len(words) == 3 else {}
+
+
+ID = "maker/Small-1B"
+WEIGHTS = "model.safetensors"
+OTHERS = {
+    ".gitattributes": b"*", "LICENSE": b"free", "modeling_small.py": b"raise SystemExit",
+    "pytorch_model.bin": b"x" * 2000, "Small-1B.Q4_K_M.gguf": b"GGUF", "consolidated.00.pth": b"x",
+    "onnx/model.onnx": b"x", "onnx/config.json": b"{}", "original/params.json": b"{}",
+}  # fmt: skip
