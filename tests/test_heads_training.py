@@ -19,7 +19,6 @@ from ngtcli.heads.training.folder import KINDS, TrainingFolder
 from ngtcli.heads.training.kinds import Plan
 from ngtcli.heads.training.prompts import Asked, asked_of, hold_out
 from ngtcli.heads.training.train import Trainer
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
 from tests.support.tiny_models import make_hf, make_target
 
@@ -203,7 +202,6 @@ def test_what_cannot_be_trained_is_refused(words: list[str], said: str, tmp_path
     assert not (tmp_path / "head").exists()
 
 
-@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 def test_the_command_trains_a_head(tmp_path: Path) -> None:
     words = ["heads", "train", "--kind", "medusa", "-d", HARBOUR, "-o", "head", "--steps", "2"]
     words += ["--part-tokens", "40", "--questions", "0", "--batch-tokens", "200", "--json"]

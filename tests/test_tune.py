@@ -37,7 +37,6 @@ from ngtcli.measure.tune import (
     recording,
     summarize,
 )
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
 from ngtcli.render.sweep_tables import sweep_forms
 from ngtcli.system.json_form import to_json
@@ -389,7 +388,6 @@ def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_pat
         items_of([], ask, None, lines)
 
 
-@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 def test_a_running_model_is_measured_as_it_answers() -> None:
     from ngtcli.session.local import LocalSession
 
