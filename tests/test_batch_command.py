@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,10 @@ from unittest.mock import Mock
 import pytest
 from jsonschema import Draft202012Validator
 
-from ngtcli.batch.input import Line, Lines
-from ngtcli.batch.output import Written
-from ngtcli.batch.questions import LineAnswer, Questions
+from ngtcli.batch import questions
+from ngtcli.batch.input import InputLine, Lines
+from ngtcli.batch.output import check_not_read
+from ngtcli.batch.questions import Outcome, Questions
 from ngtcli.batch.runner import Runner
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
@@ -112,7 +114,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
     before = [row["id"] for row in read(source)]
     assert before == IDS[: len(before)]
     journal = (source.parent / "out.jsonl.journal").read_text().splitlines()
-    kept = len(before) + sum(line[0].isdigit() for line in journal)
+    kept = len(journal) - 1  # the head
     fake.before = lambda _: None
     again = run(source)
     assert again.returncode == 7
@@ -198,18 +200,18 @@ def test_an_unexpected_error_is_that_of_its_line_and_the_others_are_answered(
 
 
 def test_few_long_texts_are_held_before_one_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def split(self: Runner, line: Line, question: Question) -> Iterator[LineAnswer]:
+    def split(self: Runner, line: InputLine, question: Question) -> Iterator[Outcome]:
         yield self._done(line, question, FinishedAnswer(line.index, error=NgtError("too long")))
 
     monkeypatch.setattr(Runner, "_split", split)
     set_so, read = Settings(overflow="split"), list[int]()
     text = Loaded((Document("long.txt", "Tide " * CONTEXT),))
 
-    def work(line: Line) -> Question:
+    def work(line: InputLine) -> Question:
         read.append(line.index)
         return summary(set_so, text)
 
-    lines = Lines(Line(i, i + 1, i) for i in range(30))
+    lines = Lines(InputLine(i, i + 1, i) for i in range(30))
     done = runner(set_so, FakeAnswers(), lines, work).run()
     next(done)
     assert len(read) < 20
@@ -220,7 +222,7 @@ def test_lines_whose_answers_have_other_settings_are_answered_together() -> None
     text = Loaded((Document("a.txt", "The tide came in."),))
     base, calls = Settings(temperature=1.0), list[list[int]]()
 
-    def work(line: Line) -> Question:
+    def work(line: InputLine) -> Question:
         of_line = replace(base, seed=line.index, max_tokens=10 + line.index)
         return summary(of_line, text)
 
@@ -233,7 +235,7 @@ def test_lines_whose_answers_have_other_settings_are_answered_together() -> None
             assert own(key).settings.max_tokens == 10 + key
             yield FinishedAnswer(key, Prompt("", [], (), ()))
 
-    lines = Lines(Line(i, i + 1, i, kind="summarize") for i in range(6))
+    lines = Lines(InputLine(i, i + 1, i, task="summarize") for i in range(6))
     assert len([*runner(base, answers, lines, work).run()]) == 6
     assert calls == [[*range(6)]]
 
@@ -258,7 +260,7 @@ def test_what_a_failed_batch_held_is_let_go_before_its_lines_are_answered_alone(
 
     text = Loaded((Document("a.txt", "The tide came in."),))
     work = summary(Settings(), text)
-    lines = Lines(Line(i, i + 1, i) for i in range(3))
+    lines = Lines(InputLine(i, i + 1, i) for i in range(3))
     found = [*runner(work.settings, answers, lines, lambda line: work).run()]
     assert [str(one.answer.error) for one in found] == ["None"] * 3
 
@@ -305,6 +307,23 @@ def test_lines_whose_documents_changed_since_they_were_answered_are_named(
     assert len(fake.asked) == 5
 
 
+def test_a_resumed_batch_lists_a_folder_once_and_looks_at_a_file_once(
+    tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs, source = tmp_path / "docs", tmp_path / "in.jsonl"
+    docs.mkdir()
+    for name in "abc":
+        (docs / f"{name}.txt").write_text(f"The tide of {name} came in.")
+    source.write_text('{"paths": ["docs"]}\n{"paths": ["docs/a.txt"]}\n' * 9)
+    assert run(source).returncode == 0
+    walks, looks = list[str](), Counter[str]()
+    scandir, stamp_of = os.scandir, questions.stamp_of
+    monkeypatch.setattr(os, "scandir", lambda path: walks.append(path) or scandir(path))
+    monkeypatch.setattr(questions, "stamp_of", lambda path: looks.update([path]) or stamp_of(path))
+    assert b"done before: 18 of 18 lines\n" in run(source).stderr
+    assert walks.count(str(docs)) == 1 and len(looks) == 3 and set(looks.values()) == {1}
+
+
 def test_what_was_read_is_kept_where_answers_end_out_of_order_and_lines_are_run_again(
     tmp_path: Path, fake: FakeAnswers
 ) -> None:
@@ -326,7 +345,7 @@ def test_what_was_read_is_kept_where_answers_end_out_of_order_and_lines_are_run_
         (tmp_path / f"{name}.txt").write_text("Something else.")
     assert b"of 3 lines have changed or gone" in run(source).stderr
     with (tmp_path / "out.jsonl.journal").open("ab") as file:
-        file.write(b"r0\tff")  # torn
+        file.write(b'{"index":0')  # torn
     assert b"of 3 lines have changed or gone" in run(source).stderr
 
 
@@ -505,7 +524,7 @@ def test_the_reader_used_least_recently_is_closed_and_its_remarks_are_told(
 ) -> None:
     monkeypatch.setattr(Documents, "close", lambda files: [f"closed {files._settings.field}"])
     told: list[str] = []
-    reader = Questions({}, None, str(tmp_path), Written(None), told.append)
+    reader = Questions({}, None, str(tmp_path), None, told.append)
     for field in "abcdae":
         reader._files(replace(Settings(), field=field))
     assert told == ["closed b"]
@@ -613,7 +632,7 @@ def test_what_is_checked_for_being_written_is_the_path_that_is_read(
     monkeypatch.chdir(tmp_path)
     Path("~/out.jsonl").touch()
     with pytest.raises(UsageError, match="line 3 reads ~/out.jsonl"):
-        Written(tmp_path / "~" / "out.jsonl").check(3, ["~/out.jsonl"])
+        check_not_read(3, ["~/out.jsonl"], tmp_path / "~" / "out.jsonl")
 
 
 # --- a file each ---

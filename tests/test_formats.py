@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ngtcli.documents.content import About, Extracted, Section, Source, Writer
+from ngtcli.documents.content import Extracted, Section, Source, Writer
 from ngtcli.documents.formats import HEAD, SUFFIXES, format_of, suffix_of
 from ngtcli.documents.load import load
 from ngtcli.documents.text import Unreadable

@@ -153,14 +153,14 @@ def test_answers_are_kept_up_to_a_torn_line(tmp_path: Path) -> None:
         kept.add(text)
     kept.close()
     with path.open("ab") as file:
-        file.write(b'{"n":2,"held":fal')
+        file.write(b'{"number":2,"held":fal')
     again = Answers(path, about(asked, model="m"))
     assert [*again.done.values()] == texts(2) and [n for n, _ in again.left(asked)] == [2]
     again.add(texts(3)[2])
     again.close()
     with closing(Answers(path, about(asked, model="m"))) as third:
         assert [*third.done.values()] == texts(3)
-    with pytest.raises(UsageError, match="another model"):
+    with pytest.raises(UsageError, match="model 'm', now 'n'"):
         Answers(path, about(asked, model="n"))
     with pytest.raises(UsageError, match="other documents"):
         Answers(path, about(asked[:1], model="m"))

@@ -92,7 +92,7 @@ def test_what_cannot_be_logged_is_one_line_and_the_answer_stands(kind: str, own_
     if kind == "in the way":
         own_home.mkdir()
         (own_home / "state").write_text("a file")
-    with patch("ngtcli.system.line_file.write_all", disk_is_full):
+    with patch("ngtcli.system.journal.write_all", disk_is_full):
         done = ngt("ask", "-d", HARBOUR, "Who?", *FEW)
     assert done.returncode == 0 and done.stdout
     said = [line for line in done.stderr.decode().splitlines() if "log" in line]
@@ -150,8 +150,7 @@ def test_damaged_lines_are_left_out_and_counted() -> None:
 
 def test_a_log_that_another_process_holds_is_left_alone() -> None:
     append(record())
-    with runs.LineFile(folder() / "runs.jsonl", 0o600) as file:
-        runs._lock(file)
+    with runs.LineFile(folder() / "runs.jsonl"):
         with patch.object(runs, "_LOCK_S", 0.0), pytest.raises(OSError, match="another process"):
             append(record())
     assert len(read_runs()[0]) == 1

@@ -24,7 +24,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from encoder_models import make_meaning_embedder
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -41,6 +40,7 @@ from ngtcli.draft.steps import Step, Token
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.retrieve import index
 from ngtcli.system import store
+from tests.encoder_models import make_meaning_embedder
 from tests.support import disturbed
 from tests.support.fakes import FakeAnswers, answer_with
 from tests.support.helpers import EXAMPLES, Done, ngt

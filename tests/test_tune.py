@@ -266,6 +266,8 @@ def measured(path: Path, stop: int = 10**9) -> tuple[SweepReport, list[str], lis
         tuning.measure(Source(ABOUT, (60, 40), begin), GRID, 2, state, said.append)
     except KeyboardInterrupt:
         pass
+    finally:
+        state.close()
     return tuning.report(ABOUT, GRID, 2, state), said, answers
 
 
