@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ngtcli import __main__
-from tests.helpers import HARBOUR, in_memory, ngt
+from tests.support.helpers import HARBOUR, ROOT_FOLDER, in_memory, ngt
 
 # Set before torch is imported: forks share one thread; no network is asked.
 ONE_THREAD = {
@@ -171,7 +171,8 @@ def _server() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         server = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+            [sys.executable, "-m", "tests.support.warm", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()], cwd=ROOT_FOLDER,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
 
@@ -290,15 +291,15 @@ def _stream(number: int, mode: str) -> IO[str] | None:
 
 def _warm_up() -> None:
     """Load here what answers need; their costs are measured once for all forks."""
-    import kept
-
     from ngtcli.session import memory as auto_memory
     from ngtcli.system.remembered import Remembered
+    from tests.support import kept
 
     auto_memory.calibrate = kept.measured_once
     Remembered.find = kept.tried_once  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as home:
-        ngt("summarize", HARBOUR, "--max-tokens", "2", NGT_HOME=home, NGT_BACKGROUND="none")
+        for _ in range(2):  # the first one makes trials and says so: its model is not kept
+            ngt("summarize", HARBOUR, "--max-tokens", "2", NGT_HOME=home, NGT_BACKGROUND="none")
 
 
 if __name__ == "__main__":

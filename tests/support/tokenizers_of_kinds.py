@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from helpers import SHARED, STORIES
 from tokenizers import (
     AddedToken,
     Regex,
@@ -19,6 +18,7 @@ from tokenizers import (
 from transformers import TokenizersBackend
 
 from ngtcli.model_files.pretrained import load_tokenizer
+from tests.support.helpers import SHARED, STORIES
 
 CORPUS = [
     "The tide came in at noon that day, and the harbour master wrote it on a slate.",

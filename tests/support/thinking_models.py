@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from helpers import ngt
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AddedToken, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from tests.support.helpers import ngt
 
 # A user's turn, and what the templates of real models write behind it.
 _TURN = "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -1,6 +1,6 @@
-"""What tests share: the command line in this process, and a tokenizer that needs no library.
+"""The command line in this process, files to read, and a tokenizer that needs no library.
 
-Models, drafters and tries are in `tiny_models`, which loads torch; their names are found here too.
+Nothing here loads torch: models and drafters are in `tiny_models`.
 """
 
 import contextlib
@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,17 +19,19 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-ROOT_FOLDER = Path(__file__).parents[1]
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+
+ROOT_FOLDER = Path(__file__).parents[2]
 HARBOUR = str(ROOT_FOLDER / "ngtcli" / "examples" / "harbour.txt")
 # As a new process, which takes seconds: where starting is the point. Else see `warm`.
 # Without a background: else a process is started that outlives the test.
 NGT = ["env", "NGT_BACKGROUND=none", sys.executable, "-m", "ngtcli"]
 SHARED = Path(os.environ.get("NGT_SHARED", ROOT_FOLDER.parent / "shared")) / "data"
+# Of the examples of each property; .ci/run tries all of them. A guess.
+EXAMPLES = float(os.environ.get("NGT_EXAMPLES", "0.4"))
 STORIES = SHARED / "models" / "stories260k"
 
 # --- the command line ---
-
-trials_kept = True  # between runs in this process; False where trials are the subject
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,11 @@ def _run(
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             stack.enter_context(patch.object(sys, name, stream))
         stack.enter_context(patch("ngtcli.system.process.unwind_on_interrupt"))
-        if trials_kept and "torch" in sys.modules:
-            import kept
+        if "torch" in sys.modules:
+            from tests.support import kept
 
             stack.enter_context(patch("ngtcli.system.remembered.Remembered.find", kept.tried_once))
+            stack.enter_context(kept.lent_once())
         stack.enter_context(_threads_kept())
         if cwd is not None:
             stack.enter_context(contextlib.chdir(cwd))
@@ -142,15 +146,6 @@ def in_memory(kind: int = 1) -> int:
         return 0
 
 
-def __getattr__(name: str) -> Any:
-    """A name of `tiny_models`, which is loaded by the first test that wants one of them."""
-    if name.startswith("__"):
-        raise AttributeError(name)
-    import tiny_models
-
-    return getattr(tiny_models, name)
-
-
 # --- a tokenizer ---
 
 VOCABULARY = 97
@@ -174,3 +169,20 @@ class FakeBackend:
 
     def get_vocab(self) -> dict[str, int]:
         return {chr(32 + i): i for i in range(VOCABULARY)}
+
+
+def fill(folder: Path, **files: str | bytes) -> Path:
+    """Files by name, "__" for a slash and "_" for a dot."""
+    for name, content in files.items():
+        path = folder / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def changed(folder: Path, **values: Any) -> str:
+    """A copy of the built-in model with other values in its config.json."""
+    shutil.copytree(BUILTIN_PATH, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **values}))
+    return str(folder)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from helpers import CONTEXT, END, VOCABULARY, FakeBackend
 
 from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
@@ -25,6 +24,7 @@ from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.checkpoints import read_checkpoint
 from ngtcli.weights.packed import PackedLayers, Trial, is_packed, pack
 from ngtcli.weights.places import Place
+from tests.support.helpers import CONTEXT, END, VOCABULARY, FakeBackend
 
 # --- tiny models ---
 
@@ -293,3 +293,20 @@ def padded(documents: Sequence[Sequence[int]], n: int) -> list[int]:
             else:
                 out += part
     return out
+
+
+def saved(folder: Path, hf: Any, **how: Any) -> str:
+    hf.save_pretrained(folder, **how)
+    return str(folder)
+
+
+@torch.inference_mode()
+def scores(hf: Any) -> torch.Tensor:
+    out: torch.Tensor = hf(torch.arange(3, 40)[None]).logits
+    return out
+
+
+def a_tree(nodes: int, seed: int = 0) -> DraftTree:
+    rng = random.Random(seed)
+    tokens = tuple(rng.sample(range(VOCABULARY), nodes))
+    return DraftTree(tokens, tuple(rng.randrange(ROOT, i) for i in range(nodes)))
