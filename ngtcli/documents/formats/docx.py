@@ -11,16 +11,8 @@ from docx.package import Package
 from docx.parts.document import DocumentPart
 
 from ngtcli.documents.content import Extracted, Source, Writer
-from ngtcli.documents.formats.office import (
-    ALTERNATIVES,
-    CHART,
-    R,
-    W,
-    alternative,
-    chart_of,
-    text_of,
-    unknown_signs,
-)
+from ngtcli.documents.formats import office
+from ngtcli.documents.formats.office import R, W, text_of
 
 _NUMBERED = f"{W}pPr/{W}numPr"
 _STYLE = f"{W}pPr/{W}pStyle"
@@ -43,7 +35,7 @@ def parse(source: Source) -> Extracted:
     _write(part.element.body, part, styles, writer)
     _running(part, styles, writer, "footer")
     _notes(part, writer)
-    return writer.extracted("docx", unknown_signs(writer.text()))
+    return writer.extracted("docx", office.unknown_signs(writer.text()))
 
 
 def _write(root: Any, part: Any, styles: Mapping[str | None, str], writer: Writer) -> None:
@@ -64,8 +56,8 @@ def _write(root: Any, part: Any, styles: Mapping[str | None, str], writer: Write
             writer.add(text)
         for node in drawn:
             writer.stand_apart()
-            if node.tag == CHART:
-                writer.add(chart_of(node, part))
+            if node.tag == office.CHART:
+                writer.add(office.chart_of(node, part))
             else:
                 _write(node, part, styles, writer)
 
@@ -79,8 +71,8 @@ def _inside(root: Any, *tags: str) -> Iterator[Any]:
             yield node
         elif node.tag in _AROUND:
             waiting += reversed(node)
-        elif node.tag == ALTERNATIVES:
-            waiting += [block for form in alternative(node) for block in reversed(form)]
+        elif node.tag == office.ALTERNATIVES:
+            waiting += [block for form in office.alternative(node) for block in reversed(form)]
 
 
 def _styles(part: Any) -> dict[str | None, str]:

@@ -11,7 +11,7 @@ from ngtcli.documents.formats.markup import decode_page, lines_of, tree_of, writ
 
 _LINKS = 5  # most links to elsewhere on a page that is read whole, its menu aside; guess
 _HEADING = 12  # most words that are left out silently; guess
-_TEMPLATES = "//noscript[normalize-space()] | //script[@type='text/template']"
+_TEMPLATES = "//noscript[normalize-space()] | //script[contains(@type, 'template')]"
 _REVEALED = 2  # least words of a page with its templates shown, to those without them; guess
 # trafilatura's elements, and those of HTML that they stand for.
 _TAGS = {"head": "h2", "list": "ul", "item": "li", "row": "tr", "cell": "td", "lb": "br",

@@ -7,15 +7,8 @@ from typing import Any
 import pptx
 
 from ngtcli.documents.content import Extracted, Source, Writer, row_of
-from ngtcli.documents.formats.office import (
-    ALTERNATIVES,
-    CHART,
-    A,
-    alternative,
-    chart_of,
-    text_of,
-    unknown_signs,
-)
+from ngtcli.documents.formats import office
+from ngtcli.documents.formats.office import A, text_of
 
 _P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _KIND = f"{_P}nvSpPr/{_P}nvPr/{_P}ph"
@@ -46,7 +39,7 @@ def parse(source: Source) -> Extracted:
         text = text_of(notes._txBody) if notes is not None else ""
         writer.add(f"Notes: {text}" if text.strip() else "")
     left = (f"hidden slides left out: {hidden}",) * bool(hidden)
-    return writer.extracted("pptx", left + unknown_signs(writer.text()))
+    return writer.extracted("pptx", left + office.unknown_signs(writer.text()))
 
 
 def _blocks(root: Any, part: Any) -> Iterator[tuple[str, str]]:
@@ -63,7 +56,9 @@ def _blocks(root: Any, part: Any) -> Iterator[tuple[str, str]]:
         elif node.tag == f"{A}tbl":
             rows = (row_of(map(text_of, row.iterfind(f"{A}tc"))) for row in node.iterfind(f"{A}tr"))
             yield "", "\n".join(filter(None, rows))
-        elif node.tag == CHART:
-            yield "", chart_of(node, part)
+        elif node.tag == office.CHART:
+            yield "", office.chart_of(node, part)
         else:
-            waiting += alternative(node) if node.tag == ALTERNATIVES else reversed(node)
+            waiting += (
+                office.alternative(node) if node.tag == office.ALTERNATIVES else reversed(node)
+            )
