@@ -188,6 +188,7 @@ BROKEN = {
     "h.odt": (made.zipped({}), "manifest.xml is"),
     "i.rtf": (rb"{\rtf1\ansi{\*\hidden words}}", "no text was found in its RTF"),
     "j.xml": (b"<a>words", "broken XML"),
+    "l.xml": (b"<a b='words'/>", "no text in its elements"),
     "k.xml": (b'<!DOCTYPE a [<!ENTITY x "y">]><a>&x;</a>', "it defines XML entities"),
 }
 

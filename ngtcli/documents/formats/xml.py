@@ -31,6 +31,8 @@ def parse(source: Source) -> Extracted:
     _as_html(root)
     writer = Writer()
     write_tree(root, writer)
+    if not len(writer):
+        raise Unreadable("no text in its elements", "Name it .txt to have it read with its tags.")
     return writer.extracted("xml", told)
 
 
