@@ -44,7 +44,7 @@ from ngtcli.trie.counts import (
     CountTrie,
 )
 from tests.support.counted import count_of
-from tests.support.helpers import HARBOUR, ngt
+from tests.support.helpers import HARBOUR, examples, ngt
 from tests.support.naive_blend import Naive
 from tests.support.naive_copy import NaiveCopy
 from tests.support.tiny_models import check_tree, decode, make_drafter, make_target, plain, prompts
@@ -233,7 +233,7 @@ def test_auto_changes_no_token(sampling: Settings) -> None:
     costs = Costs({SHORT: CostCurve({1: 1e-3, 64: 2e-3})})
     for settings_ in (DraftSettings(), DraftSettings(costs=costs)):
         drafter = make_drafter("auto", settings_)
-        for prompt in prompts(8):
+        for prompt in prompts(examples(8)):
             wanted = plain(model, prompt, sampling)
             assert decode(model, drafter, prompt, sampling).output == wanted
 

@@ -114,8 +114,9 @@ def test_measurements_are_as_described(tmp_path: Path) -> None:
     assert {row["method"] for row in live["rows"]} >= {"none", "trie"}
     check(live, "bench")
     check(printed("bench", text, "--record", recorded, "--json", "--max-tokens", "4"), "bench")
-    check(printed("bench", text, "--quality", "--dtype", "bfloat16", "--json"), "bench")
-    check(printed("bench", "--quality", "--dtype", "float16", "--json", "--limit", "1"), "bench")
+    quality = ("bench", "--quality", "--json", "--max-tokens", "4")
+    check(printed(*quality, text, "--dtype", "bfloat16"), "bench")
+    check(printed(*quality, "--dtype", "bfloat16", "--limit", "1"), "bench")
     replayed = ("bench", "--replay", recorded, "--json", "--methods", "none,auto")
     check(printed(*replayed), "bench")
     check(printed(*replayed, "--shape", str(tmp_path / "tiny.json"), "--rounds", "1"), "bench")
