@@ -322,7 +322,7 @@ def test_a_description_survives_json_and_a_forged_one_is_refused() -> None:
     plain = json.loads(json.dumps(asdict(about)))
     assert About.from_json(plain, 10) == about
     for name, value in (("pages", -1), ("pages", True), ("format", 3), ("warnings", [1]),
-                        ("sections", [{"start": 99, "page": 1, "heading": ""}]), ("more", 1),
+                        ("sections", [{"start": 99, "page": 1, "heading": ""}]),
                         ("sections", [plain["sections"][1], plain["sections"][0]])):  # fmt: skip
         with pytest.raises(ValueError):
             About.from_json({**plain, name: value}, 10)
@@ -336,11 +336,10 @@ def test_a_description_survives_json_and_a_forged_one_is_refused() -> None:
         (tuple[()], [1]),
         (tuple[int, ...], [1, True]),
         (int, True),
-        (Section, {**asdict(Section(1)), "more": 1}),
     ],
 )
 def test_json_of_another_form_is_refused(hint: Any, value: Any) -> None:
-    with pytest.raises(ValueError, match="another"):
+    with pytest.raises(ValueError, match="Expected"):
         from_json(hint, value)
 
 
