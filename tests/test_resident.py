@@ -147,7 +147,7 @@ def test_events_come_in_order_and_what_loading_warned_of_is_told_again() -> None
     assert heard[0].text == "as it was"  # type: ignore[union-attr]
     last = heard[-1]
     assert isinstance(last, Ended) and "1901" in last.text
-    assert last.sources.verbatim == 1.0 and last.facts and last.remarks
+    assert last.sources.verbatim_share == 1.0 and last.facts and last.remarks
 
 
 def test_answers_of_many_threads_are_those_of_each_alone(
