@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers import ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from ngtcli.system import cache as cache_bound
 from ngtcli.system.cache import bound
 from ngtcli.system.files import home, in_bounds, read_json, write_json
 from ngtcli.trie.files import list_files
+from tests.support.helpers import ngt
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 DAY = 86_400.0

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import ngt
 
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system.cache import STORES
 from ngtcli.system.files import home
+from tests.support.helpers import ngt
 
 
 def printed(*words: str) -> Any:

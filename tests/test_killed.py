@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-from warm import Warm
 
 from ngtcli.cli.cache import cleared
 from ngtcli.cli.output import Removed
@@ -15,6 +14,7 @@ from ngtcli.draft.pool import TOKENS, load_pool, pool_path
 from ngtcli.system.cache import LEFT_S
 from ngtcli.system.files import home, read_json, write_atomically, write_json
 from ngtcli.trie import store
+from tests.support.warm import Warm
 
 KILLS = 6  # two of each of the three folders
 WRITER = """

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import HARBOUR, NGT, ROOT_FOLDER, ngt
 
 import ngtcli
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system.files import home, write_json
+from tests.support.helpers import HARBOUR, NGT, ROOT_FOLDER, ngt
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 OTHER = 65534  # the user nobody
