@@ -127,7 +127,7 @@ def kept_workers(_workers: dict[tuple[int, ...], Parsers], monkeypatch: pytest.M
     def lent(*limits: int) -> _Lent:
         return _Lent(_workers.setdefault(limits, Parsers(*limits)))
 
-    monkeypatch.setattr("ngtcli.documents.files.Parsers", lent)
+    monkeypatch.setattr("ngtcli.documents.read.Parsers", lent)
 
 
 # Files with a test of more than 2 s of one core (measured); with them first no long test is the

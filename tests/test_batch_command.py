@@ -22,8 +22,8 @@ from ngtcli.batch.questions import Outcome, Questions
 from ngtcli.batch.runner import Runner
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
-from ngtcli.documents.files import Files
 from ngtcli.documents.load import Document, Loaded
+from ngtcli.documents.read import Documents
 from ngtcli.errors import ClosedPipeError, ModelError, NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt
@@ -476,7 +476,7 @@ def test_a_line_that_names_the_output_is_refused_before_that_is_emptied_or_made(
 def test_few_readers_are_open_and_their_remarks_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(Files, "close", lambda files: [f"closed {files._settings.field}"])
+    monkeypatch.setattr(Documents, "close", lambda files: [f"closed {files._settings.field}"])
     told: list[str] = []
     reader = Questions({}, None, str(tmp_path), None, told.append)
     for field in "abcdae":

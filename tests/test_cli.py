@@ -456,7 +456,7 @@ def test_a_wrong_model_template_or_setting_is_told_before_any_document_is_opened
     def opened(*_: object, **__: object) -> None:
         raise AssertionError("a document was looked at")
 
-    monkeypatch.setattr("ngtcli.documents.load.Listing", opened)
+    monkeypatch.setattr("ngtcli.documents.load.find", opened)
     monkeypatch.setattr("ngtcli.cli.batch.scan", opened)
     text, model = tmp_path / "a.txt", tmp_path / "model"
     text.write_text("The tide came in at noon.")

@@ -13,9 +13,9 @@ from ngtcli.batch.lines import BatchLine, below
 from ngtcli.batch.output import DoneLine, check_not_read, written_with
 from ngtcli.config import Settings, settings_where
 from ngtcli.documents.catalog import stamp_of
-from ngtcli.documents.files import Files
-from ngtcli.documents.find import WRITTEN, Listing
+from ngtcli.documents.find import WRITTEN, find
 from ngtcli.documents.load import Loaded, load
+from ngtcli.documents.read import Documents
 from ngtcli.errors import NgtError
 from ngtcli.prompt.preset import Preset, can_ask, for_task, load_preset
 from ngtcli.session.question import Question, check_prediction
@@ -54,8 +54,8 @@ class Questions:
     """Reads what lines ask for; their paths are taken from `folder`. `close` it.
 
     The tasks are worded by preset `given`, or by their own without one. What holds for many lines
-    is told to `warn`. Files are read by readers that stay open for all lines; what this run writes
-    with `output` is not read.
+    is told to `warn`. Documents are read by readers that stay open for all lines; what this run
+    writes with `output` is not read.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Questions:
     ) -> None:
         self._tasks, self._given, self._folder = tasks, given, folder
         self._output, self._warn = output, warn
-        self._open: dict[Settings, Files] = {}  # readers, by the settings that they read as
+        self._open: dict[Settings, Documents] = {}  # readers, by the settings that they read as
 
     def check_paths(self, number: int, paths: Sequence[str]) -> None:
         """Raise UsageError where the line of that number names what is written."""
@@ -155,13 +155,13 @@ class Questions:
             self._warn(remark)
         return loaded
 
-    def _files(self, settings: Settings) -> Files:
+    def _files(self, settings: Settings) -> Documents:
         """The reader for these settings; a few are open."""
         reading = _reading(settings)
         if reading not in self._open:
             if len(self._open) == _READERS:
                 self.close()
-            self._open[reading] = Files(settings)
+            self._open[reading] = Documents(settings)
         return self._open[reading]
 
     def _of_vllm(self, task: str, settings: Settings) -> Settings:
@@ -196,7 +196,7 @@ def _hash_of_files(
     stamp: Callable[[str], object],
 ) -> str:
     """A hash of the names and stamps of all files of paths; "" where one is not a file."""
-    stamps = [(path, stamp(path)) for path in Listing(settings, paths, written).found]
+    stamps = [(path, stamp(path)) for path in find(paths, settings, written).found]
     return "" if any(found is None for _, found in stamps) else key_of(*stamps)
 
 

@@ -21,9 +21,9 @@ from ngtcli.cli.batch import Run
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read
-from ngtcli.documents.files import Files
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, Loaded, load
+from ngtcli.documents.read import Documents
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.prompt.preset import deciding
 from ngtcli.session.question import Question
@@ -131,7 +131,7 @@ def _documents(
         if len(paths) < 2 or STDIN in paths:
             raise
     good, errors = [], []
-    with closing(Files(request.settings)) as files:
+    with closing(Documents(request.settings)) as files:
         for path in paths:
             try:
                 load([path], None, request.settings, files=files)

@@ -21,8 +21,8 @@ from msgspec import Meta, Struct
 
 from ngtcli.batch.lines import Id, Ids, converted, document_of
 from ngtcli.config import Settings
-from ngtcli.documents.files import Reader
 from ngtcli.documents.load import Document, Loaded, load
+from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, UsageError, nearest
 from ngtcli.measure.rows import InputRow, read_rows

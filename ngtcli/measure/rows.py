@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.batch.lines import json_object
-from ngtcli.documents.files import Reader
+from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError
 

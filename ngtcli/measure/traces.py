@@ -20,7 +20,7 @@ from typing import Any
 
 from ngtcli.batch.lines import json_object
 from ngtcli.config import Settings
-from ngtcli.documents.files import Reader
+from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, UsageError, nearest, reason_of
 from ngtcli.measure.rows import InputRow, read_rows
