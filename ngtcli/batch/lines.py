@@ -188,6 +188,9 @@ def parsed(line: str) -> tuple[dict[str, Any], InputError | None]:
     twice: list[str] = []  # keys of all objects, the inner ones first
 
     def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) == len(pairs):
+            return found
         counts = Counter(key for key, _ in pairs)
         twice.extend(key for key, count in counts.items() if count > 1)
         return {key: value for key, value in pairs if counts[key] == 1}

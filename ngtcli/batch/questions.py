@@ -124,7 +124,10 @@ class Questions:
 
         @cache
         def texts(paths: tuple[str, ...], reading: Settings) -> str:
-            return _hash_of_texts(self._load(paths, reading))
+            try:
+                return _hash_of_texts(self._load(paths, reading))
+            except NgtError:
+                return ""
 
         for line in lines:
             if not (then := done[line.index]).texts:
