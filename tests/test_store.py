@@ -45,7 +45,7 @@ def test_pieces_are_kept_by_kind_and_key(path: Path) -> None:
     IDS.put("a", b"\0\1")
     assert READINGS.get("a") == Reading(float("inf")) and READINGS.get("c") is None
     assert READINGS.get_many(["b", "c"]) == {"b": Reading(1.0)}
-    assert IDS.each() == {"a": b"\0\1"} and store.sizes()["ids"] == (1, 2)
+    assert IDS.each() == {"a": b"\0\1"}
     READINGS.delete(["a"])
     assert list(READINGS.each()) == ["b"]
     IDS.delete()
@@ -103,20 +103,6 @@ def test_a_file_that_is_removed_meanwhile_is_begun_anew(path: Path) -> None:
     assert IDS.get("a") is None
     IDS.put("a", b"2")
     assert path.exists() and IDS.get("a") == b"2"
-
-
-def test_what_was_used_longest_ago_goes_first_and_makes_room(path: Path) -> None:
-    for number in range(50):
-        IDS.put(str(number), b"x" * 10_000)
-    READINGS.put("a", Reading(1.0))
-    before = path.stat().st_size
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE piece SET used = used - 9999999 WHERE key != '7'")
-    connection.close()
-    assert IDS.get("8") is not None  # a use is noted where the last one is long ago
-    assert store.trim(25_000, spared=["readings"]) == (48, 480_000)
-    assert set(IDS.each()) == {"7", "8"} and READINGS.get("a")
-    assert path.stat().st_size < before / 4
 
 
 def test_another_process_that_writes_for_long_costs_a_remark(

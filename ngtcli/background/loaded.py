@@ -24,7 +24,7 @@ from ngtcli.background.phrases import read_phrases
 from ngtcli.documents.load import Document
 from ngtcli.errors import reason_of
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.system.files import DamagedFileError, others_cache, read_json, write_json
+from ngtcli.system.files import DamagedFileError, read_json, write_json
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import TOKEN, BackgroundCounts, build_counts
 from ngtcli.trie.files import list_backgrounds
@@ -171,8 +171,6 @@ def start_making(names: Sequence[str], model: str) -> None:
     Two such processes at once do no harm: each renames its own complete files. None is started
     where nothing can be stored. Raises OSError.
     """
-    if others_cache():
-        return
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     # `-m` alone looks for modules in the current folder first, which may be one of documents.

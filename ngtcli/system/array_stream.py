@@ -17,8 +17,8 @@ from typing import Any
 
 from ngtcli.system import process
 from ngtcli.system.arrays import TYPES, Shapes, compared, note_compared, read_header
-from ngtcli.system.cache import PARTIAL, leftovers
-from ngtcli.system.files import DamagedFileError, in_bounds, parse_json, private_folder
+from ngtcli.system.cache import in_bounds, leftovers
+from ngtcli.system.files import PARTIAL, DamagedFileError, parse_json, private_folder
 
 BEGIN = 1 << 22  # bytes of the header and its spaces: 30,000 arrays of usual names
 PADDING = ":pad"  # end of a padding's name

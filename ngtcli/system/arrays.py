@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ngtcli.errors import reason_of
-from ngtcli.system.cache import STAMP, keep_last, largest
+from ngtcli.system.cache import STAMP, in_bounds, keep_last, largest
 from ngtcli.system.files import (
     DamagedFileError,
     home,
     mark_used,
+    new_file,
     private_folder,
     read_json,
-    write_file,
     write_json,
 )
 
@@ -97,11 +97,13 @@ class ArrayFile:
         about = {**metadata, "format": self.format, "checksum": checksum(ordered)}
         private_folder(path.parent)
         try:
-            write_file(path, lambda partial: tensors.save_file(ordered, partial, about))
+            with new_file(path) as file:
+                file.write(tensors.save(ordered, about))
         except SafetensorError as error:  # how the library words a full disk
             if number := re.search(r"os error (\d+)", str(error)):
                 raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
             raise OSError(str(error)) from None
+        in_bounds.wrote(path)
         return path
 
     def keep(

@@ -14,7 +14,8 @@ from ngtcli.model_files.pretrained import read_config
 from ngtcli.model_files.quantized import identity, kept_file, kept_folder
 from ngtcli.model_files.scheme import Scheme, scheme_of
 from ngtcli.system.array_stream import map_arrays
-from ngtcli.system.files import DamagedFileError, in_bounds
+from ngtcli.system.cache import in_bounds
+from ngtcli.system.files import DamagedFileError
 from ngtcli.weights.checkpoints import empty_model, read_checkpoint, tell_source
 from ngtcli.weights.int4 import Int4Linear, bits_of
 from ngtcli.weights.int8 import VERSION, Int8Linear, Way
