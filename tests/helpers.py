@@ -86,7 +86,7 @@ def _run(
         if trials_kept and "torch" in sys.modules:
             import kept
 
-            stack.enter_context(patch("ngtcli.system.remembered.Remembered.find", kept.tried_once))
+            stack.enter_context(patch("ngtcli.system.trials.Trial.find", kept.tried_once))
         stack.enter_context(_threads_kept())
         if cwd is not None:
             stack.enter_context(contextlib.chdir(cwd))

@@ -293,10 +293,10 @@ def _warm_up() -> None:
     import kept
 
     from ngtcli.session import memory as auto_memory
-    from ngtcli.system.remembered import Remembered
+    from ngtcli.system.trials import Trial
 
     auto_memory.calibrate = kept.measured_once
-    Remembered.find = kept.tried_once  # type: ignore[method-assign]
+    Trial.find = kept.tried_once  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as home:
         ngt("summarize", HARBOUR, "--max-tokens", "2", NGT_HOME=home, NGT_BACKGROUND="none")
 

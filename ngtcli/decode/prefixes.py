@@ -27,7 +27,7 @@ from ngtcli.draft.steps import Reused
 from ngtcli.system.arrays import Array, ArrayFile, note_compared
 from ngtcli.system.files import DamagedFileError, key_of
 from ngtcli.system.machine import free_memory
-from ngtcli.system.remembered import device_and_threads, versions_and_cpu
+from ngtcli.system.trials import device_and_threads, versions_and_cpu
 from ngtcli.weights.trials import SPREAD, places_of, what_matters
 
 WORTH_S = 2.0  # seconds of reading from which on `keep_documents` auto writes a prompt; guess

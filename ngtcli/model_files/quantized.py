@@ -12,7 +12,7 @@ from ngtcli.model_files.checkpoint import WEIGHTS
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.arrays import read_header
 from ngtcli.system.files import DamagedFileError, home, key_of, parse_json
-from ngtcli.system.remembered import versions_and_cpu
+from ngtcli.system.trials import versions_and_cpu
 
 _FOLDER = "quantized"  # of the cache
 _END = 1 << 20  # bytes at each end of a file that tell it from others; a guess

@@ -293,7 +293,7 @@ class CacheBound:
 
 
 in_bounds = CacheBound()
-store.when_written = in_bounds.wrote_bytes
+store.listeners.append(in_bounds.wrote_bytes)
 
 
 def held(named: Store) -> Held:
