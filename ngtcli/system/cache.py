@@ -250,8 +250,8 @@ class CacheBound:
     """
 
     def __init__(self) -> None:
-        self._most = self._written = 0
-        self._removed = _NOTHING
+        self._most, self._removed = 0, _NOTHING
+        self._written: dict[str, int] = {}  # bytes by own folder; of "" all others together
 
     def hold_to(self, most: int) -> None:
         """The bound in bytes; of several in one command the largest holds."""
@@ -265,15 +265,14 @@ class CacheBound:
     def wrote(self, path: Path) -> None:
         """Note that a file was written."""
         with suppress(OSError):  # another process has removed it
-            name = path.parent.name
-            if self._most and name in _OWN and path.parent == home("cache") / name:
-                self._removed = bound(self._most, self._removed, name)
-            elif path.is_relative_to(home("cache")):
-                self.wrote_bytes(path.stat().st_size)
+            size, name = path.stat().st_size, path.parent.name
+            if path.is_relative_to(home("cache")):
+                is_own = name in _OWN and path.parent == home("cache") / name
+                self.wrote_bytes(size, name if is_own else "")
 
-    def wrote_bytes(self, size: int) -> None:
-        """Note that pieces were written."""
-        self._written += max(1, size)
+    def wrote_bytes(self, size: int, own: str = "") -> None:
+        """Note that pieces were written, or a file of a folder that has its `own` bound."""
+        self._written[own] = self._written.get(own, 0) + max(1, size)
         self._hold(self._most // _SHARE)
 
     def finish(self) -> Removed:
@@ -286,10 +285,11 @@ class CacheBound:
         return removed
 
     def _hold(self, written: int) -> None:
-        """Hold to the bound if more than `written` bytes were written since that was done."""
-        if self._most and self._written > written:
-            self._written = 0
-            self._removed = bound(self._most, self._removed)
+        """Hold to each bound if more than `written` bytes were written since that was done."""
+        for own, size in list(self._written.items()):
+            if self._most and size > written:
+                del self._written[own]
+                self._removed = bound(self._most, self._removed, own)
 
 
 in_bounds = CacheBound()

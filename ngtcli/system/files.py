@@ -167,27 +167,40 @@ def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
 
     The user's mask holds for `mode`. Raises OSError.
     """
-    passing = path.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
+    passing = passing_name(path.parent)
     with process.unbroken():  # an interruption would leave that name
         try:
-            with os.fdopen(_open_new(passing, mode), "wb") as file:
+            with os.fdopen(open_new(passing, mode), "wb") as file:
                 yield file
                 file.flush()
-                if not os.fstat(file.fileno()).st_nlink:
-                    # With a descriptor it is linkat, which follows the link; else it is ignored.
-                    link = f"/proc/self/fd/{file.fileno()}"
-                    os.link(link, passing, src_dir_fd=file.fileno(), follow_symlinks=True)
-            passing.replace(path)
+                name_new(file.fileno(), passing, path)
         finally:
             passing.unlink(missing_ok=True)
 
 
-def _open_new(name: Path, mode: int) -> int:
+def passing_name(folder: Path) -> Path:
+    """What a new file in a folder is called until it is complete, where it has a name."""
+    return folder / f".{secrets.token_hex(8)}{PARTIAL}"
+
+
+def open_new(passing: Path, mode: int = 0o600) -> int:
     """The descriptor of a new file, which has a name only where the system wants one."""
     if (nameless := getattr(os, "O_TMPFILE", 0)) and os.path.isdir("/proc/self/fd"):
         with suppress(OSError):  # the file system wants one
-            return os.open(name.parent, nameless | os.O_WRONLY | os.O_CLOEXEC, mode)
-    return os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
+            return os.open(passing.parent, nameless | os.O_RDWR | os.O_CLOEXEC, mode)
+    return os.open(passing, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, mode)
+
+
+def name_new(handle: int, passing: Path, path: Path) -> None:
+    """Give a complete file of `open_new` the name `path`, in the place of another. Raises OSError.
+
+    An interruption would leave the passing name: the caller is `unbroken`.
+    """
+    if not os.fstat(handle).st_nlink:
+        # With a descriptor it is linkat, which follows the link; else it is ignored.
+        link = f"/proc/self/fd/{handle}"
+        os.link(link, passing, src_dir_fd=handle, follow_symlinks=True)
+    passing.replace(path)
 
 
 def read_bounded(path: Path | str, most: int, pipes: bool = False) -> bytes:
