@@ -1,6 +1,5 @@
 """What is tried once and kept: its key, what is refused, what a busy machine changes."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,12 +101,6 @@ def test_flags_of_the_cpu_are_in_the_key_and_its_clock_is_not(
         cpu.cache_clear()
 
 
-def other_version(package: str) -> Callable[[pytest.MonkeyPatch], None]:
-    real = trials.version
-    other = lambda name: "9.9" if name == package else real(name)  # noqa: E731
-    return lambda patch: patch.setattr(trials, "version", other)
-
-
 def test_versions_switches_and_threads_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"):
         monkeypatch.delenv(name, raising=False)
@@ -116,8 +109,7 @@ def test_versions_switches_and_threads_are_in_the_key(monkeypatch: pytest.Monkey
         lambda patch: patch.setenv("ATEN_CPU_CAPABILITY", "avx2"),
         lambda patch: patch.setattr(trials, "__version__", "another"),
         lambda patch: patch.setattr(torch, "get_num_threads", lambda: 77),
-        other_version("torch"),
-        other_version("transformers"),
+        lambda patch: patch.setattr(trials, "_libraries", lambda: ("9.9", "5.0")),
     ]
     keys = {tried().key}
     for change in changes:

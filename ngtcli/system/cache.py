@@ -75,14 +75,14 @@ class Held:
 
 STORES = (
     Store(
-        "documents", "texts of documents", "reading them", ("files", "texts"), "documents"
+        "documents", "texts of documents", "reading them", ("files", "texts", "tokens"), "documents"
     ),
     Store(
         "passages", "passages, their indices and vectors", "choosing passages",
-        ("passages", "vectors"), "passages",
+        ("passages", "vectors", "ivf-pq"), "passages",
     ),
     Store(
-        "counts", "tokens of documents and their n-gram counts", "auto", ("tokens", "ids"),
+        "counts", "ids of documents and their n-gram counts", "auto", ("ids",),
         "folders",
     ),
     Store("parts", "answers to parts of long texts", "splitting them", ("parts",)),

@@ -118,9 +118,14 @@ def device_and_threads(device: Any) -> tuple[str, str, int]:
 
 def versions_and_cpu() -> tuple[str, ...]:
     """The versions, the CPU, and the switches, of which each result may depend on all."""
-    versions = (__version__, version("torch"), version("transformers"))
     switches = (f"{name}={os.environ[name]}" for name in _SWITCHES if name in os.environ)
-    return *versions, cpu(), *switches
+    return __version__, *_libraries(), cpu(), *switches
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> tuple[str, str]:
+    """The versions of torch and transformers; to read them takes milliseconds."""
+    return version("torch"), version("transformers")
 
 
 def here() -> str:
