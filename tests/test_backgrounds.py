@@ -16,13 +16,8 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from counted import count_of
-from helpers import HARBOUR, ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from other_languages import CHINESE, GERMAN
-from tokenizers_of_kinds import KINDS, backend
-from warm import Warm
 
 from ngtcli.background import loaded as making
 from ngtcli.background.counting import joined, phrase_counts, word_ids
@@ -35,7 +30,7 @@ from ngtcli.background.files import (
     open_background,
 )
 from ngtcli.background.loaded import Backgrounds, start_making
-from ngtcli.background.phrases import LONGEST, MOST_PACKED, PARAGRAPH, Phrases, read_phrases
+from ngtcli.background.phrases import LONGEST, MOST_PACKED, Phrases, read_phrases
 from ngtcli.config import Settings, names_of
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.drafter import Auto, AutoDrafters
@@ -60,6 +55,13 @@ from ngtcli.trie.background import (
 )
 from ngtcli.trie.background_search import BackgroundArrays, find_row
 from ngtcli.trie.files import BACKGROUNDS, list_backgrounds
+from tests.support import hostile_background
+from tests.support.counted import count_of
+from tests.support.helpers import HARBOUR, ngt
+from tests.support.other_languages import CHINESE, GERMAN
+from tests.support.phrase_counts import counts_in, n_grams, texts
+from tests.support.tokenizers_of_kinds import KINDS, backend
+from tests.support.warm import Warm
 from tests.tools.phrases import write_phrases
 
 # --- counts of texts ---
@@ -162,7 +164,7 @@ def test_any_bytes_are_refused_or_opened(
 
 def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
     """Whatever the numbers are: only tokens of the vocabulary, and escapes that stay escapes."""
-    script = Path(__file__).parent / "hostile_background.py"
+    script = Path(hostile_background.__file__)
     ran = subprocess.run(
         [sys.executable, str(script), "1", "80"],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
@@ -203,8 +205,6 @@ def test_every_sequence_of_a_batch_drafts_from_the_background() -> None:
 
 # --- phrases ---
 
-WORDS = (PARAGRAPH, " the", " of", "of", " fact", ",", " that", " naïve", "“")
-
 
 def phrases_of(counts: dict[tuple[str, ...], int]) -> Phrases:
     words = sorted({word for phrase in counts for word in phrase})
@@ -215,26 +215,6 @@ def phrases_of(counts: dict[tuple[str, ...], int]) -> Phrases:
         found = np.array([counts[p] for p in own], np.int32)
         rows.append((np.array(ids, np.int32).reshape(len(own), n), found))
     return Phrases(tuple(words), tuple(rows))
-
-
-def counts_in(phrases: Phrases) -> dict[tuple[str, ...], int]:
-    return {
-        tuple(phrases.words[i] for i in row): count
-        for rows, counts in phrases.rows
-        for row, count in zip(rows.tolist(), counts.tolist(), strict=True)
-    }
-
-
-def n_grams(texts: list[list[str]]) -> Counter[tuple[str, ...]]:
-    return Counter(
-        tuple(text[i : i + n])
-        for text in texts
-        for n in range(1, LONGEST + 1)
-        for i in range(len(text) - n + 1)
-    )
-
-
-texts = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=12), min_size=1, max_size=6)
 
 
 # --- the file ---
@@ -411,7 +391,7 @@ def test_two_processes_make_one_complete_file(
 
 
 def test_what_ships_takes_less_than_60_mb_of_memory() -> None:
-    from kept import made_once
+    from tests.support.kept import made_once
 
     arrays = made_once("english", load_tokenizer("builtin")).arrays.values()
     assert 1_000_000 < sum(array.nbytes for array in arrays) < 60_000_000

@@ -167,13 +167,12 @@ class _Store:
 
     def rows(self, select: str, *parameters: str) -> list[tuple[Any, ...]]:
         """What a query gives; nothing, and no new file, where there is none."""
-        is_in_memory = self._connection is not None and self._identity is None
-        if not is_in_memory and not os.path.lexists(self._path):
+        if not self._is_there():
             return []
         return self._try(lambda opened: opened.execute(select, parameters).fetchall(), [])
 
     def change(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Execute a statement for each row, if there are any, in one transaction."""
+        """Execute a statement for each row in one transaction, if it has something to change."""
 
         def change(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
@@ -182,8 +181,12 @@ class _Store:
             if sql.startswith("DELETE"):
                 connection.executescript("PRAGMA incremental_vacuum")
 
-        if rows:
+        if rows and (sql.startswith("REPLACE") or self._is_there()):
             self._try(change, None)
+
+    def _is_there(self) -> bool:
+        is_in_memory = self._connection is not None and self._identity is None
+        return is_in_memory or os.path.lexists(self._path)
 
     def _try(self, work: Callable[[sqlite3.Connection], Result], otherwise: Result) -> Result:
         """What `work` returns; `otherwise` where the file does not allow it."""
