@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from ngtcli.system import trials
+from ngtcli.system import machine, trials
 from ngtcli.system.store import Kind
 from ngtcli.system.trials import Trial, cpu, results
 
 CPU = torch.device("cpu")
-BUSY = trials.busy  # which the suite patches
 
 
 @dataclass(frozen=True)
@@ -169,8 +168,8 @@ def test_a_machine_is_busy_where_fewer_cores_are_idle_than_there_are_threads(
     cores: int, cpus: int, average: float, threads: int, busy: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(trials, "usable_cores", lambda: cores)
+    monkeypatch.setattr(machine, "usable_cores", lambda: cores)
     monkeypatch.setattr("os.cpu_count", lambda: cpus)
     monkeypatch.setattr("os.getloadavg", lambda: (average, 0.0, 0.0))
-    monkeypatch.setattr(trials, "_LOAD", Path("/nowhere"))
-    assert BUSY(threads) == busy
+    monkeypatch.setattr(machine, "_LOAD", Path("/nowhere"))
+    assert machine.busy(threads) == busy
