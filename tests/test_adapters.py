@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers import HARBOUR, decode, generate, make_drafter, ngt
 from safetensors.torch import load_file, save_file
-from test_int8 import WAY
 
 from ngtcli.decode.load import load_model
 from ngtcli.draft.drafter import DraftSettings
@@ -23,6 +21,9 @@ from ngtcli.model_files.quantized import identity, kept
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.files import home
 from ngtcli.weights.load_quantized import load_quantized
+from tests.support.helpers import HARBOUR, ngt
+from tests.support.int8_layers import WAY
+from tests.support.tiny_models import decode, generate, make_drafter
 
 needs_peft = pytest.mark.skipif(find_spec("peft") is None, reason="the package peft is missing")
 R, ALPHA = 4, 2.0

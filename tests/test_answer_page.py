@@ -7,8 +7,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from browser import CHROMIUM, Browser, Page
-from helpers import ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +15,8 @@ from ngtcli.documents.load import Document
 from ngtcli.draft.steps import OWN, Step, Token
 from ngtcli.grounding.sources import sources_of
 from ngtcli.render.answer_page import answer_page
+from tests.support.browser import CHROMIUM, Browser, Page
+from tests.support.helpers import ngt
 
 
 def page_of(answer: str, *texts: str) -> Page:

@@ -4,16 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import (
-    FAMILIES,
-    FakeBackend,
-    Scripted,
-    decode,
-    drafts_of,
-    generate,
-    make_hf,
-    prompts,
-)
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -22,6 +12,18 @@ from ngtcli.decode import attention
 from ngtcli.decode.attention import NAME, attend, grouped, use_grouped
 from ngtcli.decode.probe import target_model
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.support.helpers import FakeBackend
+from tests.support.tiny_models import (
+    FAMILIES,
+    Scripted,
+    decode,
+    drafts_of,
+    generate,
+    make_hf,
+    prompts,
+)
+
+pytestmark = pytest.mark.numeric
 
 CLOSE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 

@@ -1,6 +1,5 @@
 """`auto`: its blend against a naive one, its policy against brute force, and several sequences."""
 
-import heapq
 import json
 import random
 from collections import Counter
@@ -11,23 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counted import count_of
-from helpers import HARBOUR, check_tree, decode, make_drafter, make_target, plain, prompts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from naive_copy import NaiveCopy
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
 from ngtcli.config import Settings
 from ngtcli.draft.auto.blend import (
-    BACKGROUND,
     ORDERS,
-    OWN,
-    PREDICTED,
-    PROMPT,
     UNSEEN,
-    bucket_of,
     named,
 )
 from ngtcli.draft.auto.config import CONFIG, Options
@@ -43,7 +34,7 @@ from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import DraftTree
 from ngtcli.prompt.build import Prompt
-from ngtcli.trie.background import DEPTH, build_counts
+from ngtcli.trie.background import build_counts
 from ngtcli.trie.counts import (
     FIRST_CHILD,
     FREQUENT,
@@ -53,6 +44,11 @@ from ngtcli.trie.counts import (
     TOKEN,
     CountTrie,
 )
+from tests.support.counted import count_of
+from tests.support.helpers import HARBOUR
+from tests.support.naive_blend import Naive
+from tests.support.naive_copy import NaiveCopy
+from tests.support.tiny_models import check_tree, decode, make_drafter, make_target, plain, prompts
 
 ids = st.lists(st.integers(0, 4), max_size=40)
 DEAR = CostCurve({1: 1.0, 2: 9.0, 64: 99.0})
@@ -101,84 +97,6 @@ def test_what_was_met_first_stands_first_once_lists_are_turned_round(text: list[
     trie.put_first_met_first()
     assert [children(trie, node)[::-1] for node in range(trie.used)] == recent
     assert all(count_of(trie, [token]) == text.count(token) for token in set(text))
-
-
-class Naive:
-    """The blend, written over lists of texts, with dictionaries."""
-
-    def __init__(
-        self, texts: list[list[list[int]]], escapes: np.ndarray, copy: NaiveCopy | None = None
-    ) -> None:
-        self.texts, self.escapes, self.copy = texts, escapes, copy or NaiveCopy([], [])
-
-    def copied(self, context: list[int], path: list[int]) -> list[tuple[int, int, int, int]]:
-        for k in range(ORDERS - 1, 0, -1):
-            match = tuple(context[len(context) - k :])
-            if k <= len(context) and (
-                distinct := max(len(self.follows(s, match)) for s in (PREDICTED, OWN, PROMPT))
-            ):
-                return self.copy.guesses(path, distinct)
-        return self.copy.guesses(path, 0)
-
-    def guessed(self, context: list[int], path: list[int]) -> list[tuple[Any, ...]]:
-        """What heads guess, each with the place of its escape."""
-        return []
-
-    def follows(self, source: int, context: tuple[int, ...]) -> Counter[int]:
-        out: Counter[int] = Counter()
-        for text in self.texts[source]:
-            for at in range(len(context), len(text)):
-                if tuple(text[at - len(context) : at]) == context:
-                    out[text[at]] += 1
-        return out
-
-    def bucket(self, found: Counter[int]) -> int:
-        return bucket_of(sum(found.values()), len(found))
-
-    def background_bucket(self, found: Counter[int]) -> int:
-        total, top = sum(found.values()), max(found.values())
-        seen = sum(total > most for most in (1, 4, 24))
-        return 3 * seen + (0 if top >= 0.75 * total else 1 if top >= 0.3 * total else 2)
-
-    def probabilities(self, context: list[int], path: Sequence[int] = ()) -> dict[int, float]:
-        out: Counter[int] = Counter()
-        mass = 1.0
-        context = context + list(path)
-        for token, *place in self.copied(context, list(path)):
-            stay = self.escapes[tuple(place)]
-            out[token] += mass * (1 - stay)
-            mass *= stay
-        for guess, *place in self.guessed(context, list(path)):
-            stay = self.escapes[tuple(place)]
-            for token, share in guess.items():
-                out[token] += mass * (1 - stay) * share
-            mass *= stay
-        for k in range(ORDERS - 1, -1, -1):
-            for source in range(len(SOURCES)):
-                if k > len(context) or (source == BACKGROUND and not 0 < k < DEPTH):
-                    continue
-                found = self.follows(source, tuple(context[len(context) - k :]))
-                total = sum(found.values())
-                if not total:
-                    continue
-                bucket = self.background_bucket if source == BACKGROUND else self.bucket
-                stay = self.escapes[source, k, bucket(found)]
-                for token, count in found.items():
-                    out[token] += mass * (1 - stay) * count / total
-                mass *= stay
-        return dict(out)
-
-    def tree(self, context: list[int], budget: int) -> list[float]:
-        """Chances of the likeliest nodes, in falling order."""
-        heap = [(-p, [t]) for t, p in self.probabilities(context).items()]
-        heapq.heapify(heap)
-        out = []
-        while heap and len(out) < budget:
-            p, path = heapq.heappop(heap)
-            out.append(-p)
-            for token, q in self.probabilities(context, path).items():
-                heapq.heappush(heap, (p * q, path + [token]))
-        return out
 
 
 def prepared(

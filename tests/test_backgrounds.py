@@ -16,13 +16,8 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from counted import count_of
-from helpers import HARBOUR, ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from other_languages import CHINESE, GERMAN
-from tokenizers_of_kinds import KINDS, backend
-from warm import Warm
 
 from ngtcli.background import loaded as making
 from ngtcli.background.counting import joined, phrase_counts, word_ids
@@ -31,11 +26,11 @@ from ngtcli.background.files import (
     SHIPPED,
     background_path,
     check_names,
-    failure_path,
+    failure_key,
     open_background,
 )
 from ngtcli.background.loaded import Backgrounds, start_making
-from ngtcli.background.phrases import LONGEST, MOST_PACKED, PARAGRAPH, Phrases, read_phrases
+from ngtcli.background.phrases import LONGEST, MOST_PACKED, Phrases, read_phrases
 from ngtcli.config import Settings, names_of
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.drafter import Auto, AutoDrafters
@@ -47,7 +42,7 @@ from ngtcli.measure.replay import replay
 from ngtcli.measure.traces import Trace
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.compiled import njit
-from ngtcli.system.files import DamagedFileError, read_json
+from ngtcli.system.files import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import (
     COUNT,
@@ -60,6 +55,13 @@ from ngtcli.trie.background import (
 )
 from ngtcli.trie.background_search import BackgroundArrays, find_row
 from ngtcli.trie.files import BACKGROUNDS, list_backgrounds
+from tests.support import hostile_background
+from tests.support.counted import count_of
+from tests.support.helpers import HARBOUR, ngt
+from tests.support.other_languages import CHINESE, GERMAN
+from tests.support.phrase_counts import counts_in, n_grams, texts
+from tests.support.tokenizers_of_kinds import KINDS, backend
+from tests.support.warm import Warm
 from tests.tools.phrases import write_phrases
 
 # --- counts of texts ---
@@ -162,7 +164,7 @@ def test_any_bytes_are_refused_or_opened(
 
 def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
     """Whatever the numbers are: only tokens of the vocabulary, and escapes that stay escapes."""
-    script = Path(__file__).parent / "hostile_background.py"
+    script = Path(hostile_background.__file__)
     ran = subprocess.run(
         [sys.executable, str(script), "1", "80"],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
@@ -203,8 +205,6 @@ def test_every_sequence_of_a_batch_drafts_from_the_background() -> None:
 
 # --- phrases ---
 
-WORDS = (PARAGRAPH, " the", " of", "of", " fact", ",", " that", " naïve", "“")
-
 
 def phrases_of(counts: dict[tuple[str, ...], int]) -> Phrases:
     words = sorted({word for phrase in counts for word in phrase})
@@ -215,26 +215,6 @@ def phrases_of(counts: dict[tuple[str, ...], int]) -> Phrases:
         found = np.array([counts[p] for p in own], np.int32)
         rows.append((np.array(ids, np.int32).reshape(len(own), n), found))
     return Phrases(tuple(words), tuple(rows))
-
-
-def counts_in(phrases: Phrases) -> dict[tuple[str, ...], int]:
-    return {
-        tuple(phrases.words[i] for i in row): count
-        for rows, counts in phrases.rows
-        for row, count in zip(rows.tolist(), counts.tolist(), strict=True)
-    }
-
-
-def n_grams(texts: list[list[str]]) -> Counter[tuple[str, ...]]:
-    return Counter(
-        tuple(text[i : i + n])
-        for text in texts
-        for n in range(1, LONGEST + 1)
-        for i in range(len(text) - n + 1)
-    )
-
-
-texts = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=12), min_size=1, max_size=6)
 
 
 # --- the file ---
@@ -379,8 +359,8 @@ def run(*names: str) -> Backgrounds:
     return backgrounds
 
 
-def failure() -> Path:
-    return failure_path("english", load_tokenizer("builtin").fingerprint)
+def failure() -> str:
+    return failure_key("english", load_tokenizer("builtin").fingerprint)
 
 
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -411,7 +391,7 @@ def test_two_processes_make_one_complete_file(
 
 
 def test_what_ships_takes_less_than_60_mb_of_memory() -> None:
-    from kept import made_once
+    from tests.support.kept import made_once
 
     arrays = made_once("english", load_tokenizer("builtin")).arrays.values()
     assert 1_000_000 < sum(array.nbytes for array in arrays) < 60_000_000
@@ -423,7 +403,6 @@ def test_what_cannot_be_made_is_told_and_not_tried_again(
     (tmp_path / "bad.xz").write_bytes(b"bad")
     monkeypatch.setitem(SHIPPED, "english", tmp_path / "bad.xz")
     making.make_files(["english"], "builtin")
-    assert failure().stat().st_mode & 0o777 == 0o600
     backgrounds = run("english")
     assert backgrounds.load() is None
     assert "is not there: it is cut off" in backgrounds.words() and not started
@@ -432,7 +411,7 @@ def test_what_cannot_be_made_is_told_and_not_tried_again(
 def test_making_is_begun_once_until_a_day_has_passed(started: list[str]) -> None:
     assert "made now" in run("english").words()
     assert "it is being made" in run("english").words() and len(started) == 1
-    os.utime(failure(), (1_000_000_000,) * 2)
+    making.FAILURES.put(failure(), making.Failure("bad", 1e9))
     assert "made now" in run("english").words() and len(started) == 2
 
 
@@ -451,9 +430,9 @@ def test_whatever_ends_making_is_the_reason_and_success_removes_it(
     with monkeypatch.context() as during:
         during.setattr(making, "phrase_counts", Mock(side_effect=error))
         making.make_files(["english"], "builtin")
-    assert read_json(failure(), 10_000) == {"reason": str(error) or "MemoryError"}
+    assert [f.reason for f in making.FAILURES.each().values()] == [str(error) or "MemoryError"]
     making.make_files(["english"], "builtin")
-    assert not failure().exists() and len(list_backgrounds()) == 1
+    assert not making.FAILURES.each() and len(list_backgrounds()) == 1
 
 
 def test_the_process_that_makes_runs_no_code_of_the_current_folder(

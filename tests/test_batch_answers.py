@@ -5,7 +5,6 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
-from helpers import STORIES, generate
 
 from ngtcli.config import Settings
 from ngtcli.decode.batch_target import BatchTarget
@@ -14,6 +13,8 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.session import local
 from ngtcli.session.local import LocalSession
 from ngtcli.session.session import FinishedAnswer, NumberedPrompt
+from tests.support.helpers import STORIES
+from tests.support.tiny_models import generate
 
 TEXTS = [
     "The harbour was built in", "Once there was a ship. Once there was", "1 2 3 4 1 2 3 4 1 2",

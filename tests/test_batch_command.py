@@ -5,97 +5,37 @@ import os
 import signal
 import subprocess
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from helpers import HARBOUR, Done, FakeBackend, in_terminal, ngt
 from jsonschema import Draft202012Validator
-from warm import Warm
 
-from ngtcli.batch.input import Line, Lines
-from ngtcli.batch.output import Written
-from ngtcli.batch.questions import LineAnswer, Questions
+from ngtcli.batch import questions
+from ngtcli.batch.input import InputLine, Lines
+from ngtcli.batch.output import check_not_read
+from ngtcli.batch.questions import Outcome, Questions
 from ngtcli.batch.runner import Runner
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
-from ngtcli.documents.catalog import Catalog
-from ngtcli.documents.files import Files
+from ngtcli.documents.catalog import FILES
 from ngtcli.documents.load import Document, Loaded
-from ngtcli.draft.steps import PassesReport, Statistics, Step, Token
+from ngtcli.documents.read import Documents
 from ngtcli.errors import ClosedPipeError, ModelError, NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
-from ngtcli.session.events import Ended
 from ngtcli.session.question import Question
-from ngtcli.session.session import FinishedAnswer, NumberedPrompt, Session
-from ngtcli.system.files import home
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.session.session import FinishedAnswer, NumberedPrompt
+from tests.support.fakes import CONTEXT, FakeAnswers, FakeSession, answer_with
+from tests.support.helpers import HARBOUR, Done, in_terminal, ngt
+from tests.support.warm import Warm
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
-TOKENIZER, CONTEXT = Tokenizer(FakeBackend()), 4000
-PASSES = PassesReport(0, 0.0, "")
-
-
-class FakeSession(Session):
-    """Makes prompts of a token a letter, and has `give` answer them."""
-
-    def __init__(self, settings: Settings, give: Any) -> None:
-        super().__init__(settings, lambda _: None, lambda _: None)
-        self.give = give
-        passes = SimpleNamespace(reason="", report=lambda: PASSES)
-        self.model: Any = SimpleNamespace(
-            tokenizer=TOKENIZER, context=CONTEXT, vocabulary=0, context_reason="", passes=passes
-        )
-
-    def with_settings(self, settings: Settings) -> "FakeSession":
-        return FakeSession(settings, self.give)
-
-    def answer(self, prompt: Prompt, options: Any = None) -> Any:
-        raise AssertionError("answers are given together")
-
-    def answers(self, prompts: Any, size: int, session_of: Any = None) -> Any:
-        return self.give(self, prompts, size, session_of)
-
-
-class FakeAnswers:
-    """Answers a few prompts together, the last one first, with the first words of each.
-
-    `before` is called with the text of each prompt; what it raises that prompt, or the run, ends
-    with. `asked` are the texts, `sizes` how many there were together.
-    """
-
-    def __init__(self, before: Callable[[str], None] = lambda _: None) -> None:
-        self.before = before
-        self.asked: list[str] = []
-
-    def __call__(
-        self, session: Any, prompts: Iterable[NumberedPrompt], size: int, own: Any = None
-    ) -> Iterator[FinishedAnswer]:
-        waiting = iter(prompts)
-        while some := [*islice(waiting, max(size, 1))]:
-            yield from (self._answer(*one) for one in reversed(some))
-
-    def _answer(self, key: int, prompt: Prompt | NgtError) -> FinishedAnswer:
-        if isinstance(prompt, NgtError):
-            return FinishedAnswer(key, error=prompt)
-        self.asked.append(prompt.text)
-        try:
-            self.before(prompt.text)
-        except NgtError as error:
-            return FinishedAnswer(key, prompt, error=error)
-        words = " ".join(prompt.text.split()[:4])
-        statistics = Statistics(prompt_tokens=len(prompt.ids))
-        statistics.add_step(0, 0, 1)
-        steps = (Step((Token(5, words),), "stop"),)
-        answer = Ended(finish_reason="stop", steps=steps, statistics=statistics, passes=PASSES)
-        return FinishedAnswer.of(key, prompt, answer)
 
 
 @pytest.fixture
@@ -103,12 +43,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeAnswers:
     answers = FakeAnswers()
     answer_with(monkeypatch, answers)
     return answers
-
-
-def answer_with(monkeypatch: pytest.MonkeyPatch, answers: FakeAnswers) -> None:
-    """Commands answer with these instead of a model."""
-    opened = lambda settings, *_, **__: FakeSession(settings, answers)  # noqa: E731
-    monkeypatch.setattr("ngtcli.cli.batch.open_session", opened)
 
 
 @pytest.fixture
@@ -180,7 +114,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
     before = [row["id"] for row in read(source)]
     assert before == IDS[: len(before)]
     journal = (source.parent / "out.jsonl.journal").read_text().splitlines()
-    kept = len(before) + sum(line[0].isdigit() for line in journal)
+    kept = len(journal) - 1  # the head
     fake.before = lambda _: None
     again = run(source)
     assert again.returncode == 7
@@ -266,18 +200,18 @@ def test_an_unexpected_error_is_that_of_its_line_and_the_others_are_answered(
 
 
 def test_few_long_texts_are_held_before_one_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def split(self: Runner, line: Line, question: Question) -> Iterator[LineAnswer]:
+    def split(self: Runner, line: InputLine, question: Question) -> Iterator[Outcome]:
         yield self._done(line, question, FinishedAnswer(line.index, error=NgtError("too long")))
 
     monkeypatch.setattr(Runner, "_split", split)
     set_so, read = Settings(overflow="split"), list[int]()
     text = Loaded((Document("long.txt", "Tide " * CONTEXT),))
 
-    def work(line: Line) -> Question:
+    def work(line: InputLine) -> Question:
         read.append(line.index)
         return summary(set_so, text)
 
-    lines = Lines(Line(i, i + 1, i) for i in range(30))
+    lines = Lines(InputLine(i, i + 1, i) for i in range(30))
     done = runner(set_so, FakeAnswers(), lines, work).run()
     next(done)
     assert len(read) < 20
@@ -288,7 +222,7 @@ def test_lines_whose_answers_have_other_settings_are_answered_together() -> None
     text = Loaded((Document("a.txt", "The tide came in."),))
     base, calls = Settings(temperature=1.0), list[list[int]]()
 
-    def work(line: Line) -> Question:
+    def work(line: InputLine) -> Question:
         of_line = replace(base, seed=line.index, max_tokens=10 + line.index)
         return summary(of_line, text)
 
@@ -301,7 +235,7 @@ def test_lines_whose_answers_have_other_settings_are_answered_together() -> None
             assert own(key).settings.max_tokens == 10 + key
             yield FinishedAnswer(key, Prompt("", [], (), ()))
 
-    lines = Lines(Line(i, i + 1, i, kind="summarize") for i in range(6))
+    lines = Lines(InputLine(i, i + 1, i, task="summarize") for i in range(6))
     assert len([*runner(base, answers, lines, work).run()]) == 6
     assert calls == [[*range(6)]]
 
@@ -326,7 +260,7 @@ def test_what_a_failed_batch_held_is_let_go_before_its_lines_are_answered_alone(
 
     text = Loaded((Document("a.txt", "The tide came in."),))
     work = summary(Settings(), text)
-    lines = Lines(Line(i, i + 1, i) for i in range(3))
+    lines = Lines(InputLine(i, i + 1, i) for i in range(3))
     found = [*runner(work.settings, answers, lines, lambda line: work).run()]
     assert [str(one.answer.error) for one in found] == ["None"] * 3
 
@@ -373,6 +307,23 @@ def test_lines_whose_documents_changed_since_they_were_answered_are_named(
     assert len(fake.asked) == 5
 
 
+def test_a_resumed_batch_lists_a_folder_once_and_looks_at_a_file_once(
+    tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs, source = tmp_path / "docs", tmp_path / "in.jsonl"
+    docs.mkdir()
+    for name in "abc":
+        (docs / f"{name}.txt").write_text(f"The tide of {name} came in.")
+    source.write_text('{"paths": ["docs"]}\n{"paths": ["docs/a.txt"]}\n' * 9)
+    assert run(source).returncode == 0
+    walks, looks = list[str](), Counter[str]()
+    scandir, stamp_of = os.scandir, questions.stamp_of
+    monkeypatch.setattr(os, "scandir", lambda path: walks.append(path) or scandir(path))
+    monkeypatch.setattr(questions, "stamp_of", lambda path: looks.update([path]) or stamp_of(path))
+    assert b"done before: 18 of 18 lines\n" in run(source).stderr
+    assert walks.count(str(docs)) == 1 and len(looks) == 3 and set(looks.values()) == {1}
+
+
 def test_what_was_read_is_kept_where_answers_end_out_of_order_and_lines_are_run_again(
     tmp_path: Path, fake: FakeAnswers
 ) -> None:
@@ -394,7 +345,7 @@ def test_what_was_read_is_kept_where_answers_end_out_of_order_and_lines_are_run_
         (tmp_path / f"{name}.txt").write_text("Something else.")
     assert b"of 3 lines have changed or gone" in run(source).stderr
     with (tmp_path / "out.jsonl.journal").open("ab") as file:
-        file.write(b"r0\tff")  # torn
+        file.write(b'{"index":0')  # torn
     assert b"of 3 lines have changed or gone" in run(source).stderr
 
 
@@ -402,13 +353,13 @@ def test_one_reader_is_open_for_all_lines_of_a_batch(
     tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    real = Catalog._load
+    start = Documents.__init__
 
-    def load(self: Catalog) -> None:
-        opened.append(self._root)
-        real(self)
+    def noted(self: Documents, settings: Settings) -> None:
+        opened.append(settings.field)
+        start(self, settings)
 
-    monkeypatch.setattr(Catalog, "_load", load)
+    monkeypatch.setattr(Documents, "__init__", noted)
     rows: list[dict[str, Any]] = []
     (tmp_path / "other").mkdir()
     for i, name in enumerate(["0", "1", "2", "3", "other/4"]):
@@ -418,9 +369,7 @@ def test_one_reader_is_open_for_all_lines_of_a_batch(
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert run(source).returncode == 0 and len(fake.asked) == 5
-    assert opened == [str(tmp_path), str(tmp_path / "other")]
-    manifests = (home("cache") / "documents").glob("*.json")
-    assert sorted(len(json.loads(m.read_text())["files"]) for m in manifests) == [1, 4]
+    assert opened == ["", "x"] and len(FILES.each()) == 5
 
 
 def test_shards_together_are_the_whole(source: Path, fake: FakeAnswers) -> None:
@@ -573,9 +522,9 @@ def test_a_line_that_names_the_output_is_refused_before_that_is_emptied_or_made(
 def test_the_reader_used_least_recently_is_closed_and_its_remarks_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(Files, "close", lambda files: [f"closed {files._settings.field}"])
+    monkeypatch.setattr(Documents, "close", lambda files: [f"closed {files._settings.field}"])
     told: list[str] = []
-    reader = Questions({}, None, str(tmp_path), Written(None), told.append)
+    reader = Questions({}, None, str(tmp_path), None, told.append)
     for field in "abcdae":
         reader._files(replace(Settings(), field=field))
     assert told == ["closed b"]
@@ -683,7 +632,7 @@ def test_what_is_checked_for_being_written_is_the_path_that_is_read(
     monkeypatch.chdir(tmp_path)
     Path("~/out.jsonl").touch()
     with pytest.raises(UsageError, match="line 3 reads ~/out.jsonl"):
-        Written(tmp_path / "~" / "out.jsonl").check(3, ["~/out.jsonl"])
+        check_not_read(3, ["~/out.jsonl"], tmp_path / "~" / "out.jsonl")
 
 
 # --- a file each ---

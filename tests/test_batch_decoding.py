@@ -1,12 +1,25 @@
 """Several texts in one pass: each has the tokens of its run alone."""
 
 import random
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from helpers import (
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import ngtcli.decode.batch as run_module
+import ngtcli.decode.batch_target as target_module
+from ngtcli.config import Settings
+from ngtcli.decode import attention
+from ngtcli.decode.batch_target import BatchTarget, why_not
+from ngtcli.decode.loop import Run
+from ngtcli.decode.model import TargetModel
+from ngtcli.draft.drafter import Context, Drafters
+from ngtcli.draft.pool import Pool
+from ngtcli.draft.steps import Limits
+from ngtcli.draft.tree import ROOT, DraftTree
+from tests.support.tiny_models import (
     FAMILIES,
     GREEDY,
     Scripted,
@@ -17,34 +30,13 @@ from helpers import (
     make_target,
     plain,
     prompts,
-)  # fmt: skip
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+)
+from tests.support.together import joint, outputs, own, target, together
 
-import ngtcli.decode.batch as run_module
-import ngtcli.decode.batch_target as target_module
-from ngtcli.config import Settings
-from ngtcli.decode import attention
-from ngtcli.decode.batch import Batch
-from ngtcli.decode.batch_target import BatchTarget, why_not
-from ngtcli.decode.continuation import Continuation
-from ngtcli.decode.kv_cache import Keeping
-from ngtcli.decode.loop import Member, Run
-from ngtcli.decode.model import TargetModel
-from ngtcli.draft.auto.drafter import AutoDrafters
-from ngtcli.draft.costs import SHORT, CostCurve, Costs
-from ngtcli.draft.drafter import Context, Drafters, DraftSettings
-from ngtcli.draft.pool import Pool
-from ngtcli.draft.steps import Limits
-from ngtcli.draft.tree import ROOT, DraftTree
+pytestmark = pytest.mark.numeric
 
 SHAPES = ["llama", "qwen3", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"]
 SAMPLED = Settings(temperature=0.8, top_p=0.9, seed=7)
-
-
-@lru_cache
-def target(family: str) -> TargetModel:
-    return make_target(family)
 
 
 def guess(ids: Sequence[int], budget: int) -> DraftTree:
@@ -57,45 +49,6 @@ def guess(ids: Sequence[int], budget: int) -> DraftTree:
         taken = {tokens[j] for j in range(i) if parents[j] == parents[i]}
         tokens.append(next(t for t in iter(lambda: rng.randrange(97), -1) if t not in taken))
     return DraftTree(tuple(tokens), tuple(parents))
-
-
-def together(
-    model: TargetModel,
-    texts: Sequence[Sequence[int]],
-    drafts: Any,
-    size: int,
-    sampling: Settings = GREEDY,
-    limits: Callable[[int], Limits] = lambda i: Limits(max_tokens=20),
-    keeping: Keeping | None = None,
-) -> list[Member]:
-    """The texts' ends in their own order; each joins as soon as there is room."""
-    batch, waiting = Batch(model, drafts, size), [*enumerate(texts)]
-    ended: list[Member] = []
-    while waiting or not batch.done:
-        while waiting and batch.takes_more:
-            i, ids = waiting.pop(0)
-            context = Context(ids, outside=(tuple(ids),), vocabulary=97)
-            text = Continuation(model, context, sampling, limits(i))
-            ended += batch.add(Member(i, text, context, keeping))
-        assert len(batch.running) <= size
-        ended += batch.step()
-    assert sorted(m.given for m in ended) == [*range(len(texts))]
-    return sorted(ended, key=lambda m: m.given)
-
-
-def outputs(members: Sequence[Member]) -> list[list[int]]:
-    assert not [m.error for m in members if m.error]
-    return [m.text.output for m in members]
-
-
-def own(method: str = "none", most: int = 24) -> Drafters[Any]:
-    return Drafters(lambda: make_drafter(method, DraftSettings(num_draft=most)), most)
-
-
-def joint(pool: Pool | None = None) -> AutoDrafters:
-    curve = CostCurve({1: 1.0, 16: 1.1, 64: 1.5})
-    costs = Costs({SHORT: curve})
-    return AutoDrafters(DraftSettings(num_draft=8, costs=costs, pool=pool))
 
 
 def rising(i: int) -> Limits:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import ngt
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from ngtcli.system.cache import LEFT_S, STORES, bound, in_bounds
 from ngtcli.system.files import home, mark_used
 from ngtcli.system.store import NAME, Kind
 from ngtcli.trie.files import list_files
+from tests.support.helpers import ngt
 
 DAY = 86_400
 BY_NAME = {"datastores", "backgrounds", "pools", "tune"}
@@ -57,7 +57,7 @@ def test_the_longest_unused_go_until_the_rest_is_within_the_bound(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NGT_HOME", str(tmp_path_factory.mktemp("home")))
-        places = ("documents/texts/ab", "passages", "parts", "tries")
+        places = ("folders/ab", "stand-ins", "parts", "tries")
         for days, (size, is_piece) in enumerate(entries, 1):
             if is_piece:
                 put_piece(("texts", "vectors", "parts")[days % 3], str(days), size, days)
@@ -91,7 +91,7 @@ def test_what_has_its_own_bound_or_none_or_is_being_written_stays() -> None:
 
 def test_of_what_has_its_own_bound_the_file_used_last_stays_whatever_its_size() -> None:
     put("quantized/a.safetensors", 3_000_000, 2)
-    put("passages/b", 500_000, 2)
+    put("stand-ins/b", 500_000, 2)
     in_bounds.hold_to(1_000_000)
     in_bounds.wrote(put("quantized/c.safetensors", 2_000_000, 0))
     assert (removed := in_bounds.finish()).files == 1 and removed.bytes == 3_000_000
@@ -237,15 +237,15 @@ def test_a_command_keeps_the_cache_within_its_bound_and_says_so_with_v(tmp_path:
         f"<html><body><p>{'The tide came in at noon that day. ' * 40}</p></body></html>"
     )
     shown = ngt("docs", "show", str(page), "--text")
-    old = put("passages/old.safetensors", 1_500_000, 9)
+    old = put("stand-ins/old.safetensors", 1_500_000, 9)
     page.write_text(page.read_text().replace("noon", "dawn"))
     done = ngt("docs", "list", str(page), "-v", NGT_CACHE_MB="1")
     told = done.stderr.decode().replace("\n", " ")
     assert done.returncode == 0 and not old.exists() and "--cache-mb" in told
     assert "Removed from the cache what was used longest ago, 0 pieces and 1 file, 1.5 MB" in told
     assert "a file of 1.5 MB is larger than the cache may be" in told
-    put("passages/old.safetensors", 900_000, 9)
-    put("passages/other.safetensors", 900_000, 8)
+    put("stand-ins/old.safetensors", 900_000, 9)
+    put("stand-ins/other.safetensors", 900_000, 8)
     again = ngt("docs", "show", str(page), "--text", NGT_CACHE_MB="1")
     assert again.stdout == shown.stdout.replace(b"noon", b"dawn") and again.stderr == b""
     wrong = ngt("summarize", str(page), "--cache-mb", "0")

@@ -5,12 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from helpers import ngt
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import UsageError
 from ngtcli.model_files.card import load_card, script_words
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from tests.support.helpers import ngt
 
 PARAGRAPHS = [
     "The slate quarry was opened in 1802 by two brothers.\n",

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import decode, generate, make_drafter, make_target
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_families import FAMILIES, VOCABULARY, Family, build, chained, prompts, target
 
 from ngtcli.decode import chains
 from ngtcli.decode.calibration import calibrate
@@ -19,13 +17,19 @@ from ngtcli.decode.plain import RESTORES, STEPS, TREES, PlainRows
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.drafter import Context, Drafters, DraftSettings, PassRows
 from ngtcli.draft.tree import ROOT, DraftTree, chain
+from tests.support.families import (
+    FAMILIES,
+    VOCABULARY,
+    build,
+    chained,
+    family,
+    prompts,
+    target,
+)
+from tests.support.tiny_models import decode, generate, make_drafter, make_target
 
 MANY = [f for f in FAMILIES if f.way not in (TREES, STEPS) and f.kind not in ("openai-gpt", "bert")]
 NAMES = ["lfm2", "llama4_text", "bloom", "mamba2", "qwen3_next", "falcon_h1", "rwkv"]
-
-
-def family(name: str) -> Family:
-    return next(f for f in FAMILIES if f.name == name)
 
 
 @pytest.fixture(scope="module", params=NAMES)

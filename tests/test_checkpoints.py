@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers import make_hf
 from safetensors.torch import load_file, save_file
-from test_families import FAMILIES
-from tiny_models import layers_to_pack, pack_layers, packed_from
 from torch import Tensor, nn
 
 from ngtcli.decode.load import load_model
@@ -26,6 +23,8 @@ from ngtcli.weights.packed import (
     to_pack,
     worth_packing,
 )
+from tests.support.families import FAMILIES
+from tests.support.tiny_models import layers_to_pack, make_hf, pack_layers, packed_from
 
 if packed_copy(nn.Linear(8, 8)) is None:
     pytest.skip("torch has no packed products here", allow_module_level=True)

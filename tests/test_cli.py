@@ -10,17 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import warm
-from helpers import HARBOUR, NGT, in_terminal, ngt, wait_until_loading
-from warm import Warm
 
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.draft.tree import DraftTree, verify
 from ngtcli.draft.tree import Path as VerifiedPath
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system import sandbox
-
-pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+from tests.support import warm
+from tests.support.helpers import HARBOUR, NGT, in_terminal, ngt, wait_until_loading
+from tests.support.warm import Warm
 
 
 def test_text_goes_to_stdout_and_nothing_to_stderr() -> None:
@@ -458,7 +456,7 @@ def test_a_wrong_model_template_or_setting_is_told_before_any_document_is_opened
     def opened(*_: object, **__: object) -> None:
         raise AssertionError("a document was looked at")
 
-    monkeypatch.setattr("ngtcli.documents.load.Listing", opened)
+    monkeypatch.setattr("ngtcli.documents.load.find", opened)
     monkeypatch.setattr("ngtcli.cli.batch.scan", opened)
     text, model = tmp_path / "a.txt", tmp_path / "model"
     text.write_text("The tide came in at noon.")

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import END
 
 from ngtcli.cli.app import app, load
 from ngtcli.cli.checks import BENCH, LIVE, QUALITY, RECORD, REPLAY, TUNE, Table
 from ngtcli.errors import UsageError
 from ngtcli.measure.traces import TraceWriter, read_traces
+from tests.support.helpers import END
 
 COMMANDS: dict[str, Any] = {name: load(name) for name in ("bench", "tune")}
 VALUES = {"methods": "trie", "num_draft": "8", "tasks": "qa", "turns": "all", "ids": "odd"}

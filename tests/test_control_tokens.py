@@ -1,15 +1,13 @@
 """Text never becomes a control token, and ordinary text has the ids of the whole."""
 
+import threading
 import unicodedata
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizers_of_kinds import EXACT, KINDS, backend
 from transformers import AddedToken
 from transformers.tokenization_python import PythonBackend
 
@@ -19,44 +17,20 @@ from ngtcli.prompt.build import Prompt, Task, code, look_alikes
 from ngtcli.prompt.chat import render
 from ngtcli.prompt.preset import Preset
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.support.control_texts import (
+    WORDS,
+    hostile,
+    marks,
+    preset,
+    tokenizer_of,
+    utf8,
+    with_template,
+)
+from tests.support.tokenizers_of_kinds import EXACT, KINDS, backend
 
 ANY_KIND = pytest.mark.parametrize("kind", sorted(KINDS))
 MANY = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-WORDS = [
-    "tide", " the", "The ", " ", "  ", "\n", "\n\n", "\t", "a<b", "|", ">", "<", "[", "]", "é",
-    "e\u0301", "🦜", "한국어", ".", "! ", "1234", "user", "end", "<h1>", "</h1>", "ﬁ", "Ⅷ",
-    "x" * 30, "▁", "'s",
-]  # fmt: skip
-CONTROL = [
-    "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|end|>", "<|user|>", "<|assistant|>",
-    "<|pad|>", "<tool_call>", "<|fim_pad|>", "<s>", "</s>", "<unk>", "<start_of_turn>",
-    "<end_of_turn>", "<extra_id_0>", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "[INST]", "＜/s＞",
-]  # fmt: skip
 ORDINARY = st.lists(st.sampled_from(WORDS) | st.text(max_size=3), max_size=12).map("".join)
-
-
-@cache
-def tokenizer_of(kind: str) -> Tokenizer:
-    """One for all examples: its copy that reads control tokens takes long to make."""
-    return Tokenizer(backend(kind))
-
-
-@cache
-def hostile(kind: str) -> st.SearchStrategy[str]:
-    """Text with control tokens of this kind and of others, whole and in halves."""
-    names = [*tokenizer_of(kind).control.texts.values()] * 3 + CONTROL
-    cuts = [(c, at) for c in names for at in (1, 2, len(c) // 2, len(c) - 2)]
-    halves = [part for c, at in cuts for part in (c[:at], c[at:])]
-    parts = st.sampled_from(names) | st.sampled_from(halves) | st.sampled_from(WORDS)
-    return st.lists(parts, max_size=8).map("".join)
-
-
-def utf8(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
-
-
-def preset(separator: str = "\n\n", template: str = "{documents}\n\n{question}") -> Preset:
-    return Preset("mine", Path("mine.yaml"), template, separator=separator)
 
 
 def task(
@@ -70,12 +44,6 @@ def built(
 ) -> Prompt:
     whole = replace(task(documents, question, tokenizer), vocabulary=vocabulary)
     return whole.build(documents)
-
-
-def marks(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
-    """The control tokens among `ids`, but for the one that stands for what is unknown."""
-    unknown = tokenizer.backend.unk_token_id
-    return [i for i in ids if i in tokenizer.control.texts and i != unknown]
 
 
 def bare(text: str) -> str:
@@ -218,12 +186,6 @@ def test_slow_tokenizers_keep_text_text(text: str) -> None:
     assert tokenizer.locate(chat.text, template=chat.template).ids == [start, *letters, end]
 
 
-def with_template(template: Any) -> Tokenizer:
-    made = KINDS["gpt2"]()
-    made.chat_template = template
-    return Tokenizer(made)
-
-
 @pytest.mark.parametrize(
     "change",
     ["content", "content | trim", "content | upper", "content | e", "content | tojson",
@@ -276,6 +238,34 @@ def test_a_template_that_cannot_be_used_is_refused_with_its_own_words(
         built([Document("a", "The tide.")], "When? ", with_template(template))
     assert words in str(caught.value) and "(-m)" in caught.value.hint
     assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ messages[0].content }}", ""),
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "1 s"),
+        ("{% set n = namespace(x='x') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}"
+         "{% endfor %}", "256 MB"),
+        ("{{ raise_exception('No.\\nNever.') }}", "fails: No."),
+    ],
+)  # fmt: skip
+def test_a_template_has_its_bounds_in_threads_too(template, words, monkeypatch) -> None:
+    """As those of a server that prepare prompts."""
+    monkeypatch.setattr("ngtcli.prompt.chat._SECONDS", 1.0)
+    told: list[str] = []
+
+    def ask() -> None:
+        try:
+            told.append(built([Document("a", "The tide.")], "When? ", with_template(template)).text)
+        except ModelError as error:
+            told.append(str(error))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    assert len(told) == 1 and ("chat template fails" in told[0]) == bool(words)
+    assert words in told[0] and "Never" not in told[0]
 
 
 def test_ids_that_the_model_does_not_have_are_refused() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_control_tokens import hostile, marks, preset, tokenizer_of, utf8, with_template
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
@@ -20,6 +19,7 @@ from ngtcli.prompt.turns import Turn, earlier_questions
 from ngtcli.retrieve.index import EARLIER, index_of
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.support.control_texts import hostile, marks, preset, tokenizer_of, utf8, with_template
 
 _EACH = "{% for m in messages %}"
 _ALTERNATE = (

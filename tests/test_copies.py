@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from naive_copy import NaiveCopy, Place
 
 from ngtcli.draft.auto.blend import COPIED
 from ngtcli.draft.auto.copies import ANSWER, BEFORE, BROKEN, HELD, PLACE, USED
@@ -12,6 +11,7 @@ from ngtcli.draft.drafter import Context
 from ngtcli.measure.replay import replay
 from ngtcli.measure.traces import Trace
 from ngtcli.trie.counts import NONE
+from tests.support.naive_copy import NaiveCopy, Place
 
 TEXT = list(range(100, 300))
 

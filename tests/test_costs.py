@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import FakeBackend, make_hf, make_target
 
 from ngtcli.config import Settings
 from ngtcli.decode import calibration
@@ -20,6 +19,8 @@ from ngtcli.session.local import LocalSession
 from ngtcli.session.memory import PassCosts
 from ngtcli.session.session import AnswerOptions
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.support.helpers import FakeBackend
+from tests.support.tiny_models import make_hf, make_target
 
 MEASURED = {1: 0.05, 8: 0.1}
 

@@ -13,8 +13,6 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-from encoder_models import make_embedder, make_meaning_embedder, make_reranker, with_modules
-from helpers import ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -28,6 +26,8 @@ from ngtcli.retrieve.encoders import Embedder, load_embedder, load_reranker
 from ngtcli.retrieve.index import best
 from ngtcli.retrieve.ranking import Ranking, Search, fused, rank
 from ngtcli.retrieve.vectors import CODED, Vectors
+from tests.encoder_models import make_embedder, make_meaning_embedder, make_reranker, with_modules
+from tests.support.helpers import ngt
 
 pytestmark = pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="no extra dense")
 CONCEPTS = [

@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import HARBOUR, decode, generate, make_drafter, ngt
 from safetensors.torch import load_file, save_file
-from test_chains import family
-from test_families import build, target
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ngtcli.config import Settings
@@ -23,6 +20,9 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import loading
 from ngtcli.weights.checkpoints import read_checkpoint
 from ngtcli.weights.trials import SPREAD, places_of, what_matters
+from tests.support.families import build, family, target
+from tests.support.helpers import HARBOUR, ngt
+from tests.support.tiny_models import decode, generate, make_drafter
 
 needs_accelerate = pytest.mark.skipif(
     find_spec("accelerate") is None, reason="the package accelerate is missing"

@@ -6,18 +6,18 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers import ngt
 from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
-from ngtcli.config import Settings
 from ngtcli.documents import catalog
-from ngtcli.documents.files import Files
+from ngtcli.documents.content import markdown
 from ngtcli.documents.load import load
 from ngtcli.documents.passages import Cutting, passages
+from ngtcli.documents.read import Reader
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from tests import document_files as made
+from tests.support.helpers import ngt
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")
@@ -66,29 +66,37 @@ def test_a_folder_is_listed_as_it_is_loaded(folder: Path) -> None:
     assert next(r for r in rows if r["name"] == "letter.eml")["warnings"]
 
 
-def test_a_second_listing_reads_only_what_changed(
+def test_a_second_listing_opens_only_what_changed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = listed(folder)
-    read: list[str] = []
-    submit = Files.submit
-    monkeypatch.setattr(
-        Files, "submit", lambda files, f: read.append(Path(f.path).name) or submit(files, f)
-    )
+    opened: list[str] = []
+    read = Reader.read
+
+    def noted(self: Reader, source: str, pipes: bool = False) -> bytes:
+        opened.append(Path(source).name)
+        return read(self, source, pipes)
+
+    monkeypatch.setattr(Reader, "read", noted)
     assert listed(folder) == first
-    assert read == ["pipe"]  # of which nothing is known without trying
-    read.clear()
+    assert opened == ["pipe"]  # of which nothing is known without trying
     (folder / "notes.txt").write_text("Other notes.")
-    assert listed(folder) != first and read == ["notes.txt", "pipe"]
+    opened.clear()
+    assert listed(folder) != first and sorted(opened) == ["notes.txt", "pipe"]
 
 
-def test_files_that_are_gone_are_forgotten(folder: Path) -> None:
-    listed(folder)
-    (folder / "notes.txt").unlink()
-    listed(folder)
-    known = catalog.Catalog(os.path.realpath(folder), Settings())
-    assert known.entry(os.path.realpath(folder / "notes.txt")) is None
-    assert known.entry(os.path.realpath(folder / "people.csv")) is not None
+def test_headings_of_markdown_are_looked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, times = tmp_path / "a.md", list[str]()
+    path.write_text("\n\n".join(f"## Part {i}\n\nThe tide came in." for i in range(50)))
+    monkeypatch.setattr(
+        "ngtcli.documents.read.markdown", lambda text: times.append(text) or markdown(text)
+    )
+    done = ngt("docs", "show", str(path), "--passages", "--passage-tokens", "16", "--json")
+    (shown,) = json.loads(done.stdout)["documents"]
+    assert [p["heading"] for p in shown["passages"]] == [f"Part {i}" for i in range(50)]
+    assert len(times) == 1
 
 
 def test_lines_for_people_go_to_stderr_and_the_table_to_stdout(folder: Path) -> None:

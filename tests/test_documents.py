@@ -17,6 +17,7 @@ from ngtcli.documents.content import pages_named
 from ngtcli.documents.find import OUTSIDE
 from ngtcli.documents.load import Loaded, distinct_names, load
 from ngtcli.errors import InputError
+from tests.support.helpers import fill
 
 
 def names(loaded: Loaded) -> list[str]:
@@ -25,15 +26,6 @@ def names(loaded: Loaded) -> list[str]:
 
 def skipped(loaded: Loaded) -> list[tuple[str, str]]:
     return [(os.path.basename(s.name), s.reason) for s in loaded.skipped]
-
-
-def fill(folder: Path, **files: str | bytes) -> Path:
-    """Files by name, "__" for a slash and "_" for a dot."""
-    for name, content in files.items():
-        path = folder / name.replace("__", "/").replace("_", ".")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder
 
 
 def test_files_folders_and_globs(tmp_path: Path) -> None:

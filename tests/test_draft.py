@@ -5,7 +5,15 @@ import sys
 from collections.abc import Sequence
 
 import pytest
-from helpers import (
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.registry import method_names, parse_method
+from ngtcli.draft.tree import DraftTree, in_depth_first_order, verify
+from ngtcli.errors import UsageError
+from ngtcli.trie.ngram import build_trie
+from tests.support.tiny_models import (
     KnownHeads,
     NaiveNode,
     algorithm_1,
@@ -15,14 +23,6 @@ from helpers import (
     paths,
     supply,
 )
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-
-from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.registry import method_names, parse_method
-from ngtcli.draft.tree import DraftTree, in_depth_first_order, verify
-from ngtcli.errors import UsageError
-from ngtcli.trie.ngram import build_trie
 
 
 @st.composite

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers import HARBOUR, FakeBackend, make_hf, ngt
-from test_int8 import WAY
 
 from ngtcli.decode import dtype_trial as room
 from ngtcli.decode.dtype_trial import half_of, load_in_best, remembered_dtype, try_dtype
@@ -30,6 +28,11 @@ from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.load_quantized import load_quantized
 from ngtcli.weights.packed import Trial, remembered_trial, try_packing
 from ngtcli.weights.places import packable
+from tests.support.helpers import HARBOUR, FakeBackend, ngt
+from tests.support.int8_layers import WAY
+from tests.support.tiny_models import make_hf
+
+pytestmark = pytest.mark.numeric
 
 BF16 = torch.bfloat16
 QUICK = DtypeTrial("m", "bfloat16", (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True)
@@ -179,7 +182,6 @@ def test_a_quantised_model_is_in_the_dtype_whose_passes_are_quicker_and_exact(
 
 
 room_try_passes = room.try_passes
-builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +195,6 @@ def half_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@builtin
 @pytest.mark.parametrize("trial", [QUICK, SLOW])
 def test_a_model_is_what_loading_in_that_dtype_gives(
     half_folder: Path, trial: DtypeTrial, monkeypatch: pytest.MonkeyPatch
@@ -212,7 +213,6 @@ def test_a_model_is_what_loading_in_that_dtype_gives(
             assert torch.equal(*same)
 
 
-@builtin
 def test_a_folder_is_tried_once_by_whatever_path_it_is_named(
     half_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +243,6 @@ def test_only_results_of_these_versions_and_switches_are_known(
     assert not known()
 
 
-@builtin
 def test_exactness_is_asked_of_the_weights_at_each_load_and_for_the_drafts_to_come(
     half_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,7 +261,6 @@ def test_exactness_is_asked_of_the_weights_at_each_load_and_for_the_drafts_to_co
     assert asked == [32, 8, 64]  # once it is not exact, it is not read in half precision again
 
 
-@builtin
 def test_float32_checkpoints_and_named_dtypes_are_not_tried(half_folder: Path) -> None:
     assert load_model("builtin", device="cpu").dtype == torch.float32
     assert load_model(str(half_folder), device="cpu", dtype="float32").dtype == torch.float32
@@ -270,7 +268,6 @@ def test_float32_checkpoints_and_named_dtypes_are_not_tried(half_folder: Path) -
     assert not known()
 
 
-@builtin
 def test_the_tokens_are_those_of_plain_decoding_and_v_and_env_tell_the_dtype(
     half_folder: Path,
 ) -> None:

@@ -8,11 +8,8 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from helpers import FakeBackend, make_drafter, make_hf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_exact import SAMPLINGS, Guessing, rounded, run
-from tiny_models import pack_layers
 from torch import nn
 
 from ngtcli.config import Settings
@@ -28,6 +25,11 @@ from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import chain
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.places import packable
+from tests.support.helpers import FakeBackend
+from tests.support.rounding import SAMPLINGS, Guessing, rounded, run
+from tests.support.tiny_models import make_drafter, make_hf, pack_layers
+
+pytestmark = pytest.mark.numeric
 
 # Rows of whole vectors: others are found at once, which the first tests leave out.
 WHOLE = {"head_dim": 32, "intermediate_size": 128}

@@ -1,10 +1,7 @@
 """Passes of a few fixed shapes: sizes, padding, masks, and a cache whose buffers stay in place."""
 
-import random
-
 import pytest
 import torch
-from helpers import CONTEXT, VOCABULARY, make_target, plain, prompts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,15 +9,13 @@ from ngtcli.decode.kv_cache import RollbackCache
 from ngtcli.decode.layout import Masks, capacity_for, pack, row_size, row_sizes, unpack
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.drafter import PassRows
-from ngtcli.draft.tree import ROOT, DraftTree, chain
+from ngtcli.draft.tree import chain
+from tests.support.helpers import CONTEXT, VOCABULARY
+from tests.support.tiny_models import a_tree, make_target, plain, prompts
+
+pytestmark = pytest.mark.numeric
 
 CPU = torch.device("cpu")
-
-
-def a_tree(nodes: int, seed: int = 0) -> DraftTree:
-    rng = random.Random(seed)
-    tokens = tuple(rng.sample(range(VOCABULARY), nodes))
-    return DraftTree(tokens, tuple(rng.randrange(ROOT, i) for i in range(nodes)))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])

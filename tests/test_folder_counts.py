@@ -8,8 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from counted import count_of
-from helpers import FakeBackend, ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +21,8 @@ from ngtcli.system.files import home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import DEPTH, FIRST, BackgroundCounts, build_counts
 from ngtcli.trie.files import TOKENIZER
+from tests.support.counted import count_of
+from tests.support.helpers import FakeBackend, ngt
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 

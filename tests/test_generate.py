@@ -4,11 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers import HARBOUR, ngt
 
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
-
-pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
+from tests.support.helpers import HARBOUR, ngt
 
 
 def sent(*arguments: str, stdin: bytes = b"", cwd: Path | None = None) -> str:

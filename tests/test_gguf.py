@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from helpers import HARBOUR, decode, generate, make_drafter, ngt
-from test_int8 import WAY
-from tokenizers_of_kinds import backend
 
 from ngtcli.decode.load import load_model
 from ngtcli.draft.drafter import DraftSettings
@@ -26,6 +23,10 @@ from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.files import home
 from ngtcli.weights.checkpoints import read_checkpoint
 from ngtcli.weights.load_quantized import load_quantized
+from tests.support.helpers import HARBOUR, ngt
+from tests.support.int8_layers import WAY
+from tests.support.tiny_models import decode, generate, make_drafter
+from tests.support.tokenizers_of_kinds import backend
 from tests.tools.gguf_files import ARCHITECTURES, stored, write
 
 pytestmark = pytest.mark.skipif(find_spec("gguf") is None, reason="the package gguf is missing")

@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import KnownHeads, make_drafter, make_target
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_copy import NaiveCopy
-from test_auto import Naive
 
 from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
@@ -23,6 +20,9 @@ from ngtcli.draft.guesses import Guessed
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree
 from ngtcli.trie.counts import NONE
+from tests.support.naive_blend import Naive
+from tests.support.naive_copy import NaiveCopy
+from tests.support.tiny_models import KnownHeads, make_drafter, make_target
 
 Guess = dict[int, float]
 _HEADS = SHAPE[0]  # their first row, behind those of copies

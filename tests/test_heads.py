@@ -13,10 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import VOCABULARY
-from hub_server import Hub, files_of
 from safetensors.torch import save_file
-from tiny_models import make_hf
 from torch import Tensor
 
 from ngtcli.draft.guesses import WIDTH
@@ -26,6 +23,9 @@ from ngtcli.heads.head import Head
 from ngtcli.heads.hydra import Hydra, HydraHead, prefix_layer
 from ngtcli.heads.load import load_head
 from ngtcli.heads.medusa import Medusa
+from tests.support.helpers import VOCABULARY
+from tests.support.hub_server import Hub, files_of
+from tests.support.tiny_models import make_hf
 
 H = 32  # hidden size of the tiny models
 CPU = torch.device("cpu")

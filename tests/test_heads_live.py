@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import GREEDY, HARBOUR, decode, make_drafter, make_target, ngt, plain
 from torch import Tensor
 
 from ngtcli.config import Settings
@@ -19,6 +18,8 @@ from ngtcli.heads.hydra import Hydra, prefix_layer
 from ngtcli.heads.load import load_head
 from ngtcli.heads.medusa import Medusa
 from ngtcli.heads.reading import HeadRows
+from tests.support.helpers import HARBOUR, ngt
+from tests.support.tiny_models import GREEDY, decode, make_drafter, make_target, plain
 
 FIVE = ["llama", "qwen2", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"]
 SAMPLED = Settings(temperature=0.8, seed=5)

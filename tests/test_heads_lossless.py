@@ -7,9 +7,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers import FakeBackend
-from test_heads_attention import dflash_files, eagle3_files, mtp_folder
-from tiny_models import decode, make_drafter, make_target, plain, prompts
 from torch import Tensor
 
 from ngtcli.config import Settings
@@ -20,6 +17,9 @@ from ngtcli.heads.head import Head
 from ngtcli.heads.load import load_head
 from ngtcli.heads.reading import HeadRows
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.support.head_files import dflash_files, eagle3_files, mtp_folder
+from tests.support.helpers import FakeBackend
+from tests.support.tiny_models import decode, make_drafter, make_target, plain, prompts
 
 SAMPLED = Settings(temperature=0.7, seed=3)
 

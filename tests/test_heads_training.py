@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import HARBOUR, VOCABULARY, ngt
 from safetensors.torch import load_file
-from tiny_models import make_hf, make_target
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import UsageError
@@ -21,7 +19,8 @@ from ngtcli.heads.training.folder import KINDS, TrainingFolder
 from ngtcli.heads.training.kinds import Plan
 from ngtcli.heads.training.prompts import Asked, asked_of, hold_out
 from ngtcli.heads.training.train import Trainer
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from tests.support.helpers import HARBOUR, VOCABULARY, ngt
+from tests.support.tiny_models import make_hf, make_target
 
 
 def texts(count: int = 24) -> list[Answered]:
@@ -154,14 +153,14 @@ def test_answers_are_kept_up_to_a_torn_line(tmp_path: Path) -> None:
         kept.add(text)
     kept.close()
     with path.open("ab") as file:
-        file.write(b'{"n":2,"held":fal')
+        file.write(b'{"number":2,"held":fal')
     again = Answers(path, about(asked, model="m"))
     assert [*again.done.values()] == texts(2) and [n for n, _ in again.left(asked)] == [2]
     again.add(texts(3)[2])
     again.close()
     with closing(Answers(path, about(asked, model="m"))) as third:
         assert [*third.done.values()] == texts(3)
-    with pytest.raises(UsageError, match="another model"):
+    with pytest.raises(UsageError, match="model 'm', now 'n'"):
         Answers(path, about(asked, model="n"))
     with pytest.raises(UsageError, match="other documents"):
         Answers(path, about(asked[:1], model="m"))
@@ -203,7 +202,6 @@ def test_what_cannot_be_trained_is_refused(words: list[str], said: str, tmp_path
     assert not (tmp_path / "head").exists()
 
 
-@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 def test_the_command_trains_a_head(tmp_path: Path) -> None:
     words = ["heads", "train", "--kind", "medusa", "-d", HARBOUR, "-o", "head", "--steps", "2"]
     words += ["--part-tokens", "40", "--questions", "0", "--batch-tokens", "200", "--json"]

@@ -6,7 +6,6 @@ change that is meant, write it again and read the difference: `python -m tests.t
 
 import difflib
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +31,7 @@ def every() -> list[tuple[str, ...]]:
 
 def shown(path: tuple[str, ...], columns: int) -> list[str]:
     """The lines of a help page, without colour."""
-    from helpers import ngt
+    from tests.support.helpers import ngt
 
     done = ngt(*path, "--help", COLUMNS=str(columns), NO_COLOR="1", TERM="dumb")
     assert done.returncode == 0, done.stderr
@@ -91,5 +90,4 @@ def test_every_command_has_a_page_of_80_columns_at_most() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
     PAGES.write_text(pages(), encoding="utf-8")

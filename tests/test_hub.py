@@ -13,22 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import HARBOUR, NGT, ngt
-from hub_server import Hub, files_of
 
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
 from ngtcli.model_files.hub import be_quiet, split_id
 from ngtcli.system.progress import ByteBar
+from tests.support.helpers import HARBOUR, NGT, ngt
+from tests.support.hub_server import ID, OTHERS, WEIGHTS, Hub, files_of
 
-pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
-ID = "maker/Small-1B"
-WEIGHTS = "model.safetensors"
 CHUNK = 10 * 1024 * 1024  # bytes that huggingface_hub writes at a time
-OTHERS = {
-    ".gitattributes": b"*", "LICENSE": b"free", "modeling_small.py": b"raise SystemExit",
-    "pytorch_model.bin": b"x" * 2000, "Small-1B.Q4_K_M.gguf": b"GGUF", "consolidated.00.pth": b"x",
-    "onnx/model.onnx": b"x", "onnx/config.json": b"{}", "original/params.json": b"{}",
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import make_hf
 from torch import Tensor, nn
 
 from ngtcli.decode.recording import record
@@ -17,17 +16,13 @@ from ngtcli.weights import int8, int8_order
 from ngtcli.weights.int8 import Int8Embedding, Int8Linear, Way, quantized
 from ngtcli.weights.int8_order import ORDERS, Packer, find_order, layout, ordered, packed_weight
 from ngtcli.weights.packed import elements
+from tests.support.int8_layers import WAY, WAYS, layer_of, true_product
+from tests.support.tiny_models import make_hf
 
-WAYS = [way for way in (Way(most=127), Way(most=63), Way(signed=True)) if int8._is_right(way)]
-WAY = WAYS[0] if WAYS else None
-pytestmark = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
-
-
-def layer_of(weight: Tensor, bias: Any, way: Way, packer: Packer) -> Int8Linear:
-    """The layer of a weight (out, in) of any floating dtype."""
-    whole, scale = quantized(weight)
-    data = packer.pack(whole)
-    return Int8Linear(packer.opaque(data, *whole.shape), scale, bias, way, data)
+pytestmark = [
+    pytest.mark.numeric,
+    pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here"),
+]
 
 
 def made(
@@ -39,15 +34,6 @@ def made(
     weight = torch.randn(outputs, inputs, generator=source)
     own = nn.Parameter(torch.randn(outputs, generator=source)) if bias else None
     return layer_of(weight, own, way, Packer()), weight
-
-
-def true_product(layer: Int8Linear, weight: Tensor, rows: Tensor) -> Tensor:
-    """What the layer is to give, in float64 from the definition: integers times scales."""
-    whole, scale = quantized(weight)
-    most = rows.double().abs().amax(1, keepdim=True).clamp_min(1e-30)
-    given = (rows.double() * layer.way.most / most).round()
-    out = given @ whole.double().T * scale.double() * most / layer.way.most
-    return out if layer.bias is None else out + layer.bias.double()
 
 
 @settings(max_examples=60, deadline=None)

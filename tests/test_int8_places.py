@@ -9,7 +9,6 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_int8 import WAY, layer_of, true_product
 from torch import Tensor, nn
 from transformers.models.falcon.modeling_falcon import FalconLinear
 from transformers.models.gemma.modeling_gemma import GemmaTextScaledWordEmbedding
@@ -21,6 +20,7 @@ from transformers.pytorch_utils import Conv1D
 from ngtcli.weights.int8 import Int8Embedding, Int8Linear, quantized
 from ngtcli.weights.int8_order import Packer
 from ngtcli.weights.int8_places import Int8Place, quantizable
+from tests.support.int8_layers import WAY, dequantized, layer_of, true_product
 
 pytestmark = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
 
@@ -34,18 +34,6 @@ def quantize(hf: Any, dtype: torch.dtype = torch.float32) -> list[Int8Place]:
         layers = [layer_of(one, bias, WAY, packer) for one in place.matrices(place.weight)]
         place.put(layers, packer.known[place.size].order, dtype)
     return places
-
-
-@torch.no_grad()
-def dequantized(hf: Any) -> Any:
-    """The model with the weights that its integers stand for, in float32; changed in place."""
-    for place in quantizable(hf):
-        own = place.weight if place.experts else place.weight[None]
-        for at, one in enumerate(place.matrices(place.weight.clone())):
-            whole, scale = quantized(one)
-            back = whole * scale[:, None]
-            own[at] = back.t() if place.turned else back
-    return hf
 
 
 def random(module: Any, seed: int = 0) -> Any:

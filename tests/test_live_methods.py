@@ -6,7 +6,6 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from helpers import GREEDY, check_tree, decode, make_drafter, make_target, plain, prompts
 
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
@@ -15,6 +14,15 @@ from ngtcli.draft.methods import lookahead, recycling
 from ngtcli.draft.methods.lookahead import Lookahead
 from ngtcli.draft.methods.recycling import STATIC_TREE, Recycling
 from ngtcli.errors import UsageError
+from tests.support.tiny_models import (
+    GREEDY,
+    check_tree,
+    decode,
+    make_drafter,
+    make_target,
+    plain,
+    prompts,
+)
 
 SAMPLED = Settings(temperature=0.8, top_p=0.9, seed=5)
 

@@ -16,14 +16,14 @@ from click.testing import CliRunner
 from llm.cli import cli
 from llm.migrations import migrate
 from llm.plugins import pm
-from test_documents import fill
-from warm import Warm
 
 from ngtcli.draft.steps import Statistics, Step, Token
 from ngtcli.errors import ModelError
 from ngtcli.serve import llm_model, llm_plugin
 from ngtcli.session.events import Ended, Event, Message, Stepped
 from ngtcli.session.question import Question
+from tests.support.helpers import fill
+from tests.support.warm import Warm
 
 WORDS = ("High ", "tide ", "at nine.")
 

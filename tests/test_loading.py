@@ -1,8 +1,6 @@
 """What is refused before a model answers: names, folders, weights, configurations, scores."""
 
-import json
 import os
-import shutil
 import subprocess
 import sys
 import warnings
@@ -14,22 +12,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import transformers
-from helpers import (
-    CONTEXT,
-    GREEDY,
-    FakeBackend,
-    Scripted,
-    decode,
-    generate,
-    make_drafter,
-    make_hf,
-    make_target,
-    plain,
-    prompts,
-)
 from huggingface_hub.errors import IncompleteSnapshotError
-from test_families import FAMILIES as MANY
-from test_families import WINDOW, LongBackend, build, target
 
 from ngtcli.config import Settings
 from ngtcli.decode import probe
@@ -40,23 +23,26 @@ from ngtcli.decode.sampling import Sampler
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
+from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.hub import Remote
 from ngtcli.model_files.pretrained import context_limit
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.support.families import FAMILIES as MANY
+from tests.support.families import WINDOW, LongBackend, build, target
+from tests.support.helpers import CONTEXT, FakeBackend, changed
+from tests.support.tiny_models import (
+    GREEDY,
+    Scripted,
+    decode,
+    generate,
+    make_drafter,
+    make_hf,
+    make_target,
+    plain,
+    prompts,
+)
 
-builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
-
-def changed(folder: Path, **values: Any) -> str:
-    """A copy of the built-in model with other values in its config.json."""
-    shutil.copytree(BUILTIN_PATH, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **values}))
-    return str(folder)
-
-
-@builtin
 @pytest.mark.parametrize(
     ("values", "told"),
     [
@@ -75,7 +61,6 @@ def test_a_model_that_its_files_do_not_fill_is_refused(
     assert caught.value.exit_code == 4 and caught.value.hint
 
 
-@builtin
 @pytest.mark.parametrize(
     ("values", "words"), [({"num_hidden_layers": 4}, ["model.layers.4.", "7 more"]), ({}, [])]
 )
@@ -94,7 +79,6 @@ class _Harm:
         return (print, ("ran",))
 
 
-@builtin
 def test_a_pickle_that_runs_code_is_refused_in_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,13 +5,21 @@ from functools import cache
 
 import pytest
 import torch
-from helpers import (
-    CONTEXT,
-    END,
+
+from ngtcli.config import Settings
+from ngtcli.decode.assistant import AssistantModel
+from ngtcli.decode.load import load_model
+from ngtcli.decode.loop import Run
+from ngtcli.decode.model import TargetModel
+from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.registry import method_names
+from ngtcli.draft.steps import Limits
+from ngtcli.draft.tree import DraftTree, chain
+from ngtcli.trie.ngram import build_trie
+from tests.support.helpers import CONTEXT, END, STORIES, VOCABULARY
+from tests.support.tiny_models import (
     FAMILIES,
     GREEDY,
-    STORIES,
-    VOCABULARY,
     KnownHeads,
     Scripted,
     decode,
@@ -25,16 +33,7 @@ from helpers import (
     supply,
 )
 
-from ngtcli.config import Settings
-from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.load import load_model
-from ngtcli.decode.loop import Run
-from ngtcli.decode.model import TargetModel
-from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.registry import method_names
-from ngtcli.draft.steps import Limits
-from ngtcli.draft.tree import DraftTree, chain
-from ngtcli.trie.ngram import build_trie
+pytestmark = pytest.mark.numeric
 
 
 @pytest.mark.parametrize("family", FAMILIES)

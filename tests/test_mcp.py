@@ -16,12 +16,9 @@ from typing import IO, Any, cast
 import anyio
 import httpx
 import pytest
-from helpers import ngt
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.server.stdio import stdio_server
-from test_documents import fill
-from warm import Warm
 
 from ngtcli.cli.app import load
 from ngtcli.cli.help import topics
@@ -40,6 +37,8 @@ from ngtcli.serve.openai_requests import Service
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.session.question import Question
 from ngtcli.session.run_records import read_runs
+from tests.support.helpers import fill, ngt
+from tests.support.warm import Warm
 
 TASKS = {task: (Settings(), load_preset(task)) for task in ("ask", "summarize")}
 TIDES = "The harbour is dug.\n\nHigh tide is at nine.\n\nBarges carry slate."

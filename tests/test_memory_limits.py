@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import GREEDY, Scripted, decode, make_drafter, make_hf, make_target, plain, prompts
-from test_int8 import WAY
 from torch import Tensor
 
 from ngtcli.decode import memory_limits
@@ -23,6 +21,17 @@ from ngtcli.heads.reading import HeadRows
 from ngtcli.weights.checkpoints import empty_model
 from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
 from ngtcli.weights.quantize import quantized_bytes
+from tests.support.int8_layers import WAY
+from tests.support.tiny_models import (
+    GREEDY,
+    Scripted,
+    decode,
+    make_drafter,
+    make_hf,
+    make_target,
+    plain,
+    prompts,
+)
 
 LONG = 2500
 PROMPT = (prompts(1, seed=21)[0] * 200)[:LONG]

@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import in_terminal, ngt
-from hub_server import Hub, files_of
 from jsonschema import Draft202012Validator
-from test_families import LongBackend
-from test_hub import ID, OTHERS, WEIGHTS
-from test_int8 import WAY
 from test_stored import KINDS as SCHEMES
 from test_stored import SIZES
-from tiny_models import FAMILIES, make_hf
 from tools import quantised_files
 
 from ngtcli.cli.schema import build
@@ -29,9 +23,13 @@ from ngtcli.model_files.dtypes import DtypeTrial
 from ngtcli.model_files.needs import ModelNeeds, Need
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
+from tests.support.families import LongBackend
+from tests.support.helpers import in_terminal, ngt
+from tests.support.hub_server import ID, OTHERS, WEIGHTS, Hub, files_of
+from tests.support.int8_layers import WAY
+from tests.support.tiny_models import FAMILIES, make_hf
 
 GB = 10**9
-builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 
 def config_alone(folder: Path, hf: Any) -> str:
@@ -165,7 +163,6 @@ def test_what_is_quickest_is_said_by_trials_and_of_what_fits(
     assert len(lines(GB)) == 1
 
 
-@builtin
 def test_env_says_it_in_a_pipe_a_terminal_and_json(tmp_path: Path) -> None:
     shutil.copy(BUILTIN_PATH / "config.json", tmp_path)
     given = ["env", "-m", str(tmp_path)]
@@ -188,7 +185,6 @@ def test_env_says_it_in_a_pipe_a_terminal_and_json(tmp_path: Path) -> None:
     assert wrong.returncode == 4 and b"no such folder" in wrong.stderr and not wrong.stdout
 
 
-@builtin
 def test_of_a_hubs_model_no_weights_are_read(tmp_path: Path) -> None:
     files = files_of(BUILTIN_PATH)
     with Hub({ID: {"main": {**files, **OTHERS}}}) as hub:

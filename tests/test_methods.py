@@ -11,7 +11,6 @@ from dataclasses import astuple, fields
 
 import pytest
 import torch
-from helpers import check_tree, make_drafter, paths, supply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from ngtcli.draft.methods import datastore
 from ngtcli.draft.registry import method_names, parse_method
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
+from tests.support.tiny_models import check_tree, make_drafter, paths, supply
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=30)
 outputs = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), max_size=8)

@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import ngt
-from test_loading import changed
 
 from ngtcli.decode.load import load_model
 from ngtcli.errors import ModelError
 from ngtcli.model_files.scheme import require_for_weights, scheme_of
+from tests.support.helpers import changed, ngt
 
 METHODS = {
     "bitsandbytes": "bitsandbytes and accelerate",

@@ -8,18 +8,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers import (
-    HARBOUR,
-    FakeBackend,
-    Scripted,
-    decode,
-    drafts_of,
-    generate,
-    make_hf,
-    ngt,
-    prompts,
-)
-from tiny_models import pack_layers
 from torch import Tensor, nn
 
 from ngtcli.decode.load import load_model
@@ -39,6 +27,18 @@ from ngtcli.weights.packed import (
     try_packing,
 )
 from ngtcli.weights.places import packable
+from tests.support.helpers import HARBOUR, FakeBackend, ngt
+from tests.support.tiny_models import (
+    Scripted,
+    decode,
+    drafts_of,
+    generate,
+    make_hf,
+    pack_layers,
+    prompts,
+)
+
+pytestmark = pytest.mark.numeric
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 

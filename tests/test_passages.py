@@ -1,12 +1,13 @@
 """Documents cut into passages: nothing is lost, and each is where it says."""
 
 from itertools import pairwise
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.documents.content import About, Section
-from ngtcli.documents.load import Document
+from ngtcli.documents.load import Document, load
 from ngtcli.documents.passages import Cutting, Passage, passages, place
 
 TEXTS = st.text(st.sampled_from(list("ab.!潮位 \n\t|é")), max_size=400)
@@ -68,12 +69,13 @@ def test_a_heading_begins_a_passage_and_names_it() -> None:
     assert tuple(place(document, p.start) for p in found) == sections
 
 
-def test_headings_of_markdown_count() -> None:
+def test_headings_of_markdown_count(tmp_path: Path) -> None:
     text = "# Tides\n\nHigh at noon, low at six.\n\n## Ships ##\n\nThree came in at dawn."
-    document = Document("a.md", text, path="a.md")
-    found = passages(document, Cutting(20))
-    assert [place(document, p.start).heading for p in found] == ["Tides", "Ships"]
-    assert place(Document("a.txt", text, path="a.txt"), 3).heading == ""
+    for name, wanted in (("a.md", ["Tides", "Ships"]), ("a.txt", [""])):
+        (tmp_path / name).write_text(text)
+        (document,) = load([str(tmp_path / name)]).documents
+        found = passages(document, Cutting(20))
+        assert [place(document, p.start).heading for p in found] == wanted
 
 
 def test_passages_repeat_the_end_of_those_before() -> None:

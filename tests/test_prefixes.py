@@ -12,9 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import HARBOUR, FakeBackend, decode, make_drafter, make_hf, ngt
-from test_batch_decoding import own, together
-from tiny_models import pack_layers
 from torch import Tensor
 
 from ngtcli.config import Settings
@@ -34,6 +31,9 @@ from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights import int8
 from ngtcli.weights.load_quantized import load_quantized
 from ngtcli.weights.packed import packable
+from tests.support.helpers import HARBOUR, FakeBackend, ngt
+from tests.support.tiny_models import decode, make_drafter, make_hf, pack_layers
+from tests.support.together import own, together
 
 CHUNK = 64  # tokens, fewer than in truth but for one test: it takes long
 CONTEXT = 2048

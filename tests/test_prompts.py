@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import FakeBackend
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from ngtcli.prompt.fitting import cut_words, fit_prompt, level
 from ngtcli.prompt.preset import Preset, load_preset, preset_files
 from ngtcli.prompt.reports import Cut
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.support.helpers import FakeBackend
 
 TOKENIZER = Tokenizer(FakeBackend())
 ROOM = {"context": 400, "answer": 40, "overflow": "truncate"}

@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import FakeBackend
 from safetensors.torch import save_file
-from test_int8 import WAY
-from test_int8_places import dequantized
-from tiny_models import FAMILIES, make_hf
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, T5Config
 
@@ -30,24 +26,19 @@ from ngtcli.weights import checkpoints, int8_order, quantize
 from ngtcli.weights import load_quantized as load_module
 from ngtcli.weights.int8 import Int8Embedding, Int8Linear
 from ngtcli.weights.load_quantized import load_quantized, quantized_share
+from tests.support.helpers import FakeBackend
+from tests.support.int8_layers import WAY, dequantized
+from tests.support.tiny_models import FAMILIES, make_hf, saved, scores
 
-pytestmark = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
-
-
-def saved(folder: Path, hf: Any, **how: Any) -> str:
-    hf.save_pretrained(folder, **how)
-    return str(folder)
+pytestmark = [
+    pytest.mark.numeric,
+    pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here"),
+]
 
 
 def loaded(folder: str, dtype: torch.dtype = torch.float32) -> tuple[Any, dict[str, Any]]:
     assert WAY is not None
     return load_quantized(folder, dtype, WAY)
-
-
-@torch.inference_mode()
-def scores(hf: Any) -> torch.Tensor:
-    out: torch.Tensor = hf(torch.arange(3, 40)[None]).logits
-    return out
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import ngt
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from test_quantize import WAY, saved, scores
-from tiny_models import make_hf
+from test_quantize import WAY
 
 from ngtcli.model_files.quantized import kept, kept_file
 from ngtcli.system.array_stream import BEGIN, PADDING, ArrayWriter, map_arrays
@@ -27,6 +25,8 @@ from ngtcli.weights.int8_order import makes_opaque
 from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
 from ngtcli.weights.quantized_weights import Weights, tensors_of
 from ngtcli.weights.trials import what_matters
+from tests.support.helpers import ngt
+from tests.support.tiny_models import make_hf, saved, scores
 
 pytestmark = pytest.mark.skipif(
     WAY is None or not makes_opaque(), reason="no product of 8-bit integers, or not in a file"

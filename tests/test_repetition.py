@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from helpers import make_drafter, make_target, ngt, prompts
 from hypothesis import given
 from hypothesis import strategies as st
-from test_batch_decoding import joint, own, target, together
 
 from ngtcli.config import Settings
 from ngtcli.decode.continuation import LEAST, LONGEST, Repetition
 from ngtcli.decode.loop import Run
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.steps import Limits
+from tests.support.helpers import ngt
+from tests.support.tiny_models import make_drafter, make_target, prompts
+from tests.support.together import joint, own, target, together
 
 LOOPING = Settings(frequency_penalty=-30.0)  # what was said is said again
 

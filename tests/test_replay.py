@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import END, SHARED, make_drafter, make_target
 
 from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
@@ -17,6 +16,8 @@ from ngtcli.measure.options import BenchOptions
 from ngtcli.measure.replay import replay, run_replay, select, walk
 from ngtcli.measure.results import ReplayResult
 from ngtcli.measure.traces import TraceWriter, read_traces, template_for
+from tests.support.helpers import END, SHARED
+from tests.support.tiny_models import make_drafter, make_target
 
 
 def replayed(folder: Path, methods: list[str], nodes: list[int], **more: Any) -> ReplayResult:

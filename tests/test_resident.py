@@ -21,7 +21,6 @@ from ngtcli.draft.steps import Limits
 from ngtcli.errors import BusyError, ContextOverflowError, NgtError, StoppedError
 from ngtcli.heads.files import Target, save_head
 from ngtcli.heads.medusa import Medusa
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve import fair_queue
 from ngtcli.serve.fair_queue import FairQueue
@@ -40,9 +39,9 @@ from ngtcli.session.events import (
 )
 from ngtcli.session.local import Begun
 from ngtcli.session.question import Question
+from ngtcli.system.store import Kind
 from ngtcli.trie.report import TrieReport
 
-pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 MILL = "The mill burnt down in {year}. The tide came in at noon. Anna wrote to the keeper."
 SETTINGS = Settings(max_tokens=24, overflow="truncate", calibrate=False, background=(), pool=False)
 
@@ -387,9 +386,8 @@ def test_parts_of_a_long_text_are_stored_for_the_user_alone(
         task="summarize", preset=load_preset("summarize"), question="",
     )  # fmt: skip
 
-    def stored() -> list[str]:
-        found = [*own_home.rglob("parts/*"), *own_home.rglob("tries/*")]
-        return [path.name for path in found]
+    def stored() -> list[object]:
+        return [*Kind("parts", str).each(), *own_home.rglob("tries/*")]
 
     def second_part(owner: str) -> None:
         events = resident.ask(question, owner=owner)

@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from helpers import FakeBackend, ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -30,6 +29,7 @@ from ngtcli.prompt.selecting import prompt_for
 from ngtcli.retrieve.index import EARLIER, K1, B, index_of, words
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.support.helpers import FakeBackend, ngt
 
 needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 SMALL = Cutting(16)

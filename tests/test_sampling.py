@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import distribution, make_target, prompts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
@@ -26,6 +25,9 @@ from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import BLOCK, Sampler, draw
 from ngtcli.decode.scores import first_highest, highest, least_of_sum
+from tests.support.tiny_models import distribution, make_target, prompts
+
+pytestmark = pytest.mark.numeric
 
 WARPED = [
     Settings(temperature=0.7),

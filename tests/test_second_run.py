@@ -13,7 +13,6 @@ import os
 import random
 import shutil
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,10 +23,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import disturbed
 import pytest
-from encoder_models import make_meaning_embedder
-from helpers import Done, ngt
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -38,12 +34,16 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from test_batch_command import FakeAnswers, answer_with
 
 from ngtcli.documents import catalog
 from ngtcli.draft.steps import Step, Token
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.retrieve import index
+from ngtcli.system import store
+from tests.encoder_models import make_meaning_embedder
+from tests.support import disturbed
+from tests.support.fakes import FakeAnswers, answer_with
+from tests.support.helpers import EXAMPLES, Done, ngt
 
 pytest.importorskip("reportlab")
 pytest.importorskip("pypdfium2")
@@ -54,7 +54,8 @@ pytestmark = [
 ]
 LONG = int(os.environ.get("SECOND_RUNS", "0"))  # stories of a long run
 STORIES = settings(
-    max_examples=LONG or 8, stateful_step_count=40 if LONG else 20, deadline=None,
+    max_examples=LONG or max(2, round(8 * EXAMPLES)),
+    stateful_step_count=40 if LONG else 20, deadline=None,
     suppress_health_check=list(HealthCheck), print_blob=True,
 )  # fmt: skip
 WORDS = [f"{a}{b}" for a in ("ba", "do", "fi", "ga", "lo", "mi", "na", "po") for b in "aeiou"]
@@ -292,7 +293,7 @@ class SecondRuns(RuleBasedStateMachine):
         with ExitStack() as stack:
             if kept and self.full:
                 stack.enter_context(patch("tempfile.mkstemp", no_space))
-            stack.enter_context(patch.object(catalog, "_RUN_NS", time.time_ns(), create=True))
+                stack.enter_context(patch.object(store._Store, "write", lambda *_: None))
             done = ngt(*map(str, words), NGT_HOME=str(home or self.home), NGT_CACHE_MB="1",
                        NGT_MODEL=str(self.model), NGT_BACKGROUND="none")  # fmt: skip
         self.done[" ".join(map(str, words[: 1 + (words[0] == "docs")]))] += kept

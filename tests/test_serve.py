@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from warm import Warm
 
 from ngtcli.config import SettingError, Settings, seconds_of
 from ngtcli.documents.load import Document, Loaded
@@ -23,6 +22,7 @@ from ngtcli.serve.client import NotServedError, served
 from ngtcli.serve.places import Place, ServedAlreadyError, absolute, flags_of, places
 from ngtcli.session.events import Ended, Message, Stepped, Wants
 from ngtcli.session.question import Question
+from tests.support.warm import Warm
 
 # A resident process whose model spells the question, with a pause before each letter.
 PROGRAM = """

@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from helpers import HARBOUR, ROOT_FOLDER
 
 from ngtcli.config import Settings
 from ngtcli.prompt.preset import load_preset
@@ -25,6 +24,7 @@ from ngtcli.serve.openai_requests import Service
 from ngtcli.serve.resident import Resident
 from ngtcli.session.events import Ended
 from ngtcli.session.question import Question
+from tests.support.helpers import HARBOUR, ROOT_FOLDER
 
 MANUAL = ROOT_FOLDER / "ngtcli" / "manual" / "http.md"
 ASKED = "When is high tide?"

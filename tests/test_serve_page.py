@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from browser import CHROMIUM, Browser
 
 from ngtcli.config import Settings
 from ngtcli.draft.steps import Statistics, Step, Token
@@ -23,6 +22,7 @@ from ngtcli.serve.page import page_and_policy
 from ngtcli.session.events import Ended, Event, Message, Prompted, Reading, Stepped
 from ngtcli.session.question import Question
 from ngtcli.session.run_records import read_runs
+from tests.support.browser import CHROMIUM, Browser
 
 FERRY = "The ferry leaves the northern quay at noon."
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>\u202ebold"

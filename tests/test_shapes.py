@@ -8,7 +8,6 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from helpers import ngt
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from ngtcli.config import Settings
@@ -23,6 +22,7 @@ from ngtcli.measure.shape_model import Built, build, check_memory, make_hf, plan
 from ngtcli.measure.shape_replay import PromptCache, RecordedRun, generate_recorded, run_shape
 from ngtcli.measure.traces import Trace, TraceWriter, read_traces
 from ngtcli.system.json_form import to_json
+from tests.support.helpers import ngt
 
 SETTINGS = Settings(device="cpu", threads=1, calibrate=False)
 TINY: dict[str, Any] = {

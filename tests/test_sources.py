@@ -6,7 +6,6 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from helpers import in_terminal, ngt
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -24,7 +23,8 @@ from ngtcli.render.answer_view import (
 )
 from ngtcli.render.sinks import Run
 from tests.document_files import paged_pdf
-from tests.spans_check import brute_force
+from tests.support.helpers import in_terminal, ngt
+from tests.support.spans_check import brute_force
 
 
 @pytest.mark.parametrize(

@@ -10,22 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import (
-    GREEDY,
-    HARBOUR,
-    VOCABULARY,
-    FakeBackend,
-    check_tree,
-    decode,
-    generate,
-    make_drafter,
-    make_hf,
-    make_target,
-    ngt,
-    plain,
-    prompts,
-)
-from test_batch_decoding import outputs, together
 
 from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
@@ -45,6 +29,19 @@ from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import mask_tokens
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.support.helpers import HARBOUR, VOCABULARY, FakeBackend, ngt
+from tests.support.tiny_models import (
+    GREEDY,
+    check_tree,
+    decode,
+    generate,
+    make_drafter,
+    make_hf,
+    make_target,
+    plain,
+    prompts,
+)
+from tests.support.together import outputs, together
 
 SAMPLED = Settings(temperature=0.8, seed=5)
 MASKS = (90, 91, 92)

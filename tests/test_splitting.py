@@ -10,11 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers import FakeBackend, in_terminal, ngt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from warm import Warm
 
 from ngtcli.batch.output import FileOutput
 from ngtcli.batch.runner import Runner
@@ -37,12 +35,12 @@ from ngtcli.prompt.splitting import (
 )
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.session.local import LocalSession
-from ngtcli.session.parts import KeptParts
+from ngtcli.session.parts import PARTS, KeptParts
 from ngtcli.session.session import FinishedAnswer
-from ngtcli.system.files import home
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.support.helpers import FakeBackend, in_terminal, ngt
+from tests.support.warm import Warm
 
-needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 TEXTS = st.text(st.sampled_from(list("abc \n潮.|")), max_size=900)
 
 
@@ -179,7 +177,6 @@ def failing(answer: Any, at: int, error: BaseException) -> Any:
     return instead
 
 
-@needs_model
 def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
@@ -189,7 +186,7 @@ def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
     count = len(body["parts"])
     assert f"split into {count} parts".encode() in whole.stderr and count > 2
     assert not any(part["kept"] for part in body["parts"])
-    assert not list((home("cache") / "parts").glob("*.json"))  # it is done
+    assert not PARTS.each()  # it is done
     for span in body["sources"]["spans"]:
         quote = Path(book).read_text()[span["source_start"] : span["source_end"]].split()
         assert quote == body["text"][span["start"] : span["end"]].split()
@@ -214,7 +211,6 @@ def check_going_on_after_ctrl_c(
     assert [p["text"] for p in rest["parts"]] == [p["text"] for p in body["parts"]]
 
 
-@needs_model
 def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_ctrl_c(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
@@ -242,7 +238,6 @@ def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_c
     assert dry.returncode == 0 and b"Barge 0.0" in dry.stdout and b"Barge 2.0" not in dry.stdout
 
 
-@needs_model
 def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypatch: Any) -> None:
     wrong = ModelError("the model gives no numbers", "Name another one.")
     monkeypatch.setattr(LocalSession, "answer", failing(LocalSession.answer, 2, wrong))
@@ -253,7 +248,6 @@ def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypat
     assert "kept 1 of " in told[-3] and told[-2] == "ngt: the model gives no numbers"
 
 
-@needs_model
 def test_every_passing_line_names_its_part(book: str, short: tuple[str, ...]) -> None:
     shown, code = in_terminal("summarize", book, *short, columns=100)
     passing = [line for line in shown.split("\r\x1b[K") if "Reading █" in line or " ░" in line]
@@ -265,11 +259,10 @@ def test_every_passing_line_names_its_part(book: str, short: tuple[str, ...]) ->
         assert f"{part}: book.md, Chapter" in told and f"{part}: Reading the prompt" in told
 
 
-@needs_model
 def test_a_killed_run_is_taken_up(book: str, short: tuple[str, ...]) -> None:
     process = Warm("summarize", book, *short, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    parts, patience = home("cache") / "parts", time.monotonic() + 60
-    while not list(parts.glob("*.json")):
+    patience = time.monotonic() + 60
+    while not PARTS.each():
         assert process.poll() is None and time.monotonic() < patience
         time.sleep(0.01)
     process.kill()
@@ -278,7 +271,6 @@ def test_a_killed_run_is_taken_up(book: str, short: tuple[str, ...]) -> None:
     assert done.returncode == 0 and re.search(rb"took [1-9]\d* of", done.stderr)
 
 
-@needs_model
 @pytest.mark.parametrize("fails", ["the answer", "its delivery"])
 def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     tmp_path: Path, book: str, short: tuple[str, ...], fails: str, monkeypatch: Any
@@ -296,15 +288,14 @@ def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     whole = getattr(owner, name)
     monkeypatch.setattr(owner, name, fail)
     assert ngt(*command).returncode == (7 if fails == "the answer" else 1)
-    (kept,) = (home("cache") / "parts").glob("*.json")
+    assert PARTS.each()
     monkeypatch.setattr(owner, name, whole)
     again = ngt(*command, "--retry-failed")
     assert again.returncode == 0 and b"from an earlier run" in again.stderr
     (row,) = map(json.loads, out.read_text().splitlines())
-    assert row["text"] and all(part["kept"] for part in row["parts"]) and not kept.exists()
+    assert row["text"] and all(part["kept"] for part in row["parts"]) and not PARTS.each()
 
 
-@needs_model
 def test_refining_needs_a_preset_with_wording_for_it(book: str, own_home: Path) -> None:
     preset = own_home / "config" / "presets" / "mine.yaml"
     preset.parent.mkdir(parents=True)
@@ -316,25 +307,23 @@ def test_refining_needs_a_preset_with_wording_for_it(book: str, own_home: Path) 
     assert wrong.returncode == 2 and b"refine lacks" in wrong.stderr
 
 
-def test_kept_parts_are_those_of_one_engine_and_damaged_ones_are_made_again() -> None:
-    preset, documents = load_preset("summarize"), [Document("a", "The tide came in.")]
+def test_kept_parts_are_those_of_one_engine() -> None:
+    preset = load_preset("summarize")
     prompt: Any = SimpleNamespace(ids=(1, 2))
-    told: list[str] = []
 
     def kept(engine: str) -> KeptParts:
         model, own = SimpleNamespace(tokenizer=Tokenizer(FakeBackend())), Settings(engine=engine)
-        session: Any = SimpleNamespace(settings=own, model=model, warn=told.append, owner="")
-        return KeptParts(session, preset, documents)
+        session: Any = SimpleNamespace(settings=own, model=model, owner="")
+        return KeptParts(session, preset)
 
     kept("vllm").put(prompt, "theirs")
     assert kept("vllm").get(prompt) == "theirs" and kept("ngt").get(prompt) is None
-    (path,) = (home("cache") / "parts").glob("*.json")
-    assert path.stat().st_mode & 0o777 == 0o600 and told == []
-    path.write_text('{"a": 3}')
-    assert kept("vllm").get(prompt) is None and "are made again" in told[0]
+    last = kept("vllm")
+    last.get(prompt)
+    last.forget()
+    assert kept("vllm").get(prompt) is None
 
 
-@needs_model
 def test_overflow_of_a_summary_as_it_was(book: str, short: tuple[str, ...]) -> None:
     assert ngt("summarize", book, *short, "--overflow", "error").returncode == 5
     dry = ngt("summarize", book, *short, "--dry-run")
@@ -345,7 +334,6 @@ def test_overflow_of_a_summary_as_it_was(book: str, short: tuple[str, ...]) -> N
         assert wrong.returncode == 2 and b"retrieve" in wrong.stderr
 
 
-@needs_model
 def test_each_file_gets_a_summary_of_its_own(tmp_path: Path, short: tuple[str, ...]) -> None:
     docs = tmp_path / "docs"
     (docs / "a").mkdir(parents=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import HARBOUR, run_and_look
 
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import _CHOICES, load_config, load_tokenizer, tokenizer_class
+from tests.support.helpers import HARBOUR, run_and_look
 
 EXAMPLE = Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt"
 TEXTS = [
@@ -142,7 +142,7 @@ def test_the_status_follows_what_is_done(tmp_path: Path) -> None:
 
 
 def test_prefill_tells_how_many_ids_are_read() -> None:
-    from helpers import make_target
+    from tests.support.tiny_models import make_target
 
     model, told = make_target(), list[int]()
     model.start(20)
@@ -191,9 +191,8 @@ def test_a_models_memory_is_free_for_the_next_command(monkeypatch: pytest.Monkey
     import gc
     import weakref
 
-    from helpers import ngt
-
     from ngtcli.session import local as session
+    from tests.support.helpers import ngt
 
     made: list[weakref.ref[Any]] = []
     load = session.load_model

@@ -9,13 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import decode, generate, make_drafter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from test_int8 import WAY
-from test_loading import changed
-from tiny_models import make_hf
 from torch import Tensor
 
 from ngtcli.decode.load import load_model
@@ -29,6 +25,9 @@ from ngtcli.weights.int4 import Int4Linear, bits_of, packed
 from ngtcli.weights.int8 import Int8Linear, Way
 from ngtcli.weights.load_quantized import load_quantized
 from ngtcli.weights.stored import stored_layers
+from tests.support.helpers import changed
+from tests.support.int8_layers import WAY
+from tests.support.tiny_models import decode, generate, make_drafter, make_hf
 from tests.tools import quantised_files as files
 
 needs_int8 = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from browser import Page
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -41,6 +40,7 @@ from ngtcli.render.tables import (
 from ngtcli.render.terminal import visible
 from ngtcli.render.terminal_tables import fit, full_width, to_terminal
 from ngtcli.system.json_form import dump_json, to_json
+from tests.support.browser import Page
 
 HOSTILE = '<script>alert("1")</script>|\x1b[31m*x*'
 SMALL = Table(

@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from helpers import HARBOUR, in_terminal, ngt
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -27,6 +26,7 @@ from ngtcli.errors import UsageError
 from ngtcli.render.sinks import LONG, PlainSink, Run, TerminalSink, Wrapper
 from ngtcli.render.terminal import COLORS, cut, drafted_style, reveal, visible, wants_color
 from ngtcli.system.json_form import dump_json
+from tests.support.helpers import HARBOUR, in_terminal, ngt
 
 
 class Screen(io.StringIO):

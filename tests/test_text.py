@@ -8,12 +8,6 @@ from ngtcli.documents.text import Unreadable, decode_text, guess_encoding
 
 # No NUL, no mark, and no "\r", which becomes "\n".
 ANY = st.text(st.characters(exclude_characters="\0\r\ufeff", exclude_categories=["Cs"]), min_size=1)
-# Letters whose bytes end in zero stand on the other side; a text with many of them has a mark.
-LATIN = st.text(
-    st.characters(
-        min_codepoint=32, max_codepoint=0x24F, exclude_categories=["Cc"], exclude_characters="ĀȀ"
-    )
-)
 MARKED = {
     "utf-8-sig": b"",
     "utf-16-le": b"\xff\xfe",
@@ -38,20 +32,8 @@ def test_utf_8_without_a_mark_is_read_back(text: str) -> None:
     assert decode_text(data) == text
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-@given(text=LATIN)
-@example("Grüße, 3 × 4 = 12\n")
-@example("Ābols un ābele aug dārzā.")
-@example("Ещё этих булок, да выпей чаю.")
-@example("한국어 텍스트 파일입니다.")
-@example("Ξεσκεπάζω την α.")
-def test_utf_16_of_latin_letters_or_with_spaces_needs_no_mark(encoding: str, text: str) -> None:
-    assume(any(c < "\u0100" for c in text) and text.strip())
-    assert decode_text(text.encode(encoding)) == text
-
-
 def test_line_ends_become_one_kind_in_every_encoding() -> None:
-    for encoding in ("utf-8", "utf-16", "utf-16-le", "utf-32"):
+    for encoding in ("utf-8", "utf-16", "utf-32"):
         assert decode_text("one\r\ntwo\rthree\n".encode(encoding)) == "one\ntwo\nthree\n"
 
 
@@ -60,16 +42,14 @@ def test_line_ends_become_one_kind_in_every_encoding() -> None:
     [
         b"abc\0def",
         b"abc\0",
-        b"abcdefg\0hijklmn\0" * 9,  # fields of eight bytes: zeros on one side only
-        b"\1\0\2\0\3\0",  # small numbers of two bytes
+        "without a mark".encode("utf-16-le"),
         b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
-        b"a\0" + b"\0a",
         "a\0b".encode("utf-16"),
         b"x" * 200_001 + b"\0",
         b"\xef\xbb\xbfabc\0d",
     ],
 )
-def test_zero_bytes_that_are_no_utf_16_are_binary(data: bytes) -> None:
+def test_zero_bytes_are_binary(data: bytes) -> None:
     with pytest.raises(Unreadable, match="binary"):
         decode_text(data)
 
@@ -92,7 +72,7 @@ def test_any_bytes_give_clean_text_or_a_reason(data: bytes) -> None:
         ("Der Übergang über die Straße war schön.", "latin-1", "windows-1252"),
         ("Съешь же ещё этих мягких французских булок, да выпей чаю.", "cp1251", "windows-1251"),
         ("Съешь же ещё этих мягких французских булок, да выпей чаю.", "koi8-r", "koi8-r"),
-        ("これは日本語の文章です。読みやすいテキストを書きます。", "cp932", "shift_jis"),
+        ("これは日本語の文章です。読みやすいテキストを書きます。", "cp932", "cp932"),
         ("这是一个中文文本文件，用来测试编码。", "gb18030", "gb18030"),
     ],
 )

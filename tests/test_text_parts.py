@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers import FakeBackend, Scripted, decode, drafts_of, generate
 from safetensors.torch import save_file
 from transformers import CONFIG_MAPPING, AutoModelForMultimodalLM
 
@@ -14,6 +13,8 @@ from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.checkpoints import empty_model, read_checkpoint
+from tests.support.helpers import FakeBackend
+from tests.support.tiny_models import Scripted, decode, drafts_of, generate
 
 VOCABULARY, END = 97, 2
 TEXT = {

@@ -1,6 +1,5 @@
 """What is tried once and kept: its key, what is refused, what a busy machine changes."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,12 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from ngtcli.system import trials
+from ngtcli.system import machine, trials
 from ngtcli.system.store import Kind
 from ngtcli.system.trials import Trial, cpu, results
 
 CPU = torch.device("cpu")
-BUSY = trials.busy  # which the suite patches
 
 
 @dataclass(frozen=True)
@@ -102,12 +100,6 @@ def test_flags_of_the_cpu_are_in_the_key_and_its_clock_is_not(
         cpu.cache_clear()
 
 
-def other_version(package: str) -> Callable[[pytest.MonkeyPatch], None]:
-    real = trials.version
-    other = lambda name: "9.9" if name == package else real(name)  # noqa: E731
-    return lambda patch: patch.setattr(trials, "version", other)
-
-
 def test_versions_switches_and_threads_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"):
         monkeypatch.delenv(name, raising=False)
@@ -116,8 +108,7 @@ def test_versions_switches_and_threads_are_in_the_key(monkeypatch: pytest.Monkey
         lambda patch: patch.setenv("ATEN_CPU_CAPABILITY", "avx2"),
         lambda patch: patch.setattr(trials, "__version__", "another"),
         lambda patch: patch.setattr(torch, "get_num_threads", lambda: 77),
-        other_version("torch"),
-        other_version("transformers"),
+        lambda patch: patch.setattr(trials, "_libraries", lambda: ("9.9", "5.0")),
     ]
     keys = {tried().key}
     for change in changes:
@@ -177,8 +168,8 @@ def test_a_machine_is_busy_where_fewer_cores_are_idle_than_there_are_threads(
     cores: int, cpus: int, average: float, threads: int, busy: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(trials, "usable_cores", lambda: cores)
+    monkeypatch.setattr(machine, "usable_cores", lambda: cores)
     monkeypatch.setattr("os.cpu_count", lambda: cpus)
     monkeypatch.setattr("os.getloadavg", lambda: (average, 0.0, 0.0))
-    monkeypatch.setattr(trials, "_LOAD", Path("/nowhere"))
-    assert BUSY(threads) == busy
+    monkeypatch.setattr(machine, "_LOAD", Path("/nowhere"))
+    assert machine.busy(threads) == busy

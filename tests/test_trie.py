@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import NaiveNode, algorithm_1, padded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
@@ -23,6 +22,7 @@ from ngtcli.system.files import DamagedFileError
 from ngtcli.trie import store
 from ngtcli.trie.files import DATASTORES, TRIES, DatastoreFile, list_files
 from ngtcli.trie.ngram import NGramTrie, build_trie
+from tests.support.tiny_models import NaiveNode, algorithm_1, padded
 
 texts = st.lists(st.lists(st.integers(0, 3), max_size=24), max_size=4)
 windows = st.integers(2, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, min(4, n - 1))))

@@ -12,7 +12,7 @@ from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import PresetOption, resolve_tasks, with_settings
 from ngtcli.config import SETTINGS
-from ngtcli.documents.find import STDIN, Listing
+from ngtcli.documents.find import STDIN, find
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import TASKS
 from ngtcli.session.checks import check_session
@@ -42,7 +42,7 @@ def mcp(
     if STDIN in docs:
         raise UsageError("standard input has the protocol, and no document", "Name a folder.")
     check_session(settings, Notes().warn)
-    Listing(settings, docs, inside=True)
+    find(docs, settings, inside=True)
     if sys.stdin.isatty():
         Notes().warn("waiting for a client on standard input; see ngt help mcp")
 

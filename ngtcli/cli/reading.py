@@ -9,9 +9,9 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_not_read, files_of
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Settings
-from ngtcli.documents.files import Reader
 from ngtcli.documents.find import STDIN, Skipped, converting, kinds
 from ngtcli.documents.load import Loaded, load
+from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, counted
 from ngtcli.session.question import MOST_PREDICTED

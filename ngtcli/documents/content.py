@@ -1,17 +1,17 @@
 """What is known of a document's text: its format, pages and headings, and what was left out.
 
-Offsets count characters of the text. All of it travels as JSON, from parsers that are not trusted
-and from the cache, so that `from_json` checks every type.
+Offsets count characters of the text.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from ngtcli.system import json_form
-
 BETWEEN_CELLS = " | "  # of a table's row
+Cell = str | Iterable[str]  # of a table: its lines, or the only one
+_HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*?)[ \t#]*$", re.MULTILINE)  # of Markdown
 _MOST = 10_000_000  # largest page number or count taken from a parser; guess
 
 
@@ -39,15 +39,12 @@ class About:
     warnings: tuple[str, ...] = ()
     secret: bool = False
 
-    @classmethod
-    def from_json(cls, value: Any, characters: int) -> "About":
-        """The reverse of `asdict` for a text of that length. Raises ValueError for all else."""
-        about: About = json_form.from_json(cls, value)
-        starts = [0, *(section.start for section in about.sections), characters]
-        numbers = [about.pages, about.dropped, *(section.page for section in about.sections)]
+    def check(self, characters: int) -> None:
+        """Raise ValueError unless this is of a text of that length."""
+        starts = [0, *(section.start for section in self.sections), characters]
+        numbers = [self.pages, self.dropped, *(section.page for section in self.sections)]
         if starts != sorted(starts) or not all(0 <= number <= _MOST for number in numbers):
             raise ValueError("a number out of range")
-        return about
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +53,12 @@ class Extracted:
 
     text: str
     about: About = field(default_factory=About)
+
+
+def markdown(text: str) -> Extracted:
+    """A text in Markdown as it is, with its headings as sections."""
+    sections = tuple(Section(m.start(), 0, m.group(1)) for m in _HEADING.finditer(text))
+    return Extracted(text, About(sections=sections))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,16 @@ class Source:
 
 # A parser of one format. Raises Unreadable; whatever else it raises means a broken file.
 Parse = Callable[[Source], Extracted]
+
+
+def row_of(cells: Iterable[Cell]) -> str:
+    """A table's row in one line, each cell's lines with a space between; "" where none has text.
+
+    >>> row_of([["first line", "second line"], [], "c  d"])
+    'first line second line |  | c d'
+    """
+    texts = [" ".join((c if isinstance(c, str) else " ".join(c)).split()) for c in cells]
+    return BETWEEN_CELLS.join(texts) if any(texts) else ""
 
 
 class Writer:
@@ -110,14 +123,13 @@ class Writer:
         """Put an empty line before the next block, of whatever kind it is."""
         self._kind = ""
 
-    def table(self, rows: Iterable[Sequence[str]], heading: str = "") -> bool:
+    def table(self, rows: Iterable[Iterable[Cell]], heading: str = "") -> bool:
         """The rows of a table that have text, below its heading; whether there are any."""
-        filled = (cells for cells in rows if any(reversed(cells)))  # a sheet's last one has text
         self.stand_apart()
-        for number, cells in enumerate(filled, 1):
-            if number == 1:
+        for line in filter(None, map(row_of, rows)):
+            if self._kind != "row":
                 self.heading(heading)
-            self.add(BETWEEN_CELLS.join(cells), "row")
+            self.add(line, "row")
         return self._kind == "row"
 
     def heading(self, words: str, page: int = 0) -> None:

@@ -6,31 +6,24 @@ folders are not followed. It is bounded how many files are listed and how many f
 
 import glob
 import os
-import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
 
 from ngtcli.config import Settings
 from ngtcli.documents.formats import FORMATS, OLD, SUFFIXES, TEXT_SUFFIXES, suffix_of
-from ngtcli.documents.parsers import INSTALL, MissingExtra
-from ngtcli.documents.text import Unreadable, utf8
+from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError, UsageError, reason_of, shortened
 from ngtcli.system.files import identity
 from ngtcli.system.json_form import HIDDEN
-
-Read = TypeVar("Read")
 
 STDIN = "-"
 WRITTEN = "this command writes it"  # why a file is left out
 OUTSIDE = "a link out of the folder"
 WRITES_OVER = "this command reads it, and would write over it"  # why one is refused
 _SHOWN, _KINDS_SHOWN = 3, 5  # unreadable files, and kinds, that are named; guess
-_AHEAD = 64  # files that are being read before what is in them is asked for; guess
-_INTERVAL_S = 0.3  # between two status lines; guess
 _KINDS = [*filter(None, TEXT_SUFFIXES), *(s for f in FORMATS for s in f.suffixes)]
 READ_HERE = f"Files read here: {', '.join(_KINDS)}, and those without a suffix."
 
@@ -40,15 +33,13 @@ class Found:
     """A file to read; `real` is its path with links followed, STDIN for standard input.
 
     `below` is the number of the path's last parts that lie below the folder or pattern that the
-    user named. `outright`: the user named the file itself. `root` is the real path of the folder
-    that the user named, "" where it was a file or a pattern.
+    user named. `outright`: the user named the file itself.
     """
 
     path: str
     real: str
     below: int = 1
     outright: bool = False
-    root: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,37 +86,95 @@ def expanded(path: str) -> str:
     return str(Path(path).expanduser() if is_home else Path(path))
 
 
+@dataclass(frozen=True, slots=True)
 class Listing:
-    """The files of all `paths`, each once, before any of them is read. Raises InputError.
+    """The files of all paths, each once, by real path; and of each path its files and the rest."""
+
+    strict: bool = False
+    found: dict[str, Found] = field(default_factory=dict)
+    named: dict[str, list[str]] = field(default_factory=dict)  # the real paths by the user's
+    skipped: dict[str, list[Skipped]] = field(default_factory=dict)
+
+    def leave_out(self, path: str, skipped: Skipped) -> None:
+        """Note what is not read of `path`. Raises InputError if this is strict."""
+        if self.strict and not skipped.kind and skipped.reason != WRITTEN:
+            what = f"{skipped.name}: {skipped.reason}"
+            raise InputError(what, "Mend or remove it, or leave out --strict to pass over it.")
+        self.skipped[path].append(skipped)
+
+    def all_skipped(self) -> tuple[Skipped, ...]:
+        """All that is not read: first what the command writes, files of other kinds last."""
+        skipped = chain.from_iterable(self.skipped.values())
+        return tuple(sorted(skipped, key=lambda s: (s.reason != WRITTEN, bool(s.kind))))
+
+    def nothing(self, path: str) -> InputError:
+        """The error for a folder or pattern without documents, with the reasons."""
+        skipped = self.skipped[path]
+        bad = [s for s in skipped if not s.kind]
+        if not bad:
+            if not os.path.isdir(expanded(path)):
+                return InputError(f"{utf8(path)}: no file matches", "Check the pattern.")
+            others = f" (only {kinds(skipped)})" if skipped else ""
+            old = converting(skipped)
+            hint = f"Convert them: {old}" if old else READ_HERE
+            return InputError(f"{utf8(path)}: no documents in this folder{others}", hint)
+        reasons = "; ".join(f"{s.name}: {s.reason}" for s in bad[:_SHOWN])
+        more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+        return InputError(f"{utf8(path)}: nothing in it can be read: {reasons}{more}", READ_HERE)
+
+
+def find(
+    paths: Sequence[str],
+    settings: Settings,
+    written: Collection[tuple[int, int] | None] = (),
+    inside: bool = False,
+) -> Listing:
+    """The files of `paths`. Raises InputError.
 
     The bounds of `settings` apply to all paths together. Files that the command writes, `written`
     by their `identity`, are left out of folders and patterns, and refused with UsageError where
     they are named outright. `inside`: so are links that lead out of a named folder, or out of the
     one that a pattern begins with.
     """
+    listing = Listing(settings.strict)
+    search = _Search(settings, inside)
+    for path in dict.fromkeys(paths):
+        listing.named[path], listing.skipped[path] = [], []
+        try:
+            for found in search.find(path):
+                if isinstance(found, Found) and written and found.real != STDIN:
+                    found = _unless_written(found, written)
+                if isinstance(found, Skipped):
+                    listing.leave_out(path, found)
+                else:
+                    listing.named[path].append(found.real)
+                    listing.found.setdefault(found.real, found)
+        except (OSError, RuntimeError, ValueError) as error:  # too long, no home, a null byte
+            what = f"{utf8(shortened(path))}: {reason_of(error)}"
+            raise InputError(what, "Check the path.") from None
+    return listing
 
-    def __init__(
-        self,
-        settings: Settings,
-        paths: Sequence[str],
-        written: Collection[tuple[int, int] | None] = (),
-        inside: bool = False,
-    ) -> None:
-        self._settings, self._written, self._inside = settings, written, inside
+
+def _unless_written(found: Found, written: Collection[tuple[int, int] | None]) -> Found | Skipped:
+    """The file, or that the command writes it. Raises UsageError where it was named outright."""
+    if identity(found.real) not in written:
+        return found
+    if found.outright:
+        hint = "Name another file, or put a pattern in quotes: that leaves it out."
+        raise UsageError(f"{utf8(found.path)}: {WRITES_OVER}", hint)
+    return Skipped(utf8(found.path), WRITTEN)
+
+
+class _Search:
+    """Looks through folders; the bounds of `settings` apply to all paths together."""
+
+    def __init__(self, settings: Settings, inside: bool) -> None:
+        self._settings, self._inside = settings, inside
         self._counts: Counter[str] = Counter()
-        self._reals: dict[str, list[str]] = {}  # the real paths that each named path stands for
-        self._skipped: dict[str, list[Skipped]] = {}
-        self.found: dict[str, Found] = {}  # by real path
-        for path in dict.fromkeys(paths):
-            self._named = utf8(shortened(path))  # as errors show it
-            self._reals[path], self._skipped[path] = [], []
-            try:
-                for found in self._find(path):
-                    self._add(path, found)
-            except (OSError, RuntimeError, ValueError) as error:  # too long, no home, a null byte
-                raise InputError(f"{self._named}: {reason_of(error)}", "Check the path.") from None
 
-    def _find(self, path: str) -> Iterator[Found | Skipped]:
+    def find(self, path: str) -> Iterator[Found | Skipped]:
+        """The files of a path, and what is left out. Raises InputError, OSError and ValueError."""
+        self._named = utf8(shortened(path))  # as errors show it
         if path == STDIN:
             yield Found("standard input", STDIN, outright=True)
             return
@@ -146,13 +195,15 @@ class Listing:
 
         A stack replaces recursion, so that deep folders raise no RecursionError.
         """
-        root = os.path.realpath(named)
-        waiting = self._listed(named, root, 1)
+        root, begin = os.path.realpath(named), len(os.path.join(named, ""))
+        waiting = self._listed(named, 0)
         while waiting:
-            entry, real, below = waiting.pop()
+            entry = waiting.pop()
+            inner = entry.path[begin:]
+            below = inner.count(os.sep) + 1
             if entry.is_dir(follow_symlinks=False):
                 try:
-                    waiting += self._listed(entry.path, real, below + 1)
+                    waiting += self._listed(entry.path, below)
                 except OSError as error:
                     yield Skipped(utf8(entry.path), reason_of(error))
             elif entry.is_symlink() and os.path.isdir(entry.path):  # no error for a link to itself
@@ -160,8 +211,9 @@ class Listing:
             elif (kind := suffix_of(entry.name)) not in SUFFIXES:
                 yield Skipped(utf8(entry.path), f"files of kind {kind} are not read", kind)
             else:
-                real = os.path.realpath(entry.path) if entry.is_symlink() else real
-                yield self._kept(Found(entry.path, real, below, root=root), root)
+                is_link = entry.is_symlink()
+                real = os.path.realpath(entry.path) if is_link else os.path.join(root, inner)
+                yield self._kept(Found(entry.path, real, below), root)
 
     def _kept(self, found: Found, root: str) -> Found | Skipped:
         """The file, or that it is left out, being a link out of `root`, a real path."""
@@ -169,23 +221,17 @@ class Listing:
             return Skipped(utf8(found.path), OUTSIDE)
         return found
 
-    def _listed(
-        self, folder: str, real: str, below: int
-    ) -> list[tuple[os.DirEntry[str], str, int]]:
-        """The visible entries of a folder, in reverse order; with each its real path and `below`.
-
-        Raises OSError where it is not listed.
-        """
-        if below > self._settings.max_depth + 1:
-            most = self._settings.max_depth
-            raise OSError(f"more than {most} folders deep; see --max-depth")
+    def _listed(self, folder: str, depth: int) -> list[os.DirEntry[str]]:
+        """The visible entries of a folder, in reverse order. Raises OSError where it is closed."""
+        if depth > self._settings.max_depth:
+            raise OSError(f"more than {self._settings.max_depth} folders deep; see --max-depth")
         entries = []
         with os.scandir(folder) as listing:
             for entry in listing:
                 if not entry.name.startswith("."):
                     self._count("folders" if entry.is_dir(follow_symlinks=False) else "files")
-                    entries.append((entry, os.path.join(real, entry.name), below))
-        return sorted(entries, key=lambda e: e[0].name, reverse=True)
+                    entries.append(entry)
+        return sorted(entries, key=lambda entry: entry.name, reverse=True)
 
     def _matches(self, pattern: str) -> Iterator[Found | Skipped]:
         """Files of any kind that match a pattern; hidden ones only if the pattern names a dot."""
@@ -210,70 +256,6 @@ class Listing:
                 "Name fewer, or raise the bound with --max-files.",
             )
 
-    def _add(self, path: str, found: Found | Skipped) -> None:
-        if isinstance(found, Skipped):
-            self._leave_out(path, found)
-        elif found.real != STDIN and self._written and identity(found.real) in self._written:
-            name = utf8(found.path)
-            if found.outright:
-                hint = "Name another file, or put a pattern in quotes: that leaves it out."
-                raise UsageError(f"{name}: {WRITES_OVER}", hint)
-            self._skipped[path].append(Skipped(name, WRITTEN))  # nothing is wrong with it
-        else:
-            self._reals[path].append(found.real)
-            self.found.setdefault(found.real, found)
-
-    def _leave_out(self, path: str, skipped: Skipped) -> None:
-        """Note what is not read of `path`. Raises InputError if `settings` are strict."""
-        if self._settings.strict and not skipped.kind:
-            what = f"{skipped.name}: {skipped.reason}"
-            raise InputError(what, "Mend or remove it, or leave out --strict to pass over it.")
-        self._skipped[path].append(skipped)
-
-    def each(
-        self, begin: Callable[[Found], Callable[[], Read]], status: Callable[[str], None]
-    ) -> dict[str, tuple[Found, Read]]:
-        """What was read of each file, by real path and in order.
-
-        `begin` starts to read a file, some files ahead, and returns what waits for it and raises
-        Unreadable. A file of a folder is left out then. Raises InputError for one that was named
-        outright, and for a path of which nothing is left.
-        """
-        read: dict[str, tuple[Found, Read]] = {}
-        done: set[str] = set()
-        begun = _ahead(self.found.values(), begin)
-        told = time.monotonic()
-        for path, reals in self._reals.items():
-            for real in (r for r in reals if r not in done):
-                done.add(real)
-                found, reading = next(begun)
-                try:
-                    read[real] = (found, reading())
-                except Unreadable as error:
-                    if found.outright:
-                        raise error.of(utf8(found.path)) from None
-                    needs = INSTALL if isinstance(error, MissingExtra) else ""
-                    self._leave_out(path, Skipped(utf8(found.path), str(error), "", needs))
-                if time.monotonic() - told > _INTERVAL_S:
-                    told = time.monotonic()
-                    status(f"Reading the documents: {len(read)} of {len(self.found)} …")
-            if not any(real in read for real in reals):
-                raise _nothing(path, self._skipped[path])
-        return read
-
-    def all_skipped(self) -> tuple[Skipped, ...]:
-        """All that is not read: first what the command writes, files of other kinds last."""
-        skipped = chain.from_iterable(self._skipped.values())
-        return tuple(sorted(skipped, key=lambda s: (s.reason != WRITTEN, bool(s.kind))))
-
-    def roots(self) -> dict[str, set[str]]:
-        """The real paths of files below each folder that was named."""
-        below: dict[str, set[str]] = defaultdict(set)
-        for real, found in self.found.items():
-            if found.root:
-                below[found.root].add(real)
-        return below
-
 
 def _is_there(path: str) -> bool:
     """Whether there is a file or link at `path`. Raises OSError if that cannot be determined."""
@@ -282,30 +264,3 @@ def _is_there(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
-
-
-def _ahead(
-    files: Iterable[Found], begin: Callable[[Found], Callable[[], Read]]
-) -> Iterator[tuple[Found, Callable[[], Read]]]:
-    """Each file with what `begin` returned for it, some files before it is asked for."""
-    waiting: deque[tuple[Found, Callable[[], Read]]] = deque()
-    for found in files:
-        waiting.append((found, begin(found)))
-        if len(waiting) > _AHEAD:
-            yield waiting.popleft()
-    yield from waiting
-
-
-def _nothing(path: str, skipped: Sequence[Skipped]) -> InputError:
-    """The error for a folder or pattern without documents, with the reasons."""
-    bad = [s for s in skipped if not s.kind]
-    if not bad:
-        if not os.path.isdir(expanded(path)):
-            return InputError(f"{utf8(path)}: no file matches", "Check the pattern.")
-        others = f" (only {kinds(skipped)})" if skipped else ""
-        old = converting(skipped)
-        hint = f"Convert them: {old}" if old else READ_HERE
-        return InputError(f"{utf8(path)}: no documents in this folder{others}", hint)
-    reasons = "; ".join(f"{s.name}: {s.reason}" for s in bad[:_SHOWN])
-    more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-    return InputError(f"{utf8(path)}: nothing in it can be read: {reasons}{more}", READ_HERE)

@@ -6,21 +6,25 @@ and reported; only hidden files are skipped silently. A survey reads no file tha
 
 import hashlib
 import os
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
 from itertools import count as count_from
-from typing import IO
+from typing import IO, TypeVar
 
 from ngtcli.config import Settings
-from ngtcli.documents.catalog import Entry
 from ngtcli.documents.content import About, Extracted
-from ngtcli.documents.files import Files, Reader
-from ngtcli.documents.find import STDIN, Found, Listing, Skipped
-from ngtcli.documents.text import utf8
+from ngtcli.documents.find import STDIN, Found, Listing, Skipped, find
+from ngtcli.documents.parsers import INSTALL, MissingExtra
+from ngtcli.documents.read import Documents, TokenCounter
+from ngtcli.documents.text import Unreadable, utf8
 
+Read = TypeVar("Read")
 _STDIN_NAME = "stdin"
+_INTERVAL_S = 0.3  # between two status lines; guess
 
 
 def distinct_names(files: Sequence[tuple[str, int]], taken: Iterable[str] = ()) -> list[str]:
@@ -91,7 +95,7 @@ def load(
     settings: Settings | None = None,
     status: Callable[[str], None] = lambda _: None,
     written: Collection[tuple[int, int] | None] = (),
-    files: Files | None = None,
+    files: Documents | None = None,
     inside: bool = False,
 ) -> Loaded:
     """The documents of all `paths` in the order given; those of a folder in sorted order.
@@ -100,18 +104,50 @@ def load(
     read, and with `strict` an unreadable file in a folder is an error. Files that the command
     writes, `written` by their `identity`, are left out of folders and patterns. Raises UsageError
     where one of them is named outright, InputError for a path that cannot be read or contains no
-    document. `inside` is as in `Listing`.
+    document. `inside` is as in `find`.
 
     Who loads many times gives `files`, opened for the same settings, and closes them at the end.
     """
     settings = settings or Settings()
-    listing, reader = Listing(settings, paths, written, inside), Reader(settings.max_mb)
-    is_own, files = files is None, files or Files(settings)
+    listing = find(paths, settings, written, inside)
+    reader = files or Documents(settings)
     try:
-        read = listing.each(lambda found: files.begin(found, reader, stdin), status)
+        read = _readable(listing, reader.read(listing.found.values(), stdin), status)
     finally:
-        remarks = files.close() if is_own else files.remarks()
+        remarks = reader.remarks() if files else reader.close()
     return Loaded(_named(read), listing.all_skipped(), tuple(remarks))
+
+
+def _readable(
+    listing: Listing,
+    results: Generator[tuple[Found, Read | Unreadable], None, None],
+    status: Callable[[str], None],
+) -> dict[str, tuple[Found, Read]]:
+    """What was read of each file, by real path and in order; files of folders may be left out.
+
+    Raises InputError for one that was named outright, and for a path of which nothing is left.
+    """
+    read: dict[str, tuple[Found, Read]] = {}
+    done, told = set[str](), time.monotonic()
+    with closing(results):
+        for path, reals in listing.named.items():
+            for real in (r for r in reals if r not in done):
+                done.add(real)
+                found, result = next(results)
+                if not isinstance(result, Unreadable):
+                    read[real] = found, result
+                elif found.outright:
+                    raise result.of(utf8(found.path))
+                else:
+                    needs = INSTALL if isinstance(result, MissingExtra) else ""
+                    skipped = Skipped(utf8(found.path), str(result), needs=needs)
+                    listing.leave_out(path, skipped)
+                if time.monotonic() - told > _INTERVAL_S:
+                    told = time.monotonic()
+                    status(f"Reading the documents: {len(read)} of {len(listing.found)} …")
+            if not any(real in read for real in reals):
+                raise listing.nothing(path)
+    return read
 
 
 def _named(read: Mapping[str, tuple[Found, Extracted]]) -> tuple[Document, ...]:
@@ -124,14 +160,6 @@ def _named(read: Mapping[str, tuple[Found, Extracted]]) -> tuple[Document, ...]:
         else Document(next(names), text.text, text.about, found.path)
         for real, (found, text) in read.items()
     )
-
-
-@dataclass(frozen=True, slots=True)
-class TokenCounter:
-    """How tokens are counted; `key` stands for the tokenizer in the cache."""
-
-    key: str
-    count: Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,39 +193,15 @@ def survey(
     status: Callable[[str], None] = lambda _: None,
 ) -> Survey:
     """The documents of `paths`, in the order of `load`. Raises InputError as `load` does."""
-    listing, files = Listing(settings, paths), Files(settings)
-    read = 0
-
-    def begin(found: Found) -> Callable[[], Entry]:
-        """The file's entry, which may have to be waited for; that raises Unreadable."""
-        nonlocal read
-        catalog = files.catalog(found)
-        known = catalog.known(found.real)
-        if known and (known.reason or counter.key in known.tokens):
-            return known.checked
-        read += 1
-        text = files.submit(found)
-
-        def counted() -> Entry:
-            extracted = text()
-            entry = catalog.entry(found.real) or Entry().described(extracted)  # a pipe has none
-            if counter.key in entry.tokens:
-                return entry
-            tokens = {**entry.tokens, counter.key: counter.count(extracted.text)}
-            return catalog.with_tokens(found.real, entry, tokens)
-
-        return counted
-
+    listing, reader = find(paths, settings), Documents(settings)
     try:
-        entries = listing.each(begin, status)
-        for root, real in listing.roots().items():
-            files.keep_only(root, real)
+        read = _readable(listing, reader.about(listing.found.values(), counter), status)
     finally:
-        remarks = files.close()
-    names = distinct_names([(found.path, found.below) for found, _ in entries.values()])
+        remarks = reader.close()
+    names = distinct_names([(found.path, found.below) for found, _ in read.values()])
     rows = tuple(
-        Row(name, utf8(found.path), entry.about.format, entry.about.pages, entry.characters,
-            entry.tokens[counter.key], entry.about.dropped, entry.about.warnings)
-        for name, (found, entry) in zip(names, entries.values(), strict=True)
+        Row(name, utf8(found.path), one.about.format, one.about.pages, one.characters,
+            one.tokens, one.about.dropped, one.about.warnings)
+        for name, (found, one) in zip(names, read.values(), strict=True)
     )  # fmt: skip
-    return Survey(rows, listing.all_skipped(), tuple(remarks), read)
+    return Survey(rows, listing.all_skipped(), tuple(remarks), reader.opened)

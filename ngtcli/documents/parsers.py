@@ -1,8 +1,9 @@
 """Processes that parse files of foreign formats: a few, kept, and replaced when one is lost.
 
 A worker gets bytes and gives text over a connection (`worker.py` has the form), without the user's
-environment and current folder. Whatever it replies is checked as if a stranger had sent it. A file
-is to blame for a crash, or for taking too much, only where that happens in a fresh worker.
+environment, current folder and terminal. Whatever it replies is checked as if a stranger had sent
+it. A file is to blame for a crash, or for taking too much, only where that happens in a fresh
+worker.
 """
 
 import importlib.util
@@ -10,20 +11,21 @@ import json
 import os
 import queue
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 import ngtcli
 from ngtcli.documents.content import About, Extracted, Source
 from ngtcli.documents.formats import Format
 from ngtcli.documents.text import Unreadable
-from ngtcli.system.files import DamagedFileError, parse_json
 
 EXTRA = "ngtcli[docs]"
 INSTALL = f"Install it: pip install '{EXTRA}'"
@@ -31,8 +33,7 @@ MOST_WORKERS = 4  # each may take `parser_mb`; guess
 _END_S = 0.2  # in which a worker that crashed is gone and its code known; guess
 _REPLY = 64_000_000  # most bytes of a reply's description; guess
 _START_S = 10.0  # CPU time of a worker's imports, in addition to that for the file; guess
-_LOOK_S = 30.0  # between two looks at whether a worker still computes; guess
-_WALL = 10  # seconds of wall time for each of CPU time that a file may take; guess
+_WALL = 10  # seconds of wall time for each of CPU time that a worker may stand still; guess
 _SHOWN = 200  # characters of a parser's own words
 _CODE = (
     "import sys; limits = float(sys.argv[2]), int(sys.argv[3]); sys.path[:] = sys.argv[4:]\n"
@@ -44,6 +45,17 @@ _CRASHES = {getattr(signal, f"SIG{name}") for name in "SEGV ABRT BUS ILL FPE TRA
 _AGAIN = "Run it again."
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a worker says of a text, or why there is none: `error` is a kind, "" for a text."""
+
+    about: About | None = None
+    error: str = ""
+    reason: str = ""
+    advice: str = ""
+    lasting: bool = True
+
+
 class MissingExtra(Unreadable):
     """A package that the format needs is not installed."""
 
@@ -52,7 +64,7 @@ class MissingExtra(Unreadable):
 
 
 class FailedParser(Unreadable):
-    """A parser crashed, or took too much: the file is to blame if another run ends the same."""
+    """A parser crashed, or took too much: so would it again, unless the machine was to blame."""
 
     def __init__(self, reason: str, advice: str, is_tried_again: bool = True) -> None:
         super().__init__(reason, advice, lasting=False)
@@ -95,6 +107,10 @@ class Parsers:
                 worker.get_ready(fresh)
             try:
                 return worker.ask(form, source)
+            except BlockingIOError:
+                worker.kill()
+                what = f"not read: its parser stood still for {worker.wall_s} s"
+                raise Unreadable(what, _AGAIN, lasting=False) from None
             except (OSError, EOFError):
                 raise _ended() if self._closed else worker.lost(form) from None
         finally:
@@ -120,6 +136,7 @@ class _Worker:
 
     def __init__(self, seconds: float, mb: int) -> None:
         self._seconds, self._mb = seconds, mb
+        self.wall_s = int(_WALL * (seconds + _START_S))  # it may stand still
         self._process: subprocess.Popen[bytes] | None = None
 
     def get_ready(self, fresh: bool) -> None:
@@ -128,14 +145,16 @@ class _Worker:
             self.kill()
         if self._process is not None and self._process.poll() is None:
             return
-        from multiprocessing.connection import Pipe  # here: few commands read such files
+        from multiprocessing.connection import Connection  # here: few commands read such files
 
         own = str(Path(ngtcli.__file__).parents[1])
         left_out = {os.getcwd()} - {own}  # it may be one of documents
         places = [place for place in sys.path if os.path.isabs(place) and place not in left_out]
-        self._connection, theirs = Pipe()
+        ours, theirs = socket.socketpair()
+        for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # `poll` would not bound a message
+            ours.setsockopt(socket.SOL_SOCKET, limit, struct.pack("ll", self.wall_s, 0))
+        self._connection = Connection(ours.detach())
         numbers = theirs.fileno(), self._seconds, self._mb * 1_000_000
-        self._is_late = self._is_hung = False
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _CODE, *map(str, numbers), *places, own],
@@ -145,39 +164,23 @@ class _Worker:
                 pass_fds=[theirs.fileno()],
                 cwd=os.sep,
                 env={name: os.environ[name] for name in _KEPT if name in os.environ},
+                start_new_session=True,  # without the terminal, into which it could type
             )
 
     def ask(self, form: Format, source: Source) -> Extracted:
-        """The text of `source`. Raises Unreadable; OSError and EOFError where the process ended."""
+        """The text of `source`. Raises Unreadable; OSError and EOFError where the process ended.
+
+        BlockingIOError is raised where it stands still.
+        """
         about = {name: getattr(source, name) for name in Source.__slots__ if name != "data"}
         request = {"format": form.name, "source": about}
-        done = threading.Event()
-        threading.Thread(target=self._watch, args=(self._process, done), daemon=True).start()
-        try:
-            for message in (json.dumps(request).encode(), source.data):
-                self._connection.send_bytes(message)
-            reply = self._connection.recv_bytes(_REPLY), self._connection.recv_bytes(source.most)
-        finally:
-            done.set()
-        if b'"memory"' in reply[0][:_SHOWN]:  # it is fragmented: the next file gets another
+        for message in (json.dumps(request).encode(), source.data):
+            self._connection.send_bytes(message)
+        described = self._connection.recv_bytes(_REPLY)
+        text = self._connection.recv_bytes(source.most)
+        if b'"memory"' in described[:_SHOWN]:  # it is fragmented: the next file gets another
             self.kill()
-        return _read(*reply, form, self._mb)
-
-    def _watch(self, process: "subprocess.Popen[bytes]", done: threading.Event) -> None:
-        """End the process if it hangs, or computes on though its own timer should have ended it.
-
-        It hangs if three looks in a row find the same CPU time. Two would not do: after ngt itself
-        was stopped, one look comes at once. One that something else has stopped is waited for.
-        """
-        looks: list[float] = []
-        with suppress(OSError):  # it has ended
-            start = _cpu_s(process.pid)
-            while not done.wait(_LOOK_S):
-                looks = [] if _is_stopped(process.pid) else [*looks[-2:], _cpu_s(process.pid)]
-                self._is_late = _cpu_s(process.pid) - start > self._seconds + _START_S
-                self._is_hung = len(looks) == 3 and looks[0] == looks[2]
-                if self._is_late or self._is_hung:
-                    return process.kill()
+        return _read(described, text, form, self._mb)
 
     def lost(self, form: Format) -> Unreadable:
         """What is told of a file over which the process ended, or is ended here."""
@@ -186,12 +189,9 @@ class _Worker:
             self._process.wait(_END_S)
         self.kill()
         code = -self._process.returncode
-        if self._is_late or code == signal.SIGPROF:
+        if code == signal.SIGPROF:
             what = f"{form.what} that takes more than {self._seconds} s to read"
             return FailedParser(what, "Raise the limit with --parser-seconds.", False)
-        if self._is_hung:
-            what = f"{form.what} at which its parser stood still"
-            return FailedParser(what, "Save it again, or leave it out.", False)
         name = signal.Signals(code).name if code > 0 else f"code {-code}"
         if code > 0 and code not in _CRASHES:
             what = f"not read: something else ended its parser ({name})"
@@ -207,42 +207,32 @@ class _Worker:
             self._process.wait()
 
 
-def _cpu_s(process: int) -> float:
-    """Seconds of CPU time that a process has used. Raises OSError where it has ended."""
-    if sys.platform != "linux":  # no clock of another process
-        return time.monotonic() / _WALL
-    return time.clock_gettime((~process << 3) | 2)  # as clock_getcpuclockid makes it
-
-
-def _is_stopped(process: int) -> bool:
-    """Whether a signal or a debugger has stopped a process."""
-    if sys.platform != "linux":
-        return False
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-
-
-def _read(description: bytes, text: bytes, form: Format, mb: int) -> Extracted:
+def _read(described: bytes, text: bytes, form: Format, mb: int) -> Extracted:
     """The text in a reply. Raises Unreadable for an error in it, and for what is not a reply."""
     try:
-        reply = parse_json(description, dict)
-        if "error" in reply:
+        reply = msgspec.json.decode(described, type=Reply)
+        if reply.error:
             raise _told(reply, form, mb)
+        if reply.about is None:
+            raise ValueError("neither a text nor an error")
         shown = text.decode()
-        return Extracted(shown, About.from_json(reply["about"], len(shown)))
-    except (DamagedFileError, KeyError, ValueError):
+        reply.about.check(len(shown))
+        return Extracted(shown, reply.about)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
         raise Unreadable(f"{form.what} whose parser made no sense", "It is damaged.") from None
 
 
-def _told(reply: Mapping[str, Any], form: Format, mb: int) -> Unreadable:
-    kind, reason = reply["error"], str(reply.get("reason", ""))[:_SHOWN]
-    if kind == "unreadable":
-        advice = str(reply.get("advice", ""))[:_SHOWN]
-        return Unreadable(reason, advice, reply.get("lasting") is not False)
-    if kind == "missing":
-        return MissingExtra(form.what, reason)
-    if kind == "memory":
-        limit = "Raise the limit with --parser-mb."
-        return FailedParser(f"{form.what} that takes more than {mb} MB of memory to read", limit)
-    if kind == "too long":
-        return Unreadable(f"{form.what} with too much text in it", "Raise the bound with --max-mb.")
+def _told(reply: Reply, form: Format, mb: int) -> Unreadable:
+    reason = reply.reason[:_SHOWN]
+    match reply.error:
+        case "unreadable":
+            return Unreadable(reason, reply.advice[:_SHOWN], reply.lasting)
+        case "missing":
+            return MissingExtra(form.what, reason)
+        case "memory":
+            what = f"{form.what} that takes more than {mb} MB of memory to read"
+            return FailedParser(what, "Raise the limit with --parser-mb.")
+        case "too long":
+            what = f"{form.what} with too much text in it"
+            return Unreadable(what, "Raise the bound with --max-mb.")
     return Unreadable(f"broken {form.name} ({reason})", "Save it again.")

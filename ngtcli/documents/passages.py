@@ -21,8 +21,6 @@ _SHORT = 4  # a passage below 1 / _SHORT of the size goes on over a heading; gue
 _TABLE = 4  # tables up to this many times the size are kept whole; guess
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
 _UNSPACED = re.compile(f"[{UNSPACED}]")
-_MARKDOWN = (".md", ".markdown")
-_HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*?)[ \t#]*$", re.MULTILINE)
 _WORD_START = re.compile(r"(?<=\s)\S")
 # Where a long paragraph is cut, the best first.
 _ENDS = (re.compile(r"[.!?…][\"'”’)\]]*\s+|[。！？]"), re.compile(r"\n"), re.compile(r"\s+"))
@@ -47,69 +45,36 @@ class Passage:
 def passages(document: Document, cutting: Cutting) -> list[Passage]:
     """The passages of a document, in its order; together they have all of its text.
 
-    >>> text = "One. Two.\\n\\nThree."
+    >>> text = "One. Two.\n\nThree."
     >>> passages(Document("a", text), Cutting(3)), passages(Document("a", text), Cutting(4))
     ([Passage(start=0, end=9), Passage(start=11, end=17)], [Passage(start=0, end=17)])
     """
-    packing = _Packing(document.text, cutting)
-    pairs = pairwise([Section(0), *_sections(document)])  # a page alone is no border
-    borders = [section.start for before, section in pairs if section.heading != before.heading]
-    for first, last in pairwise([0, *borders, len(document.text)]):
-        packing.border()
-        for start, end in _blocks(document.text, first, last, cutting.tokens * _LETTERS):
-            packing.add(start, end)
-    packing.close()
-    return packing.done
+    text, most, overlap = document.text, cutting.tokens * _LETTERS, cutting.overlap * _LETTERS
+    done: list[Passage] = []
+    start = end = size = 0  # of the passage that is open; size 0: none is
+    for is_below_heading, first, last in _blocks(document, most):
+        more = _size(text[first:last])
+        if not size:
+            start = first
+        elif is_below_heading and size * _SHORT >= most:
+            done.append(Passage(start, end))
+            start, size = first, 0
+        elif size + more > most:
+            done.append(Passage(start, end))
+            low = max(start + 1, first - overlap)
+            word = _WORD_START.search(text, low, first) if overlap else None
+            start = word.start() if word else first
+            size = _size(text[start:first])
+        end = last
+        size += more
+    return [*done, Passage(start, end)] if size else done
 
 
 def place(document: Document, at: int) -> Section:
     """The page and heading that a character stands below."""
-    sections = _sections(document)
+    sections = document.about.sections
     before = bisect_right(sections, at, key=lambda section: section.start) - 1
     return sections[before] if before >= 0 else Section(0)
-
-
-def _sections(document: Document) -> tuple[Section, ...]:
-    """Those the reader found; of Markdown, which is read as plain text, its headings."""
-    if document.about.sections or not document.path.lower().endswith(_MARKDOWN):
-        return document.about.sections
-    return tuple(Section(m.start(), 0, m.group(1)) for m in _HEADING.finditer(document.text))
-
-
-class _Packing:
-    """Puts neighbouring blocks together as long as they stay within the size."""
-
-    def __init__(self, text: str, cutting: Cutting) -> None:
-        self._text = text
-        self._most, self._overlap = cutting.tokens * _LETTERS, cutting.overlap * _LETTERS
-        self.done: list[Passage] = []
-        self._start = self._end = -1  # of the passage that is open; -1: none is
-        self._size = 0
-
-    def add(self, start: int, end: int) -> None:
-        """A block, which follows those before it."""
-        size = _size(self._text[start:end])
-        if self._start >= 0 and self._size + size > self._most:
-            self.close()
-            low = max(self.done[-1].start + 1, start - self._overlap)
-            word = _WORD_START.search(self._text, low, start) if self._overlap else None
-            self._start = word.start() if word else start
-            self._size = _size(self._text[self._start : start])
-        elif self._start < 0:
-            self._start, self._size = start, 0
-        self._end = end
-        self._size += size
-
-    def border(self) -> None:
-        """A heading follows."""
-        if self._start >= 0 and self._size * _SHORT >= self._most:
-            self.close()
-
-    def close(self) -> None:
-        """End the passage that is open."""
-        if self._start >= 0:
-            self.done.append(Passage(self._start, self._end))
-        self._start, self._size = -1, 0
 
 
 def _size(text: str) -> int:
@@ -119,14 +84,19 @@ def _size(text: str) -> int:
     return len(text) + (_LETTERS - 1) * len(_UNSPACED.findall(text))
 
 
-def _blocks(text: str, first: int, last: int, most: int) -> Iterator[tuple[int, int]]:
-    """The paragraphs of `text[first:last]`, and long ones in pieces of at most `most`."""
-    at = first
-    for gap in [*_PARAGRAPH.finditer(text, first, last), None]:
-        start, end = _stripped(text, at, gap.start() if gap else last)
-        at = gap.end() if gap else last
-        if start < end:
-            yield from _pieces(text, start, end, most)
+def _blocks(document: Document, most: int) -> Iterator[tuple[bool, int, int]]:
+    """The paragraphs, long ones in pieces of at most `most`, and whether one is the first below a
+    heading; a page alone is no border."""
+    text = document.text
+    pairs = pairwise([Section(0), *document.about.sections])
+    borders = [section.start for before, section in pairs if section.heading != before.heading]
+    for first, last in pairwise([0, *borders, len(text)]):
+        is_below_heading = True
+        gaps = [(gap.start(), gap.end()) for gap in _PARAGRAPH.finditer(text, first, last)]
+        for (_, start), (end, _) in pairwise([(first, first), *gaps, (last, last)]):
+            for piece in _pieces(text, start, end, most):
+                yield is_below_heading, *piece
+                is_below_heading = False
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
@@ -136,6 +106,7 @@ def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _pieces(text: str, start: int, end: int, most: int) -> Iterator[tuple[int, int]]:
     """A paragraph, cut behind sentences, lines or words where it is too long for one passage."""
+    start, end = _stripped(text, start, end)
     body = text[start:end]
     lines = body.splitlines()
     is_table = len(lines) > 1 and all(BETWEEN_CELLS in line or "\t" in line for line in lines)

@@ -1,7 +1,6 @@
 """Text from bytes: detect the encoding, or the format if it is not text."""
 
 import codecs
-import unicodedata
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Callable
 
@@ -27,13 +26,11 @@ _STREAMS = (
     ("Book", "an old Excel workbook", ".xls"),
 )
 _BINARY = "binary, not text", "Give a text file (.txt, .md, .rst)."
-# Encodings among which is guessed, the most likely first, and names that iconv has for some.
+# Encodings among which is guessed, the most likely first.
 _GUESSES = (
     "cp1252 cp1250 cp1251 koi8_r cp1253 cp1254 cp1255 cp1256 cp1257 cp932 euc_jp gb18030 big5 cp949"
 ).split()
-_IN_ICONV = {"cp932": "shift_jis", "cp949": "euc-kr"}
 _SAMPLE = 1 << 16  # bytes around the first that is not UTF-8, for the guess; guess
-_FOREIGN = frozenset({"Cc", "Cn", "Co", "Cs"})  # control, unassigned, private, surrogates
 # Thai and Lao, Burmese, Khmer, kana, and Chinese characters, for a regular expression's class.
 UNSPACED = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -62,18 +59,17 @@ class Unreadable(InputError):
 
 
 def decode_text(data: bytes) -> str:
-    """The text of `data` in UTF-8, UTF-16 or (with byte-order mark) UTF-32, without the mark.
+    """The text of `data` in UTF-8, or by its byte-order mark UTF-16 or UTF-32, without the mark.
 
     Line ends become "\\n". Raises Unreadable for known formats that are not text, binary data,
     other encodings, and text that is only white space.
     """
     check_format(data)
     marked = next((encoding for mark, encoding in _MARKS if data.startswith(mark)), "")
-    encoding = marked or _unmarked(data)
     try:
-        text = data.decode(encoding)
+        text = data.decode(marked or "utf-8")
     except UnicodeDecodeError as error:
-        raise _undecodable(data, encoding, error.start) from None
+        raise _undecodable(data, marked or "utf-8", error.start) from None
     return checked_text(text.removeprefix("\ufeff") if marked else text)
 
 
@@ -110,32 +106,6 @@ def checked_text(text: str) -> str:
     if not text or text.isspace():  # `strip` would copy it
         raise Unreadable("empty", "Give a document with text in it.")
     return text
-
-
-def _unmarked(data: bytes) -> str:
-    """The encoding of bytes without a mark: UTF-16 if their zero bytes show it, else UTF-8."""
-    if b"\0" in data and len(data) % 2 == 0:
-        first, second = (data[i::2].count(0) for i in (0, 1))
-        encoding = "utf-16-be" if first > second else "utf-16-le"
-        if 10 * min(first, second) <= max(first, second) and _is_utf16(data, encoding):
-            return encoding
-    return "utf-8"
-
-
-def _is_utf16(data: bytes, encoding: str) -> bool:
-    """Whether bytes are text in `encoding`, if nearly all zeros are at one side of the byte pairs.
-
-    Binary data differ from text by characters that no text contains, and by code units that are two
-    ASCII characters each, as in tables whose fields end with zeros.
-    """
-    try:
-        characters = set(data.decode(encoding)) - set("\t\n\v\f\r")
-    except UnicodeDecodeError:
-        return False
-    wide = {c for c in characters if "\xff" < c <= "\uffff"}
-    pairs = {c for c in wide if 0x20 <= ord(c) >> 8 < 0x7F and 0x20 <= ord(c) & 0xFF < 0x7F}
-    is_clean = _FOREIGN.isdisjoint(map(unicodedata.category, characters))
-    return is_clean and 2 * len(pairs) <= len(wide)
 
 
 def _undecodable(data: bytes, encoding: str, at: int) -> Unreadable:
@@ -186,7 +156,7 @@ def guess_encoding(data: bytes) -> str:
     equal = [m for m in found if (m.chaos, m.coherence) == (best.chaos, best.coherence)]
     names = {name for match in equal for name in match.could_be_from_charset}
     guess = next((name for name in _GUESSES if name in names), "")
-    return _IN_ICONV.get(guess) or guess.replace("cp125", "windows-125").replace("_", "-")
+    return guess.replace("cp125", "windows-125").replace("_", "-")
 
 
 def utf8(text: str) -> str:

@@ -47,7 +47,7 @@ def serve(number: int, seconds: float, memory: int) -> NoReturn:
         signal.setitimer(signal.ITIMER_PROF, 0)
         if len(text) > request["source"]["most"]:
             reply, text = {"error": "too long"}, b""
-        connection.send_bytes(json.dumps(reply).encode())
+        connection.send_bytes(json.dumps(reply, ensure_ascii=False).encode("utf-8", "replace"))
         connection.send_bytes(text)
 
 

@@ -39,7 +39,7 @@ def text_of(given: str, max_mb: int, of: str = "--system") -> str:
 
 def read_text(source: str | BinaryIO, max_mb: int, named: str) -> str:
     """The text of a file or a stream. Raises InputError."""
-    from ngtcli.documents.files import Reader  # here: few runs need it
+    from ngtcli.documents.read import Reader  # here: few runs need it
 
     try:
         return decode_text(Reader(max_mb).read(source))

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from ngtcli.config import Settings
 from ngtcli.documents.catalog import stamp_of
-from ngtcli.documents.files import Files
-from ngtcli.documents.find import Listing
+from ngtcli.documents.find import find
 from ngtcli.documents.load import Document, Loaded, load
+from ngtcli.documents.read import Documents
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError
 
@@ -25,14 +25,14 @@ class ServedFolder:
     def __init__(self, paths: Sequence[str], settings: Settings) -> None:
         self._paths, self._settings = tuple(paths), settings
         self._roots = [os.path.realpath(os.path.expanduser(path)) for path in paths]
-        self._files, self._lock = Files(settings), threading.Lock()
+        self._files, self._lock = Documents(settings), threading.Lock()
         self._stamps: object = None
         self._loaded = Loaded(())
 
     def documents(self, status: Callable[[str], None] = lambda _: None) -> Loaded:
         """As they are now; nothing is read where no file has changed. Raises InputError."""
         with self._lock:
-            found = Listing(self._settings, self._paths, inside=True).found  # before they are read
+            found = find(self._paths, self._settings, inside=True).found  # before they are read
             stamps = {path: stamp_of(path) for path in found}
             if stamps != self._stamps:
                 loaded = load(

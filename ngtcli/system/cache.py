@@ -74,17 +74,12 @@ class Held:
 
 
 STORES = (
+    Store("documents", "texts of documents", "reading them", ("files", "texts", "tokens")),
     Store(
-        "documents", "texts of documents", "reading them", ("files", "texts"), "documents"
+        "passages", "passages and their vectors", "choosing passages",
+        ("passages", "vectors", "ivf-pq"),
     ),
-    Store(
-        "passages", "passages, their indices and vectors", "choosing passages",
-        ("passages", "vectors"), "passages",
-    ),
-    Store(
-        "counts", "tokens of documents and their n-gram counts", "auto", ("tokens", "ids"),
-        "folders",
-    ),
+    Store("counts", "ids of documents and their n-gram counts", "auto", ("ids",), "folders"),
     Store("parts", "answers to parts of long texts", "splitting them", ("parts",)),
     Store(
         "tries", "n-gram tries of documents", "the method trie", folder="tries",

@@ -27,7 +27,8 @@ NAME = "ngt.db"
 DAMAGED = ".damaged"  # end of the name of a file that was set aside
 Value = TypeVar("Value")
 Result = TypeVar("Result")
-_WAIT_S = 5.0  # longest wait for another process that writes; guess
+_AT_ONCE = 500  # keys in a query; SQLite has room for 999 parameters
+_WAIT_S = 10.0  # longest wait for another process that writes; guess
 _USED_S = 86_400  # seconds after which another use of a piece is noted; guess
 _DAMAGE = {
     sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT,
@@ -59,7 +60,7 @@ class Kind(Generic[Value]):
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Value]:
-        """The pieces that there are of these keys, read in one transaction."""
+        """The pieces that there are of these keys."""
         return self._decoded(_store().read(self.name, list(keys)))
 
     def each(self) -> dict[str, Value]:
@@ -86,10 +87,10 @@ class Kind(Generic[Value]):
             _store().delete(self.name, keys)
 
     def _decoded(self, stored: dict[str, bytes]) -> dict[str, Value]:
-        values: dict[str, Value] = {}
+        values, decoder = dict[str, Value](), msgspec.msgpack.Decoder(self.type)
         for key, data in stored.items():
             with suppress(msgspec.MsgspecError, ValueError, TypeError):  # of another form
-                values[key] = msgspec.msgpack.decode(data, type=self.type)
+                values[key] = decoder.decode(data)
         return values
 
 
@@ -137,10 +138,10 @@ class _Store:
     def read(self, kind: str, keys: list[str] | None) -> dict[str, bytes]:
         """Pieces, of None all; damaged ones are deleted, and a use of the others is noted."""
         select = "SELECT key, used, checksum, value FROM piece WHERE kind = ?"
-        if keys is None:
-            rows = self.rows(select, [(kind,)])
-        else:
-            rows = self.rows(f"{select} AND key = ?", [(kind, key) for key in keys])
+        rows = self.rows(select, kind) if keys is None else []
+        for begin in range(0, len(keys or ()), _AT_ONCE):
+            some = (keys or [])[begin : begin + _AT_ONCE]
+            rows += self.rows(f"{select} AND key IN ({', '.join('?' * len(some))})", kind, *some)
         whole, old, now = {}, [], int(time.time())
         for key, used, checksum, value in rows:
             if type(value) is bytes and checksum == _checksum(kind, key, value):
@@ -164,20 +165,14 @@ class _Store:
         rows = [(kind, key) for key in keys]
         self.change("DELETE FROM piece WHERE kind = ? AND key = ?", rows)
 
-    def rows(
-        self, select: str, parameters: Sequence[tuple[str, ...]] = ((),)
-    ) -> list[tuple[Any, ...]]:
-        """What a query gives for each of `parameters`; nothing, and no new file, without one."""
-
-        def read(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
-            connection.execute("BEGIN")  # which `_try` ends
-            return [row for given in parameters for row in connection.execute(select, given)]
-
-        is_in_memory = self._connection is not None and self._identity is None
-        return self._try(read, []) if is_in_memory or os.path.lexists(self._path) else []
+    def rows(self, select: str, *parameters: str) -> list[tuple[Any, ...]]:
+        """What a query gives; nothing, and no new file, where there is none."""
+        if not self._is_there():
+            return []
+        return self._try(lambda opened: opened.execute(select, parameters).fetchall(), [])
 
     def change(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Execute a statement for each row, if there are any, in one transaction."""
+        """Execute a statement for each row in one transaction, if it has something to change."""
 
         def change(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
@@ -186,8 +181,12 @@ class _Store:
             if sql.startswith("DELETE"):
                 connection.executescript("PRAGMA incremental_vacuum")
 
-        if rows:
+        if rows and (sql.startswith("REPLACE") or self._is_there()):
             self._try(change, None)
+
+    def _is_there(self) -> bool:
+        is_in_memory = self._connection is not None and self._identity is None
+        return is_in_memory or os.path.lexists(self._path)
 
     def _try(self, work: Callable[[sqlite3.Connection], Result], otherwise: Result) -> Result:
         """What `work` returns; `otherwise` where the file does not allow it."""

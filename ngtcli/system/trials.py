@@ -18,12 +18,12 @@ from typing import Any, Generic, TypeVar
 
 from ngtcli import __version__
 from ngtcli.system.files import key_of
-from ngtcli.system.machine import usable_cores
+from ngtcli.system.machine import busy
 from ngtcli.system.store import Kind
 
 Result = TypeVar("Result")
 _MOST_TRIES = 3  # measurements on a machine that is always busy; guess
-_CPU_INFO, _LOAD = Path("/proc/cpuinfo"), Path("/proc/loadavg")
+_CPU_INFO = Path("/proc/cpuinfo")
 # What tells CPUs apart in it; the other lines change from core to core and from moment to moment.
 _CPU_LINES = {
     "vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features",
@@ -94,19 +94,6 @@ def _pieces(result: type[Result]) -> Kind[tuple[Result, int]]:
     return Kind("trials", form)
 
 
-def busy(threads: int) -> bool:
-    """Whether fewer cores are idle than `threads` need, so that what they time takes longer."""
-    try:
-        waiting = os.getloadavg()[0]  # threads that run or wait to run, over the last minute
-    except OSError:
-        return False
-    with suppress(OSError, ValueError, IndexError):  # it still counts a run that has just ended
-        now = _LOAD.read_text().split()[3].split("/")[0]
-        waiting = min(waiting, float(now) - 1)
-    cores = usable_cores()
-    return cores * (1 - waiting / max(os.cpu_count() or 1, cores)) < min(threads, cores) - 0.5
-
-
 def device_and_threads(device: Any) -> tuple[str, str, int]:
     """The kind of a torch.device, the GPU's name or "", and how many threads compute for it."""
     import torch  # here: light commands do without
@@ -118,9 +105,14 @@ def device_and_threads(device: Any) -> tuple[str, str, int]:
 
 def versions_and_cpu() -> tuple[str, ...]:
     """The versions, the CPU, and the switches, of which each result may depend on all."""
-    versions = (__version__, version("torch"), version("transformers"))
     switches = (f"{name}={os.environ[name]}" for name in _SWITCHES if name in os.environ)
-    return *versions, cpu(), *switches
+    return __version__, *_libraries(), cpu(), *switches
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> tuple[str, str]:
+    """The versions of torch and transformers; to read them takes milliseconds."""
+    return version("torch"), version("transformers")
 
 
 def here() -> str:

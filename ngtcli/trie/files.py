@@ -57,7 +57,6 @@ POOLS = ArrayFile(
         "reached": Array("int32", rows="tallies"),
     },
 )
-FAILED_SUFFIX = ".background.failed"  # why a background could not be made
 TOKENIZER = "tokenizer"  # metadata: the fingerprint of the tokenizer whose ids were counted
 
 

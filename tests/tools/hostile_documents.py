@@ -31,8 +31,8 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from ngtcli.config import Settings
-from ngtcli.documents.files import Files, Reader
 from ngtcli.documents.find import Found
+from ngtcli.documents.read import Documents
 from ngtcli.documents.text import Unreadable
 from ngtcli.engines.keeper import descendants
 from tests.document_files import FILES, HTML, docx, odt, pdf, xlsx, zipped
@@ -319,16 +319,18 @@ class Outcome:
 
 def read_all(hostile: Sequence[Case], settings: Settings, folder: Path) -> list[Outcome]:
     """Read each file by itself; the caches are those of NGT_HOME."""
-    with closing(Files(settings)) as files:
+    with closing(Documents(settings)) as files:
         return [_read(name, make(), files, settings, folder) for name, make in hostile]
 
 
-def _read(name: str, data: bytes, files: Files, settings: Settings, folder: Path) -> Outcome:
+def _read(name: str, data: bytes, files: Documents, settings: Settings, folder: Path) -> Outcome:
     path = folder / name
     path.write_bytes(data)
     start = time.monotonic()
     try:
-        text = files.begin(Found(str(path), str(path), outright=True), Reader(settings.max_mb))()
+        ((_, text),) = files.read([Found(str(path), str(path), outright=True)])
+        if isinstance(text, Unreadable):
+            raise text
         leaked = "root:x:0" in text.text  # of /etc/passwd, to which some files refer
         kind, words = "failure" if leaked else "read", f"{len(text.text)} characters"
     except Unreadable as error:

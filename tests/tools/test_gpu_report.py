@@ -6,11 +6,11 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from helpers import make_target
 
 from ngtcli.config import Settings
 from ngtcli.measure.options import Shape
 from ngtcli.measure.shape_model import make_hf, plan
+from tests.support.tiny_models import make_target
 from tests.tools import gpu_report
 from tests.tools.gpu_parts import read_bytes, score_error
 

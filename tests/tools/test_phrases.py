@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_backgrounds import WORDS, counts_in, n_grams
 
+from tests.support.phrase_counts import WORDS, counts_in, n_grams
 from tests.tools.phrases import BORDER, WEIGHTS, Least, Texts, mine, names_and_numbers
 
 

@@ -13,8 +13,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.warm import ONE_THREAD, Warm
 from tests.tools.fuzz.case import Command, Place, Result
-from tests.warm import ONE_THREAD, Warm
 
 PROGRAM = ""  # Python code that forks run in place of ngt: for tests
 _POLL = 0.002  # seconds between two looks at a process

@@ -1,0 +1,120 @@
+"""Files of heads with random weights, in published forms."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers.modeling_layers import MtpModel
+
+from ngtcli.heads.attention import layer_config
+from ngtcli.heads.dflash import DFlashConfig, DFlashNetwork
+from ngtcli.heads.eagle3 import Eagle3Config, Eagle3Network
+from ngtcli.heads.files import save_head
+from tests.support.helpers import CONTEXT, VOCABULARY
+
+H, SIZE, HEADS, PAIRS, DRAFT = 32, 8, 4, 2, 40  # numbers of the tiny heads
+EPS, THETA, MASK, BLOCK = 1e-5, 10_000.0, 5, 4
+FIELDS = {
+    "vocab_size": VOCABULARY, "hidden_size": H, "intermediate_size": 48, "num_hidden_layers": 1,
+    "num_attention_heads": HEADS, "num_key_value_heads": PAIRS, "head_dim": SIZE,
+    "max_position_embeddings": CONTEXT, "rms_norm_eps": EPS, "rope_theta": THETA,
+}  # fmt: skip
+EAGLE3 = FIELDS | {
+    "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "draft_vocab_size": DRAFT,
+    "eagle_aux_hidden_state_layer_ids": [0, 1, 1],
+}  # fmt: skip
+DFLASH = FIELDS | {
+    "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": 2,
+    "block_size": BLOCK, "num_target_layers": 2,
+    "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [0, 1]},
+}  # fmt: skip
+
+
+def tensors(network: torch.nn.Module, seed: int = 3) -> dict[str, Tensor]:
+    """Random values for a network's state; the draft vocabulary has every second token from 3."""
+    torch.manual_seed(seed)
+    found = {}
+    for name, one in network.state_dict().items():
+        if name == "d2t":
+            found[name] = torch.arange(DRAFT) + 3
+        elif name == "t2d":
+            found[name] = torch.isin(torch.arange(len(one)), 2 * torch.arange(DRAFT) + 3)
+        elif one.ndim == 1:
+            found[name] = 1 + torch.randn(one.shape) / 4
+        else:
+            found[name] = torch.randn(one.shape) * 1.5 / one.shape[1] ** 0.5
+    return found
+
+
+def eagle3_files(folder: Path, form: str = "own", **changes: Any) -> tuple[str, dict[str, Any]]:
+    """A folder with a head in one of the forms; its weights by the authors' names."""
+    config = Eagle3Config(
+        layer_config(EAGLE3), (0, 1, 1), H, DRAFT, norm_states=changes.get("norm_before_fc", False)
+    )
+    state = tensors(Eagle3Network(config))
+    stored, fields = state, EAGLE3 | changes
+    if form == "speculators":
+        stored = {n.replace("midlayer.", "layers.0."): w for n, w in state.items()}
+        stored["verifier_norm.weight"] = torch.ones(H)
+        layer = {n: fields.pop(n) for n in (*FIELDS, "model_type")}
+        fields |= {"speculators_model_type": "eagle3", "transformer_layer_config": layer}
+    folder.mkdir(exist_ok=True)
+    save_head(folder, stored, fields)
+    return str(folder), {name: w.double().numpy() for name, w in state.items()}
+
+
+def dflash_files(folder: Path, **changes: Any) -> tuple[str, dict[str, Any]]:
+    network = DFlashNetwork(
+        DFlashConfig(layer_config(DFLASH), (1, -1), BLOCK, MASK, (None, None), (False, False))
+    )
+    state = tensors(network)
+    folder.mkdir(exist_ok=True)
+    save_head(folder, state, DFLASH | changes)
+    return str(folder), {name: w.double().numpy() for name, w in state.items()}
+
+
+MIXTURE = {
+    "moe_intermediate_size": 16, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+    "num_hidden_layers": 2, "pad_token_id": 0,
+}  # fmt: skip
+MTP: dict[str, tuple[str, dict[str, Any]]] = {
+    "deepseek": (
+        "DeepseekV3Config",
+        {"num_key_value_heads": HEADS, "q_lora_rank": None, "kv_lora_rank": 16, "head_dim": 4}
+        | {"qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8},
+    ),
+    "glm": ("Glm4MoeConfig", {"partial_rotary_factor": 0.5}),
+}
+
+
+def mtp_folder(folder: Path, family: str, layers: int) -> Path:
+    """A model with random weights, whose MTP layers stand in its file under published names."""
+    name, own = MTP[family]
+    config = getattr(transformers, name)(
+        **FIELDS | MIXTURE | own, num_nextn_predict_layers=layers, eos_token_id=3
+    )
+    torch.manual_seed(1)
+    hf = transformers.AutoModelForCausalLM.from_config(config).eval()
+    mtp = MtpModel(hf, layers)
+    with torch.no_grad():
+        for one in [*hf.parameters(), *mtp.parameters()]:
+            one.normal_(1.0, 0.2) if one.ndim == 1 else one.normal_(0.0, 0.3)
+    hf.save_pretrained(folder)
+    stored = load_file(folder / "model.safetensors")
+    for key, one in mtp.layers.state_dict().items():
+        layer, _, rest = key.partition(".")
+        rest = rest.replace("mtp_block.", "").replace("post_norm", "shared_head.norm")
+        at = f"model.layers.{2 + int(layer)}."
+        if ".experts." not in rest:
+            stored[at + rest] = one.clone()
+            continue
+        parts = ["gate_proj", "up_proj"] if rest.endswith("gate_up_proj") else ["down_proj"]
+        for expert, weights in enumerate(one):
+            for part, weight in zip(parts, weights.chunk(len(parts)), strict=True):
+                stored[f"{at}mlp.experts.{expert}.{part}.weight"] = weight.clone()
+    save_file(stored, folder / "model.safetensors", {"format": "pt"})
+    return folder

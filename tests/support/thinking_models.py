@@ -1,0 +1,93 @@
+"""Models that think, made here: their output is a given text, in the formats that models have."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AddedToken, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from tests.support.helpers import ngt
+
+# A user's turn, and what the templates of real models write behind it.
+_TURN = "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+QWEN = (
+    f"{_TURN}{{% if add_generation_prompt %}}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n"
+    "{% endif %}{% endif %}"
+)
+DEEPSEEK = (
+    "{% for m in messages %}<|im_start|>{{ m.content.split('</think>')[-1] }}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_end|><think>\n{% endif %}"
+)
+V3 = DEEPSEEK.replace("<think>\n{%", "{{ '<think>' if thinking else '</think>' }}{%")
+OLD_R1 = DEEPSEEK.replace("<think>\n{%", "{%")
+HARMONY = (
+    "<|start|>system<|message|>Reasoning: {{ reasoning_effort | default('medium') }}<|end|>"
+    "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
+    "{# <|channel|>analysis, final #}"
+    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+GRANITE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if thinking %}Write your thoughts after 'Here is my thought process:' and your response"
+    " after 'Here is my response:'.\n{% endif %}assistant: "
+)
+TEMPLATES = {
+    "qwen": QWEN, "deepseek": DEEPSEEK, "v3.1": V3, "old r1": OLD_R1, "harmony": HARMONY,
+    "granite": GRANITE,
+}  # fmt: skip
+MARKS = ("<think>", "</think>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>")
+CONTEXT = 512
+
+
+def tokenizer(template: str, **more: Any) -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer with the marks as tokens; those of thoughts are not special."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    text = ["The ferry leaves the harbour at nine. So the answer is nine o'clock."] * 3
+    bpe.train_from_iterator(
+        text, trainers.BpeTrainer(vocab_size=360, initial_alphabet=alphabet, show_progress=False)
+    )
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=bpe, eos_token="<|im_end|>", chat_template=template, **more
+    )
+    names = ("<|im_start|>", *MARKS)
+    made.add_tokens([AddedToken(t, special="think" not in t, normalized=False) for t in names])
+    return made
+
+
+def write_model(folder: Path, kind: str, says: str, *arguments: str, **more: Any) -> Path:
+    """A folder of a model that answers `says` to `ngt ARGUMENTS`, whatever its drafts."""
+    made = tokenizer(TEMPLATES[kind], **more)
+    made.save_pretrained(folder)
+    config = GPT2Config(
+        vocab_size=len(made), n_positions=CONTEXT, n_embd=CONTEXT, n_layer=1, n_head=1, n_inner=8,
+        bos_token_id=None, eos_token_id=made.convert_tokens_to_ids("<|im_end|>"),
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    config.save_pretrained(folder)
+    dry = ngt(*arguments, "-m", str(folder), "--dry-run", "--json")
+    assert dry.returncode == 0, dry.stderr.decode()
+    import json
+
+    start = len(json.loads(dry.stdout)["ids"])
+    ids = [*made.encode(says, add_special_tokens=False), config.eos_token_id]
+    save(folder, config, {start + i: token for i, token in enumerate(ids)})
+    return folder
+
+
+def save(folder: Path, config: GPT2Config, script: Mapping[int, int]) -> None:
+    """Weights that make the token of each place, and the end token elsewhere."""
+    hf = GPT2LMHeadModel(config)
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            parameter.zero_()
+        hf.transformer.ln_f.weight.fill_(1.0)
+        hf.transformer.wpe.weight.copy_(torch.eye(CONTEXT))
+        for place in range(CONTEXT):  # the pass at a place gives the token behind it
+            hf.lm_head.weight[script.get(place + 1, config.eos_token_id), place] = 1.0
+    hf.save_pretrained(folder)

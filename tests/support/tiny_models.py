@@ -1,0 +1,312 @@
+"""Tiny models, drafters and naive tries that tests share."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from ngtcli.config import Settings
+from ngtcli.decode.loop import Run
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.probe import target_model
+from ngtcli.decode.sampling import warp
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.guesses import Guessed
+from ngtcli.draft.registry import parse_method
+from ngtcli.draft.steps import Limits
+from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.weights.checkpoints import read_checkpoint
+from ngtcli.weights.packed import PackedLayers, Trial, is_packed, pack
+from ngtcli.weights.places import Place
+from tests.support.helpers import CONTEXT, END, VOCABULARY, FakeBackend
+
+# --- tiny models ---
+
+GREEDY = Settings()
+_COMMON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": CONTEXT,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": END,
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {}),
+    "qwen2": ("Qwen2Config", {}),
+    "qwen3": ("Qwen3Config", {}),
+    "mistral": ("MistralConfig", {"sliding_window": None}),
+    "mistral-sliding": ("MistralConfig", {"sliding_window": 12}),
+    "gemma": ("GemmaConfig", {}),
+    "gemma2-sliding": ("Gemma2Config", {"sliding_window": 12, "query_pre_attn_scalar": 8}),
+    "gemma3-sliding": ("Gemma3TextConfig", {"sliding_window": 12, "query_pre_attn_scalar": 8}),
+}
+
+
+def make_hf(family: str, seed: int = 0, **changes: Any) -> Any:
+    """A random float32 model whose scores differ enough that greedy choices are not near ties."""
+    name, extra = FAMILIES[family]
+    config = getattr(transformers, name)(**{**_COMMON, **extra, **changes})
+    torch.manual_seed(seed)
+    hf = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(6.0)
+    return hf
+
+
+def make_target(family: str = "llama", seed: int = 0, **changes: Any) -> TargetModel:
+    return target_model(make_hf(family, seed, **changes), Tokenizer(FakeBackend()), family)
+
+
+def pack_layers(places: Sequence[Place]) -> int:
+    """Pack the layers that stand there; the bytes packed."""
+    return sum(map(pack, places))
+
+
+def layers_to_pack() -> PackedLayers:
+    """Layers of a checkpoint that are to be packed as they come, by a trial that says so."""
+    trial = Trial(True, (1.0, 1.0, 1.0), (1.0, 0.5, 0.5))
+    return PackedLayers(trial=trial, progress=lambda _: None)
+
+
+def packed_from(folder: Path, dtype: torch.dtype) -> Any:
+    """The model of a folder, packed as its weights come."""
+    config, taken = transformers.AutoConfig.from_pretrained(folder), layers_to_pack()
+    hf, report = read_checkpoint(str(folder), config, taken, dtype)
+    assert not any(report.values())
+    assert taken.finish(hf) == is_packed(hf)  # not in a dtype that the CPU has no kernel for
+    return hf
+
+
+def prompts(count: int, vocabulary: int = VOCABULARY, seed: int = 0) -> list[list[int]]:
+    """Prompts of 1 to 90 random ids, most of which repeat themselves."""
+    rng = random.Random(seed)
+    out = []
+    for _ in range(count):
+        body = [rng.randrange(vocabulary) for _ in range(rng.randint(1, 30))]
+        out.append((body * 3)[: rng.randint(len(body), 90)])
+    return out
+
+
+# --- decoding ---
+
+
+def decode(model: TargetModel, drafter, prompt, sampling=GREEDY, keeping=None, **limits) -> Run:
+    limits = {"max_tokens": 40, **limits}
+    context = Context(prompt, outside=(tuple(prompt),), vocabulary=model.vocabulary)
+    return Run(model, drafter, context, sampling, Limits(**limits), keeping=keeping).finish()
+
+
+def plain(model: TargetModel, prompt, sampling=GREEDY, **limits) -> list[int]:
+    return decode(model, make_drafter("none", DraftSettings()), prompt, sampling, **limits).output
+
+
+def generate(hf, prompt, max_tokens: int) -> list[int]:
+    """The new ids of `transformers`' own greedy decoding."""
+    with torch.no_grad():
+        ids = torch.tensor([prompt])
+        out = hf.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
+                          max_new_tokens=max_tokens, pad_token_id=0)  # fmt: skip
+    return out[0, len(prompt) :].tolist()
+
+
+def distribution(sampling: Settings, scores: torch.Tensor) -> torch.Tensor:
+    """Warped probabilities, float64 (vocabulary,), of scores that nothing penalizes."""
+    weights = warp(scores.float()[None], sampling)[0].double()
+    return weights / weights.sum()
+
+
+# --- drafting ---
+
+
+class Scripted(Drafter):
+    """A drafter that proposes what a function of the ids says."""
+
+    def __init__(self, propose) -> None:
+        self._propose = propose
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        return self._propose(list(ids), budget)
+
+
+def drafts_of(
+    truth: Mapping[tuple[int, ...], Sequence[int]], wrong: int = 1
+) -> Callable[[Sequence[int], int], DraftTree]:
+    """Drafts that hold what follows the prompts of `truth`, behind `wrong` siblings of it."""
+
+    def propose(ids: Sequence[int], budget: int) -> DraftTree:
+        for prompt, output in truth.items():
+            said = len(ids) - len(prompt)
+            if tuple(ids) == (*prompt, *output[:said]):
+                path = output[said : said + max(0, budget - wrong)]
+                if path:
+                    others = [(path[0] + 1 + i) % VOCABULARY for i in range(wrong)]
+                    parents = (*[ROOT] * (wrong + 1), *range(wrong, wrong + len(path) - 1))
+                    return DraftTree((*others, *path), parents)
+        return DraftTree()
+
+    return propose
+
+
+def make_drafter(spec: str, settings: DraftSettings | None = None) -> Drafter:
+    """A new drafter. Raises UsageError for an unknown method or a wrong option."""
+    return parse_method(spec, settings or DraftSettings()).build()
+
+
+class KnownHead:
+    """A head that guesses what follows in one of some texts, and beside it a token too high."""
+
+    depth = 5
+
+    def __init__(self, kind: str, by_path: bool, texts: Sequence[Sequence[int]]) -> None:
+        self.kind, self.by_path, self.texts = kind, by_path, [list(text) for text in texts]
+        self.paths: list[list[int]] = []  # of the states
+        self.ids: list[int] = []
+
+    def first(self, root: int) -> Guessed:
+        assert self.ids[-1] == root
+        self.paths = []
+        return self._after([self.ids[: len(self.ids) + depth] for depth in self._depths(self.ids)])
+
+    def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
+        return self._after([[*self.paths[s], t] for s, t in zip(states, tokens, strict=True)])
+
+    def _depths(self, ids: list[int]) -> range:
+        """Not by path the guess is that of the text after the root, however a node is reached."""
+        self._behind = next((t[len(ids) :] for t in self.texts if t[: len(ids)] == ids), [])
+        return range(1 if self.by_path else self.depth)
+
+    def _after(self, paths: list[list[int]]) -> Guessed:
+        tokens = []
+        for at, path in enumerate(paths):
+            known = [t[len(path)] for t in self.texts if t[: len(path)] == path != t]
+            if not self.by_path:
+                known = self._behind[at : at + 1]
+            tokens.append([(known or [1])[0], VOCABULARY - 1 - len(self.paths) % 2])
+            self.paths.append(path)
+        return Guessed(np.array(tokens, np.int32), np.tile([0.7, 0.2], (len(tokens), 1)))
+
+
+class KnownHeads:
+    """Heads that read no hidden states but the text itself."""
+
+    layers: tuple[int, ...] = ()
+
+    def __init__(self, texts: Sequence[Sequence[int]], kinds: Sequence[str]) -> None:
+        by_path = {"medusa": False, "dflash": False}
+        self.guessers = [KnownHead(kind, by_path.get(kind, True), texts) for kind in kinds]
+        self.texts = texts
+
+    def of_kind(self, kind: str) -> "KnownHeads | None":
+        return KnownHeads(self.texts, [kind]) if kind in LEARNED else None
+
+    def reset(self, start: int = 0) -> None:
+        pass
+
+    def add(self, ids: list[int], states: Any) -> None:
+        pass
+
+    def follow(self, ids: Sequence[int]) -> bool:
+        for head in self.guessers:
+            head.ids = list(ids)
+        return True
+
+
+LEARNED = ("medusa", "hydra", "eagle", "eagle3", "dflash", "mtp")
+
+
+def supply(method: str, corpus: Sequence[Sequence[int]] = ((1, 2, 3, 1, 2, 4),)) -> None:
+    """Give a method what it needs beside a context; skip the test where that cannot be had."""
+    if method == "rest":
+        from ngtcli.draft.methods import datastore
+
+        datastore.save(datastore.build_datastore(corpus), "default", "", [])
+    elif method == "suffix":
+        pytest.importorskip("arctic_inference.suffix_decoding", exc_type=ImportError)
+
+
+def check_tree(tree: DraftTree) -> None:
+    """Raise ValueError unless the tree is well-formed."""
+    if len(tree.tokens) != len(tree.parents):
+        raise ValueError("tokens and parents differ in length")
+    if not 0 <= tree.probes <= len(tree.tokens):
+        raise ValueError("more probes than nodes")
+    if any(not ROOT <= parent < i for i, parent in enumerate(tree.parents)):
+        raise ValueError("a parent does not come before its child")
+    edges = list(zip(tree.parents, tree.tokens, strict=True))[: tree.drafts]
+    if len(set(edges)) != len(edges):
+        raise ValueError("two siblings hold the same token")
+
+
+def paths(tree: DraftTree) -> set[tuple[int, ...]]:
+    """The tokens from the root to each node."""
+    out: list[tuple[int, ...]] = []
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        out.append((*(out[parent] if parent >= 0 else ()), token))
+    return set(out)
+
+
+# --- the paper's trie, literally ---
+
+
+class NaiveNode:
+    def __init__(self) -> None:
+        self.frequency = 0
+        self.children: dict[int, NaiveNode] = {}
+
+
+def algorithm_1(tokens: Sequence[int], n: int, lp: int) -> NaiveNode:
+    """Algorithm 1 as written: for each full window, each sub-prefix P[j:] + S, token by token."""
+    root = NaiveNode()
+    for i in range(len(tokens) - n + 1):
+        prefix, suffix = tokens[i : i + lp], tokens[i + lp : i + n]
+        for j in range(lp):
+            node = root
+            for token in [*prefix[j:], *suffix]:
+                node = node.children.setdefault(token, NaiveNode())
+                node.frequency += 1
+    return root
+
+
+def padded(documents: Sequence[Sequence[int]], n: int) -> list[int]:
+    """Documents with n unique sentinels around each, so that windows slide over both ends."""
+    out: list[int] = []
+    sentinel = -1
+    for document in documents:
+        for part in (None, document, None):
+            if part is None:
+                out += range(sentinel, sentinel - n, -1)
+                sentinel -= n
+            else:
+                out += part
+    return out
+
+
+def saved(folder: Path, hf: Any, **how: Any) -> str:
+    hf.save_pretrained(folder, **how)
+    return str(folder)
+
+
+@torch.inference_mode()
+def scores(hf: Any) -> torch.Tensor:
+    out: torch.Tensor = hf(torch.arange(3, 40)[None]).logits
+    return out
+
+
+def a_tree(nodes: int, seed: int = 0) -> DraftTree:
+    rng = random.Random(seed)
+    tokens = tuple(rng.sample(range(VOCABULARY), nodes))
+    return DraftTree(tokens, tuple(rng.randrange(ROOT, i) for i in range(nodes)))
