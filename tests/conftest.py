@@ -85,7 +85,7 @@ def own_home(
             monkeypatch.delenv(name)
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "ngt-home"))
     # What is measured is kept, however busy the machine.
-    monkeypatch.setattr("ngtcli.system.remembered.busy", lambda threads: False)
+    monkeypatch.setattr("ngtcli.system.trials.busy", lambda threads: False)
     # A process for each test that answers would be many.
     monkeypatch.setattr("ngtcli.background.loaded.start_making", lambda names, model: None)
     if "torch" in sys.modules:  # files of tests without it are not to wait for it

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 

@@ -39,6 +39,7 @@ from ngtcli.session.events import (
 )
 from ngtcli.session.local import Begun
 from ngtcli.session.question import Question
+from ngtcli.system.store import Kind
 from ngtcli.trie.report import TrieReport
 
 MILL = "The mill burnt down in {year}. The tide came in at noon. Anna wrote to the keeper."
@@ -385,9 +386,8 @@ def test_parts_of_a_long_text_are_stored_for_the_user_alone(
         task="summarize", preset=load_preset("summarize"), question="",
     )  # fmt: skip
 
-    def stored() -> list[str]:
-        found = [*own_home.rglob("parts/*"), *own_home.rglob("tries/*")]
-        return [path.name for path in found]
+    def stored() -> list[object]:
+        return [*Kind("parts", str).each(), *own_home.rglob("tries/*")]
 
     def second_part(owner: str) -> None:
         events = resident.ask(question, owner=owner)

@@ -1,7 +1,7 @@
 """What the cache holds, and the bound on it: what was used longest ago is removed first.
 
-What can be made again by itself counts for the bound (see STORES). The last use of a file is its
-time of access, which is set here, since not all systems keep it.
+It holds pieces in the store and files. What can be made again by itself counts for the bound (see
+STORES).
 """
 
 import os
@@ -12,89 +12,118 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from ngtcli.errors import counted
+from ngtcli.system import store
+from ngtcli.system.files import PARTIAL, home
 from ngtcli.system.json_form import HIDDEN, json_key
 
-PARTIAL = ".partial"  # end of the name of a file that is being written
-LEFT_S = 3600.0  # seconds after which such a file is left over from a killed run; guess
+LEFT_S = 3600.0  # seconds after which a file that was being written is a killed run's; guess
 POOL = ".pool.safetensors"
 DATASTORE = ".datastore.safetensors"
 BACKGROUND = ".background.safetensors"
 STAMP = ".checked.json"  # end of the name of what is known of a file of the same name
+Bound = Literal["shared", "own", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
     """One kind of thing that the cache holds: what it is, what makes it, and where it lies.
 
-    It is all files in `folder`, or those whose names have one of `ends`. It counts for the bound if
-    it is `bounded`; if it stands `apart`, it has a bound of its own, as large, that the file used
-    last may exceed. What is `lasting` was learned or was made by a command for it, so that ngt does
-    not make it again by itself.
+    It is pieces of `kinds`, and all files in `folder`, or those whose names have one of `ends`. Its
+    `bound` is what all of the cache may have together ("shared"); another one, as large, that the
+    file used last may exceed ("own"); or it has "none". What is `cleared_by_name` alone was learned
+    or was made by a command for it, so that ngt does not make it again by itself.
     """
 
     name: str
     holds: str
     made_by: str
-    folder: str = field(metadata=HIDDEN)
+    kinds: tuple[str, ...] = field(default=(), metadata=HIDDEN)
+    folder: str = field(default="", metadata=HIDDEN)
     ends: tuple[str, ...] = field(default=(), metadata=HIDDEN)
-    bounded: bool = True
-    apart: bool = field(default=False, metadata=HIDDEN)
-    lasting: bool = False
+    bound: Bound = "shared"
+    cleared_by_name: bool = False
 
-    def files(self, root: Path) -> list[Path]:
-        """The files in the cache folder `root`; another process may remove some meanwhile."""
-        folder = root / self.folder
-        every = folder.rglob("*") if not self.ends else folder.glob("*")
-        found = (p for p in every if not self.ends or p.name.endswith(self.ends))
-        return sorted(p for p in found if p.is_symlink() or not p.is_dir())
+    @property
+    def path(self) -> Path:
+        """The folder of its files, or the file of its pieces."""
+        return home("cache") / (self.folder or store.NAME)
+
+    def files(self, on_error: Callable[[OSError], None] | None = None) -> list[Path]:
+        """Its files; another process may remove some meanwhile. `on_error` as in `os.walk`."""
+        every = os.walk(self.path, onerror=on_error) if self.folder else ()
+        found = (Path(place, name) for place, _, names in every for name in names)
+        return sorted(p for p in found if not self.ends or p.name.endswith(self.ends))
+
+    def pieces(self) -> list[store.Used]:
+        """Its pieces by their last use."""
+        return [group for group in store.by_use() if group.kind in self.kinds]
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one `Store` holds now: files, and their bytes."""
+    """What one `Store` holds now: pieces and files, and their bytes."""
 
     store: Store = field(metadata=json_key(flat=True))
+    pieces: int
     files: int
     bytes: int
     path: Path
 
 
 STORES = (
-    Store("documents", "texts and counts of documents", "reading them", "documents"),
-    Store("passages", "passages, their indices and vectors", "choosing passages", "passages"),
-    Store("counts", "n-gram counts of all documents given", "auto", "folders"),
-    Store("parts", "answers to parts of long texts", "splitting them", "parts"),
-    Store("tries", "n-gram tries of documents", "the method trie", "tries", (".trie.safetensors",)),
+    Store("documents", "texts of documents", "reading them", ("files", "texts", "tokens")),
     Store(
-        "datastores", "corpora for the method rest", "ngt trie build --rest", "tries",
-        (DATASTORE,), bounded=False, lasting=True,
+        "passages", "passages and their vectors", "choosing passages",
+        ("passages", "vectors", "ivf-pq"),
+    ),
+    Store("counts", "ids of documents and their n-gram counts", "auto", ("ids",), "folders"),
+    Store("parts", "answers to parts of long texts", "splitting them", ("parts",)),
+    Store(
+        "tries", "n-gram tries of documents", "the method trie", folder="tries",
+        ends=(".trie.safetensors",),
+    ),
+    Store(
+        "datastores", "corpora for the method rest", "ngt trie build --rest", folder="tries",
+        ends=(DATASTORE,), bound="none", cleared_by_name=True,
     ),
     Store(
         "backgrounds", "n-gram counts of general texts", "auto; ngt trie build --background",
-        "tries", (BACKGROUND, ".background.failed"), bounded=False, lasting=True,
+        ("failures",), "tries", (BACKGROUND,), "none", cleared_by_name=True,
     ),
     Store(
-        "pools", "phrases of earlier answers", "auto", "tries", (POOL,), bounded=False, lasting=True
+        "pools", "phrases of earlier answers", "auto", folder="tries", ends=(POOL,), bound="none",
+        cleared_by_name=True,
     ),
-    Store("compiled", "compiled functions", "the first use of auto", "compiled", bounded=False),
-    Store("costs", "times of models' passes", "auto", "costs", bounded=False),
-    Store("packed", "if packed weights are faster", "loading a model", "packed", bounded=False),
-    Store("quantized", "models' quantised weights", "--quantize int8", "quantized", apart=True),
-    Store("prefixes", "what models read of prompts", "answering", "prefixes", apart=True),
     Store(
-        "stand-ins", "what GGUF files and adapters load with", "the first use of one", "stand-ins"
+        "compiled", "compiled functions", "the first use of auto", folder="compiled", bound="none"
     ),
-    Store("int8", "how 8-bit products are computed", "--quantize int8", "int8", bounded=False),
-    Store("dtypes", "if half precision is faster", "loading a model", "dtypes", bounded=False),
-    Store("exact", "if passes are exact", "--exact", "exact", bounded=False),
-    Store("ways", "how models are run", "loading a model", "ways", bounded=False),
-    Store("tune", "measurements of ngt tune", "ngt tune", "tune", bounded=False, lasting=True),
+    Store(
+        "trials", "what was tried of models, and times of passes", "loading a model; auto",
+        ("trials",), bound="none",
+    ),
+    Store(
+        "quantized", "models' quantised weights", "--quantize int8", folder="quantized", bound="own"
+    ),
+    Store(
+        "prefixes", "what models read of prompts", "answering", folder="prefixes", bound="own"
+    ),
+    Store(
+        "stand-ins", "what GGUF files and adapters load with", "the first use of one",
+        folder="stand-ins",
+    ),
+    Store("checked", "which files were compared with their checksums", "using them", ("checked",)),
+    Store(
+        "tune", "measurements of ngt tune", "ngt tune", folder="tune", bound="none",
+        cleared_by_name=True,
+    ),
 )  # fmt: skip
-_APART = {s.folder for s in STORES if s.apart}
-_SPARED_FOLDERS = _APART | {s.folder for s in STORES if not (s.bounded or s.ends)}
-_SPARED_ENDS = (PARTIAL, *(end for s in STORES if not s.bounded for end in s.ends))
+_OWN = {s.folder for s in STORES if s.bound == "own"}
+_SPARED_FOLDERS = _OWN | {s.folder for s in STORES if s.bound == "none" and not s.ends}
+_SPARED_ENDS = tuple(end for s in STORES if s.bound == "none" for end in s.ends)
+_SPARED_KINDS = {kind for s in STORES if s.bound == "none" for kind in s.kinds}
 _SHARE = 20  # this part of the bound may be written before the cache is looked at again; guess
 _FILES, _BYTES = 64, 2**28  # of one kind for one folder's documents that are kept; guess
 _KEPT_S = 30 * 86_400.0  # seconds; guess
@@ -104,67 +133,109 @@ _MARK_S = 86_400.0  # seconds after which another use of a file is noted; guess
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was removed: files, their bytes, and the largest one's; what is left, and was the bound.
+    """What was removed: pieces, files, their bytes, and the largest file's.
 
-    All sizes are in bytes.
+    `left` bytes count for the bound, which was `most`.
     """
 
+    pieces: int = 0
     files: int = 0
     bytes: int = 0
     largest: int = 0
     left: int = 0
     most: int = 0
 
+    @property
+    def words(self) -> str:
+        """What was removed, in words."""
+        what = f"{counted(self.pieces, 'piece')} and {counted(self.files, 'file')}"
+        return f"{what}, {self.bytes / 1e6:.1f} MB"
+
 
 _NOTHING = Removed()
 
 
-class _File(NamedTuple):
+class _Entry(NamedTuple):
+    """A file, or the pieces of a kind that were used last in the same second."""
+
     used_ns: int  # since 1970
     size: int
-    path: str
+    of: str | store.Used
 
 
-def note_use(path: str | Path) -> None:
-    """Note that a file of the cache is used now; what cannot be noted is not."""
-    with suppress(OSError):
-        about = os.stat(path)
-        if time.time() - _used_ns(about) / 1e9 > _MARK_S:
-            os.utime(path, ns=(time.time_ns(), about.st_mtime_ns))
+def bound(most: int, before: Removed = _NOTHING, own: str = "") -> Removed:
+    """Remove from the cache what is the longest unused until `most` bytes are left.
 
-
-def renew(path: Path) -> None:
-    """Note for `keep_last` that a file was asked for, not only searched."""
-    with suppress(OSError):
-        if time.time() - os.stat(path).st_mtime > _MARK_S:
-            os.utime(path)
-
-
-def bound(folder: Path, most: int, before: Removed = _NOTHING, apart: bool = False) -> Removed:
-    """Remove files of the cache in `folder`, the longest unused first, until `most` bytes are left.
-
-    It is the folder of a store if that stands `apart`: then the file used last stays.
-
-    Files of more than `most` go before all others, which would not make room for them. A file that
-    is being written, or that another process replaces meanwhile, stays. Returns what was removed,
-    and `before`.
+    It is the folder of a store if that has its `own` bound: then the file used last stays. What has
+    more than `most` goes before all others, which would not make room for it. A file that is being
+    written, or that another process replaces meanwhile, stays. Returns what was removed, and
+    `before`.
     """
-    files = sorted(_files(folder, _SPARED_FOLDERS), key=lambda f: f.used_ns)
-    left = sum(file.size for file in files)
-    count, size, largest = before.files, before.bytes, before.largest
-    if apart:
-        files = [file for file in files if not file.path.endswith(STAMP)][:-1]
-    for file in sorted(files, key=lambda f: f.size <= most):
+    entries = sorted(_entries_of(own), key=lambda entry: entry.used_ns)
+    left = sum(entry.size for entry in entries)
+    if own:
+        entries = [e for e in entries if not str(e.of).endswith(STAMP)][:-1]
+    gone = []
+    for entry in sorted(entries, key=lambda entry: entry.size <= most):
         if left <= most:
             break
-        with suppress(OSError):  # another process has removed it
-            if _used_ns(os.stat(file.path, follow_symlinks=False)) == file.used_ns:
-                os.unlink(file.path)
-                count, size, left = count + 1, size + file.size, left - file.size
-                largest = max(largest, file.size)
-                if apart:
-                    Path(file.path).with_suffix(STAMP).unlink(missing_ok=True)
-    return Removed(count, size, largest, left, most)
+        if isinstance(entry.of, store.Used) or _unlink(entry.of, entry.used_ns):
+            gone.append(entry)
+            left -= entry.size
+    pieces = [entry.of for entry in gone if isinstance(entry.of, store.Used)]
+    store.remove(pieces)
+    files = [entry.size for entry in gone if isinstance(entry.of, str)]
+    return Removed(
+        before.pieces + sum(group.pieces for group in pieces),
+        before.files + len(files),
+        before.bytes + sum(entry.size for entry in gone),
+        max(before.largest, *files, 0),
+        left,
+        most,
+    )
+
+
+def _entries_of(own: str) -> Iterator[_Entry]:
+    """What counts for a bound: that of the folder `own`, or the shared one."""
+    yield from _files(home("cache") / own, _SPARED_FOLDERS)
+    for group in () if own else store.by_use():
+        if group.kind not in _SPARED_KINDS:
+            yield _Entry(group.used * 10**9, group.bytes, group)
+
+
+def _files(folder: Path | str, spared: Collection[str] = ()) -> Iterator[_Entry]:
+    """The files that count; folders of `spared` names do not."""
+    for entry, about in _entries(folder):
+        if stat.S_ISDIR(about.st_mode) and entry.name not in spared:
+            yield from _files(entry.path)
+        elif stat.S_ISREG(about.st_mode) and not _is_spared(entry.name, about):
+            yield _Entry(_used_ns(about), about.st_size, entry.path)
+
+
+def _is_spared(name: str, about: os.stat_result) -> bool:
+    """Whether a file has no bound, is that of pieces, or is being written."""
+    return (
+        name.startswith(store.NAME) or name.endswith(_SPARED_ENDS) or _is_being_written(name, about)
+    )
+
+
+def _is_being_written(name: str, about: os.stat_result) -> bool:
+    return name.endswith(PARTIAL) and time.time() - about.st_mtime < LEFT_S
+
+
+def _unlink(path: str, used_ns: int) -> bool:
+    """Remove a file unless another process has, or has used it since."""
+    with suppress(OSError):
+        if _used_ns(os.stat(path, follow_symlinks=False)) == used_ns:
+            os.unlink(path)
+            Path(path).with_suffix(STAMP).unlink(missing_ok=True)
+            return True
+    return False
+
+
+def _used_ns(about: os.stat_result) -> int:
+    """When a file was used last: read or written."""
+    return max(about.st_atime_ns, about.st_mtime_ns)
 
 
 class CacheBound:
@@ -173,10 +244,9 @@ class CacheBound:
     Until `hold_to` has told the bound nothing is removed.
     """
 
-    def __init__(self, folder: Callable[[], Path]) -> None:
-        self._folder = folder
-        self._most = self._written = 0
-        self._removed = _NOTHING
+    def __init__(self) -> None:
+        self._most, self._removed = 0, _NOTHING
+        self._written: dict[str, int] = {}  # bytes by own folder; of "" all others together
 
     def hold_to(self, most: int) -> None:
         """The bound in bytes; of several in one command the largest holds."""
@@ -190,10 +260,14 @@ class CacheBound:
     def wrote(self, path: Path) -> None:
         """Note that a file was written."""
         with suppress(OSError):  # another process has removed it
-            if self._most and path.parent in {self._folder() / name for name in _APART}:
-                self._removed = bound(path.parent, self._most, self._removed, apart=True)
-            elif path.is_relative_to(self._folder()):
-                self._written += max(1, path.stat().st_size)
+            size, name = path.stat().st_size, path.parent.name
+            if path.is_relative_to(home("cache")):
+                is_own = name in _OWN and path.parent == home("cache") / name
+                self.wrote_bytes(size, name if is_own else "")
+
+    def wrote_bytes(self, size: int, own: str = "") -> None:
+        """Note that pieces were written, or a file of a folder that has its `own` bound."""
+        self._written[own] = self._written.get(own, 0) + max(1, size)
         self._hold(self._most // _SHARE)
 
     def finish(self) -> Removed:
@@ -206,45 +280,50 @@ class CacheBound:
         return removed
 
     def _hold(self, written: int) -> None:
-        """Hold to the bound if more than `written` bytes were written since that was done."""
-        if self._most and self._written > written:
-            self._written = 0
-            self._removed = bound(self._folder(), self._most, self._removed)
+        """Hold to each bound if more than `written` bytes were written since that was done."""
+        for own, size in list(self._written.items()):
+            if self._most and size > written:
+                del self._written[own]
+                self._removed = bound(self._most, self._removed, own)
 
 
-def largest(folder: Path, pattern: str) -> list[Path]:
-    """Files of one kind in a folder of the cache, the largest first, 16 at most."""
-    found = sorted(_matching(folder, pattern), key=lambda f: -f.size)
-    return [Path(file.path) for file in found[:_LOOKED]]
+in_bounds = CacheBound()
+store.listeners.append(in_bounds.wrote_bytes)
 
 
-def keep_last(folder: Path, pattern: str) -> None:
-    """Remove files of one kind that were written or renewed before others.
+def held(named: Store) -> Held:
+    """What a store holds."""
+    files, pieces = named.files(), named.pieces()
+    size = sum(group.bytes for group in pieces)
+    for path in files:
+        with suppress(OSError):  # another run removed it
+            size += path.lstat().st_size
+    count = sum(group.pieces for group in pieces)
+    return Held(named, count, len(files), size, named.path)
 
-    Left are 64 at most, of 30 days, of 256 MB together or of three times as much as the largest.
+
+def clear(stores: Iterable[Store]) -> Removed:
+    """Delete what `stores` hold but what another process may be writing.
+
+    What cannot be deleted does not keep the rest: its OSError is raised at the end.
     """
-    found = sorted(_matching(folder, pattern), key=lambda f: -f.used_ns)
-    room = max([_BYTES, *(3 * file.size for file in found)])
-    for number, file in enumerate(found):
-        room -= file.size
-        if room < 0 or number >= _FILES or time.time() - file.used_ns / 1e9 > _KEPT_S:
-            with suppress(OSError):  # another process may have removed it
-                os.unlink(file.path)
-
-
-def _matching(folder: Path, pattern: str) -> Iterator[_File]:
-    """Files by a pattern of their names; `used_ns` is when they were written or renewed."""
-    for entry, about in _entries(folder, lambda name: fnmatch(name, pattern)):
-        yield _File(about.st_mtime_ns, about.st_size, entry.path)
-
-
-def _files(folder: Path | str, spared: Collection[str] = ()) -> Iterator[_File]:
-    """The files that count; folders of `spared` names do not."""
-    for entry, about in _entries(folder):
-        if stat.S_ISDIR(about.st_mode) and entry.name not in spared:
-            yield from _files(entry.path)
-        elif stat.S_ISREG(about.st_mode) and not entry.name.endswith(_SPARED_ENDS):
-            yield _File(_used_ns(about), about.st_size, entry.path)
+    pieces, failures, sizes = list[store.Used](), list[OSError](), list[int]()
+    for named in stores:
+        pieces += named.pieces()
+        for path in named.files(failures.append):
+            try:
+                about = path.lstat()
+                if not _is_being_written(path.name, about):
+                    path.unlink()
+                    sizes.append(about.st_size)
+            except OSError as error:
+                failures.append(error)
+    store.remove(pieces)
+    for failure in failures:
+        if not isinstance(failure, FileNotFoundError):  # another run may be clearing as well
+            raise failure
+    size = sum(group.bytes for group in pieces) + sum(sizes)
+    return Removed(sum(group.pieces for group in pieces), len(sizes), size)
 
 
 def _entries(
@@ -258,54 +337,37 @@ def _entries(
                     yield entry, entry.stat(follow_symlinks=False)
 
 
-def _used_ns(about: os.stat_result) -> int:
-    """When a file was used last: read or written."""
-    return max(about.st_atime_ns, about.st_mtime_ns)
+def renew(path: Path) -> None:
+    """Note for `keep_last` that a file was asked for, not only searched."""
+    with suppress(OSError):
+        if time.time() - os.stat(path).st_mtime > _MARK_S:
+            os.utime(path)
 
 
-def held(root: Path, store: Store) -> Held:
-    """What the store holds in the cache folder `root`."""
-    sizes = []
-    for path in store.files(root):
-        with suppress(OSError):  # another run removed it
-            sizes.append(path.lstat().st_size)
-    return Held(store, len(sizes), sum(sizes), root / store.folder)
+def largest(folder: Path, pattern: str) -> list[Path]:
+    """Files of one kind in a folder of the cache, the largest first, 16 at most."""
+    found = sorted(_matching(folder, pattern), key=lambda f: -f.size)
+    return [Path(str(file.of)) for file in found[:_LOOKED]]
 
 
-def clear(root: Path, stores: Iterable[Store]) -> tuple[int, int]:
-    """Delete what `stores` hold in the cache folder `root`, and what killed runs left of it.
+def keep_last(folder: Path, pattern: str) -> None:
+    """Remove files of one kind that were written or renewed before others.
 
-    Returns the number of files and bytes. What cannot be deleted does not keep the rest: its
-    OSError is raised at the end.
+    Left are 64 at most, of 30 days, of 256 MB together or of three times as much as the largest.
     """
-    count = size = 0
-    failure: OSError | None = None
-    for store in stores:
-        folder = root / store.folder
-        try:
-            with suppress(FileNotFoundError):
-                os.scandir(folder).close()  # raises where nothing in it can be seen
-        except OSError as error:
-            failure = failure or error
-        left: list[Path] = []
-        if store.ends:  # in a folder of several stores another command may be writing
-            left = leftovers(folder, older_s=0.0 if store.name == "tries" else LEFT_S)
-        for path in (*store.files(root), *left):
-            try:
-                bytes_ = path.lstat().st_size
-                path.unlink()
-                count, size = count + 1, size + bytes_
-            except FileNotFoundError:  # another run may be clearing as well
-                pass
-            except OSError as error:
-                if path not in left:  # those may be another user's
-                    failure = failure or error
-        for place, _, _ in () if store.ends else os.walk(folder, topdown=False):
-            with suppress(OSError):  # another run wrote to it
-                os.rmdir(place)
-    if failure:
-        raise failure
-    return count, size
+    found = sorted(_matching(folder, pattern), key=lambda f: -f.used_ns)
+    room = max([_BYTES, *(3 * file.size for file in found)])
+    for number, file in enumerate(found):
+        room -= file.size
+        if room < 0 or number >= _FILES or time.time() - file.used_ns / 1e9 > _KEPT_S:
+            with suppress(OSError):  # another process may have removed it
+                os.unlink(str(file.of))
+
+
+def _matching(folder: Path, pattern: str) -> Iterator[_Entry]:
+    """Files by a pattern of their names; `used_ns` is when they were written or renewed."""
+    for entry, about in _entries(folder, lambda name: fnmatch(name, pattern)):
+        yield _Entry(about.st_mtime_ns, about.st_size, entry.path)
 
 
 def leftovers(folder: Path, prefix: str = "", older_s: float = LEFT_S) -> list[Path]:

@@ -94,7 +94,7 @@ def _run(
         if "torch" in sys.modules:
             from tests.support import kept
 
-            stack.enter_context(patch("ngtcli.system.remembered.Remembered.find", kept.tried_once))
+            stack.enter_context(patch("ngtcli.system.trials.Trial.find", kept.tried_once))
             stack.enter_context(kept.lent_once())
         stack.enter_context(_threads_kept())
         if cwd is not None:

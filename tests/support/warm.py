@@ -312,11 +312,11 @@ def _stream(number: int, mode: str) -> IO[str] | None:
 def _warm_up() -> None:
     """Load here what answers need; their costs are measured once for all forks."""
     from ngtcli.session import memory as auto_memory
-    from ngtcli.system.remembered import Remembered
+    from ngtcli.system.trials import Trial
     from tests.support import kept
 
     auto_memory.calibrate = kept.measured_once
-    Remembered.find = kept.tried_once  # type: ignore[method-assign]
+    Trial.find = kept.tried_once  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as home:
         for _ in range(2):  # the first one makes trials and says so: its model is not kept
             ngt("summarize", HARBOUR, "--max-tokens", "2", NGT_HOME=home, NGT_BACKGROUND="none")
