@@ -9,7 +9,6 @@ on a busy machine are not final: the next uses measure again, until one finds th
 import os
 import platform
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
