@@ -7,9 +7,10 @@ STORES).
 import os
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -124,6 +125,7 @@ _OWN = {s.folder for s in STORES if s.bound == "own"}
 _SPARED_FOLDERS = _OWN | {s.folder for s in STORES if s.bound == "none" and not s.ends}
 _SPARED_ENDS = tuple(end for s in STORES if s.bound == "none" for end in s.ends)
 _SPARED_KINDS = {kind for s in STORES if s.bound == "none" for kind in s.kinds}
+_FREED = 10  # this part of the bound is free afterwards; guess
 _SHARE = 20  # this part of the bound may be written before the cache is looked at again; guess
 _FILES, _BYTES = 64, 2**28  # of one kind for one folder's documents that are kept; guess
 _KEPT_S = 30 * 86_400.0  # seconds; guess
@@ -133,16 +135,15 @@ _MARK_S = 86_400.0  # seconds after which another use of a file is noted; guess
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was removed: pieces, files, their bytes, and the largest file's.
+    """What was removed: pieces, files, their bytes, and those of the largest file.
 
-    `left` bytes count for the bound, which was `most`.
+    `most` was the bound, in bytes.
     """
 
     pieces: int = 0
     files: int = 0
     bytes: int = 0
     largest: int = 0
-    left: int = 0
     most: int = 0
 
     @property
@@ -164,20 +165,25 @@ class _Entry(NamedTuple):
 
 
 def bound(most: int, before: Removed = _NOTHING, own: str = "") -> Removed:
-    """Remove from the cache what is the longest unused until `most` bytes are left.
+    """Remove from the cache what is the longest unused where it has more than `most` bytes.
 
-    It is the folder of a store if that has its `own` bound: then the file used last stays. What has
-    more than `most` goes before all others, which would not make room for it. A file that is being
-    written, or that another process replaces meanwhile, stays. Returns what was removed, and
-    `before`.
+    Nine tenths are left, so that this is rare: to look at all pieces takes long. In the folder of a
+    store that has its `own` bound all may be left, and the file used last stays. What has more than
+    `most` goes before all others, which would not make room for it. A file that is being written,
+    or that another process replaces meanwhile, stays. Returns what was removed, and `before`.
     """
-    entries = sorted(_entries_of(own), key=lambda entry: entry.used_ns)
-    left = sum(entry.size for entry in entries)
+    entries = list(_files(home("cache") / own, _SPARED_FOLDERS))
+    if not own and sum(entry.size for entry in entries) + _size_of_store() > most:
+        entries += _pieces()
+    if (left := sum(entry.size for entry in entries)) <= most:
+        return replace(before, most=most)
+    entries.sort(key=lambda entry: (entry.size <= most, entry.used_ns))
     if own:
-        entries = [e for e in entries if not str(e.of).endswith(STAMP)][:-1]
+        last = max(entries, key=lambda entry: (not str(entry.of).endswith(STAMP), entry.used_ns))
+        entries.remove(last)
     gone = []
-    for entry in sorted(entries, key=lambda entry: entry.size <= most):
-        if left <= most:
+    for entry in entries:
+        if left <= (most if own else most - most // _FREED):
             break
         if isinstance(entry.of, store.Used) or _unlink(entry.of, entry.used_ns):
             gone.append(entry)
@@ -190,17 +196,8 @@ def bound(most: int, before: Removed = _NOTHING, own: str = "") -> Removed:
         before.files + len(files),
         before.bytes + sum(entry.size for entry in gone),
         max(before.largest, *files, 0),
-        left,
         most,
     )
-
-
-def _entries_of(own: str) -> Iterator[_Entry]:
-    """What counts for a bound: that of the folder `own`, or the shared one."""
-    yield from _files(home("cache") / own, _SPARED_FOLDERS)
-    for group in () if own else store.by_use():
-        if group.kind not in _SPARED_KINDS:
-            yield _Entry(group.used * 10**9, group.bytes, group)
 
 
 def _files(folder: Path | str, spared: Collection[str] = ()) -> Iterator[_Entry]:
@@ -210,6 +207,19 @@ def _files(folder: Path | str, spared: Collection[str] = ()) -> Iterator[_Entry]
             yield from _files(entry.path)
         elif stat.S_ISREG(about.st_mode) and not _is_spared(entry.name, about):
             yield _Entry(_used_ns(about), about.st_size, entry.path)
+
+
+def _pieces() -> Iterator[_Entry]:
+    """The pieces that count for the shared bound."""
+    for group in store.by_use():
+        if group.kind not in _SPARED_KINDS:
+            yield _Entry(group.used * 10**9, group.bytes, group)
+
+
+def _size_of_store() -> int:
+    """At least the bytes of all pieces."""
+    path = home("cache") / store.NAME
+    return path.stat().st_size if path.exists() else 0
 
 
 def _is_spared(name: str, about: os.stat_result) -> bool:
@@ -245,7 +255,8 @@ class CacheBound:
     """
 
     def __init__(self) -> None:
-        self._most = self._written = 0
+        self._most = 0
+        self._written = Counter[str]()  # bytes since that was looked at, by the folder of a bound
         self._removed = _NOTHING
 
     def hold_to(self, most: int) -> None:
@@ -259,16 +270,14 @@ class CacheBound:
 
     def wrote(self, path: Path) -> None:
         """Note that a file was written."""
-        with suppress(OSError):  # another process has removed it
-            name = path.parent.name
-            if self._most and name in _OWN and path.parent == home("cache") / name:
-                self._removed = bound(self._most, self._removed, name)
-            elif path.is_relative_to(home("cache")):
-                self.wrote_bytes(path.stat().st_size)
+        if path.is_relative_to(home("cache")):
+            with suppress(OSError):  # another process has removed it
+                name = path.relative_to(home("cache")).parts[0]
+                self.wrote_bytes(path.stat().st_size, name if name in _OWN else "")
 
-    def wrote_bytes(self, size: int) -> None:
-        """Note that pieces were written."""
-        self._written += max(1, size)
+    def wrote_bytes(self, size: int, own: str = "") -> None:
+        """Note that pieces, or a file in the folder of its `own` bound, were written."""
+        self._written[own] += max(1, size)
         self._hold(self._most // _SHARE)
 
     def finish(self) -> Removed:
@@ -281,10 +290,11 @@ class CacheBound:
         return removed
 
     def _hold(self, written: int) -> None:
-        """Hold to the bound if more than `written` bytes were written since that was done."""
-        if self._most and self._written > written:
-            self._written = 0
-            self._removed = bound(self._most, self._removed)
+        """Hold to the bounds below which more than `written` bytes were written since."""
+        for own, size in self._written.items():
+            if self._most and size > written:
+                self._written[own] = 0
+                self._removed = bound(self._most, self._removed, own)
 
 
 in_bounds = CacheBound()
