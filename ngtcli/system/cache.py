@@ -291,7 +291,7 @@ class CacheBound:
 
     def _hold(self, written: int) -> None:
         """Hold to the bounds below which more than `written` bytes were written since."""
-        for own, size in self._written.items():
+        for own, size in list(self._written.items()):
             if self._most and size > written:
                 self._written[own] = 0
                 self._removed = bound(self._most, self._removed, own)
