@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -24,7 +23,6 @@ LEFT_S = 3600.0  # seconds after which a file that was being written is a killed
 POOL = ".pool.safetensors"
 DATASTORE = ".datastore.safetensors"
 BACKGROUND = ".background.safetensors"
-STAMP = ".checked.json"  # end of the name of what is known of a file of the same name
 Bound = Literal["shared", "own", "none"]
 
 
@@ -127,10 +125,6 @@ _SPARED_ENDS = tuple(end for s in STORES if s.bound == "none" for end in s.ends)
 _SPARED_KINDS = {kind for s in STORES if s.bound == "none" for kind in s.kinds}
 _FREED = 10  # this part of the bound is free afterwards; guess
 _SHARE = 20  # this part of the bound may be written before the cache is looked at again; guess
-_FILES, _BYTES = 64, 2**28  # of one kind for one folder's documents that are kept; guess
-_KEPT_S = 30 * 86_400.0  # seconds; guess
-_LOOKED = 16  # of these files that are searched for what another one needs; guess
-_MARK_S = 86_400.0  # seconds after which another use of a file is noted; guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +173,7 @@ def bound(most: int, before: Removed = _NOTHING, own: str = "") -> Removed:
         return replace(before, most=most)
     entries.sort(key=lambda entry: (entry.size <= most, entry.used_ns))
     if own:
-        last = max(entries, key=lambda entry: (not str(entry.of).endswith(STAMP), entry.used_ns))
-        entries.remove(last)
+        entries.remove(max(entries, key=lambda entry: entry.used_ns))
     gone = []
     for entry in entries:
         if left <= (most if own else most - most // _FREED):
@@ -201,12 +194,15 @@ def bound(most: int, before: Removed = _NOTHING, own: str = "") -> Removed:
 
 
 def _files(folder: Path | str, spared: Collection[str] = ()) -> Iterator[_Entry]:
-    """The files that count; folders of `spared` names do not."""
-    for entry, about in _entries(folder):
-        if stat.S_ISDIR(about.st_mode) and entry.name not in spared:
-            yield from _files(entry.path)
-        elif stat.S_ISREG(about.st_mode) and not _is_spared(entry.name, about):
-            yield _Entry(_used_ns(about), about.st_size, entry.path)
+    """The files that count; folders of `spared` names do not, and links are not followed."""
+    with suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            with suppress(OSError):  # another process has removed it
+                about = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(about.st_mode) and entry.name not in spared:
+                    yield from _files(entry.path)
+                elif stat.S_ISREG(about.st_mode) and not _is_spared(entry.name, about):
+                    yield _Entry(_used_ns(about), about.st_size, entry.path)
 
 
 def _pieces() -> Iterator[_Entry]:
@@ -238,7 +234,6 @@ def _unlink(path: str, used_ns: int) -> bool:
     with suppress(OSError):
         if _used_ns(os.stat(path, follow_symlinks=False)) == used_ns:
             os.unlink(path)
-            Path(path).with_suffix(STAMP).unlink(missing_ok=True)
             return True
     return False
 
@@ -334,62 +329,3 @@ def clear(stores: Iterable[Store]) -> Removed:
             raise failure
     size = sum(group.bytes for group in pieces) + sum(sizes)
     return Removed(sum(group.pieces for group in pieces), len(sizes), size)
-
-
-def _entries(
-    folder: Path | str, wanted: Callable[[str], bool] = lambda _: True
-) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-    """What has `wanted` names in a folder; links are not followed, and some may go meanwhile."""
-    with suppress(OSError):
-        for entry in list(os.scandir(folder)):
-            with suppress(OSError):
-                if wanted(entry.name):  # first, since a look at each takes long
-                    yield entry, entry.stat(follow_symlinks=False)
-
-
-def renew(path: Path) -> None:
-    """Note for `keep_last` that a file was asked for, not only searched."""
-    with suppress(OSError):
-        if time.time() - os.stat(path).st_mtime > _MARK_S:
-            os.utime(path)
-
-
-def largest(folder: Path, pattern: str) -> list[Path]:
-    """Files of one kind in a folder of the cache, the largest first, 16 at most."""
-    found = sorted(_matching(folder, pattern), key=lambda f: -f.size)
-    return [Path(str(file.of)) for file in found[:_LOOKED]]
-
-
-def keep_last(folder: Path, pattern: str) -> None:
-    """Remove files of one kind that were written or renewed before others.
-
-    Left are 64 at most, of 30 days, of 256 MB together or of three times as much as the largest.
-    """
-    found = sorted(_matching(folder, pattern), key=lambda f: -f.used_ns)
-    room = max([_BYTES, *(3 * file.size for file in found)])
-    for number, file in enumerate(found):
-        room -= file.size
-        if room < 0 or number >= _FILES or time.time() - file.used_ns / 1e9 > _KEPT_S:
-            with suppress(OSError):  # another process may have removed it
-                os.unlink(str(file.of))
-
-
-def _matching(folder: Path, pattern: str) -> Iterator[_Entry]:
-    """Files by a pattern of their names; `used_ns` is when they were written or renewed."""
-    for entry, about in _entries(folder, lambda name: fnmatch(name, pattern)):
-        yield _Entry(about.st_mtime_ns, about.st_size, entry.path)
-
-
-def leftovers(folder: Path, prefix: str = "", older_s: float = LEFT_S) -> list[Path]:
-    """Temporary files of killed runs whose names start with `prefix`.
-
-    Files younger than `older_s` seconds are not among them: they may be another run's.
-    """
-    now = time.time()
-    return [
-        Path(entry.path)
-        for entry, about in _entries(
-            folder, lambda name: name.endswith(PARTIAL) and name.startswith(prefix)
-        )
-        if stat.S_ISREG(about.st_mode) and now - about.st_mtime >= older_s
-    ]

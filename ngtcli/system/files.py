@@ -15,21 +15,20 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 
 import platformdirs
 
-from ngtcli.errors import UsageError, reason_of
+from ngtcli.errors import UsageError
 from ngtcli.system import process
 
 PARTIAL = ".partial"  # end of the name of a file that is being written
 Kind = TypeVar("Kind")
 _LARGEST = 2.0**63  # the largest whole number read from JSON; derived: files have int64 at most
-_CHECKSUM = b', "checksum": "'  # before the SHA-256 of what a cache file held without it
 WRITER_WAIT_S = 5.0  # longest wait for the first writer of a named pipe; guess
 _PIECE = 1 << 20  # bytes read at once if the size is not known; guess
 _DIGITS = 32  # hex digits of a key, 128 bits; guess
@@ -167,27 +166,40 @@ def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
 
     The user's mask holds for `mode`. Raises OSError.
     """
-    passing = path.with_name(f".{secrets.token_hex(8)}{PARTIAL}")
+    passing = passing_name(path.parent)
     with process.unbroken():  # an interruption would leave that name
         try:
-            with os.fdopen(_open_new(passing, mode), "wb") as file:
+            with os.fdopen(open_new(passing, mode), "wb") as file:
                 yield file
                 file.flush()
-                if not os.fstat(file.fileno()).st_nlink:
-                    # With a descriptor it is linkat, which follows the link; else it is ignored.
-                    link = f"/proc/self/fd/{file.fileno()}"
-                    os.link(link, passing, src_dir_fd=file.fileno(), follow_symlinks=True)
-            passing.replace(path)
+                name_new(file.fileno(), passing, path)
         finally:
             passing.unlink(missing_ok=True)
 
 
-def _open_new(name: Path, mode: int) -> int:
+def passing_name(folder: Path) -> Path:
+    """What a new file in a folder is called until it is complete, where it has a name."""
+    return folder / f".{secrets.token_hex(8)}{PARTIAL}"
+
+
+def open_new(passing: Path, mode: int = 0o600) -> int:
     """The descriptor of a new file, which has a name only where the system wants one."""
     if (nameless := getattr(os, "O_TMPFILE", 0)) and os.path.isdir("/proc/self/fd"):
         with suppress(OSError):  # the file system wants one
-            return os.open(name.parent, nameless | os.O_WRONLY | os.O_CLOEXEC, mode)
-    return os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
+            return os.open(passing.parent, nameless | os.O_RDWR | os.O_CLOEXEC, mode)
+    return os.open(passing, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, mode)
+
+
+def name_new(handle: int, passing: Path, path: Path) -> None:
+    """Give a complete file of `open_new` the name `path`, in the place of another. Raises OSError.
+
+    An interruption would leave the passing name: the caller is `unbroken`.
+    """
+    if not os.fstat(handle).st_nlink:
+        # With a descriptor it is linkat, which follows the link; else it is ignored.
+        link = f"/proc/self/fd/{handle}"
+        os.link(link, passing, src_dir_fd=handle, follow_symlinks=True)
+    passing.replace(path)
 
 
 def read_bounded(path: Path | str, most: int, pipes: bool = False) -> bytes:
@@ -269,42 +281,3 @@ def _first_bytes(handle: int, path: Path | str) -> bytes:
         time.sleep(0.02)
     reason = f"a pipe that nobody wrote to for {WRITER_WAIT_S:g} s"
     raise OSError(errno.ETIMEDOUT, reason, str(path))
-
-
-def read_json(path: Path, most: int) -> dict[str, Any]:
-    """The JSON object in a file of at most `most` bytes.
-
-    Raises FileNotFoundError; DamagedFileError for a device or pipe, a file that cannot be read or
-    is larger, text for which `parse_json` raises it, and what `write_json` wrote and was changed.
-    """
-    try:
-        data = read_bounded(path, most)
-    except FileNotFoundError:
-        raise
-    except (OSError, MemoryError) as error:
-        raise DamagedFileError(reason_of(error)) from None
-    text, mark, end = data.rpartition(_CHECKSUM)
-    if mark and end != _digest_end(text + b"}"):
-        raise DamagedFileError("it was changed after it was written")
-    return parse_json(text + b"}" if mark else data, dict)
-
-
-def _digest_end(text: bytes) -> bytes:
-    """What stands behind `_CHECKSUM` in the file of this JSON."""
-    return f'{hashlib.sha256(text).hexdigest()}"}}'.encode()
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write an object that is not empty as JSON, with a checksum as its last key, to a cache file.
-
-    Only its owner can read it. Raises OSError; ValueError for NaN and infinities; TypeError for
-    what JSON does not have.
-    """
-    text = json.dumps(value, allow_nan=False).encode()
-    data = text.removesuffix(b"}") + _CHECKSUM + _digest_end(text)
-    private_folder(path.parent)
-    with new_file(path) as file:
-        file.write(data)
-    from ngtcli.system.cache import in_bounds
-
-    in_bounds.wrote(path)
