@@ -23,8 +23,7 @@ _OPTIONAL = typer.Argument(
 @cache_app.command("list")
 def cache_list(json: JsonOption = False) -> None:
     """List what the cache holds, its pieces, files and size."""
-    rows = [held(store) for store in STORES]
-    print_rows(rows, json, ["name", "pieces", "files", "size", "cleared", "holds"], _cells)
+    print_rows(held(STORES), json, ["name", "pieces", "files", "size", "cleared", "holds"], _cells)
 
 
 def _cells(row: Held) -> list[object]:
@@ -36,7 +35,7 @@ def _cells(row: Held) -> list[object]:
 def cache_show(name: Name, json: JsonOption = False) -> None:
     """Show what one of them holds, what makes it, and where it is."""
     _check_names([name])
-    print_facts(held(_KNOWN[name]), json)
+    print_facts(held([_KNOWN[name]])[0], json)
 
 
 @cache_app.command("clear")

@@ -5,12 +5,11 @@ STORES).
 """
 
 import os
-import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,11 +18,10 @@ from ngtcli.system import store
 from ngtcli.system.files import PARTIAL, home
 from ngtcli.system.json_form import HIDDEN, json_key
 
-LEFT_S = 3600.0  # seconds after which a file that was being written is a killed run's; guess
+LEFT_S = 3600.0  # seconds after which a file that is not finished is a killed run's; guess
 POOL = ".pool.safetensors"
 DATASTORE = ".datastore.safetensors"
 BACKGROUND = ".background.safetensors"
-STAMP = ".checked.json"  # end of the name of what is known of a file of the same name
 Bound = Literal["shared", "own", "none"]
 
 
@@ -50,16 +48,6 @@ class Store:
     def path(self) -> Path:
         """The folder of its files, or the file of its pieces."""
         return home("cache") / (self.folder or store.NAME)
-
-    def files(self, on_error: Callable[[OSError], None] | None = None) -> list[Path]:
-        """Its files; another process may remove some meanwhile. `on_error` as in `os.walk`."""
-        every = os.walk(self.path, onerror=on_error) if self.folder else ()
-        found = (Path(place, name) for place, _, names in every for name in names)
-        return sorted(p for p in found if not self.ends or p.name.endswith(self.ends))
-
-    def pieces(self) -> list[store.Used]:
-        """Its pieces by their last use."""
-        return [group for group in store.by_use() if group.kind in self.kinds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,29 +108,23 @@ STORES = (
         cleared_by_name=True,
     ),
 )  # fmt: skip
-_OWN = {s.folder for s in STORES if s.bound == "own"}
-_SPARED_FOLDERS = _OWN | {s.folder for s in STORES if s.bound == "none" and not s.ends}
-_SPARED_ENDS = tuple(end for s in STORES if s.bound == "none" for end in s.ends)
-_SPARED_KINDS = {kind for s in STORES if s.bound == "none" for kind in s.kinds}
+_BY_KIND = {kind: named for named in STORES for kind in named.kinds}
+_OWN = {named.folder: named for named in STORES if named.bound == "own"}
+_FREED = 10  # this part of the bound is free afterwards; guess
 _SHARE = 20  # this part of the bound may be written before the cache is looked at again; guess
-_FILES, _BYTES = 64, 2**28  # of one kind for one folder's documents that are kept; guess
-_KEPT_S = 30 * 86_400.0  # seconds; guess
-_LOOKED = 16  # of these files that are searched for what another one needs; guess
-_MARK_S = 86_400.0  # seconds after which another use of a file is noted; guess
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was removed: pieces, files, their bytes, and the largest file's.
+    """What was removed: pieces, files, their bytes, and those of the largest file.
 
-    `left` bytes count for the bound, which was `most`.
+    `most` was the bound, in bytes.
     """
 
     pieces: int = 0
     files: int = 0
     bytes: int = 0
     largest: int = 0
-    left: int = 0
     most: int = 0
 
     @property
@@ -152,90 +134,110 @@ class Removed:
         return f"{what}, {self.bytes / 1e6:.1f} MB"
 
 
-_NOTHING = Removed()
-
-
 class _Entry(NamedTuple):
-    """A file, or the pieces of a kind that were used last in the same second."""
+    """A file, or pieces that were used last in the same second; `store` is None if none knows it.
 
+    Then it is an earlier version's.
+    """
+
+    of: Path | store.Used
+    store: Store | None
     used_ns: int  # since 1970
     size: int
-    of: str | store.Used
 
 
-def bound(most: int, before: Removed = _NOTHING, own: str = "") -> Removed:
-    """Remove from the cache what is the longest unused until `most` bytes are left.
+def _pieces() -> list[_Entry]:
+    return [
+        _Entry(group, _BY_KIND.get(group.kind), group.used * 10**9, group.bytes)
+        for group in store.by_use()
+    ]
 
-    It is the folder of a store if that has its `own` bound: then the file used last stays. What has
-    more than `most` goes before all others, which would not make room for it. A file that is being
-    written, or that another process replaces meanwhile, stays. Returns what was removed, and
-    `before`.
+
+def _files(on_error: Callable[[OSError], None] | None = None) -> list[_Entry]:
+    """All files but those of the store and those that are being written; `on_error` as `os.walk`.
+
+    A killed run's file that is not finished is one of them an hour after.
     """
-    entries = sorted(_entries_of(own), key=lambda entry: entry.used_ns)
-    left = sum(entry.size for entry in entries)
-    if own:
-        entries = [e for e in entries if not str(e.of).endswith(STAMP)][:-1]
-    gone = []
-    for entry in sorted(entries, key=lambda entry: entry.size <= most):
-        if left <= most:
-            break
-        if isinstance(entry.of, store.Used) or _unlink(entry.of, entry.used_ns):
-            gone.append(entry)
-            left -= entry.size
-    pieces = [entry.of for entry in gone if isinstance(entry.of, store.Used)]
-    store.remove(pieces)
-    files = [entry.size for entry in gone if isinstance(entry.of, str)]
-    return Removed(
-        before.pieces + sum(group.pieces for group in pieces),
-        before.files + len(files),
-        before.bytes + sum(entry.size for entry in gone),
-        max(before.largest, *files, 0),
-        left,
-        most,
-    )
+    found, root = [], home("cache")
+    for place, _, names in os.walk(root, onerror=on_error):
+        for path in (Path(place, name) for name in names if not name.startswith(store.NAME)):
+            with suppress(OSError):  # another process has removed it
+                about = path.lstat()
+                if path.suffix != PARTIAL or time.time() - about.st_mtime > LEFT_S:
+                    named = _store_of(path, root)
+                    found.append(_Entry(path, named, _used_ns(about), about.st_size))
+    return found
 
 
-def _entries_of(own: str) -> Iterator[_Entry]:
-    """What counts for a bound: that of the folder `own`, or the shared one."""
-    yield from _files(home("cache") / own, _SPARED_FOLDERS)
-    for group in () if own else store.by_use():
-        if group.kind not in _SPARED_KINDS:
-            yield _Entry(group.used * 10**9, group.bytes, group)
-
-
-def _files(folder: Path | str, spared: Collection[str] = ()) -> Iterator[_Entry]:
-    """The files that count; folders of `spared` names do not."""
-    for entry, about in _entries(folder):
-        if stat.S_ISDIR(about.st_mode) and entry.name not in spared:
-            yield from _files(entry.path)
-        elif stat.S_ISREG(about.st_mode) and not _is_spared(entry.name, about):
-            yield _Entry(_used_ns(about), about.st_size, entry.path)
-
-
-def _is_spared(name: str, about: os.stat_result) -> bool:
-    """Whether a file has no bound, is that of pieces, or is being written."""
-    return (
-        name.startswith(store.NAME) or name.endswith(_SPARED_ENDS) or _is_being_written(name, about)
-    )
-
-
-def _is_being_written(name: str, about: os.stat_result) -> bool:
-    return name.endswith(PARTIAL) and time.time() - about.st_mtime < LEFT_S
-
-
-def _unlink(path: str, used_ns: int) -> bool:
-    """Remove a file unless another process has, or has used it since."""
-    with suppress(OSError):
-        if _used_ns(os.stat(path, follow_symlinks=False)) == used_ns:
-            os.unlink(path)
-            Path(path).with_suffix(STAMP).unlink(missing_ok=True)
-            return True
-    return False
+def _store_of(path: Path, root: Path) -> Store | None:
+    folder = path.relative_to(root).parts[0]
+    ours = (named for named in STORES if named.folder == folder)
+    return next((s for s in ours if not s.ends or path.name.endswith(s.ends)), None)
 
 
 def _used_ns(about: os.stat_result) -> int:
     """When a file was used last: read or written."""
     return max(about.st_atime_ns, about.st_mtime_ns)
+
+
+def _remove(
+    entries: Iterable[_Entry], on_error: Callable[[OSError], object] = lambda _: None
+) -> list[_Entry]:
+    """Remove what no other process has removed, or used, since; `on_error` is told what stays."""
+    gone = []
+    for entry in entries:
+        try:
+            if isinstance(entry.of, Path):
+                if _used_ns(entry.of.lstat()) != entry.used_ns:
+                    continue
+                entry.of.unlink()
+            gone.append(entry)
+        except OSError as error:
+            on_error(error)
+    store.remove([entry.of for entry in gone if isinstance(entry.of, store.Used)])
+    return gone
+
+
+def bound(most: int, own: Store | None = None) -> list[_Entry]:
+    """Remove from the cache what is the longest unused where it has more than `most` bytes.
+
+    Nine tenths are left, so that this is rare: to look at all pieces takes long. Of a store that
+    has its `own` bound all may be left, and the file used last stays. What has more than `most`
+    goes before all others, which would not make room for it. Returns what was removed.
+    """
+    entries = _counted(_files(), own)
+    if own is None and sum(entry.size for entry in entries) + _size_of_store() > most:
+        entries += _counted(_pieces(), own)
+    if (left := sum(entry.size for entry in entries)) <= most:
+        return []
+    if own is not None:
+        entries.remove(max(entries, key=lambda entry: entry.used_ns))
+    chosen = []
+    for entry in sorted(entries, key=lambda entry: (entry.size <= most, entry.used_ns)):
+        if left > (most if own else most - most // _FREED):
+            chosen.append(entry)
+            left -= entry.size
+    return _remove(chosen)
+
+
+def _counted(entries: list[_Entry], own: Store | None) -> list[_Entry]:
+    """Those that count for the bound of a store, or the shared one."""
+    if own is not None:
+        return [entry for entry in entries if entry.store is own]
+    return [entry for entry in entries if entry.store is None or entry.store.bound == "shared"]
+
+
+def _size_of_store() -> int:
+    """At least the bytes of all pieces."""
+    path = home("cache") / store.NAME
+    return path.stat().st_size if path.exists() else 0
+
+
+def _sum(gone: Sequence[_Entry], most: int = 0) -> Removed:
+    files = [entry.size for entry in gone if isinstance(entry.of, Path)]
+    pieces = [entry.of.pieces for entry in gone if isinstance(entry.of, store.Used)]
+    size = sum(entry.size for entry in gone)
+    return Removed(sum(pieces), len(files), size, max(files, default=0), most)
 
 
 class CacheBound:
@@ -245,8 +247,9 @@ class CacheBound:
     """
 
     def __init__(self) -> None:
-        self._most, self._removed = 0, _NOTHING
-        self._written: dict[str, int] = {}  # bytes by own folder; of "" all others together
+        self._most = 0
+        self._written = Counter[str]()  # bytes since that was looked at, by the folder of a bound
+        self._gone: list[_Entry] = []
 
     def hold_to(self, most: int) -> None:
         """The bound in bytes; of several in one command the largest holds."""
@@ -259,15 +262,14 @@ class CacheBound:
 
     def wrote(self, path: Path) -> None:
         """Note that a file was written."""
-        with suppress(OSError):  # another process has removed it
-            size, name = path.stat().st_size, path.parent.name
-            if path.is_relative_to(home("cache")):
-                is_own = name in _OWN and path.parent == home("cache") / name
-                self.wrote_bytes(size, name if is_own else "")
+        if path.is_relative_to(home("cache")):
+            with suppress(OSError):  # another process has removed it
+                name = path.relative_to(home("cache")).parts[0]
+                self.wrote_bytes(path.stat().st_size, name if name in _OWN else "")
 
     def wrote_bytes(self, size: int, own: str = "") -> None:
-        """Note that pieces were written, or a file of a folder that has its `own` bound."""
-        self._written[own] = self._written.get(own, 0) + max(1, size)
+        """Note that pieces, or a file in the folder of its `own` bound, were written."""
+        self._written[own] += max(1, size)
         self._hold(self._most // _SHARE)
 
     def finish(self) -> Removed:
@@ -276,110 +278,40 @@ class CacheBound:
         Nothing is looked at where nothing was written.
         """
         self._hold(0)
-        removed, self._removed, self._most = self._removed, _NOTHING, 0
+        removed = _sum(self._gone, self._most)
+        self._gone, self._most = [], 0
         return removed
 
     def _hold(self, written: int) -> None:
-        """Hold to each bound if more than `written` bytes were written since that was done."""
+        """Hold to the bounds below which more than `written` bytes were written since."""
         for own, size in list(self._written.items()):
             if self._most and size > written:
-                del self._written[own]
-                self._removed = bound(self._most, self._removed, own)
+                self._written[own] = 0
+                self._gone += bound(self._most, _OWN.get(own))
 
 
 in_bounds = CacheBound()
 store.listeners.append(in_bounds.wrote_bytes)
 
 
-def held(named: Store) -> Held:
-    """What a store holds."""
-    files, pieces = named.files(), named.pieces()
-    size = sum(group.bytes for group in pieces)
-    for path in files:
-        with suppress(OSError):  # another run removed it
-            size += path.lstat().st_size
-    count = sum(group.pieces for group in pieces)
-    return Held(named, count, len(files), size, named.path)
+def held(stores: Iterable[Store]) -> list[Held]:
+    """What stores hold."""
+    entries, found = _pieces() + _files(), []
+    for named in stores:
+        size = _sum([entry for entry in entries if entry.store is named])
+        found.append(Held(named, size.pieces, size.files, size.bytes, named.path))
+    return found
 
 
-def clear(stores: Iterable[Store]) -> Removed:
-    """Delete what `stores` hold but what another process may be writing.
+def clear(stores: Collection[Store]) -> Removed:
+    """Delete what `stores` hold but what another process is writing.
 
     What cannot be deleted does not keep the rest: its OSError is raised at the end.
     """
-    pieces, failures, sizes = list[store.Used](), list[OSError](), list[int]()
-    for named in stores:
-        pieces += named.pieces()
-        for path in named.files(failures.append):
-            try:
-                about = path.lstat()
-                if not _is_being_written(path.name, about):
-                    path.unlink()
-                    sizes.append(about.st_size)
-            except OSError as error:
-                failures.append(error)
-    store.remove(pieces)
-    for failure in failures:
-        if not isinstance(failure, FileNotFoundError):  # another run may be clearing as well
-            raise failure
-    size = sum(group.bytes for group in pieces) + sum(sizes)
-    return Removed(sum(group.pieces for group in pieces), len(sizes), size)
-
-
-def _entries(
-    folder: Path | str, wanted: Callable[[str], bool] = lambda _: True
-) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
-    """What has `wanted` names in a folder; links are not followed, and some may go meanwhile."""
-    with suppress(OSError):
-        for entry in list(os.scandir(folder)):
-            with suppress(OSError):
-                if wanted(entry.name):  # first, since a look at each takes long
-                    yield entry, entry.stat(follow_symlinks=False)
-
-
-def renew(path: Path) -> None:
-    """Note for `keep_last` that a file was asked for, not only searched."""
-    with suppress(OSError):
-        if time.time() - os.stat(path).st_mtime > _MARK_S:
-            os.utime(path)
-
-
-def largest(folder: Path, pattern: str) -> list[Path]:
-    """Files of one kind in a folder of the cache, the largest first, 16 at most."""
-    found = sorted(_matching(folder, pattern), key=lambda f: -f.size)
-    return [Path(str(file.of)) for file in found[:_LOOKED]]
-
-
-def keep_last(folder: Path, pattern: str) -> None:
-    """Remove files of one kind that were written or renewed before others.
-
-    Left are 64 at most, of 30 days, of 256 MB together or of three times as much as the largest.
-    """
-    found = sorted(_matching(folder, pattern), key=lambda f: -f.used_ns)
-    room = max([_BYTES, *(3 * file.size for file in found)])
-    for number, file in enumerate(found):
-        room -= file.size
-        if room < 0 or number >= _FILES or time.time() - file.used_ns / 1e9 > _KEPT_S:
-            with suppress(OSError):  # another process may have removed it
-                os.unlink(str(file.of))
-
-
-def _matching(folder: Path, pattern: str) -> Iterator[_Entry]:
-    """Files by a pattern of their names; `used_ns` is when they were written or renewed."""
-    for entry, about in _entries(folder, lambda name: fnmatch(name, pattern)):
-        yield _Entry(about.st_mtime_ns, about.st_size, entry.path)
-
-
-def leftovers(folder: Path, prefix: str = "", older_s: float = LEFT_S) -> list[Path]:
-    """Temporary files of killed runs whose names start with `prefix`.
-
-    Files younger than `older_s` seconds are not among them: they may be another run's.
-    """
-    now = time.time()
-    return [
-        Path(entry.path)
-        for entry, about in _entries(
-            folder, lambda name: name.endswith(PARTIAL) and name.startswith(prefix)
-        )
-        if stat.S_ISREG(about.st_mode) and now - about.st_mtime >= older_s
-    ]
+    errors = list[OSError]()
+    entries = [entry for entry in _pieces() + _files(errors.append) if entry.store in stores]
+    gone = _remove(entries, errors.append)
+    for error in errors:
+        if not isinstance(error, FileNotFoundError):  # another run may be clearing as well
+            raise error
+    return _sum(gone)

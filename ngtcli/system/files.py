@@ -15,21 +15,20 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 
 import platformdirs
 
-from ngtcli.errors import UsageError, reason_of
+from ngtcli.errors import UsageError
 from ngtcli.system import process
 
 PARTIAL = ".partial"  # end of the name of a file that is being written
 Kind = TypeVar("Kind")
 _LARGEST = 2.0**63  # the largest whole number read from JSON; derived: files have int64 at most
-_CHECKSUM = b', "checksum": "'  # before the SHA-256 of what a cache file held without it
 WRITER_WAIT_S = 5.0  # longest wait for the first writer of a named pipe; guess
 _PIECE = 1 << 20  # bytes read at once if the size is not known; guess
 _DIGITS = 32  # hex digits of a key, 128 bits; guess
@@ -282,42 +281,3 @@ def _first_bytes(handle: int, path: Path | str) -> bytes:
         time.sleep(0.02)
     reason = f"a pipe that nobody wrote to for {WRITER_WAIT_S:g} s"
     raise OSError(errno.ETIMEDOUT, reason, str(path))
-
-
-def read_json(path: Path, most: int) -> dict[str, Any]:
-    """The JSON object in a file of at most `most` bytes.
-
-    Raises FileNotFoundError; DamagedFileError for a device or pipe, a file that cannot be read or
-    is larger, text for which `parse_json` raises it, and what `write_json` wrote and was changed.
-    """
-    try:
-        data = read_bounded(path, most)
-    except FileNotFoundError:
-        raise
-    except (OSError, MemoryError) as error:
-        raise DamagedFileError(reason_of(error)) from None
-    text, mark, end = data.rpartition(_CHECKSUM)
-    if mark and end != _digest_end(text + b"}"):
-        raise DamagedFileError("it was changed after it was written")
-    return parse_json(text + b"}" if mark else data, dict)
-
-
-def _digest_end(text: bytes) -> bytes:
-    """What stands behind `_CHECKSUM` in the file of this JSON."""
-    return f'{hashlib.sha256(text).hexdigest()}"}}'.encode()
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write an object that is not empty as JSON, with a checksum as its last key, to a cache file.
-
-    Only its owner can read it. Raises OSError; ValueError for NaN and infinities; TypeError for
-    what JSON does not have.
-    """
-    text = json.dumps(value, allow_nan=False).encode()
-    data = text.removesuffix(b"}") + _CHECKSUM + _digest_end(text)
-    private_folder(path.parent)
-    with new_file(path) as file:
-        file.write(data)
-    from ngtcli.system.cache import in_bounds
-
-    in_bounds.wrote(path)
