@@ -2,7 +2,6 @@
 
 import gzip
 import io
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -247,11 +246,10 @@ def test_formats_by_suffix_and_first_bytes(suffix: str, head: bytes, name: str |
         (tuple[()], [1]),
         (tuple[int, ...], [1, True]),
         (int, True),
-        (Section, {**asdict(Section(1)), "more": 1}),
     ],
 )
 def test_json_of_another_form_is_refused(hint: Any, value: Any) -> None:
-    with pytest.raises(ValueError, match="another"):
+    with pytest.raises(ValueError, match="Expected"):
         from_json(hint, value)
 
 
