@@ -26,7 +26,7 @@ from ngtcli.background.files import (
     SHIPPED,
     background_path,
     check_names,
-    failure_path,
+    failure_key,
     open_background,
 )
 from ngtcli.background.loaded import Backgrounds, start_making
@@ -42,7 +42,7 @@ from ngtcli.measure.replay import replay
 from ngtcli.measure.traces import Trace
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.compiled import njit
-from ngtcli.system.files import DamagedFileError, read_json
+from ngtcli.system.files import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import (
     COUNT,
@@ -359,8 +359,8 @@ def run(*names: str) -> Backgrounds:
     return backgrounds
 
 
-def failure() -> Path:
-    return failure_path("english", load_tokenizer("builtin").fingerprint)
+def failure() -> str:
+    return failure_key("english", load_tokenizer("builtin").fingerprint)
 
 
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -403,7 +403,6 @@ def test_what_cannot_be_made_is_told_and_not_tried_again(
     (tmp_path / "bad.xz").write_bytes(b"bad")
     monkeypatch.setitem(SHIPPED, "english", tmp_path / "bad.xz")
     making.make_files(["english"], "builtin")
-    assert failure().stat().st_mode & 0o777 == 0o600
     backgrounds = run("english")
     assert backgrounds.load() is None
     assert "is not there: it is cut off" in backgrounds.words() and not started
@@ -412,7 +411,7 @@ def test_what_cannot_be_made_is_told_and_not_tried_again(
 def test_making_is_begun_once_until_a_day_has_passed(started: list[str]) -> None:
     assert "made now" in run("english").words()
     assert "it is being made" in run("english").words() and len(started) == 1
-    os.utime(failure(), (1_000_000_000,) * 2)
+    making.FAILURES.put(failure(), making.Failure("bad", 1e9))
     assert "made now" in run("english").words() and len(started) == 2
 
 
@@ -431,9 +430,9 @@ def test_whatever_ends_making_is_the_reason_and_success_removes_it(
     with monkeypatch.context() as during:
         during.setattr(making, "phrase_counts", Mock(side_effect=error))
         making.make_files(["english"], "builtin")
-    assert read_json(failure(), 10_000) == {"reason": str(error) or "MemoryError"}
+    assert [f.reason for f in making.FAILURES.each().values()] == [str(error) or "MemoryError"]
     making.make_files(["english"], "builtin")
-    assert not failure().exists() and len(list_backgrounds()) == 1
+    assert not making.FAILURES.each() and len(list_backgrounds()) == 1
 
 
 def test_the_process_that_makes_runs_no_code_of_the_current_folder(

@@ -205,6 +205,7 @@ def test_bytes_are_told_while_a_large_checkpoint_is_read(
     assert re.match(r"Reading █░{9} \d+/\d+ kB", told[0])
 
 
+@pytest.mark.loads
 def test_a_loaded_model_is_packed_where_its_trial_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for pays in (True, False):
         monkeypatch.setattr(Trial, "pays", lambda trial, drafts, pays=pays: pays)

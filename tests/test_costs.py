@@ -1,7 +1,5 @@
 """What a pass costs: measured, stored, read back, refused when it cannot be."""
 
-import json
-import os
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +12,7 @@ from ngtcli.decode import calibration
 from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.load import load_model
 from ngtcli.decode.probe import target_model, use_attention
-from ngtcli.draft.costs import SHORT, CostCurve, Costs
+from ngtcli.draft.costs import SHORT, CostCurve, Costs, StoredCurve, costs_of
 from ngtcli.errors import ModelError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.local import LocalSession
@@ -91,99 +89,37 @@ def test_curves_are_stored_by_model_and_dtype() -> None:
     stored = Costs({SHORT: CostCurve(MEASURED)})
     stored.at_length(2000)
     stored.curves[SHORT] = CostCurve({1: 0.04, 8: 0.1}, MEASURED)
-    file.save(stored)
-    found = calibration.remembered_costs(model).load()
-    assert found is not None
+    file.save(stored.stored())
+    kept = calibration.remembered_costs(model).load()
+    assert kept is not None
+    found = costs_of(kept, ())
     assert list(found.curves) == [1024, 4096]
     for curve, of in ((found.at_length(0), {1: 0.04, 8: 0.1}), (found.at_length(2000), MEASURED)):
         assert (curve.by_rows(), curve.measured) == (of, MEASURED)
     assert calibration.remembered_costs(other).load() is None
     half = target_model(make_hf("llama").to(torch.bfloat16), Tokenizer(FakeBackend()), "llama")
     assert calibration.remembered_costs(half).load() is None
-    assert file.path.stat().st_mode & 0o777 == 0o600
 
 
-GOOD = {"1": 0.01, "8": 0.02}
-
-
-def of_curve(curve: object, measured: object = None) -> str:
-    return as_found({"1024": {"seconds": curve, "measured": measured or curve}})
-
-
-def as_found(curves: object) -> str:
-    return json.dumps({"found": curves, "tries": 0})
-
-
-BAD_CURVES: list[object] = [
-    {"2": 0.01}, {"1": -1}, {"1": 0}, {"1": "x"}, {"1": "0.05"}, {"1": True}, {"x": 1}, {"1": None},
-    {"1": [0.01]}, 3, {}, [], {"1": 0.75}, {"1": 1e-9}, {"1": 0.02, "2": 0.01},
-    {"1": 0.01, "4097": 0.02}, {"1": 0.01, "-2": 0.02}, {"1": 0.01, "9" * 5000: 0.02},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "3", "[]", "{}", "[" * 200_000, '{"1024":' * 200_000, "\0" * 100, " " * (1 << 21),
-        as_found({"x": {"seconds": GOOD, "measured": GOOD}}), as_found({"1024": GOOD}),
-        as_found({"1025": {"seconds": GOOD, "measured": GOOD}}), as_found([]), as_found({}),
-        as_found({"1024": {"seconds": GOOD}}), as_found(None),
-        json.dumps({"1024": {"seconds": GOOD, "measured": GOOD}}),
-        of_curve(GOOD, {"1": 0.01, "2": 0.02}), of_curve(GOOD, {"1": 0.01, "8": 99.0}),
-        *map(of_curve, BAD_CURVES),
-        of_curve({"1": 7}).replace("7", "7" * 400), of_curve({"1": 7}).replace("7", "1e999"),
-        of_curve({"1": 7}).replace("7", "NaN"),
-    ],
-)  # fmt: skip
-def test_a_damaged_or_unbelievable_cost_file_is_measured_again_with_a_line(text: str) -> None:
-    said: list[str] = []
-    session = tiny_session(said)
-    path = calibration.remembered_costs(session.model).path
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    session.memory.load()
-    found = session.memory.costs
-    assert found is not None and found.at_length(0).by_rows()[1] == MEASURED[1]
-    assert len(said) == 1 and said[0].startswith("the cost file is measured again: ")
-    assert calibration.remembered_costs(session.model).load() is not None  # and stored
-    again = tiny_session(said)
-    again.memory.load()
-    assert again.memory.costs is not None and len(said) == 1
-
-
-@pytest.mark.parametrize("kind", ["pipe", "zero", "folder"])
-def test_what_is_no_file_in_place_of_the_cost_file_neither_hangs_nor_fails(kind: str) -> None:
-    said: list[str] = []
-    session = tiny_session(said)
-    path = calibration.remembered_costs(session.model).path
-    path.parent.mkdir(parents=True)
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "zero":
-        path.symlink_to("/dev/zero")
-    else:
-        path.mkdir()
-    session.memory.load()
-    assert session.memory.costs is not None
-    assert len(said) == 1 and "measured again" in said[0]
-    assert path.is_file() == (kind != "folder")
-    assert not list(path.parent.glob("*.partial"))
+@pytest.mark.parametrize("curve", [{2: 0.01}, {1: -1.0}, {1: 0.0}, {}, {1: 0.02, 2: float("nan")}])
+def test_costs_that_no_pass_has_are_refused(curve: dict[int, float]) -> None:
+    with pytest.raises(ValueError):
+        StoredCurve(curve, curve)
 
 
 def test_a_session_that_measures_neither_reads_nor_writes_the_stored_costs() -> None:
     said: list[str] = []
     session = tiny_session(said, persist=False)
-    path = calibration.remembered_costs(session.model).path
-    path.parent.mkdir(parents=True)
-    path.write_text(of_curve({"1": 0.02, "8": 0.09}))
-    stored = path.read_text()
+    trial = calibration.remembered_costs(session.model)
+    trial.save(Costs({SHORT: CostCurve({1: 0.02, 8: 0.09})}).stored())
+    stored = trial.load()
     session.memory.load()
     found = session.memory.costs
     assert found is not None and found.at_length(0).by_rows() == MEASURED
     drafter = session.drafter("auto")
     found.at_length(0).learn(8, 0.2)
     session.save(drafter)
-    assert path.read_text() == stored and said == []
+    assert trial.load() == stored and said == []
 
 
 def test_costs_that_a_busy_machine_measured_are_measured_again_by_the_next_run(
@@ -196,7 +132,7 @@ def test_costs_that_a_busy_machine_measured_are_measured_again_by_the_next_run(
     )
     found = []
     for busy in (True, False, False):
-        monkeypatch.setattr("ngtcli.system.remembered.busy", lambda threads, busy=busy: busy)
+        monkeypatch.setattr("ngtcli.system.trials.busy", lambda threads, busy=busy: busy)
         session = tiny_session([])
         careful = session.with_settings(replace(TINY_SETTINGS, calibrate=False)).memory
         before = careful.pass_costs()
@@ -307,10 +243,10 @@ def test_whether_rows_cost_nothing_is_asked_of_the_costs_of_its_own_session(
 
 def test_costs_of_another_attention_are_kept_apart() -> None:
     model = make_target("llama")
-    known = PassCosts(model, True, lambda _: None, lambda _: None)
-    first, path = known.load(True), calibration.remembered_costs(model).path
+    known = PassCosts(model, True, lambda _: None)
+    first, path = known.load(True), calibration.remembered_costs(model).key
     use_attention(model, "eager")
     assert known.load(False) is None
     second = known.load(True)
     assert second is not None and second is not first
-    assert calibration.remembered_costs(model).path != path
+    assert calibration.remembered_costs(model).key != path

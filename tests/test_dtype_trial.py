@@ -6,6 +6,7 @@ import weakref
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,12 +22,11 @@ from ngtcli.decode.probe import target_model
 from ngtcli.draft.drafter import PassRows
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.dtypes import DtypeTrial, known
-from ngtcli.system.files import DamagedFileError, home, read_json, write_json
 from ngtcli.system.json_form import from_json, to_json
-from ngtcli.system.remembered import here
+from ngtcli.system.trials import here, results
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.load_quantized import load_quantized
-from ngtcli.weights.packed import remembered_trial, try_packing
+from ngtcli.weights.packed import Trial, remembered_trial, try_packing
 from ngtcli.weights.places import packable
 from tests.support.helpers import HARBOUR, FakeBackend, ngt
 from tests.support.int8_layers import WAY
@@ -68,12 +68,9 @@ def test_a_trial_is_stored_and_one_that_is_wrong_is_refused() -> None:
     assert file.load() is None
     file.save(QUICK)
     assert file.load() == QUICK and remembered_dtype("n", config, BF16).load() is None
-    good = read_json(file.path, 10_000)["found"]
-    for name, value in [("dtype", "float32"), ("seconds", [1.0]), ("single", [0.0, 1.0, 1.0]),
-                        ("alike", 1), ("threads", "1"), ("more", 1)]:  # fmt: skip
-        write_json(file.path, {"found": {**good, name: value}, "tries": 0})
-        with pytest.raises(DamagedFileError):
-            file.load()
+    for changes in ({"dtype": "float32"}, {"seconds": (1.0,)}, {"single": (0.0, 1.0, 1.0)}):
+        with pytest.raises(ValueError):
+            replace(QUICK, **changes)
 
 
 class Model:
@@ -136,7 +133,7 @@ def test_the_checkpoints_dtype_is_read_from_its_configuration() -> None:
 def test_layers_are_tried_in_both_dtypes_and_the_trial_of_packing_is_shared() -> None:
     hf = make_hf("llama", hidden_size=64, intermediate_size=128).to(BF16)
     found = try_dtype(hf, "m")
-    assert found.dtype == "bfloat16" and (home("cache") / "packed").exists()
+    assert found.dtype == "bfloat16" and results("packed", Trial)
     own = remembered_trial(hf).load()
     assert own is not None and found.seconds in (own.packed, own.unpacked)
     (single,) = try_packing(packable(hf), torch.float32)
@@ -227,22 +224,22 @@ def test_a_folder_is_tried_once_by_whatever_path_it_is_named(
     for name in (str(half_folder), f"./{half_folder.name}/", half_folder.name, "../" * 20 +
                  str(half_folder)[1:], str(tmp_path / "link")):  # fmt: skip
         load_model(name, device="cpu")
-        files.add(len([*home("cache").rglob("*.json")]))
+        files.add(len(known()))
     assert tried == [str(half_folder.resolve())] and len(files) == 1
 
 
 def test_only_results_of_these_versions_and_switches_are_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = home("cache") / "dtypes"
     for threads in (4, 1):
+        config = SimpleNamespace(to_json_string=lambda use_diff, threads=threads: str(threads))
         trial = replace(QUICK, threads=threads, where=here())
-        write_json(folder / f"{threads}.json", {"found": to_json(trial), "tries": 0})
+        remembered_dtype("m", config, BF16).save(trial)
     assert [trial.threads for trial in known()] == [1, 4]
     with monkeypatch.context() as patch:
         patch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
         assert not known()
-    monkeypatch.setattr("ngtcli.system.remembered.__version__", "0")
+    monkeypatch.setattr("ngtcli.system.trials.__version__", "0")
     assert not known()
 
 
@@ -268,7 +265,7 @@ def test_float32_checkpoints_and_named_dtypes_are_not_tried(half_folder: Path) -
     assert load_model("builtin", device="cpu").dtype == torch.float32
     assert load_model(str(half_folder), device="cpu", dtype="float32").dtype == torch.float32
     assert load_model(str(half_folder), device="cpu", packed=False).dtype == torch.float32
-    assert not (home("cache") / "dtypes").exists()
+    assert not known()
 
 
 def test_the_tokens_are_those_of_plain_decoding_and_v_and_env_tell_the_dtype(

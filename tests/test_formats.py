@@ -2,7 +2,6 @@
 
 import gzip
 import io
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +229,8 @@ def test_a_missing_package_is_one_line_that_names_the_extra(
     [(".txt", b"%PDF-1.7", "pdf"), (".md", b"\n<!DOCTYPE HTML><p>", "html"),
      (".csv", b"a,b", "csv"), (".docx", b"PK\3\4", "docx"), (".txt", b"PK\3\4", "zip"),
      (".txt.gz", b"\x1f\x8b", "gz"),
-     (".eml", b"<html>", "eml"), ("", b"", None), (".log", b"text", None)],
+     (".eml", b"<html>", "eml"), (".jats", b"<?xml version='1.0'?>", "xml"),
+     (".txt", b"<?xml version='1.0'?>", None), ("", b"", None), (".log", b"text", None)],
 )  # fmt: skip
 def test_formats_by_suffix_and_first_bytes(suffix: str, head: bytes, name: str | None) -> None:
     found = format_of(suffix, head)
@@ -245,11 +245,10 @@ def test_formats_by_suffix_and_first_bytes(suffix: str, head: bytes, name: str |
         (tuple[()], [1]),
         (tuple[int, ...], [1, True]),
         (int, True),
-        (Section, {**asdict(Section(1)), "more": 1}),
     ],
 )
 def test_json_of_another_form_is_refused(hint: Any, value: Any) -> None:
-    with pytest.raises(ValueError, match="another"):
+    with pytest.raises(ValueError, match="Expected"):
         from_json(hint, value)
 
 

@@ -182,7 +182,7 @@ def test_the_least_rows_are_chosen_for_each_size_and_stored(
 
     monkeypatch.setattr(Int8Linear, "forward", taken)
     monkeypatch.setattr(int8.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr("ngtcli.system.remembered.busy", lambda threads: False)
+    monkeypatch.setattr("ngtcli.system.trials.busy", lambda threads: False)
     spent = []
     for _ in range(2):  # the second time it is stored
         for layer in (hf.a, hf.b, hf.c):
@@ -201,8 +201,7 @@ def test_no_other_way_than_the_trial_has_is_read_from_its_file() -> None:
 
 def test_a_machine_without_a_right_product_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(int8, "_is_right", lambda way: False)
-    monkeypatch.setattr(int8.Remembered, "load", lambda self: None)
-    monkeypatch.setattr(int8.Remembered, "save", lambda self, found: None)
+    monkeypatch.setattr(int8.Trial, "find", lambda self, make: make())
     with pytest.raises(ModelError, match="no right product of 8-bit integers"):
         int8.find_way()
 

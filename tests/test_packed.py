@@ -1,6 +1,7 @@
 """Packed linear layers: what they compute, what is packed, what is left alone."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from ngtcli.decode.load import load_model
 from ngtcli.decode.probe import target_model
-from ngtcli.system.files import DamagedFileError, home, read_json, write_json
+from ngtcli.system.trials import results
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights import packed as room
 from ngtcli.weights.packed import (
@@ -261,21 +262,14 @@ def test_other_classes_hooks_and_shared_weights_are_left_alone() -> None:
     assert [p.name for p in packable(nn.Sequential(*model, nn.Linear(8, 8)))] == ["5"]
 
 
-def test_a_trial_is_stored_and_one_that_is_wrong_in_any_way_is_refused() -> None:
+def test_a_trial_is_stored_and_impossible_seconds_are_refused() -> None:
     trial = Trial(True, (0.5, 1.0, 2.0), (0.5, 0.5, 1.0))
-    file = remembered_trial(make_hf("llama"))
-    assert file.load() is None
-    file.save(trial)
-    assert file.load() == trial
-    good = read_json(file.path, 10_000)["found"]
-    assert good == {"agrees": True, "unpacked": [0.5, 1.0, 2.0], "packed": [0.5, 0.5, 1.0]}
-    for name, value in [
-        ("agrees", 1), ("packed", [1.0]), ("packed", [0.0, 1.0, 1.0]), ("unpacked", None),
-        ("more", 1),
-    ]:  # fmt: skip
-        write_json(file.path, {"found": {**good, name: value}, "tries": 0})
-        with pytest.raises(DamagedFileError):
-            file.load()
+    stored = remembered_trial(make_hf("llama"))
+    assert stored.load() is None
+    stored.save(trial)
+    assert stored.load() == trial
+    with pytest.raises(ValueError):
+        replace(trial, packed=(0.0, 1.0, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -374,15 +368,16 @@ def test_a_trial_compares_in_any_dtype_that_a_cpu_has_products_for(
 def test_small_layers_are_left_alone() -> None:
     hf = make_hf("llama")
     assert not pack_if_it_pays(hf) and not is_packed(hf)
-    assert not (home("cache") / "packed").exists()
+    assert not results("packed", Trial)
 
 
+@pytest.mark.loads
 def test_a_trial_of_a_real_model_agrees() -> None:
     model = load_model("builtin", device="cpu")
     trial = remembered_trial(model.hf).load()
     assert trial is not None and trial.agrees
     assert is_packed(model.hf) == trial.pays(drafts=True)
-    assert len(list((home("cache") / "packed").glob("*.json"))) == 1
+    assert results("packed", Trial) == [trial]
 
 
 @pytest.mark.usefixtures("small")
@@ -403,6 +398,7 @@ def test_half_precision_that_is_slow_with_several_rows_is_told_of(
     assert said == []
 
 
+@pytest.mark.loads
 def test_the_answer_is_the_same_packed_or_not() -> None:
     words = f"summarize {HARBOUR} --max-tokens 24 --method prompt-lookup --device cpu -v".split()
     packed, unpacked = ngt(*words), ngt(*words, "--no-packed")

@@ -39,6 +39,7 @@ from ngtcli.session.events import (
 )
 from ngtcli.session.local import Begun
 from ngtcli.session.question import Question
+from ngtcli.system.store import Kind
 from ngtcli.trie.report import TrieReport
 
 MILL = "The mill burnt down in {year}. The tide came in at noon. Anna wrote to the keeper."
@@ -147,7 +148,7 @@ def test_events_come_in_order_and_what_loading_warned_of_is_told_again() -> None
     assert heard[0].text == "as it was"  # type: ignore[union-attr]
     last = heard[-1]
     assert isinstance(last, Ended) and "1901" in last.text
-    assert last.sources.verbatim == 1.0 and last.facts and last.remarks
+    assert last.sources.verbatim_share == 1.0 and last.facts and last.remarks
 
 
 def test_answers_of_many_threads_are_those_of_each_alone(
@@ -385,9 +386,8 @@ def test_parts_of_a_long_text_are_stored_for_the_user_alone(
         task="summarize", preset=load_preset("summarize"), question="",
     )  # fmt: skip
 
-    def stored() -> list[str]:
-        found = [*own_home.rglob("parts/*"), *own_home.rglob("tries/*")]
-        return [path.name for path in found]
+    def stored() -> list[object]:
+        return [*Kind("parts", str).each(), *own_home.rglob("tries/*")]
 
     def second_part(owner: str) -> None:
         events = resident.ask(question, owner=owner)

@@ -191,7 +191,7 @@ def test_sources_of_excerpts_point_into_the_whole_documents() -> None:
     found = sources_of(
         "I think the pilot came aboard at dawn.", documents, [Excerpt(1, at, len(text))]
     )
-    (source,) = found.found
+    (source,) = found.spans
     assert source.name == "b"
     span = source.span
     assert documents[1].text[span.source_start : span.source_end] == "pilot came aboard at dawn."

@@ -43,7 +43,7 @@ from ngtcli.system import store
 from tests.encoder_models import make_meaning_embedder
 from tests.support import disturbed
 from tests.support.fakes import FakeAnswers, answer_with
-from tests.support.helpers import EXAMPLES, Done, ngt
+from tests.support.helpers import Done, examples, ngt
 
 pytest.importorskip("reportlab")
 pytest.importorskip("pypdfium2")
@@ -54,7 +54,7 @@ pytestmark = [
 ]
 LONG = int(os.environ.get("SECOND_RUNS", "0"))  # stories of a long run
 STORIES = settings(
-    max_examples=LONG or max(2, round(8 * EXAMPLES)),
+    max_examples=LONG or examples(8),
     stateful_step_count=40 if LONG else 20, deadline=None,
     suppress_health_check=list(HealthCheck), print_blob=True,
 )  # fmt: skip

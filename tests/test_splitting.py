@@ -35,9 +35,8 @@ from ngtcli.prompt.splitting import (
 )
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.session.local import LocalSession
-from ngtcli.session.parts import KeptParts
+from ngtcli.session.parts import PARTS, KeptParts
 from ngtcli.session.session import FinishedAnswer
-from ngtcli.system.files import home
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend, in_terminal, ngt
 from tests.support.warm import Warm
@@ -187,7 +186,7 @@ def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
     count = len(body["parts"])
     assert f"split into {count} parts".encode() in whole.stderr and count > 2
     assert not any(part["kept"] for part in body["parts"])
-    assert not list((home("cache") / "parts").glob("*.json"))  # it is done
+    assert not PARTS.each()  # it is done
     for span in body["sources"]["spans"]:
         quote = Path(book).read_text()[span["source_start"] : span["source_end"]].split()
         assert quote == body["text"][span["start"] : span["end"]].split()
@@ -262,8 +261,8 @@ def test_every_passing_line_names_its_part(book: str, short: tuple[str, ...]) ->
 
 def test_a_killed_run_is_taken_up(book: str, short: tuple[str, ...]) -> None:
     process = Warm("summarize", book, *short, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    parts, patience = home("cache") / "parts", time.monotonic() + 60
-    while not list(parts.glob("*.json")):
+    patience = time.monotonic() + 60
+    while not PARTS.each():
         assert process.poll() is None and time.monotonic() < patience
         time.sleep(0.01)
     process.kill()
@@ -289,12 +288,12 @@ def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     whole = getattr(owner, name)
     monkeypatch.setattr(owner, name, fail)
     assert ngt(*command).returncode == (7 if fails == "the answer" else 1)
-    (kept,) = (home("cache") / "parts").glob("*.json")
+    assert PARTS.each()
     monkeypatch.setattr(owner, name, whole)
     again = ngt(*command, "--retry-failed")
     assert again.returncode == 0 and b"from an earlier run" in again.stderr
     (row,) = map(json.loads, out.read_text().splitlines())
-    assert row["text"] and all(part["kept"] for part in row["parts"]) and not kept.exists()
+    assert row["text"] and all(part["kept"] for part in row["parts"]) and not PARTS.each()
 
 
 def test_refining_needs_a_preset_with_wording_for_it(book: str, own_home: Path) -> None:
@@ -308,22 +307,21 @@ def test_refining_needs_a_preset_with_wording_for_it(book: str, own_home: Path) 
     assert wrong.returncode == 2 and b"refine lacks" in wrong.stderr
 
 
-def test_kept_parts_are_those_of_one_engine_and_damaged_ones_are_made_again() -> None:
-    preset, documents = load_preset("summarize"), [Document("a", "The tide came in.")]
+def test_kept_parts_are_those_of_one_engine() -> None:
+    preset = load_preset("summarize")
     prompt: Any = SimpleNamespace(ids=(1, 2))
-    told: list[str] = []
 
     def kept(engine: str) -> KeptParts:
         model, own = SimpleNamespace(tokenizer=Tokenizer(FakeBackend())), Settings(engine=engine)
-        session: Any = SimpleNamespace(settings=own, model=model, warn=told.append, owner="")
-        return KeptParts(session, preset, documents)
+        session: Any = SimpleNamespace(settings=own, model=model, owner="")
+        return KeptParts(session, preset)
 
     kept("vllm").put(prompt, "theirs")
     assert kept("vllm").get(prompt) == "theirs" and kept("ngt").get(prompt) is None
-    (path,) = (home("cache") / "parts").glob("*.json")
-    assert path.stat().st_mode & 0o777 == 0o600 and told == []
-    path.write_text('{"a": 3}')
-    assert kept("vllm").get(prompt) is None and "are made again" in told[0]
+    last = kept("vllm")
+    last.get(prompt)
+    last.forget()
+    assert kept("vllm").get(prompt) is None
 
 
 def test_overflow_of_a_summary_as_it_was(book: str, short: tuple[str, ...]) -> None:

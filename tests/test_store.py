@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from ngtcli.system import store
 from ngtcli.system.store import DAMAGED, NAME, Kind
+from tests.support.helpers import HARBOUR, ngt
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def test_pieces_are_kept_by_kind_and_key(path: Path) -> None:
     IDS.put("a", b"\0\1")
     assert READINGS.get("a") == Reading(float("inf")) and READINGS.get("c") is None
     assert READINGS.get_many(["b", "c"]) == {"b": Reading(1.0)}
-    assert IDS.each() == {"a": b"\0\1"} and store.sizes()["ids"] == (1, 2)
+    assert IDS.each() == {"a": b"\0\1"}
     READINGS.delete(["a"])
     assert list(READINGS.each()) == ["b"]
     IDS.delete()
@@ -59,6 +60,15 @@ def test_a_value_of_another_form_is_none(path: Path) -> None:
     assert READINGS.get("b") is None and not store.take_remark()
 
 
+def other_version(path: Path) -> bytes:
+    """A file whose table has other columns."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE piece (kind, key, content)")
+        connection.execute("INSERT INTO piece VALUES ('ids', '1', 'x')")
+    connection.close()
+    return path.read_bytes()
+
+
 @given(st.data())
 def test_of_a_damaged_file_no_value_is_another_one(data: st.DataObject) -> None:
     """Flipped, cut or foreign: each value is right or missing, and the store takes new ones."""
@@ -69,15 +79,15 @@ def test_of_a_damaged_file_no_value_is_another_one(data: st.DataObject) -> None:
         file = folder / "cache" / NAME
         content = bytearray(file.read_bytes())
         place = data.draw(st.integers(0, len(content) - 1) | st.integers(0, 300))
-        match data.draw(st.sampled_from(["flip", "cut", "foreign", "older"])):
+        match data.draw(st.sampled_from(["flip", "cut", "foreign", "version"])):
             case "flip":
                 content[place] ^= 1 << data.draw(st.integers(0, 7))
             case "cut":
                 del content[place:]
             case "foreign":
                 content = bytearray(data.draw(st.binary(min_size=1, max_size=200)))
-            case "older":
-                content[60:64] = (99).to_bytes(4, "big")  # SQLite's user version
+            case "version":
+                content = bytearray(other_version(folder / "other"))
         (new := folder / "new").write_bytes(content)
         new.replace(file)
         found = IDS.get_many(map(str, range(60)))
@@ -86,6 +96,34 @@ def test_of_a_damaged_file_no_value_is_another_one(data: st.DataObject) -> None:
         IDS.put("new", b"1")
         assert IDS.get("new") == b"1"
         assert file.with_name(NAME + DAMAGED).exists() == ("renamed" in store.take_remark())
+
+
+def test_a_query_makes_no_file(path: Path) -> None:
+    assert IDS.get("a") is None and IDS.each() == {} and store.by_use() == []
+    IDS.delete(["a"])
+    assert not path.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("pragma", "why"), [("query_only = ON", "readonly"), ("max_page_count = 1", "disk is full")]
+)
+def test_where_nothing_can_be_written_what_is_there_is_read_with_one_remark(
+    pragma: str, why: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    IDS.put("a", b"1")
+    store._stores.clear()  # as in another process
+    monkeypatch.setattr(store, "_OPENING", (*store._OPENING, f"PRAGMA {pragma}"))
+    for _ in range(2):
+        IDS.put_many({"a": b"2", "b": b"x" * 100_000})
+    assert IDS.each() == {"a": b"1"} and why in store.take_remark()
+    IDS.put("b", b"x" * 100_000)
+    assert not store.take_remark()
+
+
+def test_a_command_shows_the_remark_once(path: Path) -> None:
+    path.mkdir(parents=True)
+    done = ngt("docs", "list", HARBOUR)
+    assert done.returncode == 0 and done.stderr.count(b"nothing is stored: not a regular file") == 1
 
 
 def test_where_no_file_can_be_opened_it_is_in_memory(path: Path) -> None:
@@ -103,20 +141,6 @@ def test_a_file_that_is_removed_meanwhile_is_begun_anew(path: Path) -> None:
     assert IDS.get("a") is None
     IDS.put("a", b"2")
     assert path.exists() and IDS.get("a") == b"2"
-
-
-def test_what_was_used_longest_ago_goes_first_and_makes_room(path: Path) -> None:
-    for number in range(50):
-        IDS.put(str(number), b"x" * 10_000)
-    READINGS.put("a", Reading(1.0))
-    before = path.stat().st_size
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE piece SET used = used - 9999999 WHERE key != '7'")
-    connection.close()
-    assert IDS.get("8") is not None  # a use is noted where the last one is long ago
-    assert store.trim(25_000, spared=["readings"]) == (48, 480_000)
-    assert set(IDS.each()) == {"7", "8"} and READINGS.get("a")
-    assert path.stat().st_size < before / 4
 
 
 def test_another_process_that_writes_for_long_costs_a_remark(

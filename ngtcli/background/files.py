@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ngtcli.errors import UsageError, nearest
 from ngtcli.system.files import key_of
-from ngtcli.trie.files import BACKGROUNDS, FAILED_SUFFIX, TOKENIZER, list_backgrounds, trie_folder
+from ngtcli.trie.files import BACKGROUNDS, TOKENIZER, list_backgrounds
 
 if TYPE_CHECKING:  # light commands want no numpy
     from ngtcli.trie.background import BackgroundCounts
@@ -25,9 +25,9 @@ def background_path(name: str, fingerprint: str) -> Path:
     return BACKGROUNDS.path(_key(name, fingerprint))
 
 
-def failure_path(name: str, fingerprint: str) -> Path:
-    """The file that says why that file could not be made."""
-    return trie_folder() / f"{_key(name, fingerprint)}{FAILED_SUFFIX}"
+def failure_key(name: str, fingerprint: str) -> str:
+    """The key under which it is stored why that file could not be made."""
+    return _key(name, fingerprint)
 
 
 def _key(name: str, fingerprint: str) -> str:

@@ -6,6 +6,7 @@ complete, detached and at the lowest priority. A thread would hold up the proces
 its Python code what else the process does.
 """
 
+import errno
 import json
 import os
 import signal
@@ -15,27 +16,39 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ngtcli.background import files
 from ngtcli.background.counting import joined, phrase_counts
-from ngtcli.background.files import SHIPPED, failure_path, open_background, stamps_of
+from ngtcli.background.files import SHIPPED, failure_key, open_background, stamps_of
 from ngtcli.background.phrases import read_phrases
 from ngtcli.documents.load import Document
 from ngtcli.errors import reason_of
 from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.system.files import DamagedFileError, others_cache, read_json, write_json
+from ngtcli.system.files import DamagedFileError, private_folder
+from ngtcli.system.store import Kind
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import TOKEN, BackgroundCounts, build_counts
-from ngtcli.trie.files import list_backgrounds
+from ngtcli.trie.files import list_backgrounds, trie_folder
 from ngtcli.trie.store import about
 
 _MOST_REASON = 200  # characters of a reason that are shown; guess
-_MOST_FAILURE = 10_000  # bytes of the file of a reason; guess
 _AGAIN_S = 86_400.0  # seconds after which making is tried again; guess
 _MOST_S = 600  # seconds that making may take; guess: it takes some
 MOST_JOINED = 30_000_000  # nodes; guess: joining takes about 200 bytes of memory for each
-_FAILURES = (OSError, DamagedFileError)
+_ERRORS = (OSError, DamagedFileError)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a background is not there, and since when, in seconds since 1970."""
+
+    reason: str
+    at: float
+
+
+FAILURES = Kind("failures", Failure)
 
 
 class Backgrounds:
@@ -60,7 +73,7 @@ class Backgrounds:
         self._persist, self._warn = persist, warn
         self._loaded: BackgroundCounts | None = None
         self._done = False
-        self._missing: list[Path] = []  # the files that say why each is
+        self._missing: list[str] = []  # the keys of why each is
         self._used = ""
         self._remarks: list[str] = []
 
@@ -90,19 +103,18 @@ class Backgrounds:
         elif self._persist:
             self._to_be_made(name)
         else:
-            with suppress(*_FAILURES):
+            with suppress(*_ERRORS):
                 return make_shipped(name, self._tokenizer)
         return None
 
     def _to_be_made(self, names: str) -> None:
         """Remember to make what is missing, unless that was begun or has failed lately."""
-        path = failure_path(names, self._tokenizer.fingerprint)
-        with suppress(*_FAILURES):
-            if time.time() - path.stat().st_mtime < _AGAIN_S:
-                reason = str(read_json(path, _MOST_FAILURE).get("reason", ""))[:_MOST_REASON]
-                self._remarks.append(f"The background {names} is not there: {reason}.")
-                return
-        self._missing.append(path)
+        failure = FAILURES.get(key := failure_key(names, self._tokenizer.fingerprint))
+        if failure is not None and 0 <= time.time() - failure.at < _AGAIN_S:
+            reason = failure.reason[:_MOST_REASON]
+            self._remarks.append(f"The background {names} is not there: {reason}.")
+        else:
+            self._missing.append(key)
 
     def _joined(self, parts: dict[str, BackgroundCounts]) -> BackgroundCounts | None:
         """All of them, or until they are joined the first of the user's own."""
@@ -131,8 +143,11 @@ class Backgrounds:
         if not missing:
             return
         try:
-            for path in missing:
-                leave_reason(path)
+            private_folder(folder := trie_folder())
+            if not os.access(folder, os.W_OK):
+                raise PermissionError(errno.EACCES, "permission denied")
+            for key in missing:
+                leave_reason(key)
             start_making(self._names, self._model)
             how = "made now for this tokenizer, used from the next run on"
         except OSError as error:
@@ -171,8 +186,6 @@ def start_making(names: Sequence[str], model: str) -> None:
     Two such processes at once do no harm: each renames its own complete files. None is started
     where nothing can be stored. Raises OSError.
     """
-    if others_cache():
-        return
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     # `-m` alone looks for modules in the current folder first, which may be one of documents.
@@ -220,20 +233,20 @@ def _save(name: str, fingerprint: str, counts: BackgroundCounts, what: str, **or
 
 @contextmanager
 def _telling(name: str, fingerprint: str) -> Iterator[None]:
-    """Where making fails, leave the reason for the next run to tell. Raises OSError."""
-    reason_file = failure_path(name, fingerprint)
-    leave_reason(reason_file)
+    """Where making fails, leave the reason for the next run to tell."""
+    key = failure_key(name, fingerprint)
+    leave_reason(key)
     try:
         yield
     except Exception as error:  # whatever it is: with a reason no later run starts it again at once
-        leave_reason(reason_file, str(error) or type(error).__name__)
+        leave_reason(key, str(error) or type(error).__name__)
     else:
-        reason_file.unlink(missing_ok=True)
+        FAILURES.delete([key])
 
 
-def leave_reason(path: Path, reason: str = "it is being made, or making it was ended") -> None:
-    """Write why a background is not there (`files.failure_path`). Raises OSError."""
-    write_json(path, {"reason": reason})
+def leave_reason(key: str, reason: str = "it is being made, or making it was ended") -> None:
+    """Store why a background is not there."""
+    FAILURES.put(key, Failure(reason, time.time()))
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ from ngtcli.system import sandbox
 from ngtcli.system.files import home
 from ngtcli.system.json_form import Schema, schema_of, shape, to_json
 from ngtcli.system.machine import pick_device, pick_threads
-from ngtcli.system.remembered import processor
+from ngtcli.system.trials import processor
 from ngtcli.system.yaml_file import read_text
 
 config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)

@@ -189,10 +189,9 @@ def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """Options of every command."""
-    from ngtcli.system.files import others_cache  # here: help does without
+    from ngtcli.system.files import home  # here: help does without
 
-    if others := others_cache():
-        Notes().warn(f"the cache in {others} is another user's: set NGT_HOME to a folder of yours")
+    home("cache")  # another user's is told before anything is done
 
 
 def main() -> None:
@@ -220,7 +219,15 @@ def run() -> int:
         report_error(known)
         return known.exit_code
     finally:
+        _tell_remark()
         finish_stdout()
+
+
+def _tell_remark() -> None:
+    """What is wrong with the store of the cache, if the command used it."""
+    store = sys.modules.get("ngtcli.system.store")
+    if store is not None and (remark := store.take_remark()):
+        Notes().warn(remark)
 
 
 def _check_folder() -> None:

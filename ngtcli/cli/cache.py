@@ -7,8 +7,9 @@ import typer
 
 from ngtcli.cli.options import JsonOption
 from ngtcli.cli.output import Place, Removed, print_either, print_facts, print_rows
-from ngtcli.errors import NgtError, UsageError, counted, nearest, reason_of
-from ngtcli.system.cache import STORES, Held, clear, held
+from ngtcli.errors import NgtError, UsageError, nearest, reason_of
+from ngtcli.system import cache
+from ngtcli.system.cache import STORES, Held, held
 from ngtcli.system.files import home
 
 cache_app = typer.Typer(help="All that is stored to be used again.", no_args_is_help=True)
@@ -21,21 +22,20 @@ _OPTIONAL = typer.Argument(
 
 @cache_app.command("list")
 def cache_list(json: JsonOption = False) -> None:
-    """List what the cache holds, its files and its size."""
-    rows = [held(home("cache"), store) for store in STORES]
-    print_rows(rows, json, ["name", "files", "size", "cleared", "holds"], _cells)
+    """List what the cache holds, its pieces, files and size."""
+    print_rows(held(STORES), json, ["name", "pieces", "files", "size", "cleared", "holds"], _cells)
 
 
 def _cells(row: Held) -> list[object]:
-    cleared = "by name" if row.store.lasting else "yes"
-    return [row.store.name, row.files, f"{row.bytes / 1e6:.1f} MB", cleared, row.store.holds]
+    cleared, size = "by name" if row.store.cleared_by_name else "yes", f"{row.bytes / 1e6:.1f} MB"
+    return [row.store.name, row.pieces, row.files, size, cleared, row.store.holds]
 
 
 @cache_app.command("show")
 def cache_show(name: Name, json: JsonOption = False) -> None:
     """Show what one of them holds, what makes it, and where it is."""
     _check_names([name])
-    print_facts(held(home("cache"), _KNOWN[name]), json)
+    print_facts(held([_KNOWN[name]])[0], json)
 
 
 @cache_app.command("clear")
@@ -44,23 +44,23 @@ def cache_clear(
 ) -> None:
     """Delete what the cache holds; what was learned or built by a command only by name."""
     _check_names(names or [])
-    print_removed(names or [store.name for store in STORES if not store.lasting], json)
+    print_removed(names or [store.name for store in STORES if not store.cleared_by_name], json)
 
 
 @cache_app.command("path")
 def cache_path(
-    name: Annotated[str | None, typer.Argument(help="Print the folder of this one.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Print where this one is.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Print the folder of the cache."""
+    """Print the folder of the cache, or where one of them is."""
     _check_names([name] if name else [])
     print_folder(name, json)
 
 
-def cleared(names: Sequence[str]) -> Removed:
+def cleared(names: Sequence[str]) -> cache.Removed:
     """Delete what the stores of these names hold. Raises NgtError."""
     try:
-        return Removed(*clear(home("cache"), [_KNOWN[name] for name in names]))
+        return cache.clear([_KNOWN[name] for name in names])
     except OSError as error:
         where = error.filename or home("cache")
         raise NgtError(f"{where}: {reason_of(error)}", "Delete it by hand.") from None
@@ -69,13 +69,13 @@ def cleared(names: Sequence[str]) -> Removed:
 def print_removed(names: Sequence[str], json: bool) -> None:
     """Delete what the stores of these names hold, and say how much that was. Raises NgtError."""
     removed = cleared(names)
-    text = f"{counted(removed.files, 'file')}, {removed.bytes / 1e6:.1f} MB removed"
-    print_either(removed, json, text)
+    told = Removed(removed.files, removed.bytes, removed.pieces)
+    print_either(told, json, f"{removed.words} removed")
 
 
 def print_folder(name: str | None, json: bool) -> None:
     """Print the folder of a store, or of the cache."""
-    folder = str(home("cache") / _KNOWN[name].folder if name else home("cache"))
+    folder = str(_KNOWN[name].path if name else home("cache"))
     print_either(Place(folder), json, folder)
 
 

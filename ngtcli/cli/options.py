@@ -26,11 +26,11 @@ from ngtcli.config import (
     settings_where,
     unknown_variables,
 )
-from ngtcli.errors import UsageError, counted
+from ngtcli.errors import UsageError
 from ngtcli.model_files.card import load_card
 from ngtcli.model_files.settings import settings_of
 from ngtcli.prompt.preset import Preset, load_preset
-from ngtcli.system.files import in_bounds
+from ngtcli.system.cache import in_bounds
 
 # What says how single answers end, and what is kept of them.
 _OF_ANSWERS = ("max_repeats", "max_thinking", "keep_documents", "log", "log_text")
@@ -142,10 +142,10 @@ def _bound_cache(verbose: bool) -> None:
             f"a file of {removed.largest / 1e6:.1f} MB is larger than the cache may be"
             f" (--cache-mb {most}): it was removed, and is made again when it is needed"
         )
-    if removed.files and verbose:
+    if removed.bytes and verbose:
         Notes(verbose).remark(
-            f"Removed {counted(removed.files, 'file')} from the cache, {removed.bytes / 1e6:.1f} MB"
-            f" that were used longest ago: it may have {most} MB (--cache-mb)."
+            f"Removed from the cache what was used longest ago, {removed.words}: it may have"
+            f" {most} MB (--cache-mb)."
         )
 
 

@@ -169,10 +169,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """How much was deleted."""
+    """How much was deleted: files, bytes, and pieces of the cache's store."""
 
     files: int
     bytes: int
+    pieces: int = 0
 
 
 @dataclass(frozen=True, slots=True)

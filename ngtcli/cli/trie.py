@@ -12,7 +12,7 @@ from ngtcli.cli.cache import cleared, print_folder, print_removed
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
-from ngtcli.cli.output import print_either, print_rows
+from ngtcli.cli.output import Removed, print_either, print_rows
 from ngtcli.cli.reading import distinct, read_documents, standard_input
 from ngtcli.config import SETTINGS, Settings, settings_where
 from ngtcli.documents.find import Skipped
@@ -292,4 +292,4 @@ def pool_clear(json: JsonOption = False) -> None:
     """Forget all earlier answers, of every model."""
     removed = cleared(["pools"])
     text = f"{counted(removed.files, 'pool')}, {removed.bytes / 1e3:.0f} kB removed"
-    print_either(removed, json, text)
+    print_either(Removed(removed.files, removed.bytes), json, text)

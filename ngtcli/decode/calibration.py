@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from ngtcli.config import SETTINGS
 from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
-from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_costs
+from ngtcli.draft.costs import CostCurve, StoredCurve
 from ngtcli.draft.tree import chain
-from ngtcli.system.remembered import Remembered
+from ngtcli.system.trials import Trial
 from ngtcli.weights.packed import is_packed
 from ngtcli.weights.trials import what_matters
 
@@ -17,28 +16,13 @@ MOST_ROWS = 64  # of a pass that calibration times; a guess
 TIMES = 7
 FEWEST = 4  # sizes that are timed if `LONGEST_S` allows: 1, 4, 16 and 64 rows; a guess
 LONGEST_S = 10.0  # seconds that a large model's first calibration may take; a guess
-MOST = 1 << 20  # bytes of a file; one curve takes 400, and there are ten at most
-# Bounds for any device. A pass takes at least the first, the time to start one kernel; over one row
-# it takes at most the second and the time to read the weights at the rate of a slow disk.
-_QUICKEST_S, _SLOWEST_S, _SLOWEST_BYTES_PER_S = 1e-7, 0.1, 1e8
 
 
-def remembered_costs(model: TargetModel) -> Remembered[Costs]:
-    """Where a model's curves are kept. Reading refuses costs that no device has."""
-
-    def read(stored: Any) -> Costs:
-        costs = read_costs(stored, _padded(model))
-        weights = sum(p.numel() * p.element_size() for p in model.hf.parameters())
-        for length, curve in costs.curves.items():
-            slowest = (_SLOWEST_S + weights / _SLOWEST_BYTES_PER_S) * length / SHORT
-            for known in (curve.by_rows(), curve.measured):
-                if not all(_QUICKEST_S <= s <= rows * slowest for rows, s in known.items()):
-                    raise ValueError("impossible costs")
-        return costs
-
+def remembered_costs(model: TargetModel) -> Trial[dict[int, StoredCurve]]:
+    """Where a model's curves are kept, by their lengths of context."""
     run = model.passes.kind, is_packed(model.hf), model.name
-    parts = what_matters(model.hf) + run
-    return Remembered("costs", model.device, parts, read, Costs.as_json, most=MOST)
+    depends_on = what_matters(model.hf) + run
+    return Trial("costs", model.device, depends_on, dict[int, StoredCurve], timed=True)
 
 
 def _sizes(model: TargetModel) -> tuple[int, ...]:
@@ -46,7 +30,7 @@ def _sizes(model: TargetModel) -> tuple[int, ...]:
     return row_sizes(model.device.type, int(SETTINGS["num_draft"].within[1]) + 1)
 
 
-def _padded(model: TargetModel) -> tuple[int, ...]:
+def padded(model: TargetModel) -> tuple[int, ...]:
     """The sizes that passes are padded to; chains are not."""
     return () if model.tree_reason else _sizes(model)
 
@@ -79,7 +63,7 @@ def calibrate(model: TargetModel, limit_s: float = 2.0, longest_s: float = LONGE
             seconds_of_a_pass(model, token, rows)  # the first of a size allocates and prepares
         taken = seconds_of_a_pass(model, token, rows)
         seconds[rows] = min(taken, seconds.get(rows, taken))
-    return CostCurve(seconds, sizes=_padded(model))
+    return CostCurve(seconds, sizes=padded(model))
 
 
 def _coarse_first(sizes: Sequence[int]) -> list[int]:

@@ -18,8 +18,8 @@ import torch
 from ngtcli.decode.calibration import seconds_of_a_pass
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.model import TargetModel
-from ngtcli.model_files.dtypes import FOLDER, ROWS, DtypeTrial, name_of
-from ngtcli.system.remembered import Remembered, here
+from ngtcli.model_files.dtypes import KIND, ROWS, DtypeTrial, name_of
+from ngtcli.system.trials import Trial, here
 from ngtcli.weights.packed import remembered_trial, try_packing, worth_packing
 
 _TOKENS = 900  # of a text for which exactness is tried: kept for all up to 1,024 places
@@ -98,11 +98,11 @@ def load_in_best(
 
 def remembered_dtype(
     name: str, config: Any, half: torch.dtype, quantized: str = ""
-) -> Remembered[DtypeTrial]:
+) -> Trial[DtypeTrial]:
     """Where the trial of a checkpoint is kept."""
     about = type(config).__name__, config.to_json_string(use_diff=False)
     parts = (name, name_of(half), *about, quantized)
-    return Remembered(FOLDER, torch.device("cpu"), parts, DtypeTrial, of_more=True)
+    return Trial(KIND, torch.device("cpu"), parts, DtypeTrial)
 
 
 def try_dtype(hf: Any, name: str) -> DtypeTrial:

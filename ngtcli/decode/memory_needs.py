@@ -19,7 +19,7 @@ from ngtcli.model_files.pretrained import context_limit, loading, read_config
 from ngtcli.model_files.quantized import identity
 from ngtcli.model_files.scheme import scheme_of
 from ngtcli.system.machine import free_memory
-from ngtcli.system.remembered import cpu
+from ngtcli.system.trials import cpu
 from ngtcli.weights.checkpoints import empty_model
 from ngtcli.weights.quantize import quantized_bytes
 

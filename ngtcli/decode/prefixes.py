@@ -9,7 +9,6 @@ and on disk, one array file a chunk. What is missing or damaged is read again.
 
 import json
 import math
-import warnings
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -24,10 +23,10 @@ from torch import Tensor
 
 from ngtcli.decode.kv_cache import CHUNK, Keeping, Link, RollbackCache
 from ngtcli.draft.steps import Reused
-from ngtcli.system.arrays import Array, ArrayFile, note_compared
+from ngtcli.system.arrays import Array, ArrayFile
 from ngtcli.system.files import DamagedFileError, key_of
 from ngtcli.system.machine import free_memory
-from ngtcli.system.remembered import device_and_threads, versions_and_cpu
+from ngtcli.system.trials import device_and_threads, versions_and_cpu
 from ngtcli.weights.trials import SPREAD, places_of, what_matters
 
 WORTH_S = 2.0  # seconds of reading from which on `keep_documents` auto writes a prompt; guess
@@ -35,7 +34,7 @@ WORTH_S = 2.0  # seconds of reading from which on `keep_documents` auto writes a
 # is for the caches of texts that are being answered.
 _SHARE = 0.125
 _UNKNOWN = 1 << 30  # bytes that are kept where the free memory is not known; guess
-_FORMAT = 1
+_FORMAT = 2
 PREFIXES = ArrayFile(
     "what was read is", "prefixes", ".safetensors", f"ngt rows {_FORMAT}", 1 << 33,
     {"rows": Array("uint8")},
@@ -218,15 +217,12 @@ def _write(path: Path, link: Link, model: str, rows: _Rows) -> int:
     about = {"model": model, "before": link.before, "ids": _words(link.ids)}
     about |= {"seconds": f"{link.seconds:.6f}", "layers": json.dumps(layers)}
     PREFIXES.write(path, {"rows": torch.cat(parts).numpy()}, about)
-    note_compared(path)
     return path.stat().st_size
 
 
 def _unpacked(stored: Any, layers: list[Any], device: torch.device) -> _Rows:
     """Rows of a mapped file. Raises ValueError and the like for what `_write` has not written."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of an array that cannot be written to
-        whole = torch.from_numpy(stored)
+    whole = torch.from_numpy(stored)
     found: dict[int, list[Tensor]] = {}
     at = 0
     for layer, dtype, shape in layers:

@@ -26,7 +26,7 @@ from ngtcli.decode.scores import rounds, same_scores, scores_are_not_numbers
 from ngtcli.draft.tree import ROOT, DraftTree, chain
 from ngtcli.errors import ModelError
 from ngtcli.model_files.pretrained import window_numbers
-from ngtcli.system.remembered import Remembered
+from ngtcli.system.trials import Trial
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.trials import places_of, remembered
 
@@ -121,9 +121,9 @@ def _kinds(model: TargetModel) -> set[str]:
     return set(getattr(model.config, "layer_types", None) or ())
 
 
-def remembered_way(hf: Any) -> Remembered[Way]:
+def remembered_way(hf: Any) -> Trial[Way]:
     """Where the way of a model is kept: for those reasons with which chains are tried."""
-    return remembered("ways", hf, Way, _CHAIN_REASONS, threads=False)
+    return remembered("ways", hf, Way, _CHAIN_REASONS)
 
 
 def sizes(model: TargetModel) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from bisect import bisect, bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -12,8 +13,6 @@ from ngtcli.draft.auto.config import CONFIG
 
 Floats = npt.NDArray[np.float64]
 SHORT = CONFIG.short_context
-# Tokens of context, as they are written, up to which a curve holds; the longest is 2^40.
-_BORDERS = {str(border): border for border in (SHORT * 4**i for i in range(16))}
 _MOST_ROWS = 4096  # of a pass: four times the most draft nodes there can be; derived
 
 
@@ -148,6 +147,17 @@ def read_points(stored: Any) -> dict[int, float]:
     return points
 
 
+@dataclass(frozen=True, slots=True)
+class StoredCurve:
+    """Seconds by rows, and those that calibration found. Raises ValueError as `CostCurve`."""
+
+    seconds: Mapping[int, float]
+    measured: Mapping[int, float]
+
+    def __post_init__(self) -> None:
+        CostCurve(self.seconds, self.measured)
+
+
 class Costs:
     """A curve for each length of context, as a pass over a long one costs more.
 
@@ -176,24 +186,14 @@ class Costs:
             self.curves[border] = CostCurve(curve.by_rows(), curve.measured, curve.sizes)
         return self.curves[border]
 
-    def as_json(self) -> dict[str, Any]:
-        """What `read_costs` reads."""
+    def stored(self) -> dict[int, StoredCurve]:
+        """What is kept of them, by lengths of context."""
         return {
-            str(border): {"seconds": curve.by_rows(), "measured": curve.measured}
+            border: StoredCurve(curve.by_rows(), curve.measured)
             for border, curve in self.curves.items()
         }
 
 
-def read_costs(stored: Any, sizes: tuple[int, ...]) -> Costs:
-    """The costs from their JSON, of passes that are padded to `sizes`. Raises ValueError."""
-    curves = {}
-    for length, curve in stored.items():
-        if length not in _BORDERS:
-            raise ValueError("a length of context that is not known")
-        if not isinstance(curve, dict) or curve.keys() != {"seconds", "measured"}:
-            raise ValueError("another form")
-        seconds = read_points(curve["seconds"])
-        if sorted(seconds.values()) != [seconds[rows] for rows in sorted(seconds)]:
-            raise ValueError("more rows that cost less")  # what is stored never falls
-        curves[_BORDERS[length]] = CostCurve(seconds, read_points(curve["measured"]), sizes)
-    return Costs(curves)
+def costs_of(stored: Mapping[int, StoredCurve], sizes: tuple[int, ...]) -> Costs:
+    """The costs that were stored, of passes that are padded to `sizes`."""
+    return Costs({n: CostCurve(c.seconds, c.measured, sizes) for n, c in stored.items()})

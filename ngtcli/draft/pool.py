@@ -3,11 +3,15 @@
 The pool keeps token ids of answers, at most so many; the least recently used go first. One is used
 when a later answer has a run of QUOTE tokens in common with it. Of an answer it leaves out, unless
 `quotes` is set, every run of QUOTE tokens that stands in the prompt: so it holds a model's own
-phrases and no text of documents. One file a model, by the rules of the trie cache; a file that is
-wrong in any way is replaced by an empty one.
+phrases and no text of documents. One file a model; a file that is wrong in any way is replaced by
+an empty one. Of several processes each adds to it what it has learned since it read or wrote it.
 """
 
+import fcntl
+import os
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -18,12 +22,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.system.files import DamagedFileError, key_of
+from ngtcli.system.files import DamagedFileError, key_of, private_folder
 from ngtcli.trie.files import POOLS
 from ngtcli.trie.ngram import SEPARATOR, Ints
 
 QUOTE, TOKENS = CONFIG.quote, CONFIG.pool_tokens
 _SCALE = CONFIG.tally_scale
+_MOST = (2**31 - 1) // (2 * _SCALE)  # observations that a tally has in a file; derived: int32
+_LOCK_S = 2.0  # longest wait for another process that writes; guess
+Floats = npt.NDArray[np.float64]
+Tallies = tuple[Floats, Floats]
 
 
 @dataclass(slots=True)
@@ -31,14 +39,25 @@ class Pool:
     """`answers` as arrays of ids, the last used last; `predicted` and `reached` are auto's tallies.
 
     `new` are the whole answers since it was loaded, each with the pieces of it that were kept.
+    `stored` are the tallies that its file had when it was last read or written, `counted` those of
+    this process that were in them.
     """
 
     limit: int = TOKENS
     quotes: bool = False
     answers: list[Ints] = field(default_factory=list)
-    predicted: npt.NDArray[np.float64] | None = None
-    reached: npt.NDArray[np.float64] | None = None
+    predicted: Floats | None = None
+    reached: Floats | None = None
     new: list[tuple[Ints, list[Ints]]] = field(default_factory=list)
+    stored: Tallies | None = None
+    counted: Tallies | None = None
+
+    @property
+    def tallies(self) -> Tallies | None:
+        """`predicted` and `reached`, of one dimension; None without any."""
+        if self.predicted is None or self.reached is None:
+            return None
+        return self.predicted.ravel(), self.reached.ravel()
 
     @property
     def tokens(self) -> int:
@@ -120,7 +139,7 @@ def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
     """
     pool = Pool(limit, quotes)
     try:
-        arrays, _ = POOLS.read(path)
+        arrays, _ = POOLS.map(path)
     except FileNotFoundError:
         return pool
     stream, predicted, reached = (arrays[name] for name in POOLS.arrays)
@@ -130,27 +149,70 @@ def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
         raise DamagedFileError("impossible tallies")
     borders = np.flatnonzero(stream == SEPARATOR)
     pool.answers = newest([a[a >= 0] for a in np.split(stream, borders) if (a >= 0).any()], limit)
-    pool.predicted, pool.reached = predicted / _SCALE, reached / _SCALE
+    pool.predicted, pool.reached = pool.stored = predicted / _SCALE, reached / _SCALE
+    pool.counted = _within(*pool.stored, CONFIG.trust)  # as `EscapeTallies.restore` begins
     return pool
 
 
 def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
     """Add what is new to the file, which may have grown meanwhile. Raises OSError."""
-    if pool.predicted is None or pool.reached is None:
+    if (own := pool.tallies) is None:
         return
-    try:
-        there = load_pool(path, vocabulary, pool.limit, pool.quotes).answers
-    except DamagedFileError:
-        there = []
-    for said, kept in pool.new:
-        there = used_last(there, said) + kept
-    answers = newest(there, pool.limit)
-    stream = [part for a in answers for part in (a, np.array([SEPARATOR], np.int32))]
-    arrays: dict[str, Any] = {
-        "stream": np.concatenate(stream) if stream else np.zeros(0, np.int32),
-        "predicted": np.floor(pool.predicted.ravel() * _SCALE).astype(np.int32),
-        "reached": np.ceil(pool.reached.ravel() * _SCALE).astype(np.int32),
-    }
-    sizes = {"answers": str(len(answers)), "tokens": str(sum(map(len, answers)))}
-    POOLS.write(path, arrays, {"model": model, **sizes})
+    private_folder(path.parent)
+    with _locked(path.parent):
+        there = Pool()
+        with suppress(DamagedFileError):
+            there = load_pool(path, vocabulary, pool.limit, pool.quotes)
+        answers = there.answers
+        for said, kept in pool.new:
+            answers = used_last(answers, said) + kept
+        answers = newest(answers, pool.limit)
+        predicted, reached = _within(*_joined(pool, own, there.stored), _MOST)
+        stream = [part for a in answers for part in (a, np.array([SEPARATOR], np.int32))]
+        arrays: dict[str, Any] = {
+            "stream": np.concatenate([np.zeros(0, np.int32), *stream]),
+            "predicted": np.floor(predicted * _SCALE).astype(np.int32),
+            "reached": np.ceil(reached * _SCALE).astype(np.int32),
+        }
+        sizes = {"answers": str(len(answers)), "tokens": str(sum(map(len, answers)))}
+        POOLS.write(path, arrays, {"model": model, **sizes})
     pool.new = []
+    pool.stored = arrays["predicted"] / _SCALE, arrays["reached"] / _SCALE
+    pool.counted = own
+
+
+def _joined(pool: Pool, own: Tallies, there: Tallies | None) -> Tallies:
+    """A pool's tallies; where others wrote the file since, theirs with what is new in its own."""
+    if there is None or there[0].shape != own[0].shape:
+        return own
+    if pool.stored is not None and all(map(np.array_equal, there, pool.stored)):
+        return own
+    before = pool.counted
+    if before is None or before[0].shape != own[0].shape:
+        before = np.zeros_like(own[0]), np.zeros_like(own[1])
+    predicted, reached = (there[i] + np.maximum(own[i] - before[i], 0.0) for i in range(2))
+    return predicted, np.maximum(reached, predicted)
+
+
+def _within(predicted: Floats, reached: Floats, most: float) -> Tallies:
+    """The same tallies, scaled down to `most` observations."""
+    weight = np.minimum(1.0, most / np.maximum(reached, 1e-9))
+    return predicted * weight, reached * weight
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """A block in which no other process is; one that is for long does not hold it up."""
+    handle, until = os.open(folder, os.O_RDONLY | os.O_CLOEXEC), time.monotonic() + _LOCK_S
+    try:
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.005)
+            except OSError:  # the file system has no locks
+                break
+        yield
+    finally:
+        os.close(handle)

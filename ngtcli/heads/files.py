@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from ngtcli.errors import ModelError
 from ngtcli.heads.places import HINT, find_head
 from ngtcli.model_files import hub
 from ngtcli.model_files.pretrained import read_object
-from ngtcli.system.files import write_file
+from ngtcli.system.files import new_file
 
 Notify = Callable[[str], None]
 Shape = tuple[int, ...]
@@ -180,8 +180,10 @@ def save_head(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, 
     """
     kept = {name: one.detach().cpu().contiguous().clone() for name, one in tensors.items()}
     text = json.dumps(config, indent=2, sort_keys=True, allow_nan=False)
-    write_file(folder / WEIGHTS, lambda path: save_file(kept, path, {"format": "pt"}))
-    write_file(folder / "config.json", lambda path: path.write_text(f"{text}\n", "utf-8"))
+    with new_file(folder / WEIGHTS) as file:
+        file.write(save(kept, {"format": "pt"}))
+    with new_file(folder / "config.json") as file:
+        file.write(f"{text}\n".encode())
 
 
 def _weights(folder: Path) -> list[str]:

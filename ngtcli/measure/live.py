@@ -48,7 +48,7 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, can_ask, load_preset
 from ngtcli.session.local import LocalSession
 from ngtcli.session.session import AnswerOptions, AnswerRun
-from ngtcli.system.remembered import processor
+from ngtcli.system.trials import processor
 from ngtcli.trie.report import TrieReport
 from ngtcli.weights.int4 import bits_of
 

@@ -118,7 +118,7 @@ def contestants(
 
     @cache
     def measured() -> tuple[Costs | None, BackgroundCounts | None]:
-        costs = PassCosts(model, False, progress, progress).load(settings.calibrate)
+        costs = PassCosts(model, False, progress).load(settings.calibrate)
         return costs, recorded_background(traces, settings.background, progress)
 
     def ours(one: MethodSpec, num_draft: int) -> Contestant[Trace]:

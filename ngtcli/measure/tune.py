@@ -37,7 +37,7 @@ from ngtcli.measure.replay import recorded_background, replayed, select
 from ngtcli.measure.results import CellRow, SweepData, SweepReport
 from ngtcli.measure.state import VERSION, Figures, State
 from ngtcli.measure.traces import Trace, read_traces
-from ngtcli.system.files import DamagedFileError, home, read_json
+from ngtcli.system.files import DamagedFileError, home, parse_json, read_bounded
 from ngtcli.system.json_form import to_json
 from ngtcli.trie.ngram import NGramTrie, build_trie
 
@@ -56,10 +56,10 @@ def read_costs(path: Path) -> tuple[CostCurve, str]:
     0.02}`; or it holds such a map as `seconds`, and as `of` what was measured.
     """
     try:
-        stored = read_json(path.expanduser(), MOST_COSTS)
+        stored = parse_json(read_bounded(path.expanduser(), MOST_COSTS), dict)
         curve = CostCurve(read_points(stored.get("seconds", stored)))
         return curve, str(stored.get("of", path.name))
-    except FileNotFoundError as error:
+    except OSError as error:
         raise InputError(f"{path}: {reason_of(error)}", "Check the path.") from None
     except (DamagedFileError, ValueError) as error:
         what = f"{path}: not a cost curve ({error})"

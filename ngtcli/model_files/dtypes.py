@@ -2,15 +2,12 @@
 
 from dataclasses import dataclass
 
-from ngtcli.system.files import DamagedFileError, home, read_json
-from ngtcli.system.json_form import from_json
-from ngtcli.system.remembered import here
+from ngtcli.system.trials import here, results
 
-FOLDER = "dtypes"  # of the cache
+KIND = "dtypes"  # of trial
 ROWS = 1, 8, 32  # timed: plain decoding, a short draft, a long one or a prompt
 Times = tuple[float, float, float]
 LEAST_GAIN = 1.1  # float32's seconds over the dtype's own; guess, as for packing
-_BYTES = 4096  # of a file at most
 
 
 def name_of(dtype: object) -> str:
@@ -82,11 +79,5 @@ class DtypeTrial:
 
 def known() -> list[DtypeTrial]:
     """What the cache holds of this machine as it is, by model and number of threads."""
-    found = []
-    for path in (home("cache") / FOLDER).glob("*.json"):
-        try:
-            found.append(from_json(DtypeTrial, read_json(path, _BYTES)["found"]))
-        except (FileNotFoundError, DamagedFileError, KeyError, ValueError):
-            continue  # it is made again
-    found = [trial for trial in found if trial.where == here()]
+    found = [trial for trial in results(KIND, DtypeTrial) if trial.where == here()]
     return sorted(found, key=lambda trial: (trial.model, trial.threads))

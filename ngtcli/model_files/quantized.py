@@ -10,11 +10,13 @@ from typing import Any
 
 from ngtcli.model_files.checkpoint import WEIGHTS
 from ngtcli.model_files.stand_in import source_of
-from ngtcli.system.arrays import read_header
-from ngtcli.system.files import DamagedFileError, home, key_of, parse_json
-from ngtcli.system.remembered import versions_and_cpu
+from ngtcli.system.arrays import ArrayFile, read_header
+from ngtcli.system.files import DamagedFileError, key_of, parse_json
+from ngtcli.system.trials import versions_and_cpu
 
-_FOLDER = "quantized"  # of the cache
+QUANTIZED = ArrayFile(
+    "the quantised weights are", "quantized", ".safetensors", format="2", most=2**50
+)
 _END = 1 << 20  # bytes at each end of a file that tell it from others; a guess
 
 
@@ -28,11 +30,6 @@ class Kept:
     kind: str
 
 
-def kept_folder() -> Path:
-    """Where the files are. Raises UsageError as `home`."""
-    return home("cache") / _FOLDER
-
-
 def kept_file(about: dict[str, Any]) -> Path:
     """The file of what `identity` tells.
 
@@ -40,7 +37,7 @@ def kept_file(about: dict[str, Any]) -> Path:
     """
     bits = [about["bits"]] if "bits" in about else []
     key = key_of(os.path.realpath(about["folder"]), *bits, *versions_and_cpu())
-    return kept_folder() / f"{key}.safetensors"
+    return QUANTIZED.path(key)
 
 
 def identity(folder: str) -> dict[str, Any]:
@@ -83,7 +80,7 @@ def weights_of(folder: str) -> str:
 def kept() -> Iterator[Kept]:
     """What the cache holds, in the order of the folders' names."""
     found = []
-    for path in kept_folder().glob("*.safetensors"):
+    for path in QUANTIZED.paths():
         try:
             about = parse_json(read_header(path)[0]["about"], dict)
             kind = f"int{about.get('bits', 8)}"

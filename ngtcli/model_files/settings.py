@@ -9,7 +9,7 @@ from ngtcli.config import Layer, Resolved, merge, settings_where
 from ngtcli.documents.text import Unreadable, decode_text, utf8
 from ngtcli.errors import InputError
 from ngtcli.model_files.card import load_card
-from ngtcli.system.files import in_bounds
+from ngtcli.system.cache import in_bounds
 
 
 def settings_of(layers: Sequence[Layer]) -> Resolved:

@@ -5,16 +5,15 @@ Such a folder has configuration and tokenizer; its config.json says where the we
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 
 from ngtcli.model_files.pretrained import SOURCE, loading, read_object
-from ngtcli.system.files import home, key_of, mark_used, private_folder, write_file
+from ngtcli.system.cache import in_bounds
+from ngtcli.system.files import home, key_of, mark_used, new_file, private_folder
 from ngtcli.system.json_form import from_json, to_json
 
 _VERSION = 3  # raised where the files of a folder are made in another way
@@ -61,7 +60,9 @@ def stand_in(name: str, made_of: object, make: Callable[[Path], Source]) -> str:
             (Path(place) / _CONFIG).write_text(json.dumps(values), encoding="utf-8")
             private_folder(folder)
             for file in (*files, _CONFIG):
-                write_file(folder / file, partial(shutil.copyfile, Path(place) / file))
+                with new_file(folder / file) as new:
+                    new.write((Path(place) / file).read_bytes())
+                in_bounds.wrote(folder / file)
     for path in folder.iterdir():
         mark_used(path)
     return os.path.realpath(folder)

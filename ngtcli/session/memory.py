@@ -5,9 +5,9 @@ from copy import copy
 
 from ngtcli.background.loaded import Backgrounds
 from ngtcli.config import Settings
-from ngtcli.decode.calibration import calibrate, remembered_costs
+from ngtcli.decode.calibration import calibrate, padded, remembered_costs
 from ngtcli.decode.model import TargetModel
-from ngtcli.draft.costs import SHORT, Costs
+from ngtcli.draft.costs import SHORT, Costs, StoredCurve, costs_of
 from ngtcli.draft.pool import TOKENS, Pool, load_pool, pool_path, save_pool
 from ngtcli.errors import reason_of
 from ngtcli.system.files import DamagedFileError
@@ -18,18 +18,18 @@ Notify = Callable[[str], None]
 class PassCosts:
     """What passes of a model cost on its device; `known` is None until they are loaded.
 
-    With `stored` they are read from a file in the cache folder and written there. They are those of
-    the attention that the model has, which exact decoding may change.
+    With `stored` they are read from the cache and stored there. They are those of the attention
+    that the model has, which exact decoding may change.
     """
 
-    def __init__(self, model: TargetModel, stored: bool, status: Notify, warn: Notify) -> None:
-        self._model, self._stored, self._status, self._warn = model, stored, status, warn
+    def __init__(self, model: TargetModel, stored: bool, status: Notify) -> None:
+        self._model, self._stored, self._status = model, stored, status
         self._forget()
 
     def _forget(self) -> None:
         self.known: Costs | None = None
         self._attention = self._model.attention
-        self._file = remembered_costs(self._model) if self._stored else None
+        self._trial = remembered_costs(self._model) if self._stored else None
 
     def load(self, measure: bool) -> Costs | None:
         """The costs: known, or read, or else measured now and stored, unless not to `measure`.
@@ -39,30 +39,21 @@ class PassCosts:
         if self._attention != self._model.attention:
             self._forget()
         if self.known is None and not self._model.plain_reason:
-            self.known = self._found() if measure else self._read()
+            found = self._found() if measure else self._trial and self._trial.load()
+            self.known = costs_of(found, padded(self._model)) if found else None
         return self.known
 
-    def _found(self) -> Costs:
-        def make() -> Costs:
+    def _found(self) -> dict[int, StoredCurve]:
+        def make() -> dict[int, StoredCurve]:
             self._status("Measuring what a pass costs …")
-            return Costs({SHORT: calibrate(self._model)})
+            return Costs({SHORT: calibrate(self._model)}).stored()
 
-        def damaged(why: str) -> None:
-            self._warn(f"the cost file is measured again: {why}")
-
-        return self._file.find(make, timed=True, damaged=damaged) if self._file else make()
-
-    def _read(self) -> Costs | None:
-        try:
-            return self._file.load() if self._file else None
-        except DamagedFileError as error:
-            self._warn(f"the cost file is not used: {error}")
-            return None
+        return self._trial.find(make) if self._trial else make()
 
     def save(self) -> None:
         """Store what is known."""
-        if self.known is not None and self._file is not None:
-            self._file.save(self.known)
+        if self.known is not None and self._trial is not None:
+            self._trial.save(self.known.stored())
 
 
 class AutoMemory:
@@ -77,7 +68,7 @@ class AutoMemory:
         self, model: TargetModel, settings: Settings, persist: bool, status: Notify, warn: Notify
     ) -> None:
         self._model, self._persist, self._warn = model, persist, warn
-        self._passes = PassCosts(model, persist, status, warn)
+        self._passes = PassCosts(model, persist, status)
         self._path = pool_path(model.tokenizer.fingerprint, settings.model)
         self._begin(settings)
 

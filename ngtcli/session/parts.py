@@ -6,74 +6,58 @@ make. What came of each part is kept in the cache until the whole is done, so th
 interrupted goes on where it stopped.
 """
 
-import hashlib
 import json
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from ngtcli.documents.load import Document
-from ngtcli.errors import ContextOverflowError, counted, reason_of
+from ngtcli.errors import ContextOverflowError, counted
 from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.preset import Preset, deciding
 from ngtcli.prompt.reports import PartReport
 from ngtcli.prompt.splitting import Part, fits, refined, split, split_to_refine
 from ngtcli.session.session import Answer, AnswerOptions, Session
 from ngtcli.system import process
-from ngtcli.system.files import DamagedFileError, home, key_of, read_json, write_json
+from ngtcli.system.files import key_of
+from ngtcli.system.store import Kind
 
-_VERSION = 2
-_BYTES = 100_000_000  # largest file of kept parts that is read; guess
+PARTS = Kind("parts", str)
+_VERSION = 3
 _INTERVAL_S = 0.3  # between two status lines; guess
 
 
 class KeptParts:
-    """The texts of finished parts, in a file for one set of documents, settings and model.
+    """The texts of finished parts, by their prompts, the settings and the model.
 
-    For others than the user there is no file.
+    For others than the user nothing is kept.
     """
 
-    def __init__(self, session: Session, preset: Preset, documents: Sequence[Document]) -> None:
+    def __init__(self, session: Session, preset: Preset) -> None:
         settings = session.settings
         how = settings.engine, json.dumps(deciding(settings, preset), sort_keys=True)
-        texts = [part for d in documents for part in (d.name, d.sha256)]
-        key = key_of(_VERSION, session.model.tokenizer.fingerprint, *how, *texts)
-        self._path, self._warn = home("cache") / "parts" / f"{key}.json", session.warn
+        self._made_by = (_VERSION, session.model.tokenizer.fingerprint, *how)
         self.is_stored = not session.owner
-        try:
-            self._texts = read_json(self._path, _BYTES) if self.is_stored else {}
-            if not all(isinstance(text, str) for text in self._texts.values()):
-                raise DamagedFileError("other values than texts")
-        except FileNotFoundError:
-            self._texts = {}
-        except DamagedFileError as error:
-            self._warn(f"the parts that were kept are made again: {error}")
-            self._texts = {}
+        self._keys: set[str] = set()
 
     def get(self, prompt: Prompt) -> str | None:
         """The text that an earlier run made of this prompt."""
-        return self._texts.get(_key(prompt))
+        return PARTS.get(self._key(prompt)) if self.is_stored else None
 
     def put(self, prompt: Prompt, text: str) -> None:
         """Keep a text."""
-        self._texts[_key(prompt)] = text
-        try:
-            if self.is_stored:
-                write_json(self._path, self._texts)
-        except OSError as error:
-            self._warn(f"the part is not kept: {reason_of(error)}")
+        if self.is_stored:
+            PARTS.put(self._key(prompt), text)
 
     def forget(self) -> None:
-        """Remove the file: the whole is done."""
-        with suppress(OSError):
-            if self.is_stored:
-                self._path.unlink(missing_ok=True)
+        """Delete the texts that were asked for: the whole is done."""
+        PARTS.delete(self._keys)
 
-
-def _key(prompt: Prompt) -> str:
-    return hashlib.sha256(repr(prompt.ids).encode()).hexdigest()
+    def _key(self, prompt: Prompt) -> str:
+        key = key_of(*self._made_by, prompt.ids)
+        self._keys.add(key)
+        return key
 
 
 class Splitting:
@@ -91,7 +75,7 @@ class Splitting:
     ) -> None:
         self._session, self._preset, self._documents = session, preset, documents
         self._begin_part = begin_part
-        self._kept = KeptParts(session, preset, documents)
+        self._kept = KeptParts(session, preset)
         self._taken = 0  # parts of an earlier run that nothing was said of yet
         self.reports: list[PartReport] = []
         self._total = 0  # parts of all levels so far

@@ -17,7 +17,7 @@ from ngtcli.errors import NgtError, reason_of
 from ngtcli.session.events import Ended
 from ngtcli.session.question import Question
 from ngtcli.system import process
-from ngtcli.system.files import home, others_cache, private_folder
+from ngtcli.system.files import home, private_folder
 from ngtcli.system.journal import LineFile
 
 # Bytes of a file, of which there are two. A line has about 460 without texts (measured), so that
@@ -95,8 +95,7 @@ def log_answer(question: Question, answer: Ended, by: str, warn: Callable[[str],
     if not question.settings.log:
         return
     try:
-        if others_cache() is None:  # else nothing is kept, which has been told
-            append(line_of(question, answer, by))
+        append(line_of(question, answer, by))
     except (OSError, NgtError) as error:
         warn(f"the run is not logged: {reason_of(error)}; --no-log leaves the log out")
 

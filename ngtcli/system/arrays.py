@@ -1,35 +1,39 @@
-"""Array files of the cache: each kind is declared once, and written, read and mapped alike.
+"""Array files of the cache: each kind is declared once, and written and mapped alike.
 
-They are safetensors, whose metadata have the kind's format and a SHA-256 of the contents. Read into
-memory, a file is compared with its checksum every time; mapped, when it is first read and whenever
-its size or its times of change differ from those it had then; or, with `map_unchecked`, never. What
-numbers mean, their reader must check: a manipulated file has the checksum that it should have.
+They are safetensors. Arrays are written one after the other as they come, each at a multiple of 64
+bytes; padding is an array, too. The header is zeros until all are written, and the file has no name
+until then, where the system has such files: a killed run leaves nothing. A file is compared with
+its checksum when it is mapped, unless it is in the state in which that was done or it was written.
+What numbers mean, their reader must check: a manipulated file has the checksum that it should have.
 """
 
 import errno
 import hashlib
+import json
 import math
+import mmap
 import os
-import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ngtcli.errors import reason_of
-from ngtcli.system.cache import STAMP, keep_last, largest
+from ngtcli.system import process
+from ngtcli.system.cache import in_bounds
 from ngtcli.system.files import (
     DamagedFileError,
     home,
     mark_used,
+    name_new,
+    open_new,
+    passing_name,
     private_folder,
-    read_json,
-    write_file,
-    write_json,
 )
+from ngtcli.system.store import Kind
 
 if TYPE_CHECKING:  # numpy comes with safetensors, and light commands want neither
     import numpy as np
@@ -38,32 +42,44 @@ Arrays = dict[str, Any]  # numpy arrays by their names
 Metadata = dict[str, str]
 Shapes = dict[str, tuple[str, list[int]]]  # dtypes, by their names in safetensors, and shapes
 
-ANY = -1  # as many columns as there are, one at least
 TYPES = {
-    "BOOL": "bool", "U8": "uint8", "U64": "uint64", "I8": "int8", "I32": "int32", "I64": "int64",
-    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "I32": "int32", "I64": "int64", "F16": "float16",
+    "F32": "float32", "F64": "float64", "BF16": "uint16",  # the bits: numpy has no such numbers
 }  # fmt: skip
-_SMALL = 1000  # most bytes of what is stored of a check
+ROOM = 1 << 22  # bytes of a header and its spaces: 30,000 arrays of usual names
+PADDING = ":pad"  # end of a padding's name
+_ALIGNED = 64  # bytes: a line of the CPU's cache, and what oneDNN aligns its own memory to
 _RACE_NS = 2_000_000_000  # a file this young may change without a new time; guess
 
 
-class Array(NamedTuple):
-    """An array's numpy dtype, its columns (0: it has one dimension), and a word for its rows.
+class Stamp(NamedTuple):
+    """The state of a file; times are of the last changes of its content and of the file."""
 
-    Arrays of a file with the same word have as many rows; of "" each has its own number.
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+_CHECKED = Kind("checked", Stamp)  # of files, by their paths, as they had their checksums
+
+
+class Array(NamedTuple):
+    """An array's numpy dtype, and a word for its entries.
+
+    Arrays of a file with the same word have as many; of "" each has its own number.
     """
 
     dtype: str
-    columns: int = 0
     rows: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayFile:
-    """One kind of array file: `folder` of the cache, end of its files' names, format, arrays.
+    """One kind of array file: `folder` of the cache, end of its files' names, format.
 
-    `most` is the largest size of a file in bytes. `what` begins sentences about one: "the trie is".
-    `check` raises DamagedFileError for arrays that do not belong together.
+    It has the declared `arrays`, of one dimension; where none are declared, any. `most` is the
+    largest size of a file in bytes. `what` begins sentences about one: "the trie is".
     """
 
     what: str
@@ -71,8 +87,7 @@ class ArrayFile:
     suffix: str
     format: str
     most: int
-    arrays: Mapping[str, Array]
-    check: Callable[[Arrays], None] = lambda _: None
+    arrays: Mapping[str, Array] = field(default_factory=dict)
 
     def path(self, name: str) -> Path:
         """The file of that name. Raises UsageError as `home`."""
@@ -83,25 +98,17 @@ class ArrayFile:
         return sorted((home("cache") / self.folder).glob(f"*{self.suffix}"))
 
     def write(self, path: Path, arrays: "Mapping[str, np.ndarray]", metadata: Metadata) -> Path:
-        """Write arrays of the declared names and dtypes; only the owner can read the file.
+        """Write the declared arrays; only the owner can read the file, and `path` is returned.
 
-        Returns `path`. Raises OSError, EFBIG if the arrays are more than `most` bytes.
+        Raises OSError, EFBIG if the arrays are more than `most` bytes.
         """
-        import numpy as np
-        from safetensors import SafetensorError
-        from safetensors import numpy as tensors
-
-        ordered = {name: np.ascontiguousarray(arrays[name]) for name in self.arrays}
-        if sum(array.nbytes for array in ordered.values()) > self.most:
+        room = _ALIGNED * (len(json.dumps(metadata)) // _ALIGNED + 10 * (1 + len(self.arrays)))
+        if room + sum(arrays[name].nbytes for name in self.arrays) > self.most:
             raise OSError(errno.EFBIG, f"more than {self.most / 1e6:g} MB", str(path))
-        about = {**metadata, "format": self.format, "checksum": checksum(ordered)}
-        private_folder(path.parent)
-        try:
-            write_file(path, lambda partial: tensors.save_file(ordered, partial, about))
-        except SafetensorError as error:  # how the library words a full disk
-            if number := re.search(r"os error (\d+)", str(error)):
-                raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
-            raise OSError(str(error)) from None
+        with closing(ArrayWriter(path.parent, room)) as writer:
+            for name in self.arrays:
+                writer.add(name, arrays[name])
+            writer.finish(path, {**metadata, "format": self.format})
         return path
 
     def keep(
@@ -111,114 +118,124 @@ class ArrayFile:
         metadata: Metadata,
         warn: Callable[[str], object],
     ) -> bool:
-        """Write as `write` does; False where that is not possible, and `warn` gets the reason.
-
-        Of files whose names begin alike, up to a point, all but the last ones are removed.
-        """
+        """Write as `write` does; False where that is not possible, and `warn` gets the reason."""
         try:
             self.write(path, arrays, metadata)
         except OSError as error:
             warn(f"{self.what} not cached: {reason_of(error)}")
             return False
-        keep_last(path.parent, f"{path.name.partition('.')[0]}.*{self.suffix}")
         return True
 
-    def read(self, path: Path, wanted: Mapping[str, str] | None = None) -> tuple[Arrays, Metadata]:
-        """The arrays, read into memory, and the metadata.
-
-        Raises FileNotFoundError; DamagedFileError where the file has another format, other arrays,
-        other metadata than `wanted`, or another checksum than its content.
-        """
-        arrays, metadata = self._open(path, wanted or {}, "r")
-        try:
-            arrays = {name: array.copy() for name, array in arrays.items()}
-        except MemoryError:
-            raise DamagedFileError("more than memory holds") from None
-        mark_used(path)
-        if metadata.get("checksum") != checksum(arrays):
-            raise DamagedFileError("checksum differs")
-        return arrays, metadata
-
     def map(self, path: Path, wanted: Mapping[str, str] | None = None) -> tuple[Arrays, Metadata]:
-        """The same, mapped and read-only: what is not looked at is not read. Raises as `read`."""
-        with compared(path) as known:
-            arrays, metadata = self._open(path, wanted or {}, "r")
-            if not known and metadata.get("checksum") != checksum(arrays):
-                raise DamagedFileError("checksum differs")
-        return arrays, metadata
+        """The arrays, mapped: what is not looked at is not read; and the metadata.
 
-    def find(
-        self, path: Path, warn: Callable[[str], object] = lambda _: None
-    ) -> tuple[Arrays, Metadata] | None:
-        """As `map`, and checked; None without a file, or with a line to `warn` if damaged."""
-        try:
-            arrays, metadata = self.map(path)
-            self.check(arrays)
-            return arrays, metadata
-        except FileNotFoundError:
-            return None
-        except DamagedFileError as error:
-            warn(f"{self.what} made again: {error}")
-            return None
-
-    def map_unchecked(
-        self, path: Path, wanted: Mapping[str, str] | None = None
-    ) -> tuple[Arrays, Metadata]:
-        """The same without a checksum: opening takes no longer for a larger file.
-
-        Arrays are a private mapping: writing to them changes neither the file nor what others see.
-        Raises as `read`.
+        Writing to them changes neither the file nor what others see. Raises FileNotFoundError;
+        DamagedFileError where the file has another format, other arrays, other metadata than
+        `wanted`, or another checksum than its content.
         """
-        return self._open(path, wanted or {}, "c")
-
-    def _open(
-        self, path: Path, wanted: Mapping[str, str], mode: Literal["r", "c"]
-    ) -> tuple[Arrays, Metadata]:
-        import numpy as np
-
-        metadata, found = read_header(path, self.most)
-        if any(metadata.get(n) != v for n, v in {**wanted, "format": self.format}.items()):
+        metadata, shapes = read_header(path, self.most)
+        checksum, about = metadata.pop("checksum", ""), {**(wanted or {}), "format": self.format}
+        if any(metadata.get(name) != value for name, value in about.items()):
             raise DamagedFileError("another version or another file's content")
-        if found.keys() != self.arrays.keys():
-            raise DamagedFileError("it holds other arrays")
-        self._check_shapes(found)
-        arrays: Arrays = {}
         try:
-            whole = np.memmap(path, np.uint8, mode).view(np.ndarray)
-            at = 8 + int.from_bytes(whole[:8].tobytes(), "little")
-            for name, (kind, shape) in found.items():
-                end = at + math.prod(shape) * np.dtype(TYPES[kind]).itemsize
-                arrays[name] = whole[at:end].view(TYPES[kind]).reshape(shape)
-                at = end
+            with path.open("rb") as file:
+                stamp = _stamp(file.fileno())
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except (OSError, ValueError, MemoryError) as error:
             raise DamagedFileError(f"unreadable ({error})") from None
-        if at != len(whole) or not all(array.flags.aligned for array in arrays.values()):
-            raise DamagedFileError("it was replaced while it was opened, or arrays at odd places")
-        return {name: arrays[name] for name in self.arrays}, metadata
+        if not self.arrays:  # all are wanted
+            data.madvise(mmap.MADV_WILLNEED)
+        begin = 8 + int.from_bytes(data[:8], "little")
+        arrays = _views(data, begin, shapes)
+        self._check(arrays)
+        if not (known := is_verified(path, stamp)):
+            digest = hashlib.sha256(memoryview(data)[begin:])
+            if checksum != _checksum(digest, shapes, metadata):
+                raise DamagedFileError("checksum differs")
+        mark_used(path)  # which changes the last time of the stamp
+        now, is_old = _stamp(path), time.time_ns() - stamp.mtime_ns > _RACE_NS
+        if now[:3] == stamp[:3] and (now != stamp if known else is_old):
+            note_verified(path, now)
+        return arrays, metadata
 
-    def _check_shapes(self, found: Shapes) -> None:
+    def _check(self, arrays: Arrays) -> None:
         """Raise DamagedFileError unless these arrays are as they are declared."""
-        lengths: dict[str, set[int]] = {}
+        if self.arrays and arrays.keys() != self.arrays.keys():
+            raise DamagedFileError("it holds other arrays")
+        lengths: dict[str, int] = {}
         for name, declared in self.arrays.items():
-            kind, shape = found[name]
-            columns = shape[1] if len(shape) == 2 else 0
-            fits = columns == declared.columns or (declared.columns == ANY and columns > 0)
-            if TYPES.get(kind) != declared.dtype or not fits or not 1 <= len(shape) <= 2:
+            array = arrays[name]
+            if array.dtype.name != declared.dtype or array.ndim != 1:
                 raise DamagedFileError("arrays of another type")
-            lengths.setdefault(declared.rows or name, set()).add(shape[0])
-        if any(len(of_one) > 1 for of_one in lengths.values()):
-            raise DamagedFileError("arrays of different lengths")
+            if lengths.setdefault(declared.rows or name, len(array)) != len(array):
+                raise DamagedFileError("arrays of different lengths")
 
-    def others(self, family: str) -> list[Path]:
-        """Files whose names begin with `family` and a point: the largest first, 16 at most."""
-        return largest(home("cache") / self.folder, f"{family}.*{self.suffix}")
+
+class ArrayWriter:
+    """Writes a file for `folder`, with `room` bytes for its header.
+
+    Methods raise OSError; `close` is to be called at last.
+    """
+
+    def __init__(self, folder: Path, room: int = ROOM) -> None:
+        private_folder(folder)
+        self._passing, self._room = passing_name(folder), room
+        self._file = os.fdopen(open_new(self._passing), "w+b", buffering=0)
+        self._digest, self._shapes = hashlib.sha256(), Shapes()
+        self._end = self._file.seek(self._file.truncate(room))
+        self._header: dict[str, Any] = {}
+
+    def add(self, name: str, array: "np.ndarray") -> None:
+        """Write an array."""
+        kinds = [kind for kind, dtype in TYPES.items() if dtype == array.dtype.name]
+        if not kinds:
+            raise OSError(f"numbers of the type {array.dtype.name}")
+        self._add(name, kinds[0], array.shape, array.reshape(-1).view("uint8").data)
+        if rest := -self._end % _ALIGNED:
+            self._add(name + PADDING, "U8", [rest], bytes(rest))
+
+    def _add(self, name: str, kind: str, shape: Sequence[int], data: Any) -> None:
+        self._write(data)
+        self._digest.update(data)
+        begin, self._end = self._end - self._room, self._end + len(data)
+        _, sizes = self._shapes[name] = kind, list(shape)
+        offsets = [begin, self._end - self._room]
+        self._header[name] = {"dtype": kind, "shape": sizes, "data_offsets": offsets}
+
+    def finish(self, path: Path, metadata: Metadata) -> None:
+        """Write the header; the file is `path` then, in the place of another."""
+        told = {**metadata, "checksum": _checksum(self._digest, self._shapes, metadata)}
+        header = json.dumps({"__metadata__": told, **self._header}).encode()
+        if len(header) > (most := self._room - 8):
+            raise OSError(f"{len(self._header)} arrays are too many")
+        self._file.seek(0)
+        self._write(most.to_bytes(8, "little") + header.ljust(most))
+        with process.unbroken():
+            name_new(self._file.fileno(), self._passing, path)
+        note_verified(path, _stamp(self._file.fileno()))
+        in_bounds.wrote(path)
+
+    def mapped(self) -> Arrays:
+        """The arrays written so far, as `map` gives them; another run may remove the file."""
+        data = mmap.mmap(self._file.fileno(), self._end, access=mmap.ACCESS_COPY)
+        return _views(data, self._room, self._shapes)
+
+    def close(self) -> None:
+        """Close the file; nothing is left of it unless it is finished."""
+        self._file.close()
+        self._passing.unlink(missing_ok=True)
+
+    def _write(self, data: Any) -> None:
+        rest = memoryview(data)
+        while len(rest):  # the system may write a part of it
+            rest = rest[self._file.write(rest) or 0 :]
 
 
 def read_header(path: Path, most: int | None = None) -> tuple[Metadata, Shapes]:
     """The metadata, and dtype and shape of each array in the order of their places.
 
-    Raises FileNotFoundError, and DamagedFileError for what is not a regular file, has more than
-    `most` bytes or is not safetensors.
+    Paddings are among them. Raises FileNotFoundError, and DamagedFileError for what is not a
+    regular file, has more than `most` bytes or is not safetensors.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -230,62 +247,48 @@ def read_header(path: Path, most: int | None = None) -> tuple[Metadata, Shapes]:
             raise DamagedFileError(f"more than {most / 1e6:g} MB")
         with safe_open(path, framework="np") as file:
             slices = {name: file.get_slice(name) for name in file.offset_keys()}
-            arrays = {name: (s.get_dtype(), list(s.get_shape())) for name, s in slices.items()}
-            return dict(file.metadata() or {}), arrays
+            shapes = {name: (s.get_dtype(), list(s.get_shape())) for name, s in slices.items()}
+            return dict(file.metadata() or {}), shapes
     except FileNotFoundError:
         raise
     except (SafetensorError, OSError, ValueError, TypeError, MemoryError) as error:
         raise DamagedFileError(f"unreadable ({error})") from None
 
 
-def checksum(arrays: "Mapping[str, np.ndarray]") -> str:
-    """SHA-256 in hex of the arrays' lengths and contents, in the order given."""
-    digest = hashlib.sha256()
-    for array in arrays.values():
-        digest.update(len(array).to_bytes(8, "little"))
-        digest.update(array.data if array.size else b"")
-    return digest.hexdigest()
+def is_verified(path: Path, stamp: Stamp) -> bool:
+    """Whether the file was compared with its checksum, or written, in the state of this stamp."""
+    return _CHECKED.get(str(path)) == stamp
 
 
-@contextmanager
-def compared(path: Path) -> Iterator[bool]:
-    """A block that compares a file with its checksum unless it is given True, and uses the file.
-
-    Raises FileNotFoundError; DamagedFileError for what cannot be looked at.
-    """
-    try:
-        stamp = _stamp(path)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise DamagedFileError(f"unreadable ({error})") from None
-    known = _is_known(path, stamp)
-    yield known
-    mark_used(path)  # which changes the last time of the stamp
-    with suppress(OSError):  # then it is compared again
-        now = _stamp(path)
-        is_old = time.time_ns() - stamp[1] > _RACE_NS
-        if (known or is_old) and now[:-1] == stamp[:-1] and not (known and now == stamp):
-            write_json(_stamp_path(path), {"stamp": now})
+def note_verified(path: Path, stamp: Stamp) -> None:
+    """Note that the file in this state is as its checksum says."""
+    _CHECKED.put(str(path), stamp)
 
 
-def note_compared(path: Path) -> None:
-    """Note that a file is as its checksum says: this process has just written it."""
-    with suppress(OSError):  # then it is compared when it is read
-        write_json(_stamp_path(path), {"stamp": _stamp(path)})
+def _stamp(file: Path | int) -> Stamp:
+    about = os.stat(file)
+    return Stamp(about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
 
-def _stamp(path: Path) -> list[int]:
-    about = os.stat(path)
-    return [about.st_size, about.st_mtime_ns, about.st_ctime_ns]
+def _views(data: mmap.mmap, at: int, shapes: Shapes) -> Arrays:
+    """The arrays in a mapped file, from the byte `at` on, but for paddings."""
+    import numpy as np
+
+    arrays, whole = Arrays(), np.frombuffer(data, np.uint8)
+    for name, (kind, shape) in shapes.items():
+        dtype = np.dtype(TYPES.get(kind, "uint8"))
+        end = at + math.prod(shape) * dtype.itemsize
+        if kind not in TYPES or at % dtype.itemsize or end > len(data):
+            raise DamagedFileError("arrays of another type, or at odd places")
+        if not name.endswith(PADDING):
+            arrays[name] = whole[at:end].view(dtype).reshape(shape)
+        at = end
+    if at != len(data):
+        raise DamagedFileError("it was replaced while it was opened")
+    return arrays
 
 
-def _stamp_path(path: Path) -> Path:
-    """Where it is stored which state of the file was compared with its checksum."""
-    return path.with_suffix(STAMP)
-
-
-def _is_known(path: Path, stamp: list[int]) -> bool:
-    with suppress(FileNotFoundError, DamagedFileError):
-        return read_json(_stamp_path(path), _SMALL).get("stamp") == stamp
-    return False
+def _checksum(digest: Any, shapes: Shapes, metadata: Metadata) -> str:
+    """In hex, when what the header says is added to the SHA-256 of the arrays' bytes."""
+    digest.update(json.dumps([shapes, metadata], sort_keys=True).encode())
+    return str(digest.hexdigest())

@@ -1,9 +1,8 @@
 """Files of the user: folders, cache keys, reading up to a bound, atomic writing.
 
-Cache files are written under a temporary name and renamed, so that a reader never sees a part of
-one and two writers cannot mix theirs. Only their owner can read them, since they contain text of
-documents and answers. A killed run leaves a temporary file, `*.partial`; the next write to that
-folder removes it.
+Files are written without a name, where the system has such files, and named when they are complete:
+a reader never sees a part of one, two writers cannot mix theirs, and a killed run leaves nothing.
+Only their owner can read those of the cache, since they contain text of documents and answers.
 """
 
 import errno
@@ -11,30 +10,29 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import select
-import shutil
 import stat
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from functools import cache, partial
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 
 import platformdirs
 
-from ngtcli.errors import UsageError, reason_of
+from ngtcli.errors import UsageError
 from ngtcli.system import process
-from ngtcli.system.cache import PARTIAL, CacheBound, leftovers, note_use
 
+PARTIAL = ".partial"  # end of the name of a file that is being written
 Kind = TypeVar("Kind")
 _LARGEST = 2.0**63  # the largest whole number read from JSON; derived: files have int64 at most
-_CHECKSUM = b', "checksum": "'  # before the SHA-256 of what a cache file held without it
 WRITER_WAIT_S = 5.0  # longest wait for the first writer of a named pipe; guess
 _PIECE = 1 << 20  # bytes read at once if the size is not known; guess
 _DIGITS = 32  # hex digits of a key, 128 bits; guess
+_MARK_S = 86_400.0  # seconds after which another use of a file is noted; guess
 
 
 class DamagedFileError(Exception):
@@ -44,20 +42,18 @@ class DamagedFileError(Exception):
 def home(kind: str) -> Path:
     """The user's folder for `kind`; `NGT_HOME/kind` if that is set.
 
-    Kinds are "config", "cache", "state", and "run" for what lives as long as a process does. A
-    cache that is another user's is not used: an empty folder takes its place, which is removed when
-    this process leaves unless a signal ends it. Raises UsageError if NGT_HOME is closed to this
-    user, or starts with the home of an unknown one (`~name`).
+    Kinds are "config", "cache", "state", and "run" for what lives as long as a process does. Raises
+    UsageError for a cache that is another user's, for an NGT_HOME that is closed to this user, and
+    for one that starts with the home of an unknown one (`~name`).
     """
-    if kind == "cache":
-        return _own_cache(_home(kind))
+    folder = _home(kind)
     try:
-        os.stat(folder := _home(kind))
-    except PermissionError:
+        is_others = os.stat(folder).st_uid != os.geteuid() and kind == "cache"
+    except OSError as error:
+        is_others = isinstance(error, PermissionError)
+    if is_others:
         hint = "Set NGT_HOME to a folder of yours."
-        raise UsageError(f"what is in {folder} is another user's", hint) from None
-    except OSError:  # there are none
-        pass
+        raise UsageError(f"what is in {folder} is another user's", hint)
     return folder
 
 
@@ -73,37 +69,16 @@ def _home(kind: str) -> Path:
     return Path(named)
 
 
-def others_cache() -> Path | None:
-    """The folder of the cache if it is another user's: `home` has an empty one in its place."""
-    return None if home("cache") == (named := _home("cache")) else named
-
-
-@cache
-def _own_cache(named: Path) -> Path:
-    """The folder of the cache; where it is another user's, one for this run alone.
-
-    That one stays, closed to others, where a signal ends the process at once: later runs cannot
-    tell it from the folder of a run that goes on.
-    """
-    try:
-        is_others = os.stat(named).st_uid != os.geteuid()
-        is_others &= not os.access(named, os.R_OK | os.W_OK | os.X_OK)
-    except OSError as error:
-        is_others = isinstance(error, PermissionError)
-    if not is_others:
-        return named
-    folder = Path(tempfile.mkdtemp(prefix="ngt-"))
-    process.before_leaving(lambda: shutil.rmtree(folder, ignore_errors=True))
-    return folder
-
-
 def mark_used(path: Path) -> None:
-    """Note the use of a file, if it is one of the cache, for `bound_cache`."""
+    """Note the use of a file, for the bound on the cache, if it is one of the cache.
+
+    It is the time of access, which is set here, since not all systems keep it.
+    """
     if str(path).startswith(f"{home('cache')}{os.sep}"):
-        note_use(path)
-
-
-in_bounds = CacheBound(lambda: home("cache"))
+        with suppress(OSError):  # what cannot be noted is not
+            about = os.stat(path)
+            if time.time() - max(about.st_atime, about.st_mtime) > _MARK_S:
+                os.utime(path, ns=(time.time_ns(), about.st_mtime_ns))
 
 
 def key_of(*parts: object) -> str:
@@ -136,30 +111,6 @@ def _number(kind: type[float], most: float, text: str) -> float:
     return number
 
 
-def read_json(path: Path, most: int) -> dict[str, Any]:
-    """The JSON object in a file of at most `most` bytes.
-
-    Raises FileNotFoundError; DamagedFileError for a device or pipe, a file that cannot be read or
-    is larger, text for which `parse_json` raises it, and what `write_json` wrote and was changed.
-    """
-    try:
-        data = read_bounded(path, most)
-        mark_used(path)
-    except FileNotFoundError:
-        raise
-    except (OSError, MemoryError) as error:
-        raise DamagedFileError(reason_of(error)) from None
-    text, mark, end = data.rpartition(_CHECKSUM)
-    if mark and end != _digest_end(text + b"}"):
-        raise DamagedFileError("it was changed after it was written")
-    return parse_json(text + b"}" if mark else data, dict)
-
-
-def _digest_end(text: bytes) -> bytes:
-    """What stands behind `_CHECKSUM` in the file of this JSON."""
-    return f'{hashlib.sha256(text).hexdigest()}"}}'.encode()
-
-
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     """Write `text`, or its pieces, in UTF-8 to a file of the user's, completely or not at all.
 
@@ -173,22 +124,15 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
             file.writelines(pieces)
         return
     path = path.resolve()
-    if path.exists() and not path.is_file():
+    if (exists := path.exists()) and not path.is_file():
         path.write_text("".join(pieces), encoding="utf-8")
         return
-    mask = os.umask(0)
-    os.umask(mask)
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask
-
-    def write(new: Path) -> None:
-        with new.open("w", encoding="utf-8", newline="") as file:
-            file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
-        new.chmod(mode)
-
-    # The name may be as long as the file system allows, so only 40 characters of it are used.
-    write_file(path, write, f".{path.name[:40]}.")
+    with new_file(path, 0o666) as file:
+        file.writelines(piece.encode() for piece in pieces)
+        file.flush()
+        os.fsync(file.fileno())
+        if exists:
+            os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
 
 
 def _descriptor(path: Path) -> int | None:
@@ -207,7 +151,7 @@ def private_folder(path: Path) -> None:
     if not path.is_dir():
         private_folder(path.parent)
         path.mkdir(0o755, exist_ok=True)
-    for own in home("cache"), _home("state"):
+    for own in home("cache"), home("state"):
         if path.is_relative_to(own):
             about = path.stat()
             if about.st_mode & 0o077 and about.st_uid == os.geteuid():
@@ -216,33 +160,46 @@ def private_folder(path: Path) -> None:
                 private_folder(path.parent)
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write an object that is not empty as JSON, with a checksum as its last key, to a cache file.
+@contextmanager
+def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
+    """A file to write, which is `path` when the block ends; nothing is left of it after an error.
 
-    Only its owner can read it. Raises OSError; ValueError for NaN and infinities; TypeError for
-    what JSON does not have.
+    The user's mask holds for `mode`. Raises OSError.
     """
-    text = json.dumps(value, allow_nan=False).encode()
-    data = text.removesuffix(b"}") + _CHECKSUM + _digest_end(text)
-    private_folder(path.parent)
-    write_file(path, lambda new: new.write_bytes(data))
-
-
-def write_file(path: Path, write: Callable[[Path], object], prefix: str = "") -> None:
-    """Call `write` with a temporary file of mode 0600, then rename it to `path`."""
-    for left in leftovers(path.parent, prefix):
-        with suppress(OSError):  # another run removes it
-            left.unlink()
-    with process.unbroken():  # an interruption would leave the temporary file
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=PARTIAL)
-        os.close(handle)
-        temporary = Path(name)
+    passing = passing_name(path.parent)
+    with process.unbroken():  # an interruption would leave that name
         try:
-            write(temporary)
-            temporary.replace(path)
+            with os.fdopen(open_new(passing, mode), "wb") as file:
+                yield file
+                file.flush()
+                name_new(file.fileno(), passing, path)
         finally:
-            temporary.unlink(missing_ok=True)
-    in_bounds.wrote(path)
+            passing.unlink(missing_ok=True)
+
+
+def passing_name(folder: Path) -> Path:
+    """What a new file in a folder is called until it is complete, where it has a name."""
+    return folder / f".{secrets.token_hex(8)}{PARTIAL}"
+
+
+def open_new(passing: Path, mode: int = 0o600) -> int:
+    """The descriptor of a new file, which has a name only where the system wants one."""
+    if (nameless := getattr(os, "O_TMPFILE", 0)) and os.path.isdir("/proc/self/fd"):
+        with suppress(OSError):  # the file system wants one
+            return os.open(passing.parent, nameless | os.O_RDWR | os.O_CLOEXEC, mode)
+    return os.open(passing, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, mode)
+
+
+def name_new(handle: int, passing: Path, path: Path) -> None:
+    """Give a complete file of `open_new` the name `path`, in the place of another. Raises OSError.
+
+    An interruption would leave the passing name: the caller is `unbroken`.
+    """
+    if not os.fstat(handle).st_nlink:
+        # With a descriptor it is linkat, which follows the link; else it is ignored.
+        link = f"/proc/self/fd/{handle}"
+        os.link(link, passing, src_dir_fd=handle, follow_symlinks=True)
+    passing.replace(path)
 
 
 def read_bounded(path: Path | str, most: int, pipes: bool = False) -> bytes:

@@ -12,6 +12,7 @@ from ngtcli.errors import ModelError
 CGROUP = Path("/sys/fs/cgroup")
 _GROUPS = Path("/proc/self/cgroup")  # which control groups this process is in
 _MEMORY = Path("/proc/meminfo")
+_LOAD = Path("/proc/loadavg")
 # Files of control groups, of version 2 and of 1: CPUs, and limits of memory with what is used.
 _QUOTAS = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
 _LIMITS = (
@@ -129,20 +130,12 @@ def _of_files(group: Path) -> int:
     return 0
 
 
-# What system/remembered.py asks.
-
-
-def numbers_of_threads() -> list[int]:
-    """What `pick_threads` may choose, the most last."""
-    return [min(MOST, usable_cores())]
-
-
 def busy(threads: int) -> bool:
     """Whether fewer cores are idle than `threads` need, so that what they time takes longer."""
-    cores = usable_cores()
-    waiting = os.getloadavg()[0]
-    with suppress(OSError, ValueError, IndexError):
-        running = Path("/proc/loadavg").read_text().split()[3].split("/")[0]
+    waiting = os.getloadavg()[0]  # threads that run or wait to run, over the last minute
+    with suppress(OSError, ValueError, IndexError):  # it still counts a run that has just ended
+        running = _LOAD.read_text().split()[3].split("/")[0]
         waiting = min(waiting, int(running) - 1.0)  # without this thread
+    cores = usable_cores()
     idle = cores * (1 - waiting / max(os.cpu_count() or cores, cores))
     return idle < min(threads, cores) - 0.5

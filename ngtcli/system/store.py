@@ -12,42 +12,46 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from ngtcli.errors import reason_of
-from ngtcli.system.files import home, private_folder
+from ngtcli.system.files import home, identity, private_folder
 
 NAME = "ngt.db"
 DAMAGED = ".damaged"  # end of the name of a file that was set aside
+ROW = 150  # bytes of a piece in the file beside its value, keys of 32 digits in mind; measured
 Value = TypeVar("Value")
 Result = TypeVar("Result")
-_VERSION = 1  # of the table below
-_WAIT_S = 5.0  # longest wait for another process that writes; guess
+_AT_ONCE = 500  # keys in a query; SQLite has room for 999 parameters
+_WAIT_S = 10.0  # longest wait for another process that writes; guess
 _USED_S = 86_400  # seconds after which another use of a piece is noted; guess
-# Results that say nothing against the file; after any other it is damaged.
-_UNAVAILABLE = {
-    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_TOOBIG,
+_DAMAGE = {
+    sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT,
+    sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH,
 }  # fmt: skip
-_TABLE = (
-    "CREATE TABLE piece (kind TEXT NOT NULL, key TEXT NOT NULL, used INTEGER NOT NULL,"
-    " checksum BLOB NOT NULL, value BLOB NOT NULL, PRIMARY KEY (kind, key))"
+_OPENING = (
+    "PRAGMA synchronous = OFF",  # what a failing power supply damages is noticed by sums
+    "PRAGMA page_size = 16384",  # of 4 kB ones, values of 2.5 kB would waste a third (measured)
+    "PRAGMA auto_vacuum = INCREMENTAL",
+    "PRAGMA journal_mode = TRUNCATE",
+    "CREATE TABLE IF NOT EXISTS piece (kind TEXT NOT NULL, key TEXT NOT NULL,"
+    " used INTEGER NOT NULL, checksum BLOB NOT NULL, value BLOB NOT NULL, PRIMARY KEY (kind, key))",
 )
+listeners: list[Callable[[int], object]] = []  # told of each write how many bytes it has
 
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[Value]):
     """One kind of piece: its name, and the type of its values.
 
-    Values are bytes, or anything that msgspec decodes to `type`: they are read back strictly as
-    that type. Methods raise nothing of the file's. `key` is a `key_of` all that a value is made of.
+    Values are anything that msgspec decodes to `type`, and are read back strictly as that type.
+    Methods raise nothing of the file's. `key` is a `key_of` all that a value is made of.
     """
 
     name: str
@@ -58,7 +62,7 @@ class Kind(Generic[Value]):
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Value]:
-        """The pieces that there are of these keys, read in one transaction."""
+        """The pieces that there are of these keys."""
         return self._decoded(_store().read(self.name, list(keys)))
 
     def each(self) -> dict[str, Value]:
@@ -71,46 +75,61 @@ class Kind(Generic[Value]):
 
     def put_many(self, values: Mapping[str, Value]) -> None:
         """Store pieces in one transaction: all of them or none."""
-        if not values:
-            return
         with suppress(UnicodeEncodeError):
-            _store().write(self.name, {key: self._encoded(v) for key, v in values.items()})
+            if pieces := {key: msgspec.msgpack.encode(value) for key, value in values.items()}:
+                _store().write(self.name, pieces)
+                for tell in listeners:
+                    tell(sum(map(len, pieces.values())))
 
     def delete(self, keys: Iterable[str] | None = None) -> None:
         """Delete the pieces of these keys; of None, all of the kind."""
-        _store().delete(self.name, None if keys is None else list(keys))
-
-    def _encoded(self, value: Value) -> bytes:
-        return value if isinstance(value, bytes) else msgspec.msgpack.encode(value)
+        if keys is None:
+            _store().change("DELETE FROM piece WHERE kind = ?", [(self.name,)])
+        else:
+            _store().delete(self.name, keys)
 
     def _decoded(self, stored: dict[str, bytes]) -> dict[str, Value]:
-        if self.type is bytes:
-            return cast(dict[str, Value], stored)
-        values: dict[str, Value] = {}
+        values, decoder = dict[str, Value](), msgspec.msgpack.Decoder(self.type)
         for key, data in stored.items():
             with suppress(msgspec.MsgspecError, ValueError, TypeError):  # of another form
-                values[key] = msgspec.msgpack.decode(data, type=self.type)
+                values[key] = decoder.decode(data)
         return values
+
+
+class Used(NamedTuple):
+    """Pieces of a kind that were used last in the same second since 1970, or a part of them.
+
+    `end` is that of their keys, `bytes` what they take in the file.
+    """
+
+    kind: str
+    used: int
+    end: str
+    pieces: int
+    bytes: int
+
+
+def by_use() -> list[Used]:
+    """All pieces by their kind and last use."""
+    rows = _store().rows(
+        "SELECT kind, used, substr(key, -2) AS end, count(*),"
+        f" sum(ifnull(length(value), 0) + {ROW}) FROM piece GROUP BY kind, used, end"
+    )
+    return [Used(*row) for row in rows]
+
+
+def remove(pieces: Sequence[Used]) -> None:
+    """Delete these pieces but those that were used since."""
+    delete = "DELETE FROM piece WHERE kind = ? AND used = ? AND substr(key, -2) = ?"
+    _store().change(delete, [group[:3] for group in pieces])
 
 
 def take_remark() -> str:
     """What is wrong with the store, each thing once; "" for nothing new."""
-    store = _store()
-    remark, store.remark = store.remark, ""
-    return remark
-
-
-def sizes() -> dict[str, tuple[int, int]]:
-    """The number of pieces of each kind, and the bytes of their values."""
-    return _store().sizes()
-
-
-def trim(most: int, spared: Iterable[str] = ()) -> tuple[int, int]:
-    """Delete what was used longest ago until at most `most` bytes are left; kinds `spared` stay.
-
-    Returns the number of pieces that went, and their bytes.
-    """
-    return _store().trim(most, set(spared))
+    remarks = [store.remark for store in _stores.values() if store.remark]
+    for store in _stores.values():
+        store.remark = ""
+    return "; ".join(remarks)
 
 
 class _Store:
@@ -125,99 +144,59 @@ class _Store:
         self.remark = ""
 
     def read(self, kind: str, keys: list[str] | None) -> dict[str, bytes]:
-        return self._try(lambda connection: self._read(connection, kind, keys), {})
-
-    def _read(
-        self, connection: sqlite3.Connection, kind: str, keys: list[str] | None
-    ) -> dict[str, bytes]:
+        """Pieces, of None all; damaged ones are deleted, and a use of the others is noted."""
         select = "SELECT key, used, checksum, value FROM piece WHERE kind = ?"
-        connection.execute("BEGIN")
-        if keys is None:
-            rows = connection.execute(select, (kind,)).fetchall()
-        else:
-            found = (
-                connection.execute(f"{select} AND key = ?", (kind, key)).fetchone() for key in keys
-            )
-            rows = [row for row in found if row is not None]
-        connection.execute("COMMIT")
-        whole = {
-            key: value
-            for key, _, checksum, value in rows
-            if type(value) is bytes and checksum == _checksum(kind, key, value)
-        }
-        if damaged := [key for key, *_ in rows if key not in whole]:
-            self.delete(kind, damaged)
-        now = int(time.time())
-        if old := [row[0] for row in rows if row[0] in whole and not _is_recent(row[1], now)]:
-            self._note_use(kind, old, now)
+        rows = self.rows(select, kind) if keys is None else []
+        for begin in range(0, len(keys or ()), _AT_ONCE):
+            some = (keys or [])[begin : begin + _AT_ONCE]
+            rows += self.rows(f"{select} AND key IN ({', '.join('?' * len(some))})", kind, *some)
+        whole, old, now = {}, [], int(time.time())
+        for key, used, checksum, value in rows:
+            if type(value) is bytes and checksum == _checksum(kind, key, value):
+                whole[key] = value
+                if not (isinstance(used, int) and now - used <= _USED_S):
+                    old.append((now, kind, key))
+        if len(whole) < len(rows):
+            self.delete(kind, [key for key, *_ in rows if key not in whole])
+        if old:
+            self.change("UPDATE piece SET used = ? WHERE kind = ? AND key = ?", old)
         return whole
-
-    def _note_use(self, kind: str, keys: list[str], now: int) -> None:
-        update = "UPDATE piece SET used = ? WHERE kind = ? AND key = ?"
-        self._change(update, [(now, kind, key) for key in keys], quietly=True)
 
     def write(self, kind: str, values: Mapping[str, bytes]) -> None:
         now = int(time.time())
-        self._change(
+        self.change(
             "REPLACE INTO piece (kind, key, used, checksum, value) VALUES (?, ?, ?, ?, ?)",
             [(kind, key, now, _checksum(kind, key, value), value) for key, value in values.items()],
         )
 
-    def delete(self, kind: str, keys: list[str] | None) -> None:
-        if keys is None:
-            self._change("DELETE FROM piece WHERE kind = ?", [(kind,)], shrink=True)
-        else:
-            rows = [(kind, key) for key in keys]
-            self._change("DELETE FROM piece WHERE kind = ? AND key = ?", rows)
+    def delete(self, kind: str, keys: Iterable[str]) -> None:
+        rows = [(kind, key) for key in keys]
+        self.change("DELETE FROM piece WHERE kind = ? AND key = ?", rows)
 
-    def sizes(self) -> dict[str, tuple[int, int]]:
-        select = "SELECT kind, count(*), sum(length(value)) FROM piece GROUP BY kind"
-        rows = self._rows(select)
-        return {kind: (count, size) for kind, count, size in rows}
+    def rows(self, select: str, *parameters: str) -> list[tuple[Any, ...]]:
+        """What a query gives; nothing, and no new file, where there is none."""
+        if not self._is_there():
+            return []
+        return self._try(lambda opened: opened.execute(select, parameters).fetchall(), [])
 
-    def trim(self, most: int, spared: set[str]) -> tuple[int, int]:
-        select = (
-            "SELECT kind, key, ifnull(length(value), 0) FROM piece ORDER BY used DESC, rowid DESC"
-        )
-        rows = self._rows(select)
-        room, gone = most, []
-        for kind, key, size in rows:
-            if kind not in spared:
-                room -= size
-                if room < 0:
-                    gone.append((kind, key, size))
-        if gone:
-            delete = "DELETE FROM piece WHERE kind = ? AND key = ?"
-            self._change(delete, [row[:2] for row in gone], shrink=True)
-        return len(gone), sum(size for *_, size in gone)
-
-    def close(self) -> None:
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-
-    def _rows(self, select: str) -> list[tuple[Any, ...]]:
-        nothing: list[tuple[Any, ...]] = []
-        return self._try(lambda connection: connection.execute(select).fetchall(), nothing)
-
-    def _change(
-        self, sql: str, rows: list[tuple[Any, ...]], shrink: bool = False, quietly: bool = False
-    ) -> None:
-        """Execute a statement for each row in one transaction."""
+    def change(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Execute a statement for each row in one transaction, if it has something to change."""
 
         def change(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(sql, rows)
             connection.execute("COMMIT")
-            if shrink:
+            if sql.startswith("DELETE"):
                 connection.executescript("PRAGMA incremental_vacuum")
 
-        self._try(change, None, quietly)
+        if rows and (sql.startswith("REPLACE") or self._is_there()):
+            self._try(change, None)
 
-    def _try(
-        self, work: Callable[[sqlite3.Connection], Result], otherwise: Result, quietly: bool = False
-    ) -> Result:
+    def _is_there(self) -> bool:
+        is_in_memory = self._connection is not None and self._identity is None
+        return is_in_memory or os.path.lexists(self._path)
+
+    def _try(self, work: Callable[[sqlite3.Connection], Result], otherwise: Result) -> Result:
         """What `work` returns; `otherwise` where the file does not allow it."""
         with self._lock:
             for _ in range(2):  # again with a new file where this one is damaged
@@ -228,67 +207,54 @@ class _Store:
                     finally:
                         if connection.in_transaction:
                             connection.rollback()
+                except sqlite3.ProgrammingError:  # our own
+                    raise
                 except (sqlite3.Error, UnicodeError) as error:  # texts may be damaged, too
-                    if _is_damage(error):
-                        self._set_aside()
-                        continue
-                    if not quietly:
+                    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+                    if code & 0xFF not in _DAMAGE:
                         self._remark(f"{self._path} is not written or read: {error}")
-                    break
+                        break
+                    self._set_aside()
         return otherwise
 
     def _opened(self) -> sqlite3.Connection:
         """The connection: a new one where the file is another one than before, or is gone."""
-        if self._connection is not None and self._identity in (None, _identity(self._path)):
-            return self._connection
-        self.close()
+        if self._connection is not None:
+            if self._identity in (None, identity(self._path)):
+                return self._connection
+            self._close()
         try:
-            self._connect(self._made())
-        except (OSError, sqlite3.Error, UnicodeError) as error:
-            if not isinstance(error, OSError) and _is_damage(error):
-                raise
-            reason = reason_of(error) if isinstance(error, OSError) else str(error)
-            self._remark(f"{self._path} cannot be opened, and nothing is stored: {reason}")
-            self.close()
-            self._connect(None)
-        assert self._connection is not None
-        return self._connection
-
-    def _made(self) -> Path:
-        """The path of the file, which is made where there is none. Raises OSError."""
-        private_folder(self._path.parent)
-        with suppress(FileExistsError):
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        if not stat.S_ISREG(os.lstat(self._path).st_mode):
-            raise OSError("not a regular file")
-        return self._path
-
-    def _connect(self, path: Path | None) -> None:
+            private_folder(self._path.parent)
+            with suppress(FileExistsError):
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            if not stat.S_ISREG(os.lstat(self._path).st_mode):
+                raise OSError("not a regular file")
+            self._identity, name = identity(self._path), str(self._path)
+        except OSError as error:
+            what = f"{self._path} cannot be opened, and nothing is stored"
+            self._remark(f"{what}: {reason_of(error)}")
+            self._identity, name = None, ":memory:"
         connection = sqlite3.connect(
-            path or ":memory:", timeout=_WAIT_S, isolation_level=None, check_same_thread=False
+            name, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
         )
+        try:
+            for command in _OPENING:
+                connection.execute(command).close()
+        except sqlite3.Error:
+            connection.close()
+            raise
         self._connection = connection
-        self._identity = None if path is None else _identity(path)
-        # What a failing power supply damages is noticed by sums, and made again.
-        connection.execute("PRAGMA synchronous = OFF")
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, _VERSION):
-            self._set_aside()
-            return self._connect(None if path is None else self._made())
-        if version == 0:
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            connection.execute("BEGIN IMMEDIATE")
-            if not connection.execute("PRAGMA user_version").fetchone()[0]:  # else another made it
-                connection.execute(_TABLE)
-                connection.execute(f"PRAGMA user_version = {_VERSION}")
-            connection.execute("COMMIT")
-        connection.execute("PRAGMA journal_mode = TRUNCATE").fetchone()
+        return connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _set_aside(self) -> None:
         """Rename a file that is damaged or another version's, unless another process has."""
-        is_own = self._identity is not None and self._identity == _identity(self._path)
-        self.close()
-        if is_own:
+        self._close()
+        if self._identity is not None and self._identity == identity(self._path):
             with suppress(OSError):
                 os.replace(self._path, f"{self._path}{DAMAGED}")
                 os.unlink(f"{self._path}-journal")
@@ -318,26 +284,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        about = os.stat(path)
-    except OSError:
-        return None
-    return about.st_dev, about.st_ino
-
-
-def _is_recent(used: object, now: int) -> bool:
-    return isinstance(used, int) and now - used <= _USED_S
-
-
 def _checksum(kind: str, key: str, value: bytes) -> bytes:
     digest = hashlib.blake2b(f"{kind}\0{key}\0".encode(), digest_size=8)
     digest.update(value)
     return digest.digest()
-
-
-def _is_damage(error: sqlite3.Error | UnicodeError) -> bool:
-    """Whether a file's content is at fault. Raises `error` where our own code is."""
-    if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError):
-        raise error
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF not in _UNAVAILABLE

@@ -77,7 +77,7 @@ def load_counts(
     `vocabulary` bounds the ids that are drafted. Raises FileNotFoundError; DamagedFileError where
     the file is damaged, foreign, or has other metadata than `wanted`.
     """
-    arrays, _ = file.map_unchecked(path, wanted)
+    arrays, _ = file.map(path, wanted)
     nodes, by_token = arrays["nodes"], arrays["by_token"]
     rows = len(nodes) // 4
     if rows < 2 or len(nodes) != 4 * rows or len(by_token) != 2 * rows:

@@ -18,7 +18,7 @@ TRIES = ArrayFile(
     "the trie is",
     FOLDER,
     ".trie.safetensors",
-    format="2",  # 2: text that looks like a control token is encoded as text
+    format="3",
     most=2**31,  # derived: 67 million tokens of about 32 bytes each
     arrays={
         "stream": Array("int32"),
@@ -32,7 +32,7 @@ DATASTORES = ArrayFile(
     "the datastore is",
     FOLDER,
     cache.DATASTORE,
-    format="2",  # 2: text that looks like a control token is encoded as text
+    format="3",
     most=2**34,  # derived: two arrays of 2^31 int32, the most that int32 can index
     arrays={"stream": Array("int32"), "order": Array("int32")},
 )
@@ -41,7 +41,7 @@ BACKGROUNDS = ArrayFile(
     "the background is",
     FOLDER,
     cache.BACKGROUND,
-    format="3",
+    format="4",
     most=2**31,  # derived: 90 million nodes
     arrays={"nodes": Array("int32"), "by_token": Array("int32")},
 )
@@ -49,7 +49,7 @@ POOLS = ArrayFile(
     "the pool is",
     FOLDER,
     cache.POOL,
-    format="2",
+    format="3",
     most=2**24,  # 50,000 ids and the tallies take a quarter of a megabyte
     arrays={
         "stream": Array("int32"),
@@ -57,7 +57,6 @@ POOLS = ArrayFile(
         "reached": Array("int32", rows="tallies"),
     },
 )
-FAILED_SUFFIX = ".background.failed"  # why a background could not be made
 TOKENIZER = "tokenizer"  # metadata: the fingerprint of the tokenizer whose ids were counted
 
 
@@ -137,12 +136,12 @@ def describe(path: Path) -> CacheFile | None:
             "documents": tuple(map(str, parse_json(meta["documents"], list))),
             "created": float(meta["created"]),
         }
-        if arrays.keys() == TRIES.arrays.keys():
+        if path.name.endswith(TRIES.suffix):
             n, lp = int(meta["n"]), int(meta["lp"])
             return TrieFile(n=n, lp=lp, nodes=arrays["token"][1][0], **common)
-        if arrays.keys() == DATASTORES.arrays.keys():
+        if path.name.endswith(DATASTORES.suffix):
             return DatastoreFile(name=meta["name"], **common)
-        if arrays.keys() == BACKGROUNDS.arrays.keys():
+        if path.name.endswith(BACKGROUNDS.suffix):
             words: dict[str, Any] = {name: meta[name] for name in ("name", TOKENIZER, "model")}
             return BackgroundFile(nodes=int(meta["nodes"]), **words, **common)
     except (DamagedFileError, OSError, LookupError, ValueError):

@@ -77,7 +77,7 @@ def load(key: str, n: int, lp: int, vocabulary: int) -> NGramTrie | None:
     `vocabulary` bounds its token ids.
     """
     try:
-        arrays, _ = TRIES.read(TRIES.path(key), {"key": key, "n": str(n), "lp": str(lp)})
+        arrays, _ = TRIES.map(TRIES.path(key), {"key": key, "n": str(n), "lp": str(lp)})
     except FileNotFoundError:
         return None
     check_bounds(arrays, vocabulary)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ngtcli.errors import ModelError
-from ngtcli.system.remembered import Remembered
+from ngtcli.system.trials import Trial
 from ngtcli.weights.int8_order import layout, packed_weight
 from ngtcli.weights.packed import elements, quickest
 from ngtcli.weights.trials import remembered
@@ -167,7 +167,7 @@ def find_way() -> Way:
     Raises ModelError where there is none.
     """
     cpu = torch.device("cpu")
-    found = Remembered("int8", cpu, (), _Found, of_more=True).find(_try, timed=True)
+    found = Trial("int8", cpu, (), _Found, timed=True).find(_try)
     if found.way is None:
         raise ModelError(
             "this CPU, or this version of torch, has no right product of 8-bit integers",
@@ -232,8 +232,8 @@ class _Padded:
 def choose_least(hf: Any) -> None:
     """Set the least number of rows for each size of layer: as stored, or tried now."""
     layers = [module for module in hf.modules() if isinstance(module, Int8Linear)]
-    stored = remembered("int8", hf, _Padded, of_more=True)
-    found = stored.find(lambda: _Padded(_padded(layers)), timed=True)
+    trial = remembered("int8", hf, _Padded, timed=True)
+    found = trial.find(lambda: _Padded(_padded(layers)))
     for layer in layers:
         if (layer.out_features, layer.in_features) in found.sizes:
             layer.way = replace(layer.way, least=_LEAST)

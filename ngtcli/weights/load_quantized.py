@@ -1,5 +1,6 @@
 """Loading a quantised model: from the cache, or else from its checkpoint, and then it is kept."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -11,10 +12,10 @@ from torch import Tensor, nn
 
 from ngtcli.errors import ModelError
 from ngtcli.model_files.pretrained import read_config
-from ngtcli.model_files.quantized import identity, kept_file, kept_folder
+from ngtcli.model_files.quantized import QUANTIZED, identity, kept_file
 from ngtcli.model_files.scheme import Scheme, scheme_of
-from ngtcli.system.array_stream import map_arrays
-from ngtcli.system.files import DamagedFileError, in_bounds
+from ngtcli.system.cache import in_bounds
+from ngtcli.system.files import DamagedFileError, parse_json
 from ngtcli.weights.checkpoints import empty_model, read_checkpoint, tell_source
 from ngtcli.weights.int4 import Int4Linear, bits_of
 from ngtcli.weights.int8 import VERSION, Int8Linear, Way
@@ -80,18 +81,18 @@ def _from_cache(
     wanted: dict[str, Any], config: Any, dtype: torch.dtype, way: Way | None
 ) -> tuple[Any, Report]:
     """The model of a file of the cache. Raises OSError, DamagedFileError."""
-    whole, shapes, about = map_arrays(kept_file(wanted), wanted)
+    arrays, about = QUANTIZED.map(kept_file(wanted), {"about": json.dumps(wanted)})
     try:
         known = {
             (outputs, inputs): SizeOrder(order, bytes.fromhex(told))
-            for outputs, inputs, order, told in about["orders"]
+            for outputs, inputs, order, told in parse_json(about["orders"], list)
         }
-        unused = [str(name) for name in about["unused"]]
+        unused = [str(name) for name in parse_json(about["unused"], list)]
     except (KeyError, TypeError, ValueError):
         raise DamagedFileError("it is told otherwise") from None
     hf, layers = empty_model(config), Layers(way=way, packer=Packer(known))
-    layers.find(hf, shapes, {name.removesuffix(SCALE) for name in shapes if name.endswith(SCALE)})
-    layers.fill(hf, tensors_of(whole, shapes), dtype)
+    layers.find(hf, arrays, {name.removesuffix(SCALE) for name in arrays if name.endswith(SCALE)})
+    layers.fill(hf, tensors_of(arrays), dtype)
     return hf, {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": unused}
 
 
@@ -107,7 +108,8 @@ def _from_checkpoint(
 ) -> tuple[Any, Report]:
     """The model of a checkpoint, which is quantised while it is read, and kept."""
     room = sum(size for _, size, _ in about["files"])  # of integers it has no more
-    weights = Weights(kept_folder() if makes_opaque() or way is None else None, room, warn)
+    folder = kept_file(about).parent if makes_opaque() or way is None else None
+    weights = Weights(folder, room, warn)
     try:
         layers = Layers(way=way, weights=weights)
         own = scheme if scheme.bits else None
@@ -119,7 +121,7 @@ def _from_checkpoint(
                 weights.add(name, tensor.detach())
         orders = [[*size, one.order, one.about.hex()] for size, one in layers.packer.known.items()]
         file = kept_file(about) if about == _about(path, way) else None
-        told = {**about, "orders": orders, "unused": sorted(report["unexpected_keys"])}
+        told = {"about": about, "orders": orders, "unused": sorted(report["unexpected_keys"])}
         layers.fill(hf, weights.finish(file, told), dtype)
         with suppress(OSError):  # it could not be kept
             if file is not None and (size := file.stat().st_size) > in_bounds.most > 0:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ngtcli.model_files.dtypes import ROWS, Times, name_of
-from ngtcli.system.remembered import Remembered
+from ngtcli.system import trials
 from ngtcli.weights.places import NOTHING, Place, Taken, named, packable, tie
 from ngtcli.weights.trials import remembered
 
@@ -346,7 +346,7 @@ def to_pack(
         progress("Trying whether packed weights are quicker …")
         return try_packing(places, hf.dtype)[0]
 
-    trial = remembered_trial(hf).find(make, timed=True)
+    trial = remembered_trial(hf).find(make)
     packs = wanted and trial.pays(drafts or half)  # it decides bits: with drafts and without
     one, few, _ = trial.packed if packs else trial.unpacked
     if half and (times := few / one) > _SLOW:
@@ -456,6 +456,6 @@ def quickest(ways: Sequence[Sequence[Any]], *inputs: Tensor) -> list[float]:
     return best
 
 
-def remembered_trial(hf: Any) -> Remembered[Trial]:
+def remembered_trial(hf: Any) -> trials.Trial[Trial]:
     """Where the trial of a model is kept."""
-    return remembered("packed", hf, Trial, of_more=True)
+    return remembered("packed", hf, Trial, timed=True)

@@ -4,7 +4,7 @@ What went to the file is mapped at the end. So a model is filled from the file a
 at later ones, and it is in memory once.
 """
 
-import math
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ngtcli.errors import reason_of
 from ngtcli.model_files.dtypes import name_of
-from ngtcli.system.array_stream import BEGIN, PADDING, ArrayWriter
-from ngtcli.system.arrays import TYPES, Shapes
+from ngtcli.model_files.quantized import QUANTIZED
+from ngtcli.system.arrays import Arrays, ArrayWriter
 
 Tensors = dict[str, Tensor]
 Notify = Callable[[str], object]
@@ -41,22 +41,24 @@ class Weights:
     def add(self, name: str, tensor: Tensor) -> None:
         """Take a tensor; it is not changed, and not needed any more where it went to the file."""
         if (file := self._file) is not None:
-            kind = name_of(tensor.dtype)
-            data = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
-            self._try(lambda: file.add(name, kind, tensor.shape, data))
+            self._try(lambda: file.add(name, _array_of(tensor)))
         if self._file is None:
             self._tensors[name] = tensor
 
     def finish(self, path: Path | None = None, about: dict[str, Any] | None = None) -> Tensors:
-        """All tensors; the file, if there is one, is `path` then, or is not kept."""
+        """All tensors; the file, if there is one, is `path` then, or is not kept.
+
+        `about` is its metadata, values of JSON.
+        """
         if (file := self._file) is not None and path is not None:
-            self._try(lambda: file.finish(path, about or {}))
-        return self._tensors if self._file is None else tensors_of(*self._file.mapped())
+            told = {name: json.dumps(value) for name, value in (about or {}).items()}
+            self._try(lambda: file.finish(path, {**told, "format": QUANTIZED.format}))
+        return self._tensors if self._file is None else tensors_of(self._file.mapped())
 
     def discard(self) -> None:
         """Remove what was written, unless it is finished."""
         if self._file is not None:
-            self._file.discard()
+            self._file.close()
 
     def _open(self, folder: Path, room: int) -> None:
         self._file = ArrayWriter(folder)
@@ -70,20 +72,21 @@ class Weights:
         except OSError as error:
             self._tell(f"quantised weights are not kept: {reason_of(error)}")
             if (file := self._file) is not None:
-                self._tensors = {n: one.clone() for n, one in tensors_of(*file.mapped()).items()}
-                file.discard()
+                self._tensors = {n: one.clone() for n, one in tensors_of(file.mapped()).items()}
+                file.close()
                 self._file = None
 
 
-def tensors_of(whole: Any, shapes: Shapes) -> Tensors:
+def _array_of(tensor: Tensor) -> Any:
+    """The numpy array in the memory of a tensor. Raises OSError where no file holds its dtype."""
+    tensor = tensor.detach().contiguous()
+    try:
+        return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    except TypeError:
+        raise OSError(f"numbers of the type {name_of(tensor.dtype)}") from None
+
+
+def tensors_of(arrays: Arrays) -> Tensors:
     """The arrays of a mapped file as tensors in its memory."""
-    tensors, at = Tensors(), BEGIN
-    for name, (kind, shape) in shapes.items():
-        dtype, count = getattr(torch, TYPES[kind]), math.prod(shape)
-        if not count:
-            tensors[name] = torch.empty(shape, dtype=dtype)
-        elif not name.endswith(PADDING):
-            flat = torch.frombuffer(whole, dtype=dtype, count=count, offset=at)
-            tensors[name] = flat.view(shape)
-        at += count * dtype.itemsize
-    return tensors
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return {n: t.view(torch.bfloat16) if t.dtype == torch.uint16 else t for n, t in tensors.items()}

@@ -10,21 +10,18 @@ from typing import Any, TypeVar
 
 import torch
 
-from ngtcli.system.remembered import Remembered
+from ngtcli.system.trials import Trial
 
 Found = TypeVar("Found")
 SPREAD = "its layers are on several devices"
 
 
 def remembered(
-    kind: str, hf: Any, found: type[Found], *parts: object, **threads: Any
-) -> Remembered[Found]:
-    """Where the result of a kind of trial, a dataclass, is kept for a model.
-
-    It is not read where making it raises ValueError. `parts` and `threads` as in `Remembered`.
-    """
+    kind: str, hf: Any, found: type[Found], *parts: object, timed: bool = False
+) -> Trial[Found]:
+    """A kind of trial of a model, whose result also depends on `parts`; `timed` as in `Trial`."""
     device = torch.device("cpu") if hf.device.type == "meta" else hf.device  # without values
-    return Remembered(kind, device, (*what_matters(hf), *parts), found, **threads)
+    return Trial(kind, device, (*what_matters(hf), *parts), found, timed)
 
 
 def places_of(hf: Any) -> tuple[tuple[str, str], ...]:

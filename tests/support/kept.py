@@ -6,10 +6,9 @@ a run changes (caches, captured passes, masks, threads) is in the `TargetModel`,
 over them. Weights that are not as they were when they were read are lent no more.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -26,15 +25,14 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.row_bits import use_whole_vectors
 from ngtcli.draft.costs import CostCurve
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.system.files import write_json
-from ngtcli.system.remembered import Remembered
+from ngtcli.system.trials import Trial
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import BackgroundCounts
 
 _backgrounds: dict[tuple[Path, str], BackgroundCounts] = {}
 _costs: dict[str, CostCurve] = {}
 TRIALS = {"dtypes", "exact", "int8", "packed", "ways"}
-_trials: dict[str, Any] = {}  # files of results, by their names
+_trials: dict[str, Any] = {}  # results by their keys
 
 
 def made_once(name: str, tokenizer: Tokenizer) -> BackgroundCounts:
@@ -47,27 +45,22 @@ def made_once(name: str, tokenizer: Tokenizer) -> BackgroundCounts:
 
 def measured_once(model: TargetModel) -> CostCurve:
     """`calibrate`, which takes up to two seconds for each home without costs."""
-    key = remembered_costs(model).path.name
+    key = remembered_costs(model).key
     if key not in _costs:
         _costs[key] = calibrate(model)
     return deepcopy(_costs[key])
 
 
-def tried_once(
-    self: Remembered[Any], make: Callable[[], Any], real: Any = Remembered.find, **more: Any
-) -> Any:
-    """`Remembered.find`, whose trials take seconds for each home without results.
+def tried_once(self: Trial[Any], make: Callable[[], Any], real: Any = Trial.find) -> Any:
+    """`Trial.find`, whose trials take seconds for each home without results.
 
-    A name says all that a result depends on. Costs see `measured_once`.
+    A key says all that a result depends on. Costs see `measured_once`.
     """
-    if self.path.parent.name not in TRIALS:
-        return real(self, make, **more)
-    if self.path.name in _trials and not self.path.exists():
-        with suppress(OSError):
-            write_json(self.path, _trials[self.path.name])
-    found = real(self, make, **more)
-    with suppress(OSError, ValueError):
-        _trials[self.path.name] = json.loads(self.path.read_text())
+    if self.kind not in TRIALS:
+        return real(self, make)
+    if self.key in _trials and self.load() is None:
+        self.save(_trials[self.key])
+    found = _trials[self.key] = real(self, make)
     return found
 
 

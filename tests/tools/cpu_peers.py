@@ -40,7 +40,7 @@ from ngtcli.measure.shape_replay import PromptCache, _generated, replay_with_pas
 from ngtcli.render.tables import Column, Table, to_markdown
 from ngtcli.session.local import LocalSession
 from ngtcli.system.json_form import dump_json
-from ngtcli.system.remembered import processor
+from ngtcli.system.trials import processor
 from tests.tools import gguf_files
 
 ROWS = (1, 4, 8, 16, 32, 64)

@@ -151,8 +151,8 @@ def lay(folder: Path) -> None:
         shutil.copy(EXAMPLES / name, folder / "folder" / name)
         shutil.copy(EXAMPLES / name, folder / "mixed" / name)
     notes = [f"Note {i}: the quay of harbour {i} was built in {1500 + i}." for i in range(400)]
-    row = {"task": "ask", "question": "When is high tide?", "documents": ["harbour.txt"]}
-    lines = [{"id": "a", "text": "The quay was built in 1871. It is long."}, {"id": "b", **row}]
+    row = {"task": "ask", "question": "When is high tide?", "paths": ["harbour.txt"]}
+    lines = [{"id": "a", "context": "The quay was built in 1871. It is long."}, {"id": "b", **row}]
     files: Mapping[str, str | bytes] = {
         "empty.txt": "", "binary.bin": bytes(range(256)) * 4, "long.txt": "\n\n".join(notes),
         "table.csv": 'name,age\nAda,36\n"Bo\nBa",7\n',
@@ -165,8 +165,8 @@ def lay(folder: Path) -> None:
         "notes.rtf": r"{\rtf1 Hello \b bold\b0 .}",
         "mixed/broken.pdf": "%PDF-1.4 no", "mixed/empty.txt": "",
         "mixed/page.html": "<p>Hello.</p>",
-        "lines.jsonl": "".join(json.dumps(line) + "\n" for line in [*lines, {"text": notes[1]}]),
-        "bad.jsonl": '{"text": "fine."}\n{"nope": 1}\nnot json\n{"text": ""}\n{"text": 3}\n',
+        "lines.jsonl": "".join(json.dumps(line) + "\n" for line in [*lines, {"context": notes[1]}]),
+        "bad.jsonl": '{"context": "fine."}\n{"nope": 1}\nno\n{"context": ""}\n{"context": 3}\n',
     }  # fmt: skip
     for name, content in files.items():
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -37,7 +37,7 @@ from ngtcli.render.tables import Column, Table, to_plain
 from ngtcli.session.local import LocalSession
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.machine import pick_device
-from ngtcli.system.remembered import processor
+from ngtcli.system.trials import processor
 from tests.tools import gpu_parts as measured
 
 _SHAPES = {"cuda": "qwen2.5-0.5b,llama-3.1-8b,qwen3-30b-a3b"}

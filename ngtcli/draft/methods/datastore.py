@@ -97,7 +97,7 @@ def load(name: str, fingerprint: str, vocabulary: int) -> Datastore | None:
     """
     key = datastore_key(name, fingerprint)
     try:
-        arrays, _ = DATASTORES.read(DATASTORES.path(key), {"key": key})
+        arrays, _ = DATASTORES.map(DATASTORES.path(key), {"key": key})
     except FileNotFoundError:
         return None
     stream, order = arrays["stream"], arrays["order"]

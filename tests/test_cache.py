@@ -1,0 +1,277 @@
+"""The cache: what it holds, deleting it, and its bound: the longest unused goes first."""
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ngtcli.system import cache
+from ngtcli.system.cache import LEFT_S, STORES, bound, in_bounds
+from ngtcli.system.files import home, mark_used
+from ngtcli.system.store import NAME, ROW, Kind
+from ngtcli.trie.files import list_files
+from tests.support.helpers import ngt
+
+DAY = 86_400
+BY_NAME = {"datastores", "backgrounds", "pools", "tune"}
+
+
+def put(place: str, size: int, days: float, *, used: bool = False) -> Path:
+    """A file of the cache that was used, or else written, `days` ago."""
+    path = home("cache") / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+    at = time.time() - days * DAY
+    os.utime(path, (at, at - 9 * DAY if used else at))
+    return path
+
+
+def put_piece(kind: str, key: str, size: int, days: float) -> None:
+    """A piece of so many bytes that was used `days` ago."""
+    Kind(kind, bytes).put(key, b"x" * (size - ROW - 2))  # and two that msgpack adds
+    with sqlite3.connect(home("cache") / NAME) as connection:
+        at = int(time.time() - days * DAY)
+        connection.execute("UPDATE piece SET used = ? WHERE key = ?", (at, key))
+    connection.close()
+
+
+def names() -> set[str]:
+    """Files and keys of pieces."""
+    pieces = (Kind(kind, bytes).each() for named in STORES for kind in named.kinds)
+    files = (
+        p.name for p in home("cache").rglob("*") if p.is_file() and not p.name.startswith(NAME)
+    )
+    return {*files, *(key for kind in pieces for key in kind)}
+
+
+@given(st.lists(st.tuples(st.integers(200, 400), st.booleans()), max_size=9), st.integers(0, 1500))
+def test_the_longest_unused_go_until_the_rest_is_within_the_bound(
+    tmp_path_factory: pytest.TempPathFactory, entries: list[tuple[int, bool]], most: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NGT_HOME", str(tmp_path_factory.mktemp("home")))
+        places = ("folders/ab", "stand-ins", "parts", "tries")
+        for days, (size, is_piece) in enumerate(entries, 1):
+            if is_piece:
+                put_piece(("texts", "vectors", "parts")[days % 3], str(days), size, days)
+            else:
+                put(f"{places[days % 4]}/{days}", size, days)
+        wanted = {str(days): size for days, (size, _) in enumerate(entries, 1)}
+        sizes = dict(wanted)
+        over = sum(wanted.values()) > most
+        while over and sum(wanted.values()) > most - most // 10:  # brute force: one by one
+            del wanted[max(wanted, key=lambda name: (wanted[name] > most, int(name)))]
+        removed = cache._sum(bound(most))
+        assert names() == set(wanted)
+        assert removed.pieces + removed.files == len(entries) - len(wanted)
+        assert removed.bytes == sum(sizes.values()) - sum(wanted.values())
+
+
+def test_what_has_its_own_bound_or_none_or_is_being_written_stays() -> None:
+    for place in (
+        "tries/a.pool.safetensors", "tries/b.datastore.safetensors", "compiled/v/d", "tune/h.jsonl",
+        "tries/c.background.safetensors", "quantized/e.safetensors", "prefixes/f.safetensors",
+    ):  # fmt: skip
+        put(place, 10, 9)
+    put("parts/young.partial", 10, 0.5 * LEFT_S / DAY)
+    for kind in ("trials", "failures"):
+        put_piece(kind, kind, 200, 9)
+    kept = names()
+    put("tries/i.trie.safetensors", 10, 1)
+    put("parts/old.partial", 10, 2 * LEFT_S / DAY)  # a killed run's
+    assert len(bound(0)) == 2 and names() == kept
+
+
+def test_of_what_has_its_own_bound_the_file_used_last_stays_whatever_its_size() -> None:
+    put("quantized/a.safetensors", 3_000_000, 2)
+    put("stand-ins/b", 500_000, 2)
+    in_bounds.hold_to(1_000_000)
+    in_bounds.wrote(put("quantized/c.safetensors", 2_000_000, 0))
+    assert (removed := in_bounds.finish()).files == 1 and removed.bytes == 3_000_000
+    assert names() == {"b", "c.safetensors"}
+
+
+def test_many_small_files_do_not_make_the_folder_of_their_bound_be_listed_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(cache, "bound", lambda *a: looks.append(1) or bound(*a))
+    in_bounds.finish()  # what other tests wrote
+    in_bounds.hold_to(60_000)
+    for i in range(60):
+        in_bounds.wrote(put(f"prefixes/{i}", 1000, 0))
+    in_bounds.finish()
+    assert 10 < len(looks) < 30
+
+
+def test_use_is_noted_of_pieces_and_of_files_of_the_cache_alone(tmp_path: Path) -> None:
+    own, other = put("parts/a", 5, 5), tmp_path / "b"
+    other.write_bytes(b"")
+    os.utime(other, (0, 0))
+    for path in (own, other):
+        mark_used(path)
+    assert time.time() - own.stat().st_atime < 60 and time.time() - own.stat().st_mtime > DAY
+    assert other.stat().st_atime == 0
+    put_piece("parts", "c", 200, 5)
+    assert Kind("parts", bytes).get("c")
+    put("parts/d", 200, 3)
+    assert len(bound(300)) == 1 and names() == {"a", "c"}
+
+
+def test_the_cache_is_bounded_while_a_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(cache, "bound", lambda *a: looks.append(1) or bound(*a))
+    in_bounds.finish()  # what other tests wrote
+    in_bounds.hold_to(200_000)
+    for i in range(500):
+        at = time.time() - 9999 + i
+        monkeypatch.setattr("ngtcli.system.store.time.time", lambda at=at: at)
+        Kind("parts", bytes).put(str(i), b"x" * 2000)
+        assert sum(g.bytes for g in cache.store.by_use()) <= 200_000 * 1.05 + 2200
+    assert 10 < len(looks) < 120  # not at each piece
+    removed = in_bounds.finish()
+    assert removed.pieces > 350 and removed.most == 200_000
+
+
+def test_the_bound_is_the_commands_largest_and_without_writing_nothing_is_looked_at() -> None:
+    in_bounds.finish()  # what other tests wrote
+    put("parts/old", 500, 9)
+    in_bounds.hold_to(1)
+    assert in_bounds.finish().files == 0 and names() == {"old"}
+    Kind("parts", bytes).put("new", b"x")  # before the bound is known
+    assert in_bounds.finish().files == 0 and names() == {"old", "new"}
+    for most in (300, 400, 100):
+        in_bounds.hold_to(most)
+    assert in_bounds.finish().most == 400 and names() == {"new"}
+
+
+def printed(*words: str) -> Any:
+    return json.loads(ngt(*words, "--json").stdout)
+
+
+@pytest.fixture
+def one_of_each(own_home: Path) -> Mapping[str, int]:
+    """Of every store a file of 3 bytes, and a piece of 203 of each of its kinds: bytes by name."""
+    for named in STORES:
+        if named.folder:
+            put(f"{named.folder}/{named.name}{named.ends[0] if named.ends else ''}", 3, 0)
+        for kind in named.kinds:
+            put_piece(kind, f"{named.name} {kind}", 203, 0)
+    return {s.name: 203 * len(s.kinds) + 3 * bool(s.folder) for s in STORES}
+
+
+def test_list_and_show_have_every_store(one_of_each: Mapping[str, int]) -> None:
+    rows = {row["name"]: row for row in printed("cache", "list")}
+    assert {name: row["bytes"] for name, row in rows.items()} == one_of_each
+    assert rows["backgrounds"]["pieces"] == rows["backgrounds"]["files"] == 1
+    assert all(printed("cache", "show", name) == row for name, row in rows.items())
+    lines = ngt("cache", "list").stdout.decode().splitlines()
+    assert {line.split("\t")[0] for line in lines if line.split("\t")[4] == "by name"} == BY_NAME
+    assert len(lines) == len(STORES)
+    wrong = ngt("cache", "show", "trial")
+    assert wrong.returncode == 2 and b"trials" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "cleared"),
+    [
+        ("cache clear", {store.name for store in STORES} - BY_NAME),
+        ("cache clear pools trials", {"pools", "trials"}),
+        ("docs clear", {"documents", "passages", "counts", "parts", "prefixes"}),
+        ("trie clear", {"tries", "datastores", "backgrounds"}),
+        ("trie pool clear", {"pools"}),
+    ],
+)
+def test_what_is_cleared_is_gone_and_all_else_stays(
+    one_of_each: Mapping[str, int], command: str, cleared: set[str]
+) -> None:
+    writing, before = put("tries/x.partial", 4, 0), names()
+    removed = printed(*command.split())
+    assert removed["bytes"] == sum(one_of_each[name] for name in cleared)
+    gone = {name.split()[0].split(".")[0] for name in before - names()}
+    assert gone == cleared and writing.exists()  # which another command is writing
+    assert printed(*command.split())["bytes"] == 0
+
+
+def test_all_that_commands_store_is_known_and_goes(tmp_path: Path) -> None:
+    (tmp_path / "tides.json").write_text('{"tide": "It came in at noon."}')
+    (tmp_path / "long.txt").write_text("The tide came in at noon that day. " * 400)
+    flags = ("--method", "auto", "--draft-from", "all", "--max-tokens", "4", "--pool-documents")
+    assert ngt("ask", "-d", str(tmp_path), "When?", *flags).returncode == 0
+    assert ngt("trie", "build", str(tmp_path / "tides.json")).returncode == 0
+    every = {p for p in home("cache").rglob("*") if p.is_file() and not p.name.startswith(NAME)}
+    entries = cache._files() + cache._pieces()
+    assert {entry.of for entry in entries} >= every and all(entry.store for entry in entries)
+    stored = {entry.store.name for entry in entries if entry.store}
+    assert stored >= {"documents", "passages", "counts", "tries", "pools", "trials"}
+    printed("cache", "clear")
+    left = {row["name"] for row in printed("cache", "list") if row["bytes"]}
+    assert left and left <= {"pools", "backgrounds"}
+
+
+@pytest.mark.parametrize(
+    ("command", "below"),
+    [("cache path", ""), ("cache path pools", "tries"), ("cache path trials", NAME),
+     ("trie path", "tries")],
+)  # fmt: skip
+def test_path_prints_where_it_is(command: str, below: str) -> None:
+    assert printed(*command.split()) == {"path": str(home("cache") / below)}
+    assert ngt(*command.split()).stdout.decode() == f"{home('cache') / below}\n"
+
+
+def test_what_cannot_be_deleted_is_named_and_the_rest_goes(
+    one_of_each: Mapping[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink, kept = Path.unlink, home("cache") / "prefixes" / "prefixes"
+
+    def fail(path: Path) -> None:
+        if path == kept:
+            raise PermissionError(13, "Permission denied", str(path))
+        unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", fail)
+    done = ngt("cache", "clear")
+    assert done.returncode == 1 and f"{kept}: permission denied" in done.stderr.decode()
+    left = {name.split()[0].split(".")[0] for name in names()}
+    assert left == BY_NAME | {"prefixes"}
+
+
+def test_a_command_keeps_the_cache_within_its_bound_and_says_so_with_v(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(
+        f"<html><body><p>{'The tide came in at noon that day. ' * 40}</p></body></html>"
+    )
+    shown = ngt("docs", "show", str(page), "--text")
+    old = put("stand-ins/old.safetensors", 1_500_000, 9)
+    page.write_text(page.read_text().replace("noon", "dawn"))
+    done = ngt("docs", "list", str(page), "-v", NGT_CACHE_MB="1")
+    told = done.stderr.decode().replace("\n", " ")
+    assert done.returncode == 0 and not old.exists() and "--cache-mb" in told
+    assert "Removed from the cache what was used longest ago, 0 pieces and 1 file, 1.5 MB" in told
+    assert "a file of 1.5 MB is larger than the cache may be" in told
+    put("stand-ins/old.safetensors", 900_000, 9)
+    put("stand-ins/other.safetensors", 900_000, 8)
+    again = ngt("docs", "show", str(page), "--text", NGT_CACHE_MB="1")
+    assert again.stdout == shown.stdout.replace(b"noon", b"dawn") and again.stderr == b""
+    wrong = ngt("summarize", str(page), "--cache-mb", "0")
+    assert wrong.returncode == 2 and b"cache_mb" in wrong.stderr
+
+
+def test_the_trie_of_passages_is_not_kept_and_that_of_whole_documents_is(tmp_path: Path) -> None:
+    pages = " ".join(f"Barge {i} came in with the tide of day {i}." for i in range(600))
+    (tmp_path / "long.txt").write_text(pages)
+    (tmp_path / "short.txt").write_text("The tide came in at noon.")
+    flags = ("--method", "trie", "--max-tokens", "2", "--json")
+    asked = ngt("ask", "-d", str(tmp_path / "long.txt"), "Which tide was of day 7?", *flags)
+    body = json.loads(asked.stdout)
+    assert body["retrieval"] and body["trie"]["status"] == "built"
+    assert not list_files()
+    ngt("ask", "-d", str(tmp_path / "short.txt"), "When?", *flags)
+    assert [trie.documents for trie in list_files()] == [("short.txt",)]

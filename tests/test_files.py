@@ -1,0 +1,299 @@
+"""Files: whose they are, reading no more than a bound allows, and writing whole or not at all."""
+
+import errno
+import io
+import json
+import multiprocessing
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ngtcli.documents.load import load
+from ngtcli.errors import UsageError
+from ngtcli.system import files
+from ngtcli.system.files import (
+    DamagedFileError,
+    home,
+    key_of,
+    new_file,
+    parse_json,
+    private_folder,
+    read_bounded,
+    read_stream,
+    write_atomically,
+)
+from ngtcli.system.store import Kind
+from tests.support.helpers import NGT, ROOT_FOLDER, ngt
+
+OTHER = 65534  # the user nobody
+FORK = multiprocessing.get_context("fork")
+
+
+def in_process(work: Callable[[], object]) -> int | None:
+    """The exit code of a process that does `work`."""
+    process = FORK.Process(target=work)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+def test_whatever_the_mask_what_is_kept_is_the_users_alone(mask: int, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"tide": "noon"}')
+
+    def work() -> None:
+        os.umask(mask)
+        load([str(tmp_path / "a.json")])
+        Kind("parts", str).put("a", "b")
+        private_folder(home("cache") / "tries")
+        with new_file(home("cache") / "tries" / "a") as file:
+            file.write(b"trie")
+        write_atomically(tmp_path / "answer", "text")
+
+    assert in_process(work) == 0
+    every = [home("cache"), *home("cache").rglob("*")]
+    assert {mode(path) for path in every if path.is_dir()} == {0o700}
+    assert {mode(path) for path in every if path.is_file()} == {0o600}
+    assert not mode(home("cache").parent) & 0o022
+    assert mode(tmp_path / "answer") == 0o666 & ~mask  # the user's own
+
+
+def test_folders_of_the_cache_that_others_could_enter_are_closed_and_no_others(
+    tmp_path: Path,
+) -> None:
+    folder = home("cache") / "documents" / "texts"
+    folder.mkdir(parents=True)
+    own = folder, folder.parent, home("cache")
+    for lax in (*own, home("cache").parent, tmp_path):
+        lax.chmod(0o777)
+    private_folder(folder)
+    private_folder(tmp_path / "elsewhere")
+    assert {mode(path) for path in own} == {0o700}
+    assert mode(home("cache").parent) == mode(tmp_path) == 0o777
+    assert mode(tmp_path / "elsewhere") == 0o755
+
+
+def test_another_users_cache_is_not_used_though_it_can_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    home("cache").mkdir(parents=True, mode=0o777)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.geteuid", lambda: OTHER)
+        done = ngt("generate", "When?", "--max-tokens", "1")
+    assert done.returncode == 2 and not list(home("cache").iterdir())
+    told = (
+        f"ngt: what is in {home('cache')} is another user's\nSet NGT_HOME to a folder of yours.\n"
+    )
+    assert done.stderr.decode() == told
+
+
+def test_a_closed_home_is_named_and_asking_for_a_folder_makes_none(tmp_path: Path) -> None:
+    assert not home("cache").exists() and not home("cache").parent.exists()
+    (tmp_path / "ngt-home").mkdir(0o000)
+
+    def work() -> None:
+        if os.geteuid() == 0:
+            os.setuid(OTHER)
+        for kind in ("cache", "config"):
+            with pytest.raises(UsageError, match=r"ngt-home/\w+ is another user's"):
+                home(kind)
+
+    assert in_process(work) == 0
+
+
+def test_without_ngt_home_every_kind_of_folder_is_in_the_users_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [*os.environ]:
+        if name.startswith(("NGT_", "XDG_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folders = {home(kind) for kind in ("config", "cache", "state", "run")}
+    assert len(folders) == 4 and all(tmp_path in folder.parents for folder in folders)
+    monkeypatch.setenv("NGT_HOME", "~nobody-has-this-name/x")
+    with pytest.raises(UsageError, match="no such home"):
+        home("cache")
+
+
+@pytest.mark.parametrize("command", [["docs", "list", "."], ["env"], ["--version"]])
+def test_a_current_folder_that_is_gone_is_told_in_two_lines(
+    command: list[str], tmp_path: Path
+) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    environ = {**os.environ, "PYTHONPATH": str(ROOT_FOLDER)}
+    done = subprocess.run(
+        ["sh", "-c", f'rmdir {gone}; exec "$@"', "sh", *NGT, *command], cwd=gone, env=environ,
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "ngt: the current folder is gone\ncd to another.\n"
+
+
+def test_a_descriptor_is_written_to_where_it_stands_and_its_file_stays(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        log.write("before\n")
+        log.flush()
+        write_atomically(Path(f"/dev/fd/{log.fileno()}"), ["an ", "answer\n"])
+        write_atomically(Path(f"/proc/self/fd/{log.fileno()}"), "another\n")
+        log.write("after\n")
+    assert (tmp_path / "log").read_text() == "before\nan answer\nanother\nafter\n"
+
+
+def fail(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "disk full")
+
+
+@pytest.mark.parametrize("nameless", [True, False])
+def test_a_file_is_replaced_whole_or_not_at_all(
+    nameless: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not nameless:  # as some file systems, and macOS
+        monkeypatch.setattr(os, "O_TMPFILE", 0, raising=False)
+    target = tmp_path / ("n" * 250 + ".txt")  # a name as long as the file system allows
+    write_atomically(target, "first\n")
+    target.chmod(0o640)
+    for name in ("pathlib.Path.replace", "os.fsync"):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="disk full"):
+            patch.setattr(name, fail)
+            write_atomically(target, "second\n")
+    assert target.read_text() == "first\n"
+    for name in ("os.umask", "os.scandir", "os.listdir"):  # other threads write, folders are long
+        monkeypatch.setattr(name, fail)
+    write_atomically(target, ["third ", "한\n"])
+    monkeypatch.undo()
+    assert target.read_text(encoding="utf-8") == "third 한\n" and mode(target) == 0o640
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files without a name are of Linux")
+def test_a_killed_run_leaves_the_last_file_and_nothing_else(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "answer", "whole")
+
+    def work() -> None:
+        with new_file(tmp_path / "answer") as file:
+            file.write(b"half")
+            file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_process(work) == -signal.SIGKILL
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("answer", "whole")]
+
+
+def test_a_link_and_a_pipe_are_written_through(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "far")
+    write_atomically(tmp_path / "link", "text")
+    assert (tmp_path / "far").read_text() == "text" and (tmp_path / "link").is_symlink()
+    os.mkfifo(tmp_path / "pipe")
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe").read_text()))
+    reader.start()
+    write_atomically(tmp_path / "pipe", "text")
+    reader.join(10)
+    assert got == ["text"]
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null", "/dev/urandom"])
+def test_devices_are_refused_and_not_opened(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(os, "open", lambda path, *_: opened.append(path))
+    with pytest.raises(OSError, match="not a regular file"):
+        read_bounded(Path(device), 5, pipes=True)
+    assert not opened  # to open some devices is to set them going
+
+
+def test_folders_are_refused_and_pipes_where_they_are_not_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        read_bounded(tmp_path / "pipe", 5)
+    with pytest.raises(IsADirectoryError):
+        read_bounded(tmp_path, 5)
+    monkeypatch.setattr(files, "WRITER_WAIT_S", 0.0)
+    with pytest.raises(TimeoutError, match="nobody wrote to"):
+        read_bounded(tmp_path / "pipe", 5, pipes=True)
+
+
+def test_an_endless_pipe_ends_at_the_bound() -> None:
+    reader, writer = os.pipe()
+
+    def write_until_closed() -> None:
+        try:
+            while True:
+                os.write(writer, b"x" * 4096)
+        except BrokenPipeError:
+            os.close(writer)
+
+    thread = threading.Thread(target=write_until_closed)
+    thread.start()
+    with pytest.raises(OSError) as caught:
+        read_bounded(Path(f"/dev/fd/{reader}"), 100_000, pipes=True)
+    os.close(reader)
+    thread.join(10)
+    assert caught.value.errno == errno.EFBIG and not thread.is_alive()
+
+
+def test_a_file_without_a_size_is_read_whole() -> None:
+    if Path("/proc/self/status").exists():
+        assert b"VmRSS" in read_bounded("/proc/self/status", 100_000)
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "stream"])
+@pytest.mark.parametrize("data", [b"", b"12345", b"123456"])
+def test_what_is_read_is_whole_or_refused_beyond_the_bound(
+    tmp_path: Path, kind: str, data: bytes
+) -> None:
+    (tmp_path / "file").write_bytes(data)
+    reader, writer = os.pipe()
+    os.write(writer, data)
+    os.close(writer)
+    read = {
+        "file": lambda: read_bounded(tmp_path / "file", 5),
+        "pipe": lambda: read_bounded(Path(f"/dev/fd/{reader}"), 5, pipes=True),
+        "stream": lambda: read_stream(io.BytesIO(data), 5),
+    }[kind]
+    if len(data) <= 5:
+        assert read() == data
+    else:
+        with pytest.raises(OSError, match="more than 5e-06 MB") as caught:
+            read()
+        assert caught.value.errno == errno.EFBIG
+    os.close(reader)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "not JSON"), ("{", "not JSON"), (b"\xff\xfe\x00", "not JSON"),
+        ("[" * 200_000, "nested too deep"), ('{"a":' * 200_000, "nested too deep"),
+        ("[1]", "not an object"), ("7", "not an object"),
+        *((f'{{"a": {number}}}', "out of range") for number in (
+            "NaN", "-Infinity", "1e999", "9" * 400, "9" * 6000, -93 * 10**17, 2**63 + 1,
+        )),
+    ],
+)  # fmt: skip
+def test_whatever_is_wrong_with_json_is_one_error(text: str | bytes, why: str) -> None:
+    with pytest.raises(DamagedFileError, match=why):
+        parse_json(text, dict)
+
+
+def test_ordinary_json_comes_back_as_it_was() -> None:
+    for value in ({"a": [1, -2.5, 1e300, True, None, "é\ud800"]}, {}, {"x": {"y": 2**62}}):
+        assert parse_json(json.dumps(value), dict) == value
+    assert parse_json("[1]", list) == [1]
+
+
+def test_keys_depend_on_every_part_and_on_their_borders() -> None:
+    keys = {key_of("a", "b"), key_of("ab"), key_of("b", "a"), key_of("a"), key_of("a", "b", "")}
+    assert len(keys) == 5 and all(len(key) == 32 for key in keys)
