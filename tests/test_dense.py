@@ -159,12 +159,6 @@ def test_without_modules_it_is_the_mean(tmp_path: Path) -> None:
 # --- the search ---
 
 
-@given(st.lists(st.sampled_from([0.5, 0.25, -1.0, 0.75]), max_size=30), st.integers(1, 12))
-def test_the_best_are_those_of_a_stable_sort(scores: list[float], most: int) -> None:
-    wanted = sorted(range(len(scores)), key=lambda i: -scores[i])[:most]
-    assert best(np.array(scores, np.float32), most).tolist() == wanted
-
-
 class Numbers(list[str]):
     """Passages "0", "1", …"""
 
