@@ -163,17 +163,14 @@ def test_a_full_disk_costs_a_line_and_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(ArrayWriter, "_write", fills)
         first = loads()
-    assert loads.said == ["quantised weights are not kept: no space left on device"] or (
-        "not kept" in loads.said[0] and len(loads.said) == 1
-    )
+    assert loads.said == ["quantised weights are not kept: no space left on device"]
     assert not list(loads.file.parent.iterdir())
     loads.said.clear()
     with monkeypatch.context() as patch:  # it is known before
         patch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10))
         assert torch.equal(loads(), first)
     assert "not kept" in loads.said.pop() and not list(loads.file.parent.iterdir())
-    assert torch.equal(loads(), first) and torch.equal(loads(), first)
-    assert loads.quantised == 3 and not loads.said
+    assert torch.equal(loads(), first) and not loads.said
 
 
 def test_another_process_that_is_done_later_replaces_the_file(loads: Loads) -> None:
