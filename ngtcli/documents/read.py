@@ -1,24 +1,26 @@
 """The texts of files: the one loop that reads them, what is known of them, and their bounds."""
 
 import errno
-import hashlib
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from typing import IO, TypeVar
 
 from ngtcli.config import Settings
 from ngtcli.documents.catalog import SMALL, TEXTS, TOKENS, Catalog, Entry, stamp_of
-from ngtcli.documents.content import About, Extracted, Source, markdown
+from ngtcli.documents.content import Extracted, Source, markdown
 from ngtcli.documents.find import STDIN, Found
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
-from ngtcli.documents.text import Unreadable, decode_text
+from ngtcli.documents.text import Unreadable, decode_text, utf8
 from ngtcli.errors import InputError, reason_of
 from ngtcli.system import store
 from ngtcli.system.files import key_of, read_bounded, read_stream
@@ -82,26 +84,32 @@ class Reader:
 
 
 class _Room:
-    """Holds up threads that read ahead while the texts nobody asked for yet are too large."""
+    """Holds up threads that read ahead while the texts that nobody asked for yet are too large."""
 
     def __init__(self, most: int) -> None:
-        self._left, self._turn = most, 0  # characters; number of the file that is asked for
+        self._left = most  # characters
+        self._turn = 0.0  # number of the file that is asked for; infinite at the end
+        self._sizes: dict[float, int] = {}  # of texts that were read ahead, by number
         self._changed = threading.Condition()
 
     def wait(self, number: int) -> None:
-        """Wait until there is room, or this file is asked for."""
+        """Wait until there is room, or this file is asked for. Raises CancelledError at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._left > 0 or number <= self._turn)
+            if self._turn == math.inf:
+                raise CancelledError
 
-    def take(self, size: int) -> None:
-        """Count a text that was read."""
+    def take(self, number: int, size: int) -> None:
+        """Count the text of a file."""
         with self._changed:
             self._left -= size
+            self._sizes[number] = size
 
-    def go_on(self, size: int, files: int = 1) -> None:
-        """The text asked for, of that size, was handed over."""
+    def go_on(self, number: float) -> None:
+        """The text asked for was handed over, and the file of this number is asked for."""
         with self._changed:
-            self._left, self._turn = self._left + size, self._turn + files
+            self._left += self._sizes.pop(self._turn, 0)
+            self._turn = number
             self._changed.notify_all()
 
 
@@ -112,17 +120,23 @@ class TokenCounter:
     key: str
     count: Callable[[str], int]
 
+    def key_of(self, entry: Entry) -> str:
+        """The key in TOKENS of a file's text."""
+        return key_of(entry.text, self.key)
+
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """What is known of a text besides its sections: `about`, and its length."""
+class Row:
+    """A document: its name in prompts, and what was read of it. `dropped` is as in `About`."""
 
-    about: About
+    name: str
+    path: str
+    format: str
+    pages: int
     characters: int
     tokens: int
-
-
-Begun = Future[Extracted] | Extracted | Unreadable | None  # None: read when it is asked for
+    dropped: int
+    warnings: tuple[str, ...]
 
 
 class Documents:
@@ -145,122 +159,115 @@ class Documents:
         """The text of each file in order, or why it has none; some are read ahead.
 
         Raises InputError where they are larger than the bound in all, and where nothing is piped
-        in. It is to be closed.
+        in. It is to be closed, and so is `about`.
         """
         reader = Reader(self._settings.max_mb)
-        for one, result in self._each(found, stdin):
-            try:
+        with closing(self._each(found, stdin)) as results:
+            for one, result in results:
                 if isinstance(result, Extracted):
-                    reader.count(len(result.text))
+                    try:
+                        reader.count(len(result.text))
+                    except Unreadable as error:
+                        result = error
                 yield one, result
-            except Unreadable as error:
-                yield one, error
 
     def about(
         self, found: Iterable[Found], counter: TokenCounter
-    ) -> Generator[tuple[Found, Counted | Unreadable], None, None]:
-        """As `read`, without the bound on all; no file that is unchanged is opened."""
+    ) -> Generator[tuple[Found, Row | Unreadable], None, None]:
+        """What is known of each file, or why it has no text; rows have no names yet.
+
+        No file that is unchanged is opened, and there is no bound on all.
+        """
         for group in _groups(found):
             known = self._catalog.known(one.real for one in group)
-            keys = {real: key_of(entry.text, counter.key) for real, entry in known.items()}
-            counts = TOKENS.get_many(keys.values())
-            results = {
-                real: entry.error or Counted(entry.about, entry.characters, counts[keys[real]])
-                for real, entry in known.items()
-                if entry.reason or keys[real] in counts
-            }
-            rest = self._each(one for one in group if one.real not in results)
-            new: dict[str, int] = {}
+            counts = TOKENS.get_many(counter.key_of(entry) for entry in known.values())
+            told = {r: e for r, e in known.items() if e.reason or counter.key_of(e) in counts}
+            rest, new = self._each(one for one in group if one.real not in told), dict[str, int]()
             try:
                 for one in group:
-                    yield one, results.get(one.real) or self._counted(next(rest)[1], counter, new)
+                    if (entry := told.get(one.real)) is None:
+                        result = next(rest)[1]
+                        if isinstance(result, Unreadable):
+                            yield one, result
+                            continue
+                        entry = Entry().described(result)
+                        key = counter.key_of(entry)
+                        counts[key] = new[key] = counter.count(result.text)
+                    yield one, entry.error or _row(one, entry, counts[counter.key_of(entry)])
             finally:
                 rest.close()
                 TOKENS.put_many(new)
 
-    def _counted(
-        self, text: Extracted | Unreadable, counter: TokenCounter, new: dict[str, int]
-    ) -> Counted | Unreadable:
-        if isinstance(text, Unreadable):
-            return text
-        key = key_of(hashlib.sha256(text.text.encode()).hexdigest(), counter.key)
-        new[key] = counter.count(text.text)
-        return Counted(text.about, len(text.text), new[key])
-
     def _each(
         self, found: Iterable[Found], stdin: IO[bytes] | None = None
     ) -> Generator[tuple[Found, Extracted | Unreadable], None, None]:
+        """As `read`, without the bound on all."""
         room, saved = _Room(self._reader.most), time.monotonic()
-        begun = self._begun(found, room)
-        waiting = deque(islice(begun, _AHEAD))
+        texts = self._begun(found, stdin, room)
+        waiting = deque(islice(texts, _AHEAD))
         try:
-            while waiting:
+            for number in count(1):
+                if not waiting:
+                    return
                 one, text = waiting.popleft()
                 result: Extracted | Unreadable
                 try:
-                    result = self._asked(one, text, stdin)
+                    result = text()
                 except Unreadable as error:
                     result = error
-                is_taken = isinstance(text, Future)
-                room.go_on(len(result.text) * is_taken if isinstance(result, Extracted) else 0)
+                room.go_on(number)
                 if time.monotonic() - saved > _SAVE_S:
                     self._catalog.save()
                     saved = time.monotonic()
                 yield one, result
-                waiting.extend(islice(begun, 1))
+                waiting.extend(islice(texts, 1))
         finally:
-            room.go_on(0, _GROUP)
-            for _, text in waiting:
-                if isinstance(text, Future):
-                    text.cancel()
+            room.go_on(math.inf)
             self._catalog.save()
 
-    def _asked(self, one: Found, text: Begun, stdin: IO[bytes] | None) -> Extracted:
-        """The text of a file, for which it is the turn. Raises Unreadable and InputError."""
-        if isinstance(text, Unreadable):
-            raise text
-        if isinstance(text, Future):
-            return text.result()
-        if text is not None:
-            return text
+    def _begun(
+        self, found: Iterable[Found], stdin: IO[bytes] | None, room: _Room
+    ) -> Iterator[tuple[Found, Callable[[], Extracted]]]:
+        """Each file with what gives its text, which may be known, or be read in a thread by now.
+
+        A pipe and the like are not, since nobody may write to them and a thread would not end.
+        """
+        for group in _groups(enumerate(found)):
+            known = self._catalog.known(one.real for _, one in group)
+            texts = TEXTS.get_many(e.source for e in known.values() if e.characters <= SMALL)
+            for number, one in group:
+                entry = known.get(one.real)
+                self.opened += entry is None
+                if entry and (entry.reason or entry.source in texts):
+                    yield one, partial(_text_of, entry, texts)
+                elif one.real != STDIN and stamp_of(one.real):
+                    yield one, self._threads.submit(self._made, one, entry, room, number).result
+                else:
+                    yield one, partial(self._piped, one, stdin)
+
+    def _piped(self, one: Found, stdin: IO[bytes] | None) -> Extracted:
+        """The text of standard input, or of a pipe. Raises Unreadable and InputError."""
         if one.real != STDIN:
             return self._parsed(one, self._reader.read(one.path, one.outright))
         if stdin is None:
             raise InputError("standard input: nothing is piped in", _PIPE)
         return self._parsed(one, self._reader.read(stdin))
 
-    def _begun(self, found: Iterable[Found], room: _Room) -> Iterator[tuple[Found, Begun]]:
-        """Each file with its text where that is known; else reading is begun in a thread.
-
-        A pipe and the like are not, since nobody may write to them and a thread would not end.
-        """
-        for group in _groups(enumerate(found)):
-            known = self._catalog.known(one.real for _, one in group)
-            small = (e.source for e in known.values() if e.characters <= SMALL and not e.reason)
-            texts = TEXTS.get_many(small)
-            for number, one in group:
-                entry = known.get(one.real)
-                text: Begun = None if entry is None else entry.error or texts.get(entry.source)
-                if text is None and one.real != STDIN and stamp_of(one.real):
-                    text = self._threads.submit(self._made, one, entry, room, number)
-                self.opened += entry is None
-                yield one, text
-
     def _made(self, one: Found, known: Entry | None, room: _Room, number: int) -> Extracted:
         """The text of a regular file, which is noted in the catalog. Raises Unreadable."""
         room.wait(number)
         text = TEXTS.get(known.source) if known else None
         if text is None:
-            stamp, seen = stamp_of(one.real) or (0, 0, 0), time.time_ns()
+            entry = Entry(stamp_of(one.real) or (0, 0, 0), time.time_ns())
             data = self._reader.read(one.path)
-            entry = Entry(stamp, seen, source=self._catalog.source(data, suffix_of(one.path)))
+            entry = replace(entry, source=self._catalog.source(data, suffix_of(one.path)))
             try:
                 text = self._parsed(one, data, entry.source)
             except Unreadable as error:
                 self._catalog.add_failure(one.real, entry, error)
                 raise
             self._catalog.add(one.real, entry, text)
-        room.take(len(text.text))
+        room.take(number, len(text.text))
         return text
 
     def _parsed(self, one: Found, data: bytes, source: str = "") -> Extracted:
@@ -299,6 +306,19 @@ def _groups(files: Iterable[Item]) -> Iterator[list[Item]]:
     rest = iter(files)
     while group := list(islice(rest, _GROUP)):
         yield group
+
+
+def _text_of(entry: Entry, texts: Mapping[str, Extracted]) -> Extracted:
+    """The text of a file that is known. Raises Unreadable."""
+    if error := entry.error:
+        raise error
+    return texts[entry.source]
+
+
+def _row(one: Found, entry: Entry, tokens: int) -> Row:
+    about = entry.about
+    return Row("", utf8(one.path), about.format, about.pages, entry.characters, tokens,
+               about.dropped, about.warnings)  # fmt: skip
 
 
 def _check_begin(form: Format, head: bytes) -> None:
