@@ -90,11 +90,13 @@ class Catalog:
         return key_of(VERSION, hashlib.sha256(data).hexdigest(), suffix, self._field)
 
     def add(self, path: str, entry: Entry, text: Extracted) -> None:
-        """Note the text of a file, to be stored with `save`; `entry` has its stamp and source."""
-        if not text.about.secret:
-            is_stored = text.about.format != "text" or len(text.text) <= SMALL
-            stored = text if is_stored else None
-            self._new.put((self._key(path), entry.described(text), stored))
+        """Note the text of a file; `entry` has its stamp and source. Both are stored by `save`."""
+        if text.about.secret:
+            return
+        is_small = len(text.text) <= SMALL
+        if not is_small and text.about.format != "text":  # at once, so that it is not held
+            TEXTS.put(entry.source, text)
+        self._new.put((self._key(path), entry.described(text), text if is_small else None))
 
     def add_failure(self, path: str, entry: Entry, error: Unreadable) -> None:
         """Note why a file has no text, if that is the file's fault."""

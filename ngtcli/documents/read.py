@@ -1,18 +1,17 @@
 """The texts of files: the one loop that reads them, what is known of them, and their bounds."""
 
 import errno
-import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Generic, TypeVar
 
 from ngtcli.config import Settings
 from ngtcli.documents.catalog import SMALL, TEXTS, TOKENS, Catalog, Entry, stamp_of
@@ -26,6 +25,7 @@ from ngtcli.system import store
 from ngtcli.system.files import key_of, read_bounded, read_stream
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 _GROUP = 256  # files of which is asked at once what is known; guess
 _AHEAD = 64  # files that are read before what is in them is asked for; guess
 _SAVE_S = 1.0  # after which what was read is stored; guess
@@ -45,14 +45,14 @@ class Reader:
     """Reads at most `max_mb` megabytes (10^6 bytes) in all; see `read` for what is not counted."""
 
     def __init__(self, max_mb: int) -> None:
-        self._bound = f"{max_mb} MB"
-        self.most = self._left = max_mb * 1_000_000  # bytes
+        self._bound, self.most = f"{max_mb} MB", max_mb * 1_000_000  # bytes
+        self._left, self._lock = self.most, threading.Lock()
 
     def read(self, source: str | Path | IO[bytes], pipes: bool = False) -> bytes:
         """The bytes of a stream, a regular file, or with `pipes` of a pipe; they are not counted.
 
         Raises Unreadable if it cannot be read or is larger than the bound by itself. May be called
-        from any thread.
+        from any thread, as `count`.
         """
         try:
             if isinstance(source, str | Path):
@@ -73,44 +73,20 @@ class Reader:
     def count(self, size: int) -> None:
         """Count bytes, or the characters of a text.
 
-        Raises Unreadable where it is more than the bound by itself, InputError for too much in all.
+        Raises Unreadable where it is more than the bound by itself; InputError for too much in all,
+        from then on always.
         """
         if size > self.most:
             raise Unreadable(f"more than {self._bound}", _RAISE_BOUND)
-        if size > self._left:
+        with self._lock:
+            self._left = self._left - size if size <= self._left else -1
+        if self._left < 0:
             what = f"more than {self._bound} of text in all"
             raise InputError(what, f"Name less. {_RAISE_BOUND}")
-        self._left -= size
 
-
-class _Room:
-    """Holds up threads that read ahead while the texts that nobody asked for yet are too large."""
-
-    def __init__(self, most: int) -> None:
-        self._left = most  # characters
-        self._turn = 0.0  # number of the file that is asked for; infinite at the end
-        self._sizes: dict[float, int] = {}  # of texts that were read ahead, by number
-        self._changed = threading.Condition()
-
-    def wait(self, number: int) -> None:
-        """Wait until there is room, or this file is asked for. Raises CancelledError at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._left > 0 or number <= self._turn)
-            if self._turn == math.inf:
-                raise CancelledError
-
-    def take(self, number: int, size: int) -> None:
-        """Count the text of a file."""
-        with self._changed:
-            self._left -= size
-            self._sizes[number] = size
-
-    def go_on(self, number: float) -> None:
-        """The text asked for was handed over, and the file of this number is asked for."""
-        with self._changed:
-            self._left += self._sizes.pop(self._turn, 0)
-            self._turn = number
-            self._changed.notify_all()
+    def stop(self) -> None:
+        """Have all that is counted from now on be too much."""
+        self._left = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +115,15 @@ class Row:
     warnings: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Reading(Generic[Result]):
+    """One way through files: what is made of each text, in any thread, and what counts them."""
+
+    take: Callable[[Extracted], Result]
+    reader: Reader
+    stdin: IO[bytes] | None = None
+
+
 class Documents:
     """Reads files as `settings` say; `close` ends what is still running.
 
@@ -162,14 +147,12 @@ class Documents:
         in. It is to be closed, and so is `about`.
         """
         reader = Reader(self._settings.max_mb)
-        with closing(self._each(found, stdin)) as results:
-            for one, result in results:
-                if isinstance(result, Extracted):
-                    try:
-                        reader.count(len(result.text))
-                    except Unreadable as error:
-                        result = error
-                yield one, result
+
+        def counted(text: Extracted) -> Extracted:
+            reader.count(len(text.text))
+            return text
+
+        return self._each(found, _Reading(counted, reader, stdin))
 
     def about(
         self, found: Iterable[Found], counter: TokenCounter
@@ -178,84 +161,86 @@ class Documents:
 
         No file that is unchanged is opened, and there is no bound on all.
         """
+
+        endless = Reader(10**9)
+
+        def described(text: Extracted) -> tuple[Entry, int]:
+            return Entry().described(text), counter.count(text.text)
+
         for group in _groups(found):
             known = self._catalog.known(one.real for one in group)
             counts = TOKENS.get_many(counter.key_of(entry) for entry in known.values())
             told = {r: e for r, e in known.items() if e.reason or counter.key_of(e) in counts}
-            rest, new = self._each(one for one in group if one.real not in told), dict[str, int]()
+            rest, new = [one for one in group if one.real not in told], dict[str, int]()
             try:
-                for one in group:
-                    if (entry := told.get(one.real)) is None:
-                        result = next(rest)[1]
-                        if isinstance(result, Unreadable):
-                            yield one, result
-                            continue
-                        entry = Entry().described(result)
-                        key = counter.key_of(entry)
-                        counts[key] = new[key] = counter.count(result.text)
-                    yield one, entry.error or _row(one, entry, counts[counter.key_of(entry)])
+                with closing(self._each(rest, _Reading(described, endless))) as results:
+                    for one in group:
+                        if (entry := told.get(one.real)) is None:
+                            result = next(results)[1]
+                            if isinstance(result, Unreadable):
+                                yield one, result
+                                continue
+                            entry, tokens = result
+                            counts[counter.key_of(entry)] = new[counter.key_of(entry)] = tokens
+                        yield one, entry.error or _row(one, entry, counts[counter.key_of(entry)])
             finally:
-                rest.close()
                 TOKENS.put_many(new)
 
     def _each(
-        self, found: Iterable[Found], stdin: IO[bytes] | None = None
-    ) -> Generator[tuple[Found, Extracted | Unreadable], None, None]:
-        """As `read`, without the bound on all."""
-        room, saved = _Room(self._reader.most), time.monotonic()
-        texts = self._begun(found, stdin, room)
-        waiting = deque(islice(texts, _AHEAD))
+        self, found: Iterable[Found], reading: _Reading[Result]
+    ) -> Generator[tuple[Found, Result | Unreadable], None, None]:
+        """What is made of each file in order, or why it has no text; some are read ahead."""
+        saved, begun = time.monotonic(), self._begun(found, reading)
+        waiting = deque(islice(begun, _AHEAD))
         try:
-            for number in count(1):
-                if not waiting:
-                    return
+            while waiting:
                 one, text = waiting.popleft()
-                result: Extracted | Unreadable
+                result: Result | Unreadable
                 try:
                     result = text()
                 except Unreadable as error:
                     result = error
-                room.go_on(number)
                 if time.monotonic() - saved > _SAVE_S:
                     self._catalog.save()
                     saved = time.monotonic()
                 yield one, result
-                waiting.extend(islice(texts, 1))
+                waiting.extend(islice(begun, 1))
         finally:
-            room.go_on(math.inf)
+            reading.reader.stop()
             self._catalog.save()
 
     def _begun(
-        self, found: Iterable[Found], stdin: IO[bytes] | None, room: _Room
-    ) -> Iterator[tuple[Found, Callable[[], Extracted]]]:
-        """Each file with what gives its text, which may be known, or be read in a thread by now.
+        self, found: Iterable[Found], reading: _Reading[Result]
+    ) -> Iterator[tuple[Found, Callable[[], Result]]]:
+        """Each file with what gives its result: at once where it is known, or from a thread.
 
-        A pipe and the like are not, since nobody may write to them and a thread would not end.
+        A pipe and the like are read when they are asked for: if nobody writes to one, a thread
+        would not end.
         """
-        for group in _groups(enumerate(found)):
-            known = self._catalog.known(one.real for _, one in group)
+        for group in _groups(found):
+            known = self._catalog.known(one.real for one in group)
             texts = TEXTS.get_many(e.source for e in known.values() if e.characters <= SMALL)
-            for number, one in group:
+            for one in group:
                 entry = known.get(one.real)
                 self.opened += entry is None
                 if entry and (entry.reason or entry.source in texts):
-                    yield one, partial(_text_of, entry, texts)
+                    yield one, partial(_taken, entry, texts, reading)
                 elif one.real != STDIN and stamp_of(one.real):
-                    yield one, self._threads.submit(self._made, one, entry, room, number).result
+                    yield one, self._threads.submit(self._made, one, entry, reading).result
                 else:
-                    yield one, partial(self._piped, one, stdin)
+                    yield one, partial(self._piped, one, reading)
 
-    def _piped(self, one: Found, stdin: IO[bytes] | None) -> Extracted:
-        """The text of standard input, or of a pipe. Raises Unreadable and InputError."""
+    def _piped(self, one: Found, reading: _Reading[Result]) -> Result:
+        """What is made of standard input, or of a pipe. Raises Unreadable and InputError."""
         if one.real != STDIN:
-            return self._parsed(one, self._reader.read(one.path, one.outright))
-        if stdin is None:
+            return reading.take(self._parsed(one, self._reader.read(one.path, one.outright)))
+        if reading.stdin is None:
             raise InputError("standard input: nothing is piped in", _PIPE)
-        return self._parsed(one, self._reader.read(stdin))
+        return reading.take(self._parsed(one, self._reader.read(reading.stdin)))
 
-    def _made(self, one: Found, known: Entry | None, room: _Room, number: int) -> Extracted:
-        """The text of a regular file, which is noted in the catalog. Raises Unreadable."""
-        room.wait(number)
+    def _made(self, one: Found, known: Entry | None, reading: _Reading[Result]) -> Result:
+        """What is made of a regular file, whose text is noted in the catalog. Raises Unreadable."""
+        reading.reader.count(0)  # raises where there is too much already
         text = TEXTS.get(known.source) if known else None
         if text is None:
             entry = Entry(stamp_of(one.real) or (0, 0, 0), time.time_ns())
@@ -267,8 +252,7 @@ class Documents:
                 self._catalog.add_failure(one.real, entry, error)
                 raise
             self._catalog.add(one.real, entry, text)
-        room.take(number, len(text.text))
-        return text
+        return reading.take(text)
 
     def _parsed(self, one: Found, data: bytes, source: str = "") -> Extracted:
         """The text of a file's bytes, or the one stored under `source`. Raises Unreadable."""
@@ -308,11 +292,11 @@ def _groups(files: Iterable[Item]) -> Iterator[list[Item]]:
         yield group
 
 
-def _text_of(entry: Entry, texts: Mapping[str, Extracted]) -> Extracted:
-    """The text of a file that is known. Raises Unreadable."""
+def _taken(entry: Entry, texts: Mapping[str, Extracted], reading: _Reading[Result]) -> Result:
+    """What is made of a file that is known. Raises Unreadable."""
     if error := entry.error:
         raise error
-    return texts[entry.source]
+    return reading.take(texts[entry.source])
 
 
 def _row(one: Found, entry: Entry, tokens: int) -> Row:
