@@ -15,9 +15,9 @@ from ngtcli.config import Settings
 from ngtcli.documents import catalog
 from ngtcli.documents.catalog import FILES, TEXTS
 from ngtcli.documents.content import Extracted, Source
-from ngtcli.documents.load import load
+from ngtcli.documents.load import load, survey
 from ngtcli.documents.parsers import FailedParser, Parsers
-from ngtcli.documents.read import Documents, Reader
+from ngtcli.documents.read import Documents, Reader, TokenCounter
 from ngtcli.documents.text import Unreadable
 from ngtcli.errors import InputError
 from ngtcli.system import store
@@ -259,4 +259,10 @@ def test_many_files_take_few_transactions(
     assert len(first) == len(done) == 2_000
     done.clear()
     assert texts(tmp_path) == first and not done
-    assert len(begun) < 100
+    counter = TokenCounter("words", lambda text: len(text.split()))
+    for _ in range(2):
+        rows = survey([str(tmp_path)], Settings(), counter).rows
+        assert [(row.tokens, row.characters) for row in rows] == [
+            (2, len(text.text)) for text in first.values()
+        ]
+    assert not done and len(begun) < 200

@@ -28,6 +28,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 _GROUP = 256  # files of which is asked at once what is known; guess
 _AHEAD = 64  # files that are read before what is in them is asked for; guess
+_ENDLESS = 10**9  # MB
 _SAVE_S = 1.0  # after which what was read is stored; guess
 _MARKDOWN = (".md", ".markdown")
 _PRINTED = bytes(range(32, 256)) + b"\t\n\v\f\r"
@@ -161,11 +162,11 @@ class Documents:
 
         No file that is unchanged is opened, and there is no bound on all.
         """
-
-        endless = Reader(10**9)
+        counting = threading.Lock()  # not all tokenizers may be used by several threads
 
         def described(text: Extracted) -> tuple[Entry, int]:
-            return Entry().described(text), counter.count(text.text)
+            with counting:
+                return Entry().described(text), counter.count(text.text)
 
         for group in _groups(found):
             known = self._catalog.known(one.real for one in group)
@@ -173,7 +174,7 @@ class Documents:
             told = {r: e for r, e in known.items() if e.reason or counter.key_of(e) in counts}
             rest, new = [one for one in group if one.real not in told], dict[str, int]()
             try:
-                with closing(self._each(rest, _Reading(described, endless))) as results:
+                with closing(self._each(rest, _Reading(described, Reader(_ENDLESS)))) as results:
                     for one in group:
                         if (entry := told.get(one.real)) is None:
                             result = next(results)[1]
