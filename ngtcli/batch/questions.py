@@ -50,7 +50,7 @@ class Questions:
     """Reads what lines ask for; their paths are taken from `folder`. `close` it.
 
     The tasks are worded by preset `given`, or by their own without one. What holds for many lines
-    is told to `warn`. Documents are read by readers that stay open for all lines.
+    is told to `warn`. Files are read by readers that stay open for all lines.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Questions:
     def changed(self, line: Line, path: Path, read: Read) -> Read | None:
         """What would be read now for a line for which `read` was; None for other texts or none.
 
-        Documents whose sizes and times are the same are not read.
+        Files whose sizes and times are the same are not read.
         """
         try:
             content, settings = self._asked(line, path)
