@@ -28,7 +28,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 _GROUP = 256  # files of which is asked at once what is known; guess
 _AHEAD = 64  # files that are read before what is in them is asked for; guess
-_ENDLESS = 10**9  # MB
 _SAVE_S = 1.0  # after which what was read is stored; guess
 _MARKDOWN = (".md", ".markdown")
 _PRINTED = bytes(range(32, 256)) + b"\t\n\v\f\r"
@@ -86,7 +85,7 @@ class Reader:
             raise InputError(what, f"Name less. {_RAISE_BOUND}")
 
     def stop(self) -> None:
-        """Have all that is counted from now on be too much."""
+        """Let nothing more be counted."""
         self._left = -1
 
 
@@ -133,7 +132,6 @@ class Documents:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._reader = Reader(settings.max_mb)  # which counts nothing
         self._parsers = Parsers(settings.parser_seconds, settings.parser_mb)
         self._threads = ThreadPoolExecutor(self._parsers.size)
         self._catalog = Catalog(settings)
@@ -173,8 +171,9 @@ class Documents:
             counts = TOKENS.get_many(counter.key_of(entry) for entry in known.values())
             told = {r: e for r, e in known.items() if e.reason or counter.key_of(e) in counts}
             rest, new = [one for one in group if one.real not in told], dict[str, int]()
+            results = self._each(rest, _Reading(described, Reader(self._settings.max_mb)))
             try:
-                with closing(self._each(rest, _Reading(described, Reader(_ENDLESS)))) as results:
+                with closing(results):
                     for one in group:
                         if (entry := told.get(one.real)) is None:
                             result = next(results)[1]
@@ -233,11 +232,10 @@ class Documents:
 
     def _piped(self, one: Found, reading: _Reading[Result]) -> Result:
         """What is made of standard input, or of a pipe. Raises Unreadable and InputError."""
-        if one.real != STDIN:
-            return reading.take(self._parsed(one, self._reader.read(one.path, one.outright)))
-        if reading.stdin is None:
+        if one.real == STDIN and reading.stdin is None:
             raise InputError("standard input: nothing is piped in", _PIPE)
-        return reading.take(self._parsed(one, self._reader.read(reading.stdin)))
+        source = reading.stdin if one.real == STDIN and reading.stdin else one.path
+        return reading.take(self._parsed(one, reading.reader.read(source, one.outright)))
 
     def _made(self, one: Found, known: Entry | None, reading: _Reading[Result]) -> Result:
         """What is made of a regular file, whose text is noted in the catalog. Raises Unreadable."""
@@ -245,7 +243,7 @@ class Documents:
         text = TEXTS.get(known.source) if known else None
         if text is None:
             entry = Entry(stamp_of(one.real) or (0, 0, 0), time.time_ns())
-            data = self._reader.read(one.path)
+            data = reading.reader.read(one.path)
             entry = replace(entry, source=self._catalog.source(data, suffix_of(one.path)))
             try:
                 text = self._parsed(one, data, entry.source)
@@ -269,7 +267,7 @@ class Documents:
             Source(
                 data=data,
                 suffix=suffix,
-                most=self._reader.most,
+                most=settings.max_mb * 1_000_000,
                 password=settings.password,
                 field=settings.field,
             ),
