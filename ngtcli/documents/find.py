@@ -86,18 +86,35 @@ def expanded(path: str) -> str:
     return str(Path(path).expanduser() if is_home else Path(path))
 
 
-@dataclass(frozen=True, slots=True)
 class Listing:
     """The files of all paths, each once, by real path; and of each path its files and the rest."""
 
-    strict: bool = False
-    found: dict[str, Found] = field(default_factory=dict)
-    named: dict[str, list[str]] = field(default_factory=dict)  # the real paths by the user's
-    skipped: dict[str, list[Skipped]] = field(default_factory=dict)
+    def __init__(
+        self, settings: Settings, written: Collection[tuple[int, int] | None], inside: bool
+    ) -> None:
+        self._settings, self._written, self._inside = settings, written, inside
+        self._counts: Counter[str] = Counter()
+        self.found: dict[str, Found] = {}
+        self.named: dict[str, list[str]] = {}  # real paths by the user's
+        self.skipped: dict[str, list[Skipped]] = {}
+
+    def add(self, path: str) -> None:
+        """Add the files of a path. Raises InputError, and UsageError as `find` does."""
+        self.named[path], self.skipped[path] = [], []
+        try:
+            for found in self._find(path):
+                if isinstance(found, Skipped):
+                    self.leave_out(path, found)
+                else:
+                    self.named[path].append(found.real)
+                    self.found.setdefault(found.real, found)
+        except (OSError, RuntimeError, ValueError) as error:  # too long, no home, a null byte
+            what = f"{utf8(shortened(path))}: {reason_of(error)}"
+            raise InputError(what, "Check the path.") from None
 
     def leave_out(self, path: str, skipped: Skipped) -> None:
-        """Note what is not read of `path`. Raises InputError if this is strict."""
-        if self.strict and not skipped.kind and skipped.reason != WRITTEN:
+        """Note what is not read of `path`. Raises InputError if `settings` are strict."""
+        if self._settings.strict and not skipped.kind and skipped.reason != WRITTEN:
             what = f"{skipped.name}: {skipped.reason}"
             raise InputError(what, "Mend or remove it, or leave out --strict to pass over it.")
         self.skipped[path].append(skipped)
@@ -122,46 +139,7 @@ class Listing:
         more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
         return InputError(f"{utf8(path)}: nothing in it can be read: {reasons}{more}", READ_HERE)
 
-
-def find(
-    paths: Sequence[str],
-    settings: Settings,
-    written: Collection[tuple[int, int] | None] = (),
-    inside: bool = False,
-) -> Listing:
-    """The files of `paths`. Raises InputError.
-
-    The bounds of `settings` apply to all paths together. Files that the command writes, `written`
-    by their `identity`, are left out of folders and patterns, and refused with UsageError where
-    they are named outright. `inside`: so are links that lead out of a named folder, or out of the
-    one that a pattern begins with.
-    """
-    listing, search = Listing(settings.strict), _Search(settings, written, inside)
-    for path in dict.fromkeys(paths):
-        listing.named[path], listing.skipped[path] = [], []
-        try:
-            for found in search.find(path):
-                if isinstance(found, Skipped):
-                    listing.leave_out(path, found)
-                else:
-                    listing.named[path].append(found.real)
-                    listing.found.setdefault(found.real, found)
-        except (OSError, RuntimeError, ValueError) as error:  # too long, no home, a null byte
-            what = f"{utf8(shortened(path))}: {reason_of(error)}"
-            raise InputError(what, "Check the path.") from None
-    return listing
-
-
-class _Search:
-    """Looks through folders, as `find` says."""
-
-    def __init__(
-        self, settings: Settings, written: Collection[tuple[int, int] | None], inside: bool
-    ) -> None:
-        self._settings, self._written, self._inside = settings, written, inside
-        self._counts: Counter[str] = Counter()
-
-    def find(self, path: str) -> Iterator[Found | Skipped]:
+    def _find(self, path: str) -> Iterator[Found | Skipped]:
         """The files of a path, and what is left out. Raises InputError, OSError and ValueError."""
         self._named = utf8(shortened(path))  # as errors show it
         if path == STDIN:
@@ -252,6 +230,25 @@ class _Search:
         if self._counts[what] > (most := self._settings.max_files):
             hint = "Name fewer, or raise the bound with --max-files."
             raise InputError(f"{self._named}: more than {most} {what}", hint)
+
+
+def find(
+    paths: Sequence[str],
+    settings: Settings,
+    written: Collection[tuple[int, int] | None] = (),
+    inside: bool = False,
+) -> Listing:
+    """The files of `paths`. Raises InputError.
+
+    The bounds of `settings` apply to all paths together. Files that the command writes, `written`
+    by their `identity`, are left out of folders and patterns, and refused with UsageError where
+    they are named outright. `inside`: so are links that lead out of a named folder, or out of the
+    one that a pattern begins with.
+    """
+    listing = Listing(settings, written, inside)
+    for path in dict.fromkeys(paths):
+        listing.add(path)
+    return listing
 
 
 def _is_there(path: str) -> bool:
