@@ -437,6 +437,7 @@ class SecondRuns(RuleBasedStateMachine):
         with disturbed.stopping_at(document.read_bytes(), act) as stopped:
             self.ngt(*command)
         assert stopped, "nothing was disturbed"
+        assert not any(Path(f"/proc/{parser}").exists() for parser in stopped), "one lives on"
         self.done[f"{how}, in the middle of a document"] += 1
         self.list_documents()
 
