@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,7 +20,7 @@ from ngtcli.documents.parsers import Parsers
 from ngtcli.system import process
 from ngtcli.system.files import home
 from ngtcli.system.machine import return_memory
-from tests.support.helpers import in_memory
+from tests.support.helpers import EXAMPLES, in_memory
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # On a busy machine an example may take long: no test fails by the clock.
@@ -73,8 +74,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Settings and caches of a test are its own."""
+def own_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Path]:
+    """Settings and caches of a test are its own; the built-in model is lent to it, see `kept`."""
     for name in list(os.environ):
         if name.startswith("NGT_"):
             monkeypatch.delenv(name)
@@ -88,10 +91,14 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
         monkeypatch.setattr("ngtcli.background.loaded.make_shipped", kept.made_once)
         monkeypatch.setattr("ngtcli.session.memory.calibrate", kept.measured_once)
-    yield tmp_path / "ngt-home"
-    process.wipe_at_end(
-        b""
-    )  # else a test that shows a status line leaves it to forks of later ones
+        if not request.node.get_closest_marker("loads"):
+            monkeypatch.setattr("ngtcli.decode.load._Checkpoint.read", kept.lent)
+        with kept.lent_once():
+            yield tmp_path / "ngt-home"
+    else:
+        yield tmp_path / "ngt-home"
+    # Else a test that shows a status line leaves it to forks of later ones.
+    process.wipe_at_end(b"")
 
 
 @pytest.fixture(scope="session")
@@ -128,7 +135,7 @@ def kept_workers(_workers: dict[tuple[int, ...], Parsers], monkeypatch: pytest.M
 FIRST = [
     f"test_{name}.py"
     for name in (
-        "second_run exact_rows schema packaging killed process bench hub parsers auto cli"
+        "second_run exact_rows schema killed process bench hub parsers auto cli"
         " splitting backgrounds exact quantized_weights"
     ).split()
 ]
@@ -136,6 +143,18 @@ FIRST = [
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in FIRST)
+    properties = {
+        getattr(item, "obj", None) for item in items if item.get_closest_marker("hypothesis")
+    }
+    for test in properties:
+        _try_fewer(test)
+
+
+def _try_fewer(test: Any) -> None:
+    """Lower the number of a property's examples to the share that is tried, but not below ten."""
+    own = test._hypothesis_internal_use_settings
+    most = max(round(own.max_examples * EXAMPLES), min(own.max_examples, 10))
+    test._hypothesis_internal_use_settings = settings(own, max_examples=most)
 
 
 GROWTH = 100_000_000  # bytes after which what tests leave is collected; guess

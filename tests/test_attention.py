@@ -23,6 +23,8 @@ from tests.support.tiny_models import (
     prompts,
 )
 
+pytestmark = pytest.mark.numeric
+
 CLOSE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 
 

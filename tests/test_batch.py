@@ -15,27 +15,32 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
 
-from ngtcli.batch.input import AHEAD, Choice, Line, Lines, StreamLines, content_of, scan
-from ngtcli.batch.journal import FORMAT, check_head, errors_named, read_head
-from ngtcli.batch.json_lines import BatchLine, below, read_line
-from ngtcli.batch.output import AnswerFolder, FileOutput, StreamOutput
+from ngtcli.batch.input import AHEAD, InputLine, Lines, read_lines, scan
+from ngtcli.batch.lines import BatchLine, below, read_line
+from ngtcli.batch.output import AnswerFolder, DoneLine, FileOutput, StreamOutput
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system.files import write_atomically
-from ngtcli.system.line_file import LineFile
+from ngtcli.system.journal import Form, Journal, LineFile, errors_named, write_all
 
 HEAD = {"input": "aa", "shard": "1/1", "engine": "ngt", "ask.max_tokens": 8}
 MOST = 10_000
-
-
-def lines(count: int) -> list[Line]:
-    return [Line(i, i + 1, i) for i in range(count)]
+ALL = 1, 1  # of shards
 
 
 def text(index: int, failed: bool = False, extra: str = "") -> str:
     good = {"text": f"潮{extra}", "policy": {"came_true": float("inf")}}
     body: dict[str, Any] = {"error": {"message": extra}} if failed else good
     return json.dumps({"id": index, **body}, ensure_ascii=False)
+
+
+def done(index: int, failed: bool = False, extra: str = "") -> DoneLine:
+    return DoneLine(index, text(index, failed, extra), failed=failed)
+
+
+def streamed(data: bytes) -> Lines:
+    return Lines(read_lines(io.BytesIO(data), "in", MOST, ALL), MOST)
 
 
 # --- what a line asks for ---
@@ -64,9 +69,9 @@ def text(index: int, failed: bool = False, extra: str = "") -> str:
         (b'{"context": " "}', "document 1: empty"),
         (b'{"context": "a\\u0000b"}', "binary"),
         (b'{"documents": []}', "documents is []"),
-        (b'{"documents": [{"name": "a"}]}', "document 1 is"),
+        (b'{"documents": [{"name": "a"}]}', "documents[0] is {'name': 'a'}"),
         (b'{"paths": "a.txt"}', "paths is 'a.txt'"),
-        (b'{"paths": []}', "no paths"),
+        (b'{"paths": []}', "paths is []"),
         (b'{"context": "a", "quesiton": "b"}', "unknown key 'quesiton'"),
         (b'{"context": "a", "task": "ask"}', "no question"),
         (b'{"context": "a", "task": "translate"}', "task is 'translate'"),
@@ -88,10 +93,10 @@ def test_a_line_with_a_question_is_asked_and_one_without_is_summarized() -> None
     own, asked = read_line(b'{"id": "a", "context": "The tide.\\r\\n", "question": " When? "}')
     assert own == "a" and isinstance(asked, BatchLine)
     assert (asked.task, asked.question) == ("ask", "When?")
-    assert asked.documents[0].text == "The tide.\n"
+    assert asked.texts[0].text == "The tide.\n"
     own, asked = read_line(b'{"id": null, "documents": ["x", {"name": "n", "text": "y"}]}')
     assert own is None and isinstance(asked, BatchLine) and asked.task == "summarize"
-    assert [d.name for d in asked.documents] == ["document 1", "n"]
+    assert [d.name for d in asked.texts] == ["document 1", "n"]
 
 
 def test_paths_of_a_line_are_taken_from_the_inputs_folder(tmp_path: Path) -> None:
@@ -115,17 +120,17 @@ def test_a_file_is_read_by_lines_and_each_again_at_its_place(tmp_path: Path) -> 
         b'\xef\xbb\xbf{"context": "one"}\n\n{"id": "b", "context": "two"}\r\n'
         b'{"id": "b", "context": "three"}\n{"context": "' + b"x" * MOST + b'"}\n{"context": "end"}'
     )
-    found, sha256 = scan(path, MOST, Choice())
+    found, sha256 = scan(path, MOST, ALL)
     assert sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert [(line.index, line.number, line.id) for line in found] == [
         (0, 1, 1), (1, 3, "b"), (2, 4, "b"), (3, 5, 5), (4, 6, 6),
     ]  # fmt: skip
-    texts = [content_of(found[i], path).documents[0].text for i in (0, 1, 4)]
+    texts = [found[i].content(path).texts[0].text for i in (0, 1, 4)]
     assert texts == ["one", "two", "end"]
     with pytest.raises(InputError, match="id 'b' stands in line 3 already"):
-        content_of(found[2], path)
+        found[2].content(path)
     with pytest.raises(InputError, match="a line of more than"):
-        content_of(found[3], path)
+        found[3].content(path)
 
 
 def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_path: Path) -> None:
@@ -141,7 +146,7 @@ def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_pa
         '{"id": "a", "context": "again"}',
     ]
     path.write_text("\n".join(rows))
-    found, _ = scan(path, MOST, Choice())
+    found, _ = scan(path, MOST, ALL)
     assert [line.id for line in found] == ["a", "b", 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, "a"]
     assert [line.number for line in found if line.wrong] == [1, 2, 3, 4, 5, 6, 13]
     assert "'id' stands there twice" in str(found[1].wrong)
@@ -151,11 +156,11 @@ def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_pa
 def test_a_line_that_has_changed_since_it_was_read_is_not_answered(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text('{"context": "one", "question": "Who?"}\n{"context": "two"}\n')
-    (first, second), _ = scan(path, MOST, Choice())
+    (first, second), _ = scan(path, MOST, ALL)
     path.write_text('{"context": "one", "question": "Why?"}\n{"context": "two"}\n')
     with pytest.raises(InputError, match="the line has changed"):
-        content_of(first, path)
-    assert content_of(second, path).documents[0].text == "two"
+        first.content(path)
+    assert second.content(path).texts[0].text == "two"
 
 
 @pytest.mark.parametrize(
@@ -166,23 +171,25 @@ def test_a_file_without_lines_is_refused_whole(tmp_path: Path, data: bytes, word
     path = tmp_path / "in.jsonl"
     path.write_bytes(data)
     with pytest.raises(InputError, match=words):
-        scan(path, MOST, Choice())
+        scan(path, MOST, ALL)
     with pytest.raises(InputError, match=words):
-        StreamLines(io.BytesIO(data), "in", MOST, Choice()).wait()
+        streamed(data).wait()
     with pytest.raises(InputError, match="no such file"):
-        scan(tmp_path / "none", MOST, Choice())
+        scan(tmp_path / "none", MOST, ALL)
 
 
 def test_lines_with_the_same_settings_and_documents_are_taken_together() -> None:
     kinds = "abab"
     texts = "xyxzzyxx"
-    waiting = Lines(Line(i, i + 1, i, kind=kinds[i % 4], texts=texts[i]) for i in range(len(texts)))
+    waiting = Lines(
+        InputLine(i, i + 1, i, task=kinds[i % 4], documents_key=texts[i]) for i in range(len(texts))
+    )
     order = []
     while waiting.wait():
         line = waiting.take()
         while line is not None:
-            order.append((line.kind, line.texts, line.index))
-            line = waiting.take(line.kind)
+            order.append((line.task, line.documents_key, line.index))
+            line = waiting.take(line.task)
     assert order == [
         ("a", "x", 0), ("a", "x", 2), ("a", "x", 6), ("a", "z", 4),
         ("b", "z", 3), ("b", "y", 1), ("b", "y", 5), ("b", "x", 7),
@@ -191,7 +198,7 @@ def test_lines_with_the_same_settings_and_documents_are_taken_together() -> None
 
 def test_a_stream_is_read_ahead_a_bounded_number_of_lines() -> None:
     data = b"".join(b'{"context": "%d"}\n' % i for i in range(3 * AHEAD))
-    stream = StreamLines(io.BytesIO(data), "in", MOST, Choice())
+    stream = streamed(data)
     patience = time.monotonic() + 5
     while stream.count < AHEAD and time.monotonic() < patience:
         time.sleep(0.001)
@@ -205,27 +212,149 @@ def test_a_stream_is_read_ahead_a_bounded_number_of_lines() -> None:
     assert stream.count == AHEAD + 1
 
 
-def test_of_a_stream_only_the_last_ids_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ngtcli.batch.input.IDS", 2)
+def test_of_a_stream_only_the_last_ids_are_kept() -> None:
     data = b"".join(b'{"id": "%c", "context": "x"}\n' % c for c in b"abbcda")
-    stream = StreamLines(io.BytesIO(data), "in", MOST, Choice())
-    wrong = {}
-    while stream.wait():
-        line = stream.take()
-        assert line is not None
-        wrong[line.number] = str(line.wrong or "")
-        stream.done(line)
-    assert {n: w for n, w in wrong.items() if w} == {3: "id 'b' stands in line 2 already"}
+    found = read_lines(io.BytesIO(data), "in", MOST, ALL, ids=2)
+    wrong = {line.number: str(line.wrong) for line in found if line.wrong}
+    assert wrong == {3: "id 'b' stands in line 2 already"}
+
+
+# --- a journal ---
+
+
+class Note(Struct):
+    n: int
+    text: str = ""
+
+
+FORM = Form("notes", 1, Note, "Name another.", {"wording": "another wording of preset {task}"})
+
+
+def journal(path: Path, head: Any = HEAD, **more: Any) -> Journal[Note]:
+    return Journal(path, FORM, head, most=MOST, **more)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(max_size=5), max_size=4), st.data())
+def test_a_journal_cut_at_any_byte_has_all_whole_records_and_goes_on(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("j") / "journal"
+    notes = [Note(n, one.encode(errors="replace").decode()) for n, one in enumerate(texts)]
+    with closing(journal(path)) as whole:
+        ends = [os.stat(path).st_size]
+        for note in notes:
+            assert whole.at(whole.add(note)) == note
+            ends.append(os.stat(path).st_size)
+    kept = data.draw(st.integers(0, ends[-1]))
+    rest = data.draw(
+        st.sampled_from([b"", b"\0" * 9, b'{"n": "x"}\n', b"[" * 9000 + b"\n", b"\xff\n"])
+    )
+    path.write_bytes(path.read_bytes()[:kept] + rest * (kept in ends))
+    wanted = notes[: sum(end <= kept for end in ends[1:])]
+    with closing(journal(path)) as again:
+        assert [note for _, note in again] == wanted
+        again.add(Note(99))
+    with closing(journal(path)) as last:
+        assert [note for _, note in last] == [*wanted, Note(99)]
+        last.close_with(wanted)
+    with closing(journal(path)) as other, pytest.raises(UsageError, match="another process"):
+        assert [note for _, note in other] == wanted
+        journal(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_journal_says_what_was_begun_otherwise_and_each_setting_once(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    then = {**HEAD, "ask.wording": "x"}
+    journal(path, then).close()
+    for changes, words in (
+        ({"ask.max_tokens": 9, "summarize.max_tokens": 9}, "max_tokens 8, now 9$"),
+        ({"shard": "1/2", "input": "bb"}, "input 'aa', now 'bb', and 1 more$"),
+        ({"ask.wording": "y", "ask.seed": "a"}, "wording of preset ask, and 1 more$"),
+        ({"ask.seed": "a"}, "seed null, now 'a'$"),
+    ):
+        with pytest.raises(UsageError, match=f"journal was begun with .*{words}"):
+            journal(path, {**then, **changes})
+    with closing(journal(path, HEAD, restart=True)) as anew:
+        assert [*anew] == []
+
+
+@pytest.mark.parametrize(
+    "begin",
+    ["mine", "mine\n", "[3]\n", '{"format": "notes", "version": 2}\n', '{"format":"other'],
+)
+def test_a_journal_of_another_program_or_version_is_not_touched(tmp_path: Path, begin: str) -> None:
+    path = tmp_path / "journal"
+    path.write_text(begin)
+    is_older = "version" in begin
+    with pytest.raises(UsageError, match="another version of ngt|ngt did not write it"):
+        journal(path, restart=not is_older)
+    assert path.read_text() == begin
+    if is_older:
+        journal(path, restart=True).close()
+    path.unlink()
+    (tmp_path / "mine").write_text("mine\n")
+    path.symlink_to(tmp_path / "mine")
+    with pytest.raises(UsageError, match="journal: ") as caught:
+        journal(path, restart=True)
+    assert "room" not in caught.value.hint and (tmp_path / "mine").read_text() == "mine\n"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="not a regular file"):
+        journal(path)
+
+
+def test_no_more_of_a_journal_is_read_than_a_line_may_have(tmp_path: Path) -> None:
+    path, hole = tmp_path / "journal", 1 << 40  # a line of a terabyte
+    journal(path).close()
+    os.truncate(path, hole)
+    with closing(journal(path)) as long, pytest.raises(OSError, match="a line is too long"):
+        list(long)
+    path.write_bytes(b"")
+    os.truncate(path, hole)
+    with pytest.raises(UsageError, match="ngt did not write it"):
+        journal(path)
+    assert path.stat().st_size == hole
+
+
+def test_a_line_that_cannot_be_written_whole_is_not_written_at_all(tmp_path: Path) -> None:
+    def full(file: LineFile, data: bytes) -> None:
+        file.write(data[:3])
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "log").write_text("one\n")
+    with (
+        patch("ngtcli.system.journal.write_all", full),
+        LineFile(tmp_path / "log") as file,
+        pytest.raises(OSError, match="No space"),
+    ):
+        file.append(b"another")
+    assert (tmp_path / "log").read_text() == "one\n"
 
 
 # --- the output ---
+
+
+def opened(path: Path, count: int, restart: bool = False, most: int = MOST) -> FileOutput:
+    return FileOutput(path, HEAD, count, restart, most)
+
+
+@contextmanager
+def killed(path: Path, count: int) -> Iterator[FileOutput]:
+    """An output that is left as a process leaves it that is killed in this block."""
+    out = opened(path, count)
+    try:
+        yield out
+    finally:
+        out._open.close()
 
 
 def test_a_stream_output_is_in_order_whatever_finishes_first() -> None:
     written: list[str] = []
     out = StreamOutput(None, written.append)
     for index in (2, 0, 3, 1):
-        out.put(index, text(index), False)
+        out.put(done(index))
     assert written == [text(i) for i in range(4)]
 
 
@@ -233,145 +362,124 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def killing(at: int, share: float) -> Any:
-    """In place of appending: at the `at`-th write only a part is written, then all ends."""
-    left = [at]
+class Killing:
+    """In the place of what writes: after so many bytes, or files written whole, all ends."""
 
-    def append(file: LineFile, text: str, sync: bool = True) -> int:
-        data, start = f"{text}\n".encode(), file.seek(0, os.SEEK_END)
-        left[0] -= 1
-        file.write(data[: int(len(data) * (share if left[0] < 0 else 1))])
-        if left[0] < 0:
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def lines(self, file: io.FileIO, data: bytes) -> None:
+        write_all(file, data[: self.left])
+        self.spend(len(data))
+
+    def whole(self, path: Path, pieces: Any) -> None:
+        self.spend(1)  # before it is in place
+        write_atomically(path, pieces)
+        self.spend(1)
+
+    def spend(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
             raise Killed
-        return start
-
-    return append
 
 
-def opened(path: Path, count: int, restart: bool = False, most: int = MOST) -> FileOutput:
-    return FileOutput(path, HEAD, lines(count), restart, most)
-
-
-def release(out: FileOutput) -> None:
-    """What the end of a process does."""
-    out._open.close()
-
-
-@contextmanager
-def releasing(out: FileOutput) -> Iterator[FileOutput]:
-    """Released at the end, however that comes."""
-    try:
-        yield out
-    finally:
-        release(out)
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
-def test_an_output_that_is_killed_at_any_write_loses_nothing_and_has_nothing_twice(
+def test_an_output_that_is_killed_at_any_byte_loses_nothing_and_has_nothing_twice(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     """Lines fail and are run again, too: the last answer to each takes the place of those before.
 
-    A line whose answer was good is never answered again.
+    A line whose answer was good is never answered again, even where the user took the file away.
     """
     path = tmp_path_factory.mktemp("out") / "out.jsonl"
-    order = data.draw(st.permutations(range(data.draw(st.integers(1, 9)))))
+    order = data.draw(st.permutations(range(data.draw(st.integers(1, 7)))))
     said: list[list[str]] = [[] for _ in order]
     good: set[int] = set()
 
     def answer(out: FileOutput, may_fail: bool) -> None:
         for index in order:
-            if index not in out.done or index in out.failed:
+            if index not in out.done or out.failed(index):
                 assert index not in good
                 fails = may_fail and data.draw(st.booleans())
-                said[index].append(text(index, fails, extra=str(len(said[index]))))
-                out.put(index, said[index][-1], fails)
+                line = done(index, fails, extra=str(len(said[index])))
+                said[index].append(line.text)
+                out.put(line)
                 good.update([index] * (not fails))
 
-    for _ in range(5):
-        kill = killing(data.draw(st.integers(0, 6)), data.draw(st.sampled_from((0.0, 0.5, 1.0))))
+    for _ in range(4):
+        kill = Killing(data.draw(st.integers(0, 2500)))
         closes = data.draw(st.booleans())
         with (
-            patch.object(LineFile, "append", kill),
+            patch("ngtcli.system.journal.write_all", kill.lines),
+            patch("ngtcli.batch.output.write_atomically", kill.whole),
+            patch("ngtcli.system.journal.write_atomically", kill.whole),
             suppress(Killed),
-            releasing(opened(path, len(order))) as out,
+            killed(path, len(order)) as out,
         ):
             answer(out, may_fail=True)
             if closes:
                 out.close()
         whole = path.read_text().split("\n")[:-1] if path.exists() else []
         assert all(line in texts for line, texts in zip(whole, said, strict=False))
+        if len(whole) < len(order) and data.draw(st.booleans()):
+            path.unlink(missing_ok=True)
     with closing(opened(path, len(order))) as last:
         answer(last, may_fail=False)
     assert path.read_text() == "".join(f"{texts[-1]}\n" for texts in said)
-    assert path.with_name("out.jsonl.journal").read_bytes().count(b"\n") == 1
+    assert "潮" not in path.with_name("out.jsonl.journal").read_text()  # no answer is kept twice
 
 
-def test_a_head_says_what_was_begun_otherwise_and_each_setting_once() -> None:
-    line = json.dumps({**FORMAT, **HEAD, "ask.wording": "x"}).encode()
-    then = read_head(line)
-    assert then is not None and read_head(line.replace(b'"version": 2', b'"version": 1')) is None
-    for changes, words in (
-        ({"ask.max_tokens": 9, "summarize.max_tokens": 9}, "max_tokens 8, now 9$"),
-        ({"shard": "1/2", "input": "bb"}, "other lines: the input has changed, and 1 more$"),
-        ({"ask.wording": "y", "ask.seed": "a"}, "wording of preset ask, and 1 more$"),
-        ({"ask.seed": "a"}, "seed null, now 'a'$"),
-    ):
-        with pytest.raises(UsageError, match=f"out was begun with .*{words}") as caught:
-            check_head(then, {**then, **changes}, "out")
-        assert ("Put new and mended lines" in caught.value.hint) == ("input" in changes)
+def test_lines_cut_off_a_finished_file_are_answered_again(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with closing(opened(path, 3)) as out:
+        for index in range(3):
+            out.put(done(index, failed=index == 0))
+    path.write_text(f"{text(0, failed=True)}\n")
+    with closing(opened(path, 3)) as again:
+        assert [*again.done] == [0] and again.failed(0)
+        for index in (0, 1, 2):
+            again.put(done(index, extra="!"))
+    assert path.read_text().splitlines() == [text(i, extra="!") for i in range(3)]
 
 
-@pytest.mark.parametrize(
-    "change", [{"engine": None}, {"input": 5}, {"shard": ["1/1"]}, {"x": 1}, {"version": 2.0}]
-)
-def test_a_head_with_other_values_than_ours_is_none(change: dict[str, Any]) -> None:
-    assert read_head(json.dumps({**FORMAT, **HEAD}).encode()) == {**FORMAT, **HEAD}
-    assert read_head(json.dumps({**FORMAT, **HEAD, **change}).encode()) is None
-    assert read_head(json.dumps(HEAD).encode()) is None
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("mine", [lambda was: text(1) + "\n", lambda was: was + "mine", str.upper])
+def test_a_file_that_was_edited_since_is_refused_and_left_alone(
+    tmp_path: Path, finished: bool, mine: Callable[[str], str]
+) -> None:
+    path = tmp_path / "out.jsonl"
+    with killed(path, 1 + (not finished)) as out:
+        out.put(done(0))
+        if finished:
+            out.close()
+    path.write_text(edited := mine(path.read_text()))
+    with pytest.raises(UsageError, match="line [12] is not as it was written"):
+        opened(path, 1 + (not finished))
+    assert path.read_text() == edited
+    opened(path, 1 + (not finished), restart=True).close()
+    assert path.read_text() == ""
 
 
-def test_a_journal_that_is_a_link_or_no_file_is_refused_and_left_alone(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.txt"
-    mine.write_text("mine\n")
-    begun: list[Callable[[], object]] = [
-        lambda: opened(tmp_path / "out.jsonl", 2, restart=True),
-        lambda: AnswerFolder(tmp_path / "folder"),
-    ]
-    (tmp_path / "folder").mkdir()
-    journals = tmp_path / "out.jsonl.journal", tmp_path / "folder" / ".ngt.journal"
-    for begin, journal in zip(begun, journals, strict=True):
-        journal.symlink_to(mine)
-        with pytest.raises(UsageError, match=f"{journal.name}: ") as caught:
-            begin()
-        assert "room" not in caught.value.hint and caught.value.hint.startswith("Name another")
-        journal.unlink()
-        os.mkfifo(journal)
-        with pytest.raises(UsageError, match=f"{journal.name}: not a regular file"):
-            begin()
-    assert mine.read_text() == "mine\n"
+def test_a_file_that_no_journal_tells_of_is_refused_and_no_journal_left(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_text("mine, too\n")
+    with pytest.raises(UsageError, match="no journal says what it was made from"):
+        opened(path, 2)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name] and path.read_text() == "mine, too\n"
 
 
-def test_an_output_may_be_a_link(tmp_path: Path) -> None:
-    (tmp_path / "link.jsonl").symlink_to(tmp_path / "out.jsonl")
-    opened(tmp_path / "link.jsonl", 2).close()
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "link.jsonl", "out.jsonl", "out.jsonl.journal",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("text", ["mine", "mine\n"])
-def test_a_journal_of_someone_else_is_not_touched(tmp_path: Path, text: str) -> None:
-    path, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
-    journal.write_text(text)
-    for before in (None, "", "mine, too\n"):
-        if before is not None:
-            path.write_text(before)
-        with pytest.raises(UsageError, match="journal|another version"):
-            opened(path, 2)
-        assert journal.read_text() == text
-        assert (path.read_text() if path.exists() else None) == before
+def test_an_output_may_be_a_link_and_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
+    path, twin = tmp_path / "out.jsonl", tmp_path / "twin.jsonl"
+    (tmp_path / "link.jsonl").symlink_to(path)
+    with closing(opened(tmp_path / "link.jsonl", 2)):
+        names = {"link.jsonl", "out.jsonl", "out.jsonl.journal"}
+        assert {path.name for path in tmp_path.iterdir()} == names
+        twin.hardlink_to(path)
+        for name in (path, twin):
+            with pytest.raises(UsageError, match=f"{name.name}.*: another process is writing it"):
+                opened(name, 2)
+    opened(path, 2).close()
 
 
 @pytest.mark.parametrize(
@@ -383,160 +491,64 @@ def test_only_a_full_disk_is_told_to_make_room(
     def fail(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    (tmp_path / "out.jsonl").touch()
-    (tmp_path / "link.jsonl").symlink_to(tmp_path / "out.jsonl")
-    folder, out = AnswerFolder(tmp_path), opened(tmp_path / "link.jsonl", 2)
-    with patch.object(LineFile, "append", fail):
-        for write in (
-            lambda: folder.write("a.txt", "k", "A summary."),
-            lambda: out.put(0, text(0), False),
-        ):
-            with pytest.raises(NgtError, match=r"(a\.txt|link\.jsonl): [a-z]") as caught:
+    folder, path = AnswerFolder(tmp_path), tmp_path / "out.jsonl"
+    with killed(path, 2) as out, patch.object(LineFile, "append", fail):
+        for write in (lambda: folder.write("a.txt", "k", "A."), lambda: out.put(done(0))):
+            with pytest.raises(NgtError, match=r"(a\.txt|out\.jsonl): [a-z]") as caught:
                 write()
             assert ("Make room" in caught.value.hint) == makes_room
             assert caught.value.exit_code == 1 and "--max-mb" not in caught.value.hint
-    with pytest.raises(NgtError) as caught, errors_named("out", UsageError):
+    with pytest.raises(NgtError) as caught, errors_named("out", "Name another.", UsageError):
         fail()
     assert isinstance(caught.value, UsageError) != makes_room
     folder.close()
-    release(out)
-
-
-def test_a_line_that_was_changed_by_hand_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    out = opened(path, 2)
-    out.put(0, text(0), False)
-    release(out)
-    path.write_text(text(1) + "\n")
-    with pytest.raises(UsageError, match="line 1 is not as it was written"):
-        opened(path, 2)
-
-
-@pytest.mark.parametrize(
-    ("name", "start", "words"),
-    [
-        ("out.jsonl.journal", json.dumps({**FORMAT, **HEAD}) + "\n", "a line is too long"),
-        ("out.jsonl.journal", '{"format": "', "not a journal"),
-        (".ngt.journal", "", "journal: a line is too long"),
-    ],
-)
-def test_no_more_of_a_journal_is_read_than_a_line_may_have(
-    tmp_path: Path, name: str, start: str, words: str
-) -> None:
-    size = len(start) + (1 << 40)  # one line of a terabyte, most of which is a hole
-    with (tmp_path / name).open("w") as file:
-        file.write(start)
-        file.truncate(size)
-    with pytest.raises(NgtError, match=words):
-        opened(tmp_path / "out.jsonl", 2) if start else AnswerFolder(tmp_path)
-    assert (tmp_path / name).stat().st_size == size
 
 
 def test_a_line_of_an_output_has_a_bound_that_is_told(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    release(opened(path, 2))
-    path.write_text(text(0, extra="x" * MOST) + "\n")
+    with killed(path, 2) as out:
+        out.put(done(0, extra="x" * MOST))
     with pytest.raises(NgtError, match="out.jsonl: a line is too long") as caught:
         opened(path, 2)
     assert "--max-mb" in caught.value.hint
-    again = opened(path, 2, most=10 * MOST)
-    assert again.done == {0}
-    release(again)
+    with closing(opened(path, 2, most=10 * MOST)) as again:
+        assert [*again.done] == [0]
 
 
 def test_a_folder_knows_its_files_wherever_a_kill_came(tmp_path: Path) -> None:
     """Of each prefix of what a run writes, in its order, the next run knows all that is there."""
-    done: list[object] = []
+    made: list[object] = []
 
-    def until(number: int, function: Callable[..., None]) -> Callable[..., None]:
-        def write(*given: object) -> None:
-            if len(done) == number:
+    def until(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
+        def write(*given: object) -> Any:
+            if len(made) == number:
                 raise KeyboardInterrupt
-            done.append(given)
-            function(*given)
+            made.append(given)
+            return function(*given)
 
         return write
 
     for number in range(4):
         folder = tmp_path / str(number)
         for text in ("one\n", "two\n"):
-            done.clear()
-            kept = AnswerFolder(folder)
-            with (
-                patch.object(LineFile, "append", until(number, LineFile.append)),
-                patch("ngtcli.batch.output.write_atomically", until(number, write_atomically)),
-                suppress(KeyboardInterrupt),
-            ):
-                kept.write("a.txt", text, text)
-            kept.close()
-            again = AnswerFolder(folder)
-            again.check(["a.txt"])
-            assert again.has("a.txt", text) == (number == 3)
-            again.close()
+            with closing(AnswerFolder(folder)) as kept:
+                made.clear()
+                with (
+                    patch.object(LineFile, "append", until(number, LineFile.append)),
+                    patch("ngtcli.batch.output.write_atomically", until(number, write_atomically)),
+                    suppress(KeyboardInterrupt),
+                ):
+                    kept.write("a.txt", text, text)
+            with closing(AnswerFolder(folder)) as again:
+                again.check(["a.txt"])
+                assert again.has("a.txt", text) == (number == 3)
 
 
-def test_a_file_of_which_an_earlier_journal_has_no_hash_counts_as_changed(tmp_path: Path) -> None:
+def test_the_journal_of_a_folder_from_an_earlier_version_is_read(tmp_path: Path) -> None:
     (tmp_path / ".ngt.journal").write_text('{"file": "a.txt", "key": "k"}\n')
     (tmp_path / "a.txt").write_text("A summary.\n")
-    folder = AnswerFolder(tmp_path)
-    assert folder.has("a.txt", "k") and not folder.has("a.txt", "other")
-    with pytest.raises(UsageError, match="an earlier version of ngt wrote it"):
-        folder.write("a.txt", "other", "Another one.\n")
-    folder.close()
+    with closing(AnswerFolder(tmp_path)) as folder:
+        assert folder.has("a.txt", "k") and not folder.has("a.txt", "other")
+        with pytest.raises(UsageError, match="it was changed after"):  # it has no hash of it
+            folder.write("a.txt", "other", "Another one.\n")
     assert (tmp_path / "a.txt").read_text() == "A summary.\n"
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        b'-1\t{"id": -1}', b'9\t{"id": 9}', b'1\t{"id": 0}', b'1\t{"text": "mine"}', b"1\t3",
-        b"1\t", b"1" * 5000 + b'\t{"id": 1}', b'1\t{"id": 1, "text": "\xff"}', b'1\t{"id": 1}\0',
-        b"\0" * 9, b'1\t{"id": 1, "x": ' + b"[" * 9000, b'1\t{"id": 1, "x": "\\ud800"}',
-    ],
-)  # fmt: skip
-def test_lines_of_a_journal_that_are_not_ours_are_cut_off(tmp_path: Path, bad: bytes) -> None:
-    path, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
-    out = opened(path, 3)
-    out.put(2, text(2), False)
-    release(out)
-    before = journal.read_bytes()
-    journal.write_bytes(before + bad + b"\n" + f"1\t{text(1)}\n".encode())
-    again = opened(path, 3)
-    assert again.done == {2} and journal.read_bytes() == before
-    for index in (0, 1):
-        again.put(index, text(index), False)
-    again.close()
-    assert path.read_text().splitlines() == [text(i) for i in range(3)]
-
-
-def test_of_an_index_that_a_journal_has_twice_the_last_counts(tmp_path: Path) -> None:
-    path, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
-    release(opened(path, 2))
-    with journal.open("a") as file:
-        file.write(f"1\t{text(1, failed=True)}\n1\t{text(1, extra='!')}\n")
-    out = opened(path, 2)
-    assert out.done == {1} and not out.failed
-    out.put(0, text(0), False)
-    out.close()
-    assert path.read_text().splitlines() == [text(0), text(1, extra="!")]
-
-
-def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
-    out = opened(path, 2)
-    with pytest.raises(UsageError, match="another process"):
-        opened(path, 2)
-    out.close()
-    opened(path, 2).close()
-
-
-def test_a_line_that_cannot_be_written_whole_is_not_written_at_all(tmp_path: Path) -> None:
-    class Full(LineFile):
-        def write(self, data: Any) -> int:
-            super().write(data[:3])
-            raise OSError(28, "No space left on device")
-
-    (tmp_path / "journal").write_text("one\n")
-    with Full(tmp_path / "journal", 0o600) as file, pytest.raises(OSError, match="No space"):
-        file.append("another")
-    assert (tmp_path / "journal").read_text() == "one\n"

@@ -33,6 +33,8 @@ from tests.support.tiny_models import (
 )
 from tests.support.together import joint, outputs, own, target, together
 
+pytestmark = pytest.mark.numeric
+
 SHAPES = ["llama", "qwen3", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"]
 SAMPLED = Settings(temperature=0.8, top_p=0.9, seed=7)
 

@@ -8,14 +8,10 @@ from pathlib import Path
 import pytest
 
 from ngtcli.measure.traces import TraceWriter
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.support import warm
 from tests.support.helpers import END, HARBOUR, NGT, ngt, wait_until_loading
 
-needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
-
-@needs_model
 def test_a_live_run_prints_one_object_and_writes_a_page(tmp_path: Path) -> None:
     done = ngt(
         "bench", "--limit", "1", "--rounds", "1", "--max-tokens", "12", "--against", "hf",
@@ -39,7 +35,6 @@ def test_a_live_run_prints_one_object_and_writes_a_page(tmp_path: Path) -> None:
     assert "hf-prompt-lookup" in text and "nonsense" in text
 
 
-@needs_model
 def test_prompts_come_from_json_lines_and_tables_go_to_a_file(tmp_path: Path) -> None:
     lines = tmp_path / "p.jsonl"
     message = "Say this again: the slate came by rail, the slate came by rail."
@@ -56,7 +51,6 @@ def test_prompts_come_from_json_lines_and_tables_go_to_a_file(tmp_path: Path) ->
     )
 
 
-@needs_model
 def test_ctrl_c_keeps_what_was_measured() -> None:
     """Rounds without end, interrupted when the first is through (seen by the clock of others)."""
     code = (
@@ -149,7 +143,6 @@ def test_flags_say_which_part_of_a_recording_is_replayed_and_how(tmp_path: Path)
     assert b"recycling: it needs" in ngt(*replay[:3], "--methods", "recycling").stderr
 
 
-@needs_model
 def test_what_is_recorded_can_be_replayed(tmp_path: Path) -> None:
     folder = str(tmp_path / "trace")
     recording = ("bench", HARBOUR, "--record", folder, "--max-tokens", "30")

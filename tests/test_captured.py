@@ -20,11 +20,12 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.decode.recording import CannotRecord, record
 from ngtcli.draft.tree import chain
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.support.families import FAMILIES as MANY
 from tests.support.families import build, target
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
 from tests.support.tiny_models import Scripted, a_tree, decode, make_hf, make_target
+
+pytestmark = pytest.mark.numeric
 
 
 @pytest.fixture(autouse=True)
@@ -270,7 +271,6 @@ def test_a_capture_that_fails_leaves_eager_passes_and_their_rows(compiled: bool)
     assert (compiled or model.passes.captured == 0) and not model.passes.at_once
 
 
-@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 def test_an_answer_tells_how_its_passes_were_run() -> None:
     command = ["summarize", HARBOUR, "--max-tokens", "24", "--method", "trie", "-v"]
     run, off = (

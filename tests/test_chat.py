@@ -218,7 +218,6 @@ def test_values_of_arguments_are_json_or_else_text() -> None:
 
 # --- as commands have it ---
 
-with_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 TURNS = "{% for m in messages %}<|user|>{{ m.content | trim }}<|end|>{% endfor %}"
 ANSWER = "{{ mood if mood is defined }}<|assistant|>"
 RAG = "{% for d in documents or [] %}<|user|>{{ d.title }}: {{ d.text }}<|end|>{% endfor %}" + TURNS
@@ -244,7 +243,6 @@ def sent(*arguments: str, **more: Any) -> str:
     return done.stdout.decode()
 
 
-@with_model
 def test_a_system_text_comes_from_a_flag_a_file_a_variable_a_preset_or_settings(
     model: str, tmp_path: Path
 ) -> None:
@@ -268,7 +266,6 @@ def test_a_system_text_comes_from_a_flag_a_file_a_variable_a_preset_or_settings(
     assert sent("-m", model, "--system", "", cwd=tmp_path).startswith("<|user|>The")
 
 
-@with_model
 @pytest.mark.parametrize(
     ("flags", "words", "code"),
     [
@@ -291,7 +288,6 @@ def test_what_cannot_be_given_is_told(
     assert done.stdout == b"" and done.stderr.count(b"\n") == 2
 
 
-@with_model
 def test_documents_templates_and_arguments_are_chosen_by_flags(model: str) -> None:
     rag = sent("-m", model, "--chat-template", "rag", "--template-documents")
     assert rag.startswith("<|user|>harbour.txt: The") and "<|user|>Summarize the" in rag
@@ -303,7 +299,6 @@ def test_documents_templates_and_arguments_are_chosen_by_flags(model: str) -> No
     assert sent("-m", model, "--template-arg", "mood=a\udcff").endswith("a?<|assistant|>\n")
 
 
-@with_model
 def test_every_command_that_makes_prompts_takes_a_system_text(model: str, tmp_path: Path) -> None:
     """By the error of a template that refuses it, which is told before any document is read."""
     path = Path(model) / "chat_template.jinja"
@@ -324,7 +319,6 @@ def test_every_command_that_makes_prompts_takes_a_system_text(model: str, tmp_pa
         assert b"without --system" in done.stderr
 
 
-@with_model
 def test_a_line_of_a_batch_may_have_its_own(model: str, tmp_path: Path) -> None:
     own = [{"system": "Be brief."}, {}, {"template_arg": ["mood=glad"]}, {"system": "@in.jsonl"},
            {"chat_template": "none"}, {"template_arg": "mood"}]  # fmt: skip

@@ -20,8 +20,6 @@ from tests.support import warm
 from tests.support.helpers import HARBOUR, NGT, in_terminal, ngt, wait_until_loading
 from tests.support.warm import Warm
 
-pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
-
 
 def test_text_goes_to_stdout_and_nothing_to_stderr() -> None:
     done = warm.run("summarize", HARBOUR, "--max-tokens", "40")

@@ -12,18 +12,15 @@ import pytest
 
 from ngtcli.cli.typed import piped
 from ngtcli.errors import InputError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.support.helpers import HARBOUR, ngt, read_terminal
 from tests.support.warm import Warm, run
 
-needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 PATIENCE_S = 60
 READY = "[2C"  # how the editor puts the cursor behind its prompt
 SHORT = ("--max-tokens", "12", "--method", "none")
 ORCHARD = str(Path(HARBOUR).with_name("orchard.md"))
 
 
-@needs_model
 def test_each_line_of_a_pipe_is_a_question_with_those_before_it(tmp_path: Path) -> None:
     said = (
         f"Who built the harbour?\n\n/docs list\n/docs add '{ORCHARD}' {HARBOUR}\nAnd \\\nwhen?\r\n"
@@ -118,7 +115,6 @@ class Terminal:
         return self.process.wait(60)
 
 
-@needs_model
 def test_ctrl_c_stops_an_answer_and_ctrl_d_the_conversation(tmp_path: Path, own_home: Path) -> None:
     endless = ("--temperature", "100", "--max-tokens", "3500", "--max-repeats", "0")
     chat = Terminal(*endless, "--method", "none", NO_COLOR="1", NGT_HOME=str(own_home))
@@ -149,7 +145,6 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_the_conversation(tmp_path: Path, own_
     assert stat.S_IMODE(history.stat().st_mode) == 0o600 and "\x07" not in history.read_text()
 
 
-@needs_model
 def test_a_plain_terminal_has_lines_and_no_control_sequences(own_home: Path) -> None:
     chat = Terminal(*SHORT, "--no-log", TERM="dumb", NGT_HOME=str(own_home))
     chat.until("> ")
@@ -160,7 +155,6 @@ def test_a_plain_terminal_has_lines_and_no_control_sequences(own_home: Path) -> 
     assert not (own_home / "state" / "chat_history").exists()
 
 
-@needs_model
 def test_ctrl_c_in_a_pipe_ends_the_command() -> None:
     process = Warm("chat", "--temperature", "100", "--max-tokens", "3500", "--method", "none",
                    "--max-repeats", "0", stdin=-1, start_new_session=True)  # fmt: skip
@@ -172,7 +166,6 @@ def test_ctrl_c_in_a_pipe_ends_the_command() -> None:
     assert process.returncode == 130 and b"interrupted" in errors
 
 
-@needs_model
 def test_the_prompt_of_the_next_question_is_read_from_where_it_differs(tmp_path: Path) -> None:
     said = "".join(f"{'boats and tides ' * 120} {n}?\n" for n in range(3)) + "/save a.json\n"
     done = run("chat", *SHORT, input=said.encode(), cwd=tmp_path)

@@ -32,6 +32,8 @@ from tests.support.helpers import HARBOUR, FakeBackend, ngt
 from tests.support.int8_layers import WAY
 from tests.support.tiny_models import make_hf
 
+pytestmark = pytest.mark.numeric
+
 BF16 = torch.bfloat16
 QUICK = DtypeTrial("m", "bfloat16", (1.0, 1.0, 2.0), (2.0, 3.0, 8.0), True)
 SLOW = DtypeTrial("m", "bfloat16", (1.0, 4.0, 2.0), (2.0, 3.0, 8.0), True)
@@ -183,7 +185,6 @@ def test_a_quantised_model_is_in_the_dtype_whose_passes_are_quicker_and_exact(
 
 
 room_try_passes = room.try_passes
-builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +198,6 @@ def half_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@builtin
 @pytest.mark.parametrize("trial", [QUICK, SLOW])
 def test_a_model_is_what_loading_in_that_dtype_gives(
     half_folder: Path, trial: DtypeTrial, monkeypatch: pytest.MonkeyPatch
@@ -216,7 +216,6 @@ def test_a_model_is_what_loading_in_that_dtype_gives(
             assert torch.equal(*same)
 
 
-@builtin
 def test_a_folder_is_tried_once_by_whatever_path_it_is_named(
     half_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +246,6 @@ def test_only_results_of_these_versions_and_switches_are_known(
     assert not known()
 
 
-@builtin
 def test_exactness_is_asked_of_the_weights_at_each_load_and_for_the_drafts_to_come(
     half_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +264,6 @@ def test_exactness_is_asked_of_the_weights_at_each_load_and_for_the_drafts_to_co
     assert asked == [32, 8, 64]  # once it is not exact, it is not read in half precision again
 
 
-@builtin
 def test_float32_checkpoints_and_named_dtypes_are_not_tried(half_folder: Path) -> None:
     assert load_model("builtin", device="cpu").dtype == torch.float32
     assert load_model(str(half_folder), device="cpu", dtype="float32").dtype == torch.float32
@@ -274,7 +271,6 @@ def test_float32_checkpoints_and_named_dtypes_are_not_tried(half_folder: Path) -
     assert not (home("cache") / "dtypes").exists()
 
 
-@builtin
 def test_the_tokens_are_those_of_plain_decoding_and_v_and_env_tell_the_dtype(
     half_folder: Path,
 ) -> None:

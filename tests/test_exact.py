@@ -31,7 +31,6 @@ from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import method_names
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.thinking import ANSWER, THOUGHT, Thinking
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.places import packable
@@ -45,6 +44,8 @@ from tests.support.tiny_models import (
     supply,
 )
 from tests.tools import exactness
+
+pytestmark = pytest.mark.numeric
 
 ROWS = 8
 
@@ -321,7 +322,6 @@ def test_the_flag_and_the_file_say_exact(tmp_path: Path) -> None:
     assert done.returncode == 2 and b"auto, on, off" in done.stderr
 
 
-@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 def test_check_compares_exactly_and_tells_of_generate(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text(

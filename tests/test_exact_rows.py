@@ -29,6 +29,8 @@ from tests.support.helpers import FakeBackend
 from tests.support.rounding import SAMPLINGS, Guessing, rounded, run
 from tests.support.tiny_models import make_drafter, make_hf, pack_layers
 
+pytestmark = pytest.mark.numeric
+
 # Rows of whole vectors: others are found at once, which the first tests leave out.
 WHOLE = {"head_dim": 32, "intermediate_size": 128}
 

@@ -13,6 +13,8 @@ from ngtcli.draft.tree import chain
 from tests.support.helpers import CONTEXT, VOCABULARY
 from tests.support.tiny_models import a_tree, make_target, plain, prompts
 
+pytestmark = pytest.mark.numeric
+
 CPU = torch.device("cpu")
 
 

@@ -5,10 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.support.helpers import HARBOUR, ngt
-
-pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 
 def sent(*arguments: str, stdin: bytes = b"", cwd: Path | None = None) -> str:

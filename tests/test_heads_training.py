@@ -19,7 +19,6 @@ from ngtcli.heads.training.folder import KINDS, TrainingFolder
 from ngtcli.heads.training.kinds import Plan
 from ngtcli.heads.training.prompts import Asked, asked_of, hold_out
 from ngtcli.heads.training.train import Trainer
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
 from tests.support.tiny_models import make_hf, make_target
 
@@ -161,10 +160,15 @@ def test_answers_are_kept_up_to_a_torn_line(tmp_path: Path) -> None:
     again.close()
     with closing(Answers(path, about(asked, model="m"))) as third:
         assert [*third.done.values()] == texts(3)
-    with pytest.raises(UsageError, match="another model"):
+    with pytest.raises(UsageError, match="model 'm', now 'n'"):
         Answers(path, about(asked, model="n"))
     with pytest.raises(UsageError, match="other documents"):
         Answers(path, about(asked[:1], model="m"))
+    head = {"format": "ngt-training-answers", "version": 1, "about": about(asked, model="m")}
+    line = {"n": 5, "held": False, "prompt": [1], "answer": [2]}
+    path.write_text(f"{json.dumps(head)}\n{json.dumps(line)}\n")  # as earlier versions wrote it
+    with closing(Answers(path, about(asked, model="m"))) as earlier:
+        assert [*earlier.done] == [5]
     path.write_text("mine\n")
     with pytest.raises(UsageError, match="did not write"):
         Answers(path, about(asked, model="m"))
@@ -203,7 +207,6 @@ def test_what_cannot_be_trained_is_refused(words: list[str], said: str, tmp_path
     assert not (tmp_path / "head").exists()
 
 
-@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 def test_the_command_trains_a_head(tmp_path: Path) -> None:
     words = ["heads", "train", "--kind", "medusa", "-d", HARBOUR, "-o", "head", "--steps", "2"]
     words += ["--part-tokens", "40", "--questions", "0", "--batch-tokens", "200", "--json"]

@@ -20,7 +20,6 @@ from ngtcli.system.progress import ByteBar
 from tests.support.helpers import HARBOUR, NGT, ngt
 from tests.support.hub_server import ID, OTHERS, WEIGHTS, Hub, files_of
 
-pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 CHUNK = 10 * 1024 * 1024  # bytes that huggingface_hub writes at a time
 
 

@@ -19,7 +19,10 @@ from ngtcli.weights.packed import elements
 from tests.support.int8_layers import WAY, WAYS, layer_of, true_product
 from tests.support.tiny_models import make_hf
 
-pytestmark = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+pytestmark = [
+    pytest.mark.numeric,
+    pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here"),
+]
 
 
 def made(

@@ -22,7 +22,7 @@ from ngtcli.decode.sampling import Sampler
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
+from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.hub import Remote
 from ngtcli.model_files.pretrained import context_limit
 from ngtcli.system.files import DamagedFileError, read_json, write_json
@@ -42,10 +42,7 @@ from tests.support.tiny_models import (
     prompts,
 )
 
-builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
-
-@builtin
 @pytest.mark.parametrize(
     ("values", "told"),
     [
@@ -64,7 +61,6 @@ def test_a_model_that_its_files_do_not_fill_is_refused(
     assert caught.value.exit_code == 4 and caught.value.hint
 
 
-@builtin
 @pytest.mark.parametrize(
     ("values", "words"), [({"num_hidden_layers": 4}, ["model.layers.4.", "7 more"]), ({}, [])]
 )
@@ -83,7 +79,6 @@ class _Harm:
         return (print, ("ran",))
 
 
-@builtin
 def test_a_pickle_that_runs_code_is_refused_in_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,8 @@ from tests.support.tiny_models import (
     supply,
 )
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_drafted_plain_and_generate_agree(family: str) -> None:

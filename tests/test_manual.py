@@ -11,7 +11,6 @@ import pytest
 
 from ngtcli.cli.app import load
 from ngtcli.cli.help import topics
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.support.helpers import HARBOUR, ROOT_FOLDER, in_terminal, ngt
 
 PAGES = [ROOT_FOLDER / "README.md", ROOT_FOLDER / "ngtcli" / "README.md", *topics().values()]
@@ -61,7 +60,6 @@ def test_an_example_is_a_command_that_ngt_takes(words: list[str]) -> None:
     load(words[0]).make_context(words[0], words[1:], resilient_parsing=False)
 
 
-@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 @pytest.mark.parametrize(
     "words",
     [e for e in EXAMPLES if e.values[0][0] not in SLOW and not ELSEWHERE & set(e.values[0])],

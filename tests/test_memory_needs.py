@@ -30,7 +30,6 @@ from tests.support.int8_layers import WAY
 from tests.support.tiny_models import FAMILIES, make_hf
 
 GB = 10**9
-builtin = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 
 def config_alone(folder: Path, hf: Any) -> str:
@@ -164,7 +163,6 @@ def test_what_is_quickest_is_said_by_trials_and_of_what_fits(
     assert len(lines(GB)) == 1
 
 
-@builtin
 def test_env_says_it_in_a_pipe_a_terminal_and_json(tmp_path: Path) -> None:
     shutil.copy(BUILTIN_PATH / "config.json", tmp_path)
     given = ["env", "-m", str(tmp_path)]
@@ -187,7 +185,6 @@ def test_env_says_it_in_a_pipe_a_terminal_and_json(tmp_path: Path) -> None:
     assert wrong.returncode == 4 and b"no such folder" in wrong.stderr and not wrong.stdout
 
 
-@builtin
 def test_of_a_hubs_model_no_weights_are_read(tmp_path: Path) -> None:
     files = files_of(BUILTIN_PATH)
     with Hub({ID: {"main": {**files, **OTHERS}}}) as hub:

@@ -11,10 +11,7 @@ from ngtcli.cli.reading import read_documents
 from ngtcli.config import Settings
 from ngtcli.errors import UsageError
 from ngtcli.measure.traces import TraceWriter
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.support.helpers import HARBOUR, ngt
-
-needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +118,6 @@ def test_a_file_that_cannot_be_made_is_refused_under_the_name_that_was_given(
     assert not (tmp_path / "x").exists() and not (tmp_path / "x.journal").exists()
 
 
-@needs_model
 def test_the_same_command_can_be_given_again(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The tide comes in at noon.")
     command = ("ask", "-d", ".", "When?", "-o", "answer.txt", "--max-tokens", "2")

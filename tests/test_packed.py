@@ -37,6 +37,8 @@ from tests.support.tiny_models import (
     prompts,
 )
 
+pytestmark = pytest.mark.numeric
+
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 

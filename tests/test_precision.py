@@ -26,7 +26,6 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.support.helpers import HARBOUR, STORIES, ngt
 from tests.support.tiny_models import make_target
 
-needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 needs_stories = pytest.mark.skipif(not STORIES.exists(), reason="no stories260k")
 HALF = Settings(dtype="bfloat16", max_tokens=40)
 TEXT = load([HARBOUR]).documents[0]
@@ -106,7 +105,7 @@ def alone(folder: str, dtype: torch.dtype, text: str) -> list[tuple[float, Any]]
 @pytest.mark.parametrize(
     "folder",
     [
-        pytest.param(str(BUILTIN_PATH), marks=needs_model),
+        str(BUILTIN_PATH),
         pytest.param(str(STORIES), marks=needs_stories),
     ],
 )
@@ -130,7 +129,6 @@ def test_the_figures_are_those_of_transformers(folder: str) -> None:
     assert half.perplexity_change == pytest.approx(half.perplexity / base.perplexity - 1, rel=1e-2)
 
 
-@needs_model
 def test_reference_answers_are_scored_behind_their_prompts_and_answers_judged() -> None:
     items = tuple(
         Item(name, "ask", (TEXT,), "When was it dug?", (answer,))
@@ -146,7 +144,6 @@ def test_reference_answers_are_scored_behind_their_prompts_and_answers_judged() 
     assert [row.judged for row in two.rows] == [2, 2]
 
 
-@needs_model
 def test_one_model_is_gone_before_the_next_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     real, alive = precision.LocalSession, list[weakref.ref[Any]]()
 
@@ -161,7 +158,6 @@ def test_one_model_is_gone_before_the_next_is_loaded(monkeypatch: pytest.MonkeyP
     assert len(compared().rows) == len(alive) == 2
 
 
-@needs_model
 def test_what_does_not_fit_in_memory_is_left_out_and_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -241,7 +237,6 @@ def test_excluded_tokens_do_not_spoil_the_divergence() -> None:
     assert score(model, [passage], "b", score(model, [passage], "a")).kl < 1e-6
 
 
-@needs_model
 def test_bench_prints_tables_and_writes_a_page(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The tide came in at noon. The slate came by rail.")
     run = ("bench", "--quality", "--dtype", "bfloat16", str(tmp_path / "a.txt"))

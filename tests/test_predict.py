@@ -18,7 +18,6 @@ from ngtcli.draft.pool import Pool
 from ngtcli.draft.steps import Statistics
 from ngtcli.errors import UsageError
 from ngtcli.measure.replay import walk
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve import wire
 from ngtcli.serve.client import _plain
@@ -28,7 +27,6 @@ from ngtcli.session.events import Ended, Wants
 from ngtcli.session.question import MOST_PREDICTED, Question, check_prediction
 from tests.support.helpers import HARBOUR, ngt
 
-needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 WORDS = random.Random(4).choices(range(10, 400), k=300)
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8]
 EDITS = {
@@ -119,7 +117,6 @@ def ended(resident: Resident, question: Question) -> Ended:
     return last
 
 
-@needs_model
 @pytest.mark.parametrize("changes", [{}, {"temperature": 0.8, "seed": 3, "exact": "on"}])
 def test_the_tokens_are_the_same_and_the_counts_add_up(
     resident: Resident, changes: dict[str, Any]
@@ -141,7 +138,6 @@ def test_the_tokens_are_the_same_and_the_counts_add_up(
     assert ended(resident, asked(**changes)).statistics.accepted_prediction_tokens is None
 
 
-@needs_model
 @pytest.mark.parametrize("overflow", ["split", "error"])
 def test_a_prediction_is_of_the_answer_however_long_texts_are_read(
     resident: Resident, overflow: str
@@ -151,7 +147,6 @@ def test_a_prediction_is_of_the_answer_however_long_texts_are_read(
     assert answer.text == text and answer.statistics.accepted_prediction_tokens
 
 
-@needs_model
 @pytest.mark.parametrize("method", ["trie", "llma"])
 def test_other_methods_draft_from_it_as_from_a_document(resident: Resident, method: str) -> None:
     text = "Nobody saved the town. " + ended(resident, asked(method="none")).text
@@ -177,7 +172,6 @@ def test_counts_of_the_http_api() -> None:
 # --- commands ---
 
 
-@needs_model
 def test_a_file_is_predicted_and_counted(tmp_path: Path) -> None:
     given = ("summarize", HARBOUR, "--json", "--no-serve", "--max-tokens", "20")
     plain = json.loads(ngt(*given, "--method", "none").stdout)
@@ -190,7 +184,6 @@ def test_a_file_is_predicted_and_counted(tmp_path: Path) -> None:
     assert "accepted_prediction_tokens" not in plain["statistics"]
 
 
-@needs_model
 def test_a_line_of_a_batch_has_its_own(tmp_path: Path) -> None:
     question = {"context": Path(HARBOUR).read_text("utf-8"), "settings": {"max_tokens": 20}}
     plain = ngt("batch", "-", "--method", "none", stdin=json.dumps(question).encode())

@@ -30,7 +30,10 @@ from tests.support.helpers import FakeBackend
 from tests.support.int8_layers import WAY, dequantized
 from tests.support.tiny_models import FAMILIES, make_hf, saved, scores
 
-pytestmark = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+pytestmark = [
+    pytest.mark.numeric,
+    pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here"),
+]
 
 
 def loaded(folder: str, dtype: torch.dtype = torch.float32) -> tuple[Any, dict[str, Any]]:

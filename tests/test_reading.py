@@ -13,7 +13,6 @@ from ngtcli.cli.reading import distinct, tell
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import InputError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system.json_form import to_json
 
 MANY = Loaded(
@@ -62,7 +61,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(notes)
 
 
-@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 @pytest.mark.parametrize(
     "command",
     [

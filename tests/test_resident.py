@@ -21,7 +21,6 @@ from ngtcli.draft.steps import Limits
 from ngtcli.errors import BusyError, ContextOverflowError, NgtError, StoppedError
 from ngtcli.heads.files import Target, save_head
 from ngtcli.heads.medusa import Medusa
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve import fair_queue
 from ngtcli.serve.fair_queue import FairQueue
@@ -42,7 +41,6 @@ from ngtcli.session.local import Begun
 from ngtcli.session.question import Question
 from ngtcli.trie.report import TrieReport
 
-pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 MILL = "The mill burnt down in {year}. The tide came in at noon. Anna wrote to the keeper."
 SETTINGS = Settings(max_tokens=24, overflow="truncate", calibrate=False, background=(), pool=False)
 

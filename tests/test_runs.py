@@ -13,13 +13,11 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.session import runs
 from ngtcli.session.run_records import ModelRuns, RunRecord, read_runs, totals
 from ngtcli.session.runs import folder
 from tests.support.helpers import HARBOUR, ngt
 
-needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 FEW = ("--max-tokens", "6")
 
 
@@ -37,7 +35,6 @@ def append(run: RunRecord) -> None:
     runs.append({name: value for name, value in asdict(run).items() if value is not None})
 
 
-@needs_model
 def test_an_answer_has_a_line_of_its_figures_and_no_text() -> None:
     done = ngt("ask", "-d", HARBOUR, "Who built the harbour?", "--json", *FEW)
     answer, (line,) = json.loads(done.stdout), printed("list")
@@ -58,7 +55,6 @@ def test_an_answer_has_a_line_of_its_figures_and_no_text() -> None:
     assert printed("path") == {"path": str(folder())}
 
 
-@needs_model
 def test_text_is_kept_where_it_is_wanted_and_nothing_with_no_log() -> None:
     asked = ("ask", "-d", HARBOUR, "Who \ud800 built it?", "--method", "none", *FEW)
     assert ngt(*asked, "--no-log").returncode == 0 and not folder().exists()
@@ -75,7 +71,6 @@ def test_a_name_that_is_not_utf_8_can_be_read_again() -> None:
     assert [run.settings for run in read_runs()[0]] == [{"embedder": "model ?"}]
 
 
-@needs_model
 def test_each_line_of_a_batch_has_one_and_those_decoded_together_are_not_compared(
     tmp_path: Path,
 ) -> None:
@@ -92,13 +87,12 @@ def disk_is_full(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@needs_model
 @pytest.mark.parametrize("kind", ["full", "in the way"])
 def test_what_cannot_be_logged_is_one_line_and_the_answer_stands(kind: str, own_home: Path) -> None:
     if kind == "in the way":
         own_home.mkdir()
         (own_home / "state").write_text("a file")
-    with patch("ngtcli.system.line_file.write_all", disk_is_full):
+    with patch("ngtcli.system.journal.write_all", disk_is_full):
         done = ngt("ask", "-d", HARBOUR, "Who?", *FEW)
     assert done.returncode == 0 and done.stdout
     said = [line for line in done.stderr.decode().splitlines() if "log" in line]
@@ -156,8 +150,7 @@ def test_damaged_lines_are_left_out_and_counted() -> None:
 
 def test_a_log_that_another_process_holds_is_left_alone() -> None:
     append(record())
-    with runs.LineFile(folder() / "runs.jsonl", 0o600) as file:
-        runs._lock(file)
+    with runs.LineFile(folder() / "runs.jsonl"):
         with patch.object(runs, "_LOCK_S", 0.0), pytest.raises(OSError, match="another process"):
             append(record())
     assert len(read_runs()[0]) == 1

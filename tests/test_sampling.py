@@ -27,6 +27,8 @@ from ngtcli.decode.sampling import BLOCK, Sampler, draw
 from ngtcli.decode.scores import first_highest, highest, least_of_sum
 from tests.support.tiny_models import distribution, make_target, prompts
 
+pytestmark = pytest.mark.numeric
+
 WARPED = [
     Settings(temperature=0.7),
     Settings(temperature=1.0, top_k=1),

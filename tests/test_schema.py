@@ -15,7 +15,6 @@ from ngtcli.cli.answer_object import FINISH_REASONS
 from ngtcli.cli.app import COMMANDS, app, load
 from ngtcli.cli.schema import build, exit_codes
 from ngtcli.errors import UsageError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system.json_form import schema_of
 
 HARBOUR = str(Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt")
@@ -24,7 +23,6 @@ TINY = {
     "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
     "num_key_value_heads": 1, "vocab_size": 8000, "max_position_embeddings": 4096,
 }  # fmt: skip
-needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 
 def printed(*arguments: str, code: int = 0) -> Any:
@@ -62,7 +60,6 @@ def test_the_schema_is_one_of_draft_2020_12() -> None:
     assert caught.value.hint == "Did you mean summarize?"
 
 
-@needs_model
 def test_answers_are_as_described() -> None:
     for body in answers():
         check(body, body["task"])
@@ -70,7 +67,6 @@ def test_answers_are_as_described() -> None:
     assert "policy" in answers()[0] and "tokens" in answers()[1]
 
 
-@needs_model
 def test_truncated_answers_and_dry_runs_are_as_described(tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("The tide came in at noon that day. " * 900)
     long = str(tmp_path / "long.txt")
@@ -85,7 +81,6 @@ def test_truncated_answers_and_dry_runs_are_as_described(tmp_path: Path) -> None
     check(refused, "summarize")
 
 
-@needs_model
 def test_a_key_that_is_not_described_is_refused_anywhere() -> None:
     """Otherwise output and schema could drift apart unseen."""
     validator = Draft202012Validator(build("summarize"))
@@ -103,7 +98,6 @@ def test_a_key_that_is_not_described_is_refused_anywhere() -> None:
             validator.validate({k: v for k, v in whole.items() if k != name})
 
 
-@needs_model
 def test_a_check_is_as_described(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The tide came in at noon. The tide came in at noon.")
     body = printed("check", str(tmp_path / "a.txt"), "--json", "--drafts", "4", "--max-tokens", "4")
@@ -115,7 +109,6 @@ def test_a_check_is_as_described(tmp_path: Path) -> None:
         check(body, "check")
 
 
-@needs_model
 def test_measurements_are_as_described(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The tide came in at noon. The tide came in at noon.")
     (tmp_path / "tiny.json").write_text(json.dumps(TINY))
@@ -156,7 +149,6 @@ def test_every_command_that_prints_json_has_a_schema() -> None:
     assert described == with_json | {"batch"}
 
 
-@needs_model
 def test_what_is_built_listed_and_removed_is_as_described(own_home: Path) -> None:
     built = []
     for more in ((), ("--rest",), ("--background",), ()):  # the last from the cache

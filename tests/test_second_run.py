@@ -43,7 +43,7 @@ from ngtcli.retrieve import index
 from ngtcli.system import store
 from tests.support import disturbed
 from tests.support.fakes import FakeAnswers, answer_with
-from tests.support.helpers import Done, ngt
+from tests.support.helpers import EXAMPLES, Done, ngt
 
 pytest.importorskip("reportlab")
 pytest.importorskip("pypdfium2")
@@ -54,7 +54,8 @@ pytestmark = [
 ]
 LONG = int(os.environ.get("SECOND_RUNS", "0"))  # stories of a long run
 STORIES = settings(
-    max_examples=LONG or 8, stateful_step_count=40 if LONG else 20, deadline=None,
+    max_examples=LONG or max(2, round(8 * EXAMPLES)),
+    stateful_step_count=40 if LONG else 20, deadline=None,
     suppress_health_check=list(HealthCheck), print_blob=True,
 )  # fmt: skip
 WORDS = [f"{a}{b}" for a in ("ba", "do", "fi", "ga", "lo", "mi", "na", "po") for b in "aeiou"]

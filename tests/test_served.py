@@ -12,14 +12,12 @@ import pytest
 import test_cli
 
 from ngtcli.config import Settings
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.serve import client, wire
 from ngtcli.serve.places import Place
 from tests.support import warm
 from tests.support.helpers import HARBOUR, ngt, run_and_look
 from tests.support.warm import Warm
 
-pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 ASK = ("ask", "-d", HARBOUR, "Who saved the town?")
 SHORT = ("--max-tokens", "12")
 PLAIN = ("--method", "none")  # so that nothing depends on what was answered before

@@ -42,7 +42,6 @@ from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend, in_terminal, ngt
 from tests.support.warm import Warm
 
-needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 TEXTS = st.text(st.sampled_from(list("abc \n潮.|")), max_size=900)
 
 
@@ -179,7 +178,6 @@ def failing(answer: Any, at: int, error: BaseException) -> Any:
     return instead
 
 
-@needs_model
 def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
@@ -214,7 +212,6 @@ def check_going_on_after_ctrl_c(
     assert [p["text"] for p in rest["parts"]] == [p["text"] for p in body["parts"]]
 
 
-@needs_model
 def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_ctrl_c(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
@@ -242,7 +239,6 @@ def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_c
     assert dry.returncode == 0 and b"Barge 0.0" in dry.stdout and b"Barge 2.0" not in dry.stdout
 
 
-@needs_model
 def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypatch: Any) -> None:
     wrong = ModelError("the model gives no numbers", "Name another one.")
     monkeypatch.setattr(LocalSession, "answer", failing(LocalSession.answer, 2, wrong))
@@ -253,7 +249,6 @@ def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypat
     assert "kept 1 of " in told[-3] and told[-2] == "ngt: the model gives no numbers"
 
 
-@needs_model
 def test_every_passing_line_names_its_part(book: str, short: tuple[str, ...]) -> None:
     shown, code = in_terminal("summarize", book, *short, columns=100)
     passing = [line for line in shown.split("\r\x1b[K") if "Reading █" in line or " ░" in line]
@@ -265,7 +260,6 @@ def test_every_passing_line_names_its_part(book: str, short: tuple[str, ...]) ->
         assert f"{part}: book.md, Chapter" in told and f"{part}: Reading the prompt" in told
 
 
-@needs_model
 def test_a_killed_run_is_taken_up(book: str, short: tuple[str, ...]) -> None:
     process = Warm("summarize", book, *short, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     parts, patience = home("cache") / "parts", time.monotonic() + 60
@@ -278,7 +272,6 @@ def test_a_killed_run_is_taken_up(book: str, short: tuple[str, ...]) -> None:
     assert done.returncode == 0 and re.search(rb"took [1-9]\d* of", done.stderr)
 
 
-@needs_model
 @pytest.mark.parametrize("fails", ["the answer", "its delivery"])
 def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     tmp_path: Path, book: str, short: tuple[str, ...], fails: str, monkeypatch: Any
@@ -304,7 +297,6 @@ def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     assert row["text"] and all(part["kept"] for part in row["parts"]) and not kept.exists()
 
 
-@needs_model
 def test_refining_needs_a_preset_with_wording_for_it(book: str, own_home: Path) -> None:
     preset = own_home / "config" / "presets" / "mine.yaml"
     preset.parent.mkdir(parents=True)
@@ -334,7 +326,6 @@ def test_kept_parts_are_those_of_one_engine_and_damaged_ones_are_made_again() ->
     assert kept("vllm").get(prompt) is None and "are made again" in told[0]
 
 
-@needs_model
 def test_overflow_of_a_summary_as_it_was(book: str, short: tuple[str, ...]) -> None:
     assert ngt("summarize", book, *short, "--overflow", "error").returncode == 5
     dry = ngt("summarize", book, *short, "--dry-run")
@@ -345,7 +336,6 @@ def test_overflow_of_a_summary_as_it_was(book: str, short: tuple[str, ...]) -> N
         assert wrong.returncode == 2 and b"retrieve" in wrong.stderr
 
 
-@needs_model
 def test_each_file_gets_a_summary_of_its_own(tmp_path: Path, short: tuple[str, ...]) -> None:
     docs = tmp_path / "docs"
     (docs / "a").mkdir(parents=True)

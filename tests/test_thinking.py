@@ -19,7 +19,6 @@ from ngtcli.decode.loop import Run
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.steps import Limits, Token
-from ngtcli.measure.traces import Trace, TraceSet
 from ngtcli.prompt.build import Task
 from ngtcli.prompt.chat import Chat, render
 from ngtcli.prompt.preset import Preset
@@ -39,7 +38,6 @@ from tests.support.thinking_models import CONTEXT, TEMPLATES, tokenizer, write_m
 from tests.support.tiny_models import GREEDY, make_drafter, make_target, prompts
 from tests.support.together import joint, own, together
 from tests.support.warm import Warm
-from tests.tools import thoughts
 
 SENTENCE = "The ferry leaves the harbour at nine."
 PRESET = Preset("message", Path(), "{documents}")
@@ -538,16 +536,3 @@ def test_a_dry_run_leaves_the_room_that_the_run_leaves(folder: Path, tmp_path: P
     assert CONTEXT - 100 <= dry["prompt_tokens"] <= CONTEXT - 80
     off = json.loads(ngt(*given, "--dry-run", "--think", "off").stdout)
     assert off["prompt_tokens"] > dry["prompt_tokens"]
-
-
-def test_passes_are_counted_by_part_and_an_answer_draws_on_its_thought() -> None:
-    tokens = Tokenizer(FakeBackend())
-    said = tokens.encode("The gate is shut. It opens at nine on weekdays.")
-    trace = Trace("1", "rag", tuple(tokens.encode("When?")), tuple(said), 200)
-    traces = TraceSet("", "", tokens.fingerprint, 97, (trace,))
-    parts = thoughts.split(trace, tokens)
-    assert tokens.decode(parts[1]) == "It opens at nine on weekdays."
-    spec = "trie:learn_output=true"
-    behind, alone = (thoughts.passes(spec, traces, trace, p) for p in (parts, parts[1:]))
-    assert [count for _, count in behind] == [len(part) for part in parts]
-    assert behind[1][0] < alone[0][0] / 3

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.thinking import TextStream
 from ngtcli.tokens import tokenizer as tokens
@@ -51,7 +50,6 @@ def test_pieces_join_to_the_whole_without_a_split_or_unfinished_character(
     assert all("\ufffd" not in piece for piece in pieces)
 
 
-@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 def test_builtin_tokenizer_round_trips() -> None:
     tokenizer = load_tokenizer("builtin")
     for text in TEXTS:

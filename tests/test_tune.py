@@ -37,7 +37,6 @@ from ngtcli.measure.tune import (
     recording,
     summarize,
 )
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
 from ngtcli.render.sweep_tables import sweep_forms
 from ngtcli.system.json_form import to_json
@@ -267,6 +266,8 @@ def measured(path: Path, stop: int = 10**9) -> tuple[SweepReport, list[str], lis
         tuning.measure(Source(ABOUT, (60, 40), begin), GRID, 2, state, said.append)
     except KeyboardInterrupt:
         pass
+    finally:
+        state.close()
     return tuning.report(ABOUT, GRID, 2, state), said, answers
 
 
@@ -387,7 +388,6 @@ def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_pat
         items_of([], ask, None, lines)
 
 
-@pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 def test_a_running_model_is_measured_as_it_answers() -> None:
     from ngtcli.session.local import LocalSession
 

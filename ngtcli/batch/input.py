@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from ngtcli.batch.json_lines import BatchLine, Id, Ids, read_line
+from ngtcli.batch.lines import BatchLine, Id, Ids, read_line
 from ngtcli.documents.text import Unreadable, check_format
 from ngtcli.errors import InputError, NgtError, reason_of
 
@@ -24,58 +24,69 @@ _PIECE = 1 << 20  # bytes of a line too long that are passed over at once; guess
 _HEAD = 1024  # bytes that tell a format
 _MARK = b"\xef\xbb\xbf"  # some programs begin a file in UTF-8 with it
 CheckPaths = Callable[[int, tuple[str, ...]], None]
+Shard = tuple[int, int]  # the I-th of every N lines, from 1
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class InputLine:
     """A line that is to be answered.
 
-    `index` is its place in the output, from 0, `number` that in the input, from 1. Lines of one
-    `kind` have the same task, those with the same `texts` the same documents. `wrong`
-    is what is wrong with a line that cannot be answered. Its bytes are `raw`, or in the file from
-    `start` on, `size` of them, whose `hash` tells whether they are still the same.
+    `index` is its place in the output, from 0, `number` that in the input, from 1. `wrong` is what
+    is wrong with a line that cannot be answered. Its bytes are `raw`, or in the file from `start`
+    on, `size` of them, whose `hash` tells whether they are still the same.
     """
 
     index: int
     number: int
     id: Id
-    kind: str = ""
-    texts: str = ""
+    task: str = ""
+    documents_key: str = ""
     wrong: NgtError | None = None
     start: int = 0
     size: int = 0
     hash: int = 0
     raw: bytes = b""
 
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which lines are answered: the `part`-th of every `parts` (from 1), `limit` of them at most.
-
-    0 is no limit.
-    """
-
-    part: int = 1
-    parts: int = 1
-    limit: int = 0
+    def content(self, path: Path | None = None) -> BatchLine:
+        """What it says, read again from its file where it has no bytes. Raises NgtError."""
+        if self.wrong is not None:
+            raise self.wrong
+        raw = self.raw
+        if path is not None:
+            try:
+                with path.open("rb") as file:
+                    file.seek(self.start)
+                    raw = file.read(self.size)
+            except OSError as error:
+                raise InputError(f"{path}: {reason_of(error)}", "Run it again.") from None
+            if hash(raw) != self.hash:
+                hint = "Start again with --restart, and leave the input as it is while it runs."
+                raise InputError("the line has changed since the run began", hint)
+        _, said = read_line(raw)
+        if isinstance(said, NgtError):
+            raise said
+        return said
 
 
 def read_lines(
     stream: IO[bytes],
     name: str,
     most: int,
-    choice: Choice,
-    ids: Ids,
-    check: CheckPaths,
+    shard: Shard,
+    *,
+    ids: int = IDS,
+    check: CheckPaths = lambda number, paths: None,
     taken: Callable[[bytes], object] = lambda raw: None,
-) -> Iterator[Line]:
-    """The chosen lines, the limit left aside; those of white space alone are passed over.
+) -> Iterator[InputLine]:
+    """The lines of a shard; those of white space alone are passed over.
 
-    A line of more than `most` bytes is wrong. `check` gets the number and the paths of each line,
-    `taken` all bytes as they are read. Raises what `check` raises, and InputError for a stream,
-    called `name`, that is not lines or empty.
+    A line of more than `most` bytes is wrong, and one whose id is among the last `ids` (0: among
+    all). `check` gets the number and the paths of each line, `taken` all bytes as they are read.
+    Raises what `check` raises, and InputError for a stream, called `name`, that is not lines or
+    empty.
     """
     end = number = count = 0
+    known = Ids(ids)
     while raw := stream.readline(most + 1):
         taken(raw)
         start, end, number = end, end + len(raw), number + 1
@@ -89,9 +100,10 @@ def read_lines(
             taken(raw)
             end += len(raw)
         if too_long or raw.strip():
-            if count % choice.parts == choice.part - 1:
-                line = Line(count // choice.parts, number, number, start=start, raw=raw)
-                yield _too_long(line, most) if too_long else _read(line, ids, check)
+            index, place = divmod(count, shard[1])
+            if place == shard[0] - 1:
+                line = InputLine(index, number, number, start=start, raw=raw)
+                yield _too_long(line, most) if too_long else _read(line, known, check)
             count += 1
     if not count:
         raise InputError(f"{name}: empty", "Write one JSON object a line.")
@@ -107,12 +119,12 @@ def _check_head(head: bytes, name: str) -> None:
         raise error.of(name) from None
 
 
-def _too_long(line: Line, most: int) -> Line:
+def _too_long(line: InputLine, most: int) -> InputLine:
     hint = "Raise the bound with --max-mb."
     return replace(line, raw=b"", wrong=InputError(f"a line of more than {most / 1e6:g} MB", hint))
 
 
-def _read(line: Line, ids: Ids, check: CheckPaths) -> Line:
+def _read(line: InputLine, ids: Ids, check: CheckPaths) -> InputLine:
     """The line with its id, and what is known of it or wrong with it."""
     own, said = read_line(line.raw)
     if own is not None or not isinstance(said, NgtError):  # else its number may be another's id
@@ -124,112 +136,56 @@ def _read(line: Line, ids: Ids, check: CheckPaths) -> Line:
     if isinstance(said, NgtError):
         return replace(line, raw=b"", wrong=said)
     check(line.number, said.paths)
-    size, found = len(line.raw), hash(line.raw)
-    return replace(line, kind=said.task, texts=said.texts, size=size, hash=found)
+    line = replace(line, task=said.task, documents_key=said.documents_key)
+    return replace(line, size=len(line.raw), hash=hash(line.raw))
 
 
 def scan(
-    path: Path, most: int, choice: Choice, check: CheckPaths = lambda number, paths: None
-) -> tuple[list[Line], str]:
+    path: Path, most: int, shard: Shard, check: CheckPaths = lambda number, paths: None
+) -> tuple[list[InputLine], str]:
     """The lines of a file, as `read_lines`, and SHA-256 in hex of all of its bytes."""
     try:
         with path.open("rb") as file:
             sha256 = hashlib.sha256()
-            found = read_lines(file, str(path), most, choice, Ids(), check, sha256.update)
-            return [replace(line, raw=b"") for line in found], sha256.hexdigest()
+            lines = read_lines(
+                file, str(path), most, shard, ids=0, check=check, taken=sha256.update
+            )
+            return [replace(line, raw=b"") for line in lines], sha256.hexdigest()
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: {reason_of(error)}", "Name a file of JSON lines.") from None
 
 
-def content_of(line: Line, path: Path | None = None) -> BatchLine:
-    """What a line says, read again from its file where it has no bytes. Raises NgtError."""
-    if line.wrong is not None:
-        raise line.wrong
-    raw = line.raw
-    if path is not None:
-        try:
-            with path.open("rb") as file:
-                file.seek(line.start)
-                raw = file.read(line.size)
-        except OSError as error:
-            raise InputError(f"{path}: {reason_of(error)}", "Run it again.") from None
-        if hash(raw) != line.hash:
-            hint = "Start again with --restart, and leave the input as it is while it runs."
-            raise InputError("the line has changed since the run began", hint)
-    _, said = read_line(raw)
-    if isinstance(said, NgtError):
-        raise said
-    return said
-
-
 class Lines:
-    """Lines to be answered: by kind, and by texts within a kind, in the order of the first ones."""
+    """Lines to be answered: by task, and by documents within a task, in the order of the first.
 
-    def __init__(self, lines: Iterable[Line] = ()) -> None:
-        self._kinds: dict[str, dict[str, deque[Line]]] = {}
-        self._texts = ""  # of the line that was taken last
-        for line in lines:
-            self.add(line)
-
-    def add(self, line: Line) -> None:
-        """Put a line behind those with its documents."""
-        self._kinds.setdefault(line.kind, {}).setdefault(line.texts, deque()).append(line)
-
-    def wait(self) -> bool:
-        """Whether there is a line to answer."""
-        return bool(self._kinds)
-
-    def take(self, kind: str | None = None) -> Line | None:
-        """The next line of a kind, None where none waits; those with the last one's texts first.
-
-        Without a kind it is the one whose lines have waited longest.
-        """
-        kind = next(iter(self._kinds), "") if kind is None else kind
-        of_kind = self._kinds.get(kind)
-        if not of_kind:
-            return None
-        self._texts = self._texts if self._texts in of_kind else next(iter(of_kind))
-        lines = of_kind[self._texts]
-        line = lines.popleft()
-        if not lines:
-            del of_kind[self._texts]
-        if not of_kind:
-            del self._kinds[kind]
-        return line
-
-    def done(self, line: Line) -> None:
-        """A line is answered."""
-
-
-class StreamLines(Lines):
-    """Lines of a stream, read by a thread of its own, at most AHEAD before the oldest unanswered.
-
-    At most `most` bytes of lines are kept, and one line more, and of other lines the last IDS ids.
-    Errors call the stream `name`.
+    With `most` they are read by a thread of its own, at most AHEAD before the oldest that is not
+    answered, and of these `most` bytes and one line; else all at once.
     """
 
-    def __init__(self, stream: IO[bytes], name: str, most: int, choice: Choice) -> None:
-        super().__init__()
-        self._most, self._limit = most, choice.limit
+    def __init__(self, lines: Iterable[InputLine], most: int = 0) -> None:
+        self._waiting: dict[str, dict[str, deque[InputLine]]] = {}
+        self._last = ""  # the documents of the line that was taken last
+        self._most = most
         self._open: dict[int, int] = {}  # bytes of each line that is not answered, by index
         self._ended = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self.count = 0  # lines read so far
-        found = read_lines(stream, name, most, choice, Ids(IDS), lambda number, paths: None)
-        threading.Thread(target=self._read, args=(found,), daemon=True).start()
+        if most:
+            threading.Thread(target=self._read, args=(lines,), daemon=True).start()
+        else:
+            self._read(lines)
 
-    def _read(self, found: Iterator[Line]) -> None:
+    def _read(self, lines: Iterable[InputLine]) -> None:
         try:
-            for line in found:
+            for line in lines:
                 with self._changed:
                     self._changed.wait_for(partial(self._has_room, line.index))
                     self._open[line.index] = len(line.raw)
-                    self.add(line)
+                    of_task = self._waiting.setdefault(line.task, {})
+                    of_task.setdefault(line.documents_key, deque()).append(line)
                     self.count += 1
                     self._changed.notify_all()
-                if self.count == self._limit:
-                    break
         except BaseException as error:  # raised where lines are waited for
             self._error = error
         with self._changed:
@@ -237,23 +193,37 @@ class StreamLines(Lines):
             self._changed.notify_all()
 
     def _has_room(self, index: int) -> bool:
-        if not self._open:
+        if not self._open or not self._most:
             return True
         return index - min(self._open) < AHEAD and sum(self._open.values()) < self._most
 
     def wait(self) -> bool:
         """Wait for a line; False at the end. Raises what failed in reading, as `read_lines`."""
         with self._changed:
-            self._changed.wait_for(lambda: self._kinds or self._ended)
-            if not self._kinds and self._error is not None:
+            self._changed.wait_for(lambda: self._waiting or self._ended)
+            if not self._waiting and self._error is not None:
                 raise self._error
-            return bool(self._kinds)
+            return bool(self._waiting)
 
-    def take(self, kind: str | None = None) -> Line | None:
+    def take(self, task: str | None = None) -> InputLine | None:
+        """The next line of a task, None where none waits; first those with the last documents.
+
+        Without a task it is the one whose lines have waited longest.
+        """
         with self._changed:
-            return super().take(kind)
+            task = next(iter(self._waiting), "") if task is None else task
+            if not (of_task := self._waiting.get(task)):
+                return None
+            self._last = self._last if self._last in of_task else next(iter(of_task))
+            lines = of_task[self._last]
+            line = lines.popleft()
+            if not lines:
+                del of_task[self._last]
+            if not of_task:
+                del self._waiting[task]
+            return line
 
-    def done(self, line: Line) -> None:
+    def done(self, line: InputLine) -> None:
         """A line is answered: there is room for another one."""
         with self._changed:
             self._open.pop(line.index, None)

@@ -1,13 +1,16 @@
 """What the lines of a batch ask for, with the documents and settings of each."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ngtcli.batch.input import Line, content_of
-from ngtcli.batch.json_lines import BatchLine, below
-from ngtcli.batch.output import Read, Written
+from msgspec import structs
+
+from ngtcli.batch.input import InputLine
+from ngtcli.batch.lines import BatchLine, below
+from ngtcli.batch.output import DoneLine, check_not_read, written_with
 from ngtcli.config import Settings, settings_where
 from ngtcli.documents.catalog import stamp_of
 from ngtcli.documents.find import WRITTEN, find
@@ -26,17 +29,18 @@ Tasks = Mapping[str, tuple[Settings, Preset]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineQuestion(Question):
-    """What a line asks; `read` is None where it names no files."""
+class Request(Question):
+    """What a line asks, with the hashes that a `DoneLine` has of its files; "" for none."""
 
-    read: Read | None = None
+    files: str = ""
+    texts: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class LineAnswer:
-    """A line that is done, with its answer or error. `question` is None if it could not be read."""
+class Outcome:
+    """What came of a line, an answer or an error. `question` is None if it could not be read."""
 
-    line: Line
+    line: InputLine
     question: Question | None
     answer: "FinishedAnswer"
 
@@ -50,7 +54,8 @@ class Questions:
     """Reads what lines ask for; their paths are taken from `folder`. `close` it.
 
     The tasks are worded by preset `given`, or by their own without one. What holds for many lines
-    is told to `warn`. Files are read by readers that stay open for all lines.
+    is told to `warn`. Files are read by readers that stay open for all lines; what this run writes
+    with `output` is not read.
     """
 
     def __init__(
@@ -58,29 +63,28 @@ class Questions:
         tasks: Tasks,
         given: str | None,
         folder: str,
-        written: Written,
+        output: Path | None,
         warn: Callable[[str], None],
     ) -> None:
         self._tasks, self._given, self._folder = tasks, given, folder
-        self._written, self._warn = written, warn
-        self._open: dict[tuple[object, ...], Documents] = {}  # by the settings that they read as
+        self._output, self._warn = output, warn
+        self._open: dict[Settings, Documents] = {}  # readers, by the settings that they read as
 
     def check_paths(self, number: int, paths: Sequence[str]) -> None:
         """Raise UsageError where the line of that number names what is written."""
-        self._written.check(number, [below(self._folder, path) for path in paths])
+        check_not_read(number, [below(self._folder, path) for path in paths], self._output)
 
-    def _asked(self, line: Line, path: Path | None) -> tuple[BatchLine, Settings]:
-        """What a line says, with its paths as they are read, and its settings. Raises NgtError."""
-        content = content_of(line, path)
-        paths = tuple(below(self._folder, path) for path in content.paths)
+    def _asked(self, line: InputLine, path: Path | None) -> tuple[BatchLine, list[str], Settings]:
+        """What a line says, its paths as they are read, and its settings. Raises NgtError."""
+        content = line.content(path)
         settings, preset = self._tasks[content.task]
         settings = for_task(content.task, replace(settings, **content.settings), preset)
-        check_prediction(content.prediction, settings)
-        return replace(content, paths=paths), settings
+        check_prediction(content.predict, settings)
+        return content, [below(self._folder, path) for path in content.paths], settings
 
-    def read(self, line: Line, path: Path | None) -> LineQuestion:
+    def read(self, line: InputLine, path: Path | None) -> Request:
         """What a line, of the file at `path`, asks for, its documents read. Raises NgtError."""
-        content, settings = self._asked(line, path)
+        content, paths, settings = self._asked(line, path)
         preset = self._tasks[content.task][1]
         given = content.task if self._given is None else self._given
         if preset.name != given:
@@ -88,56 +92,61 @@ class Questions:
             self._warn(f"{what}: preset {preset.name} words the lines that have one")
         if self._tasks["ask"][0].engine == "vllm":
             settings = self._of_vllm(content.task, settings)
-        loaded, read = Loaded(content.documents), None
-        if content.paths:
+        loaded, files = Loaded(content.texts), ""
+        if paths:
             # Before they are read, to notice a later change.
-            files = self._stamp(content.paths, settings)
-            loaded = self._load(content.paths, settings)
-            read = Read(files, _hash_of_texts(loaded))
-        return LineQuestion(
+            files = _hash_of_files(paths, settings, written_with(self._output), stamp_of)
+            loaded = self._load(paths, settings)
+        return Request(
             task=content.task,
             settings=settings,
             preset=preset,
             loaded=loaded,
-            question=content.question,
-            prediction=content.prediction,
-            read=read,
+            question=content.question or "",
+            prediction=content.predict,
+            files=files,
+            texts=_hash_of_texts(loaded) if paths else "",
         )
 
-    def changed(self, line: Line, path: Path, read: Read) -> Read | None:
-        """What would be read now for a line for which `read` was; None for other texts or none.
+    def changed(
+        self, lines: Iterable[InputLine], path: Path, done: Mapping[int, DoneLine]
+    ) -> Iterator[tuple[InputLine, DoneLine | None]]:
+        """Lines whose files have changed since they were done, with what would be read now.
 
-        Files whose sizes and times are the same are not read.
+        That is None for other texts or none. The paths of many lines are listed once, a file is
+        asked once for its size and times, and is read only where these have changed.
         """
-        try:
-            content, settings = self._asked(line, path)
-            files = self._stamp(content.paths, settings)
-            if files == read.files:
-                return read
-            texts = _hash_of_texts(self._load(content.paths, settings))
-        except NgtError:
-            return None
-        return Read(files, texts) if texts == read.texts else None
+        stamp, written = cache(stamp_of), written_with(self._output)
+
+        @cache
+        def files(paths: tuple[str, ...], reading: Settings) -> str:
+            return _hash_of_files(paths, reading, written, stamp)
+
+        @cache
+        def texts(paths: tuple[str, ...], reading: Settings) -> str:
+            return _hash_of_texts(self._load(paths, reading))
+
+        for line in lines:
+            if not (then := done[line.index]).texts:
+                continue
+            try:
+                _, paths, settings = self._asked(line, path)
+                key = tuple(paths), _reading(settings)
+                if (now := files(*key)) != then.files:
+                    same = texts(*key) == then.texts
+                    yield line, structs.replace(then, files=now) if same else None
+            except NgtError:
+                yield line, None
 
     def close(self) -> None:
         """End the readers, and keep what they learned of the files."""
         while self._open:
-            self._close_oldest()
-
-    def _close_oldest(self) -> None:
-        """End the reader that was used least recently."""
-        for remark in self._open.pop(next(iter(self._open))).close():
-            self._warn(remark)
-
-    def _stamp(self, paths: Sequence[str], settings: Settings) -> str:
-        """A hash of the names, sizes and times of a line's files; "" for what is not a file."""
-        found = find(paths, settings, self._written.files()).found
-        stamps = [(path, stamp_of(path)) for path in found]
-        return "" if any(stamp is None for _, stamp in stamps) else key_of(*stamps)
+            for remark in self._open.popitem()[1].close():
+                self._warn(remark)
 
     def _load(self, paths: Sequence[str], settings: Settings) -> Loaded:
         """The documents of a line, without what this run writes."""
-        written, files = self._written.files(), self._files(settings)
+        written, files = written_with(self._output), self._files(settings)
         loaded = load(paths, settings=settings, written=written, files=files)
         for skipped in loaded.skipped:
             if skipped.reason == WRITTEN:
@@ -148,12 +157,12 @@ class Questions:
 
     def _files(self, settings: Settings) -> Documents:
         """The reader for these settings; a few are open."""
-        key = tuple(getattr(settings, name) for name in settings_where(reading=True))
-        if key not in self._open and len(self._open) == _READERS:
-            self._close_oldest()
-        files = self._open.pop(key) if key in self._open else Documents(settings)
-        self._open[key] = files  # as the last, since it was used last
-        return files
+        reading = _reading(settings)
+        if reading not in self._open:
+            if len(self._open) == _READERS:
+                self.close()
+            self._open[reading] = Documents(settings)
+        return self._open[reading]
 
     def _of_vllm(self, task: str, settings: Settings) -> Settings:
         """The settings as vLLM follows them: it drafts as `ask` was set when it was started.
@@ -173,6 +182,22 @@ class Questions:
         settings = replace(settings, **drafting)
         check(settings)
         return settings
+
+
+def _reading(settings: Settings) -> Settings:
+    """What of the settings decides how files are found and read, all else as by default."""
+    return Settings(**{name: getattr(settings, name) for name in settings_where(reading=True)})
+
+
+def _hash_of_files(
+    paths: Sequence[str],
+    settings: Settings,
+    written: Collection[tuple[int, int]],
+    stamp: Callable[[str], object],
+) -> str:
+    """A hash of the names and stamps of all files of paths; "" where one is not a file."""
+    stamps = [(path, stamp(path)) for path in find(paths, settings, written).found]
+    return "" if any(found is None for _, found in stamps) else key_of(*stamps)
 
 
 def _hash_of_texts(loaded: Loaded) -> str:

@@ -1,4 +1,4 @@
-"""Answers the lines of a batch: those of one kind together, each line with its own settings.
+"""Answers the lines of a batch: those of one task together, each line with its own settings.
 
 A summary of what does not fit is made from summaries of its parts, which the session answers
 itself; this is done while no other line is being answered.
@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
-from ngtcli.batch.input import Line, Lines
-from ngtcli.batch.questions import LineAnswer
+from ngtcli.batch.input import InputLine, Lines
+from ngtcli.batch.questions import Outcome
 from ngtcli.config import IN_PARTS, Settings
 from ngtcli.errors import NgtError, UsageError, unexpected
 from ngtcli.prompt.build import Prompt
@@ -30,7 +30,7 @@ _SESSIONS = 4  # with other settings, and drafters of their own, that are kept; 
 class _Open:
     """A line that is being answered, with the session whose settings are the line's."""
 
-    line: Line
+    line: InputLine
     question: Question | None
     prompt: Prompt | NgtError
     session: Session
@@ -43,21 +43,21 @@ class Runner:
     """
 
     def __init__(
-        self, session: Session, size: int, lines: Lines, read: Callable[[Line], Question]
+        self, session: Session, size: int, lines: Lines, read: Callable[[InputLine], Question]
     ) -> None:
         self._session, self._size, self._lines, self._read = session, size, lines, read
         self._sessions: dict[Settings, Session] = {}
         self._open: dict[int, _Open] = {}  # by the line's index
-        self._long: list[tuple[Line, Question]] = []
+        self._long: list[tuple[InputLine, Question]] = []
 
-    def run(self) -> Generator[LineAnswer, None, None]:
+    def run(self) -> Generator[Outcome, None, None]:
         """All lines as they are done, in any order. Raises what the session raises."""
         while self._lines.wait():
             if (first := self._lines.take()) is not None:
-                yield from self._of_kind(first)
+                yield from self._of_task(first)
 
-    def _of_kind(self, first: Line) -> Iterator[LineAnswer]:
-        """Lines of the kind of the first one, as long as there are any."""
+    def _of_task(self, first: InputLine) -> Iterator[Outcome]:
+        """Lines of the task of the first one, as long as there are any."""
         question = self._try(self._read, first)
         if isinstance(question, NgtError):
             yield self._done(first, None, FinishedAnswer(first.index, error=question))
@@ -95,8 +95,8 @@ class Runner:
             del self._sessions[next(iter(self._sessions))]
         return found
 
-    def _prompts(self, line: Line, question: Question | NgtError) -> Iterator[NumberedPrompt]:
-        """The prompts of this line and those of its kind; lines to be split are put aside."""
+    def _prompts(self, line: InputLine, question: Question | NgtError) -> Iterator[NumberedPrompt]:
+        """The prompts of this line and those of its task; lines to be split are put aside."""
         while True:
             if isinstance(question, NgtError):
                 self._open[line.index] = _Open(line, None, question, self._session)
@@ -109,7 +109,7 @@ class Runner:
                 else:
                     self._open[line.index] = _Open(line, question, prompt, session)
                     yield line.index, prompt
-            following = self._lines.take(line.kind) if len(self._long) < _LONG else None
+            following = self._lines.take(line.task) if len(self._long) < _LONG else None
             if following is None:
                 return
             line, question = following, self._try(self._read, following)
@@ -125,7 +125,7 @@ class Runner:
             return found
         return self._try(predicting, session, question, found)
 
-    def _split(self, line: Line, question: Question) -> Iterator[LineAnswer]:
+    def _split(self, line: InputLine, question: Question) -> Iterator[Outcome]:
         """The answer to a line that does not fit, part by part.
 
         What is kept of the parts stays until the answer was taken, and where it is an error.
@@ -143,7 +143,9 @@ class Runner:
         if answer.error is None:
             splitting.forget()
 
-    def _alone(self, session: Session, line: Line, prompt: Prompt | NgtError) -> FinishedAnswer:
+    def _alone(
+        self, session: Session, line: InputLine, prompt: Prompt | NgtError
+    ) -> FinishedAnswer:
         """The answer to one prompt by itself, or the error it ends with."""
         found = self._try(lambda: [*session.answers([(line.index, prompt)], 1)])
         return FinishedAnswer(line.index, error=found) if isinstance(found, NgtError) else found[0]
@@ -161,6 +163,6 @@ class Runner:
             raise KeyboardInterrupt from error
         return error if isinstance(error, NgtError) else unexpected(error)
 
-    def _done(self, line: Line, question: Question | None, answer: FinishedAnswer) -> LineAnswer:
+    def _done(self, line: InputLine, question: Question | None, answer: FinishedAnswer) -> Outcome:
         self._lines.done(line)
-        return LineAnswer(line, question, answer)
+        return Outcome(line, question, answer)

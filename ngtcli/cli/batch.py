@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
-from ngtcli.batch.input import Choice, Line, Lines, StreamLines, scan
-from ngtcli.batch.journal import ANOTHER_FILE
-from ngtcli.batch.output import FileOutput, StreamOutput, Written
-from ngtcli.batch.questions import LineAnswer, LineQuestion, Questions, Tasks, wording
+from ngtcli.batch.input import InputLine, Lines, Shard, read_lines, scan
+from ngtcli.batch.output import ANOTHER_FILE, DoneLine, FileOutput, StreamOutput, written_with
+from ngtcli.batch.questions import Outcome, Questions, Request, Tasks, wording
 from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import REPEATS, Notes, once
 from ngtcli.cli.options import (
@@ -85,13 +86,13 @@ class BatchFlags:
     verbose: VerboseOption = False
 
     @property
-    def choice(self) -> Choice:
-        """The lines that are meant. Raises UsageError."""
+    def lines(self) -> Shard:
+        """Which of the lines are meant. Raises UsageError."""
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", self.shard)
         part, parts = (int(found[1]), int(found[2])) if found else (0, 0)
         if not 1 <= part <= parts:
             raise UsageError(f"--shard {self.shard}", "Give it as in --shard 1/4, up to 4/4.")
-        return Choice(part, parts, self.limit)
+        return part, parts
 
 
 @with_settings(IN_OWN_PROCESS)
@@ -135,48 +136,43 @@ class _Batch:
 
     def __init__(self, given: BatchFlags, tasks: Tasks, folder: str) -> None:
         self._given, self._tasks = given, tasks
-        self._choice, self._notes = given.choice, Notes(given.verbose)
+        self._shard, self._notes = given.lines, Notes(given.verbose)
         self._settings = tasks["ask"][0]
         self._most = self._settings.max_mb * 1_000_000  # bytes of a line
         self._run = Run(self._settings, given.batch_size, self._notes, "line")
-        written, warn = Written(given.output), self._run.warn
-        self._questions = Questions(tasks, given.preset, folder, written, warn)
+        self._questions = Questions(tasks, given.preset, folder, given.output, self._run.warn)
 
     def run_file(self, path: Path) -> None:
         """Answer the lines of a file, into a file that the same command resumes."""
         assert self._given.output is not None
         self._notes.status(f"Reading {path} …")
-        lines, sha256 = scan(path, self._most, self._choice, self._questions.check_paths)
+        lines, sha256 = scan(path, self._most, self._shard, self._questions.check_paths)
         self._notes.clear()
-        chosen = lines[: self._choice.limit or None]
+        chosen = lines[: self._given.limit or None]
         head = {"input": sha256, "shard": self._given.shard, "engine": self._settings.engine}
         for task in sorted(self._tasks):
             how = sorted(deciding(*self._tasks[task]).items())
             head |= {f"{task}.{name}": value for name, value in how}
-        with closing(
-            FileOutput(self._given.output, head, lines, self._given.restart, self._most)
-        ) as output:
-            again = output.failed if self._given.retry_failed else set[int]()
-            left = [n for n in chosen if n.index not in output.done or n.index in again]
+        out, restart = self._given.output, self._given.restart
+        with closing(FileOutput(out, head, len(lines), restart, self._most)) as output:
+            good = [n for n in chosen if n.index in output.done and not output.failed(n.index)]
+            kept = {n.index for n in good} if self._given.retry_failed else output.done
+            left = [n for n in chosen if n.index not in kept]
             self._run.set_total(len(chosen), len(left), "done before")
-            done = output.done - output.failed
-            self._warn_of_changes((n for n in chosen if n.index in done), path, output)
+            self._warn_of_changes(good, path, output)
             self._answer(Lines(left), path, output, "the same command goes on from there")
-        failed = sum(line.index in output.failed for line in chosen)
+        failed = sum(output.failed(line.index) for line in chosen)
         self._run.check_failed(failed, len(chosen), self._hint)
 
-    def _warn_of_changes(self, done: Iterable[Line], path: Path, output: FileOutput) -> None:
+    def _warn_of_changes(self, done: Iterable[InputLine], path: Path, output: FileOutput) -> None:
         """Name the lines whose documents have other texts than when they were answered."""
         changed: list[str] = []
-        for line in done:
-            if (read := output.read.get(line.index)) is None:
-                continue
-            now = self._questions.changed(line, path, read)
+        for line, now in self._questions.changed(done, path, output.done):
             if now is None:
                 changed.append(shown(line.id))
-            elif now != read:
-                with suppress(OSError):  # then the texts are compared again the next time
-                    output.note_read(line.index, now)
+            else:
+                with suppress(NgtError):  # then the texts are compared again the next time
+                    output.put(now)
         if changed:
             ids, more = ", ".join(changed[:_IDS_SHOWN]), len(changed) - _IDS_SHOWN
             self._notes.warn(
@@ -198,7 +194,8 @@ class _Batch:
             stream = _open_lines(source)
             if Path(source).is_file():  # closing others would wait for what is being read
                 stack.enter_context(stream)
-            lines = StreamLines(stream, name, self._most, self._choice)
+            found = read_lines(stream, name, self._most, self._shard)
+            lines = Lines(islice(found, self._given.limit or None), self._most)
             output = stack.enter_context(closing(StreamOutput(out, print_line)))
             self._answer(lines, None, output, "what is done is put out")
         self._run.check_failed(self._run.failed, lines.count, self._hint)
@@ -206,14 +203,15 @@ class _Batch:
     def _answer(
         self, lines: Lines, path: Path | None, output: FileOutput | StreamOutput, interrupted: str
     ) -> None:
-        def deliver(answer: LineAnswer) -> bool:
-            row = _row(answer)
+        def deliver(outcome: Outcome) -> bool:
+            row, index = _row(outcome), outcome.line.index
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
-            question = answer.question
-            read = question.read if isinstance(question, LineQuestion) else None
-            output.put(answer.line.index, dump_json(row, None), "error" in row, read)
-            return "error" in row
+            done = DoneLine(index, dump_json(row, None), failed="error" in row)
+            if isinstance(request := outcome.question, Request):
+                done = replace(done, files=request.files, texts=request.texts)
+            output.put(done)
+            return done.failed
 
         with closing(self._questions):
             read = partial(self._questions.read, path=path)
@@ -226,7 +224,7 @@ class _Batch:
         return "Each has its error in its line; --retry-failed runs them again."
 
 
-def _row(answer: LineAnswer) -> dict[str, Any]:
+def _row(answer: Outcome) -> dict[str, Any]:
     """What stands in the output for a line: the object of --json and its id, or its error."""
     from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject, answer_object
     from ngtcli.session.report import with_sources  # here: it loads torch
@@ -258,7 +256,7 @@ def _check_apart(source: str, output: Path | None) -> None:
         regular = stat.S_ISREG(os.stat(read).st_mode)
     except (OSError, ValueError):
         return
-    if regular and identity(read) in Written(output).files():
+    if regular and identity(read) in written_with(output):
         where = output or "standard output"
         hint = "Name another file with -o."
         raise UsageError(f"{where}: it is the input, or its journal is", hint)
@@ -305,8 +303,8 @@ class Run:
     def answer(
         self,
         lines: Lines,
-        read: Callable[[Line], Question],
-        deliver: Callable[[LineAnswer], bool],
+        read: Callable[[InputLine], Question],
+        deliver: Callable[[Outcome], bool],
         interrupted: str,
     ) -> None:
         """Answer all lines; `deliver` puts out what came of one, and returns whether it failed.
@@ -347,7 +345,7 @@ class Run:
         elif self._remarks == _REMARKS_SHOWN + 1:
             self._notes.warn("there are more such remarks; -v has them all")
 
-    def _add(self, answer: LineAnswer, failed: bool) -> None:
+    def _add(self, answer: Outcome, failed: bool) -> None:
         self._done += 1
         self.failed += failed
         self._documents += len(answer.question.documents) if answer.question else 0

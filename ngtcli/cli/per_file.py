@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ngtcli.batch.input import Line, Lines
+from ngtcli.batch.input import InputLine, Lines
 from ngtcli.batch.output import AnswerFolder
-from ngtcli.batch.questions import LineAnswer
+from ngtcli.batch.questions import Outcome
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of
 from ngtcli.cli.batch import Run
@@ -30,9 +29,6 @@ from ngtcli.prompt.preset import deciding
 from ngtcli.session.question import Question
 from ngtcli.system import process
 from ngtcli.system.files import key_of
-
-if TYPE_CHECKING:
-    pass
 
 # Bytes of a file's name, number and suffix left out; derived: file systems take 255 in all.
 _LONGEST = 200
@@ -86,17 +82,17 @@ def run_per_file(
             "Name another folder with -o.",
         )
         lines = [
-            Line(i, i + 1, target.name)
+            InputLine(i, i + 1, target.name)
             for i, target in enumerate(targets)
             if not written.has(target.name, target.key)
         ]
         written.check(str(line.id) for line in lines)
         run.set_total(len(targets), len(lines), "made before and not again")
 
-        def question(line: Line) -> Question:
+        def question(line: InputLine) -> Question:
             return replace(request, loaded=Loaded((targets[line.index].document,)))
 
-        def deliver(answer: LineAnswer) -> bool:
+        def deliver(answer: Outcome) -> bool:
             """Write the file of an answer, or say why there is none; whether it failed.
 
             Raises NgtError where the file cannot be written: the next one could not be, either.

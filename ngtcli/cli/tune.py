@@ -5,7 +5,7 @@ The winner becomes a preset of the user's, with where it comes from written in i
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -147,7 +147,7 @@ def _measure(given: TuneFlags, plan: Plan, notes: Notes) -> SweepReport | None:
     process.unwind_on_interrupt()
     # Without a terminal nothing is said of progress, not even with --verbose.
     tell = notes.status if notes.terminal else lambda _: None
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), closing(kept):
         measure(source, grid, given.rounds, kept, tell)
     notes.clear()
     made = report(source.about, grid, given.rounds, kept)

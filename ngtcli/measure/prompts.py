@@ -15,14 +15,17 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
-from ngtcli.batch.json_lines import Ids, Row, document_of, id_of, list_of, read_rows, string_of
+from msgspec import Meta, Struct
+
+from ngtcli.batch.lines import Id, Ids, converted, document_of
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, UsageError, nearest
+from ngtcli.measure.rows import InputRow, read_rows
 
 CheckPath = Callable[[Path], None]
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -128,61 +131,85 @@ def read_jsonl(
     return items
 
 
-def _item(row: Row, read: Callable[[Any], str]) -> Item:
+class _GivenText(Struct):
+    text: str | None = None
+    name: str | None = None
+    title: str | None = None
+    file: str | None = None
+
+
+_Texts = Annotated[list[str | _GivenText], Meta(min_length=1)] | str | _GivenText
+
+
+class _PromptLine(Struct):
+    """The keys of all kinds; the first of `turns` to `context` that is there tells which it is."""
+
+    turns: Annotated[list[str], Meta(min_length=1)] | None = None
+    quotes: _Texts | None = None
+    article: str | None = None
+    documents: _Texts | None = None
+    passages: _Texts | None = None
+    context: _Texts | None = None
+    id: Id | None = None
+    question_id: Id | None = None
+    query_id: Id | None = None
+    task: str = ""
+    category: str = "chat"
+    question: str = ""
+    query: str = ""
+    answers: Any = None
+    answer: Any = None
+    highlights: Any = None
+
+
+def _item(row: InputRow, read: Callable[[str], str]) -> Item:
     """The item of a line, by the kind that its keys tell; `read` gives the text of a file."""
-    data = row.data
-    kinds = ("turns", "quotes", "article", "documents", "passages", "context")
-    kind = next((key for key in kinds if key in data), None)
-    if kind is None:
-        raise InputError("no documents", _KINDS)
-    if kind == "turns":
-        turns = data["turns"]
-        if not (isinstance(turns, list) and turns and isinstance(turns[0], str) and turns[0]):
-            raise InputError("turns is not a list of messages", 'Give "turns": ["…"].')
-        task, message = string_of(data, "category", "chat"), Document("message", turns[0])
-        return Item(_id(row, "question_id"), task, (message,), message=True)
-    documents: tuple[Document, ...]
-    id, question, answers = "id", "", ["answers", "answer"]
-    if kind == "article":
-        documents, answers = (Document("article", _text(data, "article")),), ["highlights"]
+    line = converted(row.data, _PromptLine)
+    id, question, found = line.id, line.question.strip(), line.answers
+    if line.turns is not None:
+        message = Document("message", _not_blank("turns", line.turns[0]))
+        return Item(_id(row, line.question_id), line.category, (message,), message=True)
+    texts = (line.quotes, line.documents, line.passages, line.context)
+    given = next((one for one in texts if one is not None), None)
+    if line.quotes is not None:
+        question = _not_blank("query", line.query).strip()
+        id = line.query_id if id is None else id
+    elif line.article is not None:
+        given = [_GivenText(_not_blank("article", line.article), "article")]
+        question, found = "", line.highlights
     else:
-        if kind == "quotes":
-            question, answers = _text(data, "query"), ["answers"]
-            id = "id" if "id" in data else "query_id"
-        else:
-            question = string_of(data, "question")
-        texts = list_of(data, kind) if isinstance(data[kind], list) else [data[kind]]
-        documents = tuple(_document(f"passage {i}", one, read) for i, one in enumerate(texts, 1))
-    task = string_of(data, "task", "ask" if question else "summarize")
-    found: Any = next((data[key] for key in answers if data.get(key) is not None), [])
-    return Item(_id(row, id), task, documents, question.strip(), _answers(found))
+        found = line.answer if found is None else found
+    if given is None:
+        raise InputError("no documents", _KINDS)
+    parts = given if isinstance(given, list) else [given]
+    documents = tuple(_document(f"passage {i}", one, read) for i, one in enumerate(parts, 1))
+    task = line.task or ("ask" if question else "summarize")
+    return Item(_id(row, id), task, documents, question, _answers([] if found is None else found))
 
 
-def _id(row: Row, key: str) -> str:
+def _id(row: InputRow, own: Id | None) -> str:
     """The line's id; its number where it has none."""
-    own = id_of(row.data, key)
     return str(row.number if own is None else own)
 
 
-def _text(data: dict[str, Any], key: str) -> str:
-    """The text under a key, which is not blank."""
-    text = string_of(data, key)
+def _not_blank(key: str, text: str) -> str:
     if not text.strip():
         raise InputError(f"no {key}", f'Give "{key}": "…".')
     return text
 
 
-def _document(what: str, given: Any, read: Callable[[Any], str]) -> Document:
+def _document(what: str, given: str | _GivenText, read: Callable[[str], str]) -> Document:
     """A text, or an object with `text` (and `name` or `title`), or one that names a `file`."""
-    if not isinstance(given, dict):
-        return document_of(what, what, given, given)
-    if "file" in given:
-        text = read(given["file"])
-        return document_of(what, given.get("name") or given["file"], text, given)
-    return document_of(what, given.get("name") or given.get("title"), given.get("text"), given)
+    if isinstance(given, str):
+        return document_of(what, what, given)
+    if given.file is not None:
+        return document_of(what, given.name or given.file, read(given.file))
+    if given.text is None:
+        raise InputError(f"{what} has no text", 'Give a text, or {"name": …, "text": …}.')
+    return document_of(what, given.name or given.title, given.text)
 
 
-def _file(folder: Path, name: Any, reader: Reader, check: CheckPath) -> str:
+def _file(folder: Path, name: str, reader: Reader, check: CheckPath) -> str:
     """The text of a file next to the lines; never one from elsewhere on the machine."""
     try:
         path = (folder / name).resolve()
@@ -192,7 +219,7 @@ def _file(folder: Path, name: Any, reader: Reader, check: CheckPath) -> str:
         return decode_text(reader.file(path))
     except Unreadable as error:
         raise InputError(f"file {name!r} cannot be read: {error}", "Check it.") from None
-    except (OSError, ValueError, TypeError, RuntimeError):  # not a path, a loop of links
+    except (OSError, ValueError, RuntimeError):  # not a path, a loop of links
         raise InputError(f"file {name!r} cannot be read", "Check its name.") from None
 
 

@@ -1,22 +1,21 @@
-"""Records of answers in a file, a line for each finished pass, so that a measurement can go on.
+"""Records of answers in a journal, one for each finished pass, so that a measurement can go on.
 
 A pass is one contestant's answers to all prompts in one round: what its drafter learns lives that
 long, so what was begun and not finished is measured again.
 """
 
-import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ngtcli.errors import InputError, UsageError
+from msgspec import Struct
+
+from ngtcli.errors import UsageError
 from ngtcli.measure.records import P, Record, Turn
-from ngtcli.system.files import DamagedFileError, parse_json, read_bounded
+from ngtcli.system.journal import Form, Journal, errors_named
 
-FORMAT, VERSION = "ngt-tune", 2
-MOST = 1 << 29  # bytes of a state file: a hundred thousand passes over fifty prompts; derived
+VERSION = 3
+_LONGEST = 10_000_000  # bytes of a pass, which has some hundred a prompt; guess
 _LARGEST = 1e15  # count, or seconds, in it: more is no measurement; guess
 
 
@@ -51,50 +50,33 @@ def figures(record: Record) -> Figures:
     )
 
 
+class _Pass(Struct, frozen=True):
+    contestant: str
+    round: int
+    records: tuple[Figures, ...]
+
+
+_HINT = "Name another with --state, or start again with --fresh."
+_FORM = Form("ngt-tune", VERSION, _Pass, _HINT, {"key": "another sweep, data, model or settings"})
+
+
 class State:
-    """Finished passes by (contestant, round); each is appended to `path` as it ends.
+    """Finished passes by (contestant, round); each is appended to `path` as it ends. `close` it.
 
     `key` stands for all that makes passes comparable, each of them over `prompts` prompts. Raises
-    UsageError where the file belongs to another measurement, InputError where it cannot be used.
+    UsageError where the file belongs to another measurement or cannot be used.
     """
 
     def __init__(self, path: Path, key: str, prompts: int, fresh: bool = False) -> None:
         self.path, self._prompts = path, prompts
-        self.done: dict[tuple[str, int], tuple[Figures, ...]] = {}
         self._begun: dict[tuple[str, int], list[Figures]] = {}
-        try:
+        with errors_named(path, _HINT, UsageError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            text = read_bounded(path, MOST).decode("utf-8") if path.exists() else ""
-            lines = text.split("\n")
-            head = _object(lines[0])
-            if text and head.get("format") != FORMAT:
-                what = f"{path}: not a state file of ngt tune"
-                raise UsageError(what, "Name another with --state.")
-            if fresh or not text:
-                self._write("w", {"format": FORMAT, "version": VERSION, "key": key})
-                return
-            if (head.get("version"), head.get("key")) != (VERSION, key):
-                of_ngt = head.get("version") != VERSION
-                other = "version of ngt" if of_ngt else "sweep, data, model or settings"
-                what = f"{path}: from another {other}"
-                raise UsageError(what, "Name another with --state, or start again with --fresh.")
-            self._take_over(map(_object, lines[1:]))
-            if not text.endswith("\n"):
-                with path.open("a", encoding="utf-8") as file:
-                    file.write("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "not text"
-            what = f"{path}: cannot be used ({reason.lower()})"
-            raise InputError(what, "Name another file with --state.") from None
-
-    def _take_over(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        for row in rows:
-            try:
-                records = tuple(Figures(*values) for values in row["records"])
-                if len(records) == self._prompts:
-                    self.done[str(row["contestant"]), int(row["round"])] = records
-            except (KeyError, TypeError, ValueError):
-                continue  # cut off as the run was ended, or damaged: measured again
+        head = {"key": key}
+        self._journal = Journal(path.resolve(), _FORM, head, most=_LONGEST, restart=fresh)
+        self.close = self._journal.close
+        known = (one for _, one in self._journal)
+        self.done = {(p.contestant, p.round): p.records for p in known if len(p.records) == prompts}
 
     def rounds(self, contestant: str, most: int) -> list[tuple[Figures, ...]]:
         """The finished passes of a contestant in the first `most` rounds."""
@@ -112,18 +94,4 @@ class State:
         found.append(figures(record))
         if len(found) == self._prompts:
             self.done[place] = tuple(self._begun.pop(place))
-            rows = [astuple(one) for one in found]
-            self._write("a", {"contestant": place[0], "round": place[1], "records": rows})
-
-    def _write(self, mode: str, row: Mapping[str, Any]) -> None:
-        with self.path.open(mode, encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _object(line: str) -> dict[str, Any]:
-    try:
-        return parse_json(line, dict)
-    except DamagedFileError:
-        return {}
+            self._journal.add(_Pass(*place, self.done[place]))

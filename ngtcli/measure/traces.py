@@ -18,11 +18,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ngtcli.batch.json_lines import Row, json_object, read_rows
+from ngtcli.batch.lines import json_object
 from ngtcli.config import Settings
 from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, UsageError, nearest, reason_of
+from ngtcli.measure.rows import InputRow, read_rows
 from ngtcli.tokens.tokenizer import Tokenizer
 
 FORMAT = "ngt-trace"
@@ -254,7 +255,7 @@ def _spec_bench_traces(folder: Path, template: str, turns: str, reader: Reader) 
     return TraceSet(str(folder), model, tokenizer.fingerprint, size, tuple(traces), inexact)
 
 
-def _question_id(row: Row) -> str | int:
+def _question_id(row: InputRow) -> str | int:
     id = row.data.get("question_id")
     if isinstance(id, bool) or not isinstance(id, str | int):
         what = "is not a text or number" if "question_id" in row.data else "is missing"

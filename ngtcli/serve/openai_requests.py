@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from ngtcli.batch.json_lines import document_of
+from ngtcli.batch.lines import document_of
 from ngtcli.config import SettingError, Settings, check_key, settings_where
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import NgtError, UsageError, nearest
@@ -273,7 +273,7 @@ def given_documents(documents: Sequence[str | GivenDocument]) -> tuple[Document,
         raise RequestError(f"{len(documents)} documents", hint, "documents")
     given = [("", one) if isinstance(one, str) else (one.name, one.text) for one in documents]
     try:
-        return tuple(document_of(f"document {i}", *one, one) for i, one in enumerate(given, 1))
+        return tuple(document_of(f"document {i}", *one) for i, one in enumerate(given, 1))
     except NgtError as error:
         raise RequestError(str(error), error.hint, "documents") from None
 

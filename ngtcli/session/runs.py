@@ -4,7 +4,6 @@ The lines stand in two files of the state folder, the older one of which is repl
 one is full. Text of questions, answers and documents is in them only where that is set.
 """
 
-import fcntl
 import json
 import os
 import time
@@ -19,7 +18,7 @@ from ngtcli.session.events import Ended
 from ngtcli.session.question import Question
 from ngtcli.system import process
 from ngtcli.system.files import home, others_cache, private_folder
-from ngtcli.system.line_file import LineFile
+from ngtcli.system.journal import LineFile
 
 # Bytes of a file, of which there are two. A line has about 460 without texts (measured), so that
 # they have the last 17,000 to 35,000 answers; that many are a guess.
@@ -114,32 +113,15 @@ def files() -> tuple[Path, Path]:
 
 def append(found: Mapping[str, Any]) -> None:
     """Add a line, whole or not at all, whatever other processes add. Raises OSError, NgtError."""
-    line, (path, before) = json.dumps(found), files()
+    line, (path, before) = json.dumps(found).encode(), files()
     private_folder(path.parent)
     with process.unbroken():
         while True:
-            with LineFile(path, 0o600) as file:
-                _lock(file)
-                about = os.fstat(file.fileno())
-                if not os.path.exists(path) or not os.path.samestat(about, os.stat(path)):
-                    continue  # another process has put a new file in its place
-                if about.st_size and about.st_size + len(line) > MOST:
+            with LineFile(path, wait_s=_LOCK_S) as file:
+                size = file.seek(0, os.SEEK_END)
+                if size and size + len(line) > MOST:
                     os.replace(path, before)
                     continue
-                torn = about.st_size and os.pread(file.fileno(), 1, about.st_size - 1) != b"\n"
-                file.append("\n" * bool(torn) + line, sync=False)
+                torn = size and os.pread(file.fileno(), 1, size - 1) != b"\n"
+                file.append(b"\n" * bool(torn) + line, sync=False)
                 return
-
-
-def _lock(file: LineFile) -> None:
-    """Lock a file until it is closed. Raises OSError where another process has it for too long."""
-    end = time.monotonic() + _LOCK_S
-    while True:
-        try:
-            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > end:
-                raise OSError("another process holds its file") from None
-            time.sleep(0.005)
-        except OSError:  # a file system without locks
-            return

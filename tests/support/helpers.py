@@ -27,11 +27,11 @@ HARBOUR = str(ROOT_FOLDER / "ngtcli" / "examples" / "harbour.txt")
 # Without a background: else a process is started that outlives the test.
 NGT = ["env", "NGT_BACKGROUND=none", sys.executable, "-m", "ngtcli"]
 SHARED = Path(os.environ.get("NGT_SHARED", ROOT_FOLDER.parent / "shared")) / "data"
+# Of the examples of each property; .ci/run tries all of them. A guess.
+EXAMPLES = float(os.environ.get("NGT_EXAMPLES", "0.4"))
 STORIES = SHARED / "models" / "stories260k"
 
 # --- the command line ---
-
-trials_kept = True  # between runs in this process; False where trials are the subject
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,11 @@ def _run(
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             stack.enter_context(patch.object(sys, name, stream))
         stack.enter_context(patch("ngtcli.system.process.unwind_on_interrupt"))
-        if trials_kept and "torch" in sys.modules:
+        if "torch" in sys.modules:
             from tests.support import kept
 
             stack.enter_context(patch("ngtcli.system.remembered.Remembered.find", kept.tried_once))
+            stack.enter_context(kept.lent_once())
         stack.enter_context(_threads_kept())
         if cwd is not None:
             stack.enter_context(contextlib.chdir(cwd))

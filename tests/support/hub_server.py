@@ -1,12 +1,11 @@
 """A stand-in for a hub on the loopback address: what huggingface_hub asks for, and its failures.
 
-A repository is a mapping of revisions to files. `python -m tests.hub_server FOLDER ID [BYTES/S]`
-serves a folder until it is ended, for looking at a download in a terminal.
+A repository is a mapping of revisions to files. `python -m tests.support.hub_server FOLDER ID`
+(and BYTES/S) serves a folder until it is ended, for looking at a download in a terminal.
 """
 
 import hashlib
 import json
-import os
 import re
 import socket
 import subprocess
@@ -19,8 +18,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.support.helpers import ROOT_FOLDER
+from tests.support import warm
 
+ID = "maker/Small-1B"
+WEIGHTS = "model.safetensors"
+OTHERS = {
+    ".gitattributes": b"*", "LICENSE": b"free", "modeling_small.py": b"raise SystemExit",
+    "pytorch_model.bin": b"x" * 2000, "Small-1B.Q4_K_M.gguf": b"GGUF", "consolidated.00.pth": b"x",
+    "onnx/model.onnx": b"x", "onnx/config.json": b"{}", "original/params.json": b"{}",
+}  # fmt: skip
 _PIECE = 1 << 16
 _LFS = 1_000_000  # bytes from which on a file's ETag is its SHA-256
 _OWN = "127.0.0.1,localhost"
@@ -30,18 +36,17 @@ _PATHS = re.compile(
 )
 
 
-# Runs ngt for each line of JSON: where, and its arguments. What it asked before is forgotten.
-_SHELL = """
-import json, os, sys
-from tests.support.helpers import ngt
-from ngtcli.model_files import hub
+# The library reads the environment when it is imported, which was before the fork.
+_RUN = """
+import importlib
 
-for line in sys.stdin:
-    where, *words = json.loads(line)
-    os.chdir(where)
-    hub.ask.cache_clear()
-    done = ngt(*words, NGT_BACKGROUND="none")
-    print(json.dumps([done.returncode, done.stdout.decode(), done.stderr.decode()]), flush=True)
+from huggingface_hub import constants, hf_api
+
+from ngtcli.__main__ import main
+
+importlib.reload(constants)
+hf_api.api.endpoint = constants.ENDPOINT
+main()
 """
 
 
@@ -75,7 +80,6 @@ class Hub:
         self.log: list[tuple[str, str, int]] = []
         self.leaked: list[str] = []
         self.ended = threading.Event()
-        self._shells: dict[str, subprocess.Popen[str]] = {}
         handler = type("Handler", (_Handler,), {"hub": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -86,8 +90,6 @@ class Hub:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for shell in self._shells.values():
-            shell.communicate()
         self.ended.set()
         self._server.shutdown()
         self._server.server_close()
@@ -98,21 +100,11 @@ class Hub:
         return {**own, "NO_PROXY": _OWN, "no_proxy": _OWN}
 
     def run(self, place: Path, *words: str, **environ: str) -> Any:
-        """`ngt WORDS` with this hub and a cache in `place`, as of `subprocess.run` with text.
-
-        Runs with the same variables share a process: huggingface_hub reads most when it is loaded.
-        """
-        key = json.dumps([str(place), environ])
-        if key not in self._shells:
-            own = {**self.environ(place / "hf"), "PYTHONPATH": str(ROOT_FOLDER), **environ}
-            self._shells[key] = subprocess.Popen(
-                [sys.executable, "-c", _SHELL], env={**os.environ, **own}, text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            )  # fmt: skip
-        shell = self._shells[key]
-        assert shell.stdin and shell.stdout
-        print(json.dumps([str(Path.cwd()), *words]), file=shell.stdin, flush=True)
-        return subprocess.CompletedProcess(words, *json.loads(shell.stdout.readline()))
+        """`ngt WORDS` with this hub and a cache in `place`, as of `subprocess.run` with text."""
+        own = {**self.environ(place / "hf"), **environ}
+        done = warm.run(*words, code=_RUN, **own)
+        out, errors = done.stdout.decode(), done.stderr.decode()
+        return subprocess.CompletedProcess(words, done.returncode, out, errors)
 
     def got(self) -> list[str]:
         """The files whose content was asked for, since the last call."""
@@ -236,12 +228,3 @@ if __name__ == "__main__":
         for line in sys.stdin:  # "stop FILE BYTE", or "go"
             words = line.split()
             served.stops = {words[1]: int(words[2])} if len(words) == 3 else {}
-
-
-ID = "maker/Small-1B"
-WEIGHTS = "model.safetensors"
-OTHERS = {
-    ".gitattributes": b"*", "LICENSE": b"free", "modeling_small.py": b"raise SystemExit",
-    "pytorch_model.bin": b"x" * 2000, "Small-1B.Q4_K_M.gguf": b"GGUF", "consolidated.00.pth": b"x",
-    "onnx/model.onnx": b"x", "onnx/config.json": b"{}", "original/params.json": b"{}",
-}  # fmt: skip

@@ -1,17 +1,31 @@
-"""What costs seconds to make and is the same for all tests: made once in a process, then copied."""
+"""What takes long to make and is the same for all tests: made once in a process.
+
+Trials, costs and backgrounds are copied for each use. The weights of the built-in model are lent:
+to one run of a command, or to one test, at a time; a second borrower meanwhile reads its own. What
+a run changes (caches, captured passes, masks, threads) is in the `TargetModel`, which is made anew
+over them. Weights that are not as they were when they were read are lent no more.
+"""
 
 import json
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ngtcli.background.files import SHIPPED
 from ngtcli.background.loaded import make_shipped
+from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.calibration import calibrate, remembered_costs
+from ngtcli.decode.load import _Checkpoint
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.row_bits import use_whole_vectors
 from ngtcli.draft.costs import CostCurve
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system.files import write_json
 from ngtcli.system.remembered import Remembered
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -55,3 +69,61 @@ def tried_once(
     with suppress(OSError, ValueError):
         _trials[self.path.name] = json.loads(self.path.read_text())
     return found
+
+
+# --- the built-in model ---
+
+_models: dict[tuple[object, ...], tuple[Any, tuple[object, ...]]] = {}  # with their states
+_lent: set[tuple[object, ...]] = set()
+
+
+@contextmanager
+def lent_once() -> Iterator[None]:
+    """What is lent within is back at the end."""
+    before = set(_lent)
+    try:
+        yield
+    finally:
+        _lent.intersection_update(before)
+
+
+def lent(
+    self: _Checkpoint, dtype: Any, slow: Callable[[str], None], real: Any = _Checkpoint.read
+) -> Any:
+    """`_Checkpoint.read`, which takes a sixth of a second, of the built-in model.
+
+    What was read without a word is kept: a reader who is told something is told it each time.
+    """
+    how = (self.device, self.way, self.packed, self.drafts, self.auto)
+    key = *how, dtype, torch.get_num_threads()
+    if self.path != str(BUILTIN_PATH) or key in _lent:
+        return real(self, dtype, slow)
+    hf, state = _models.get(key, (None, ()))
+    if hf is None or _state(hf) != state:
+        said = Counter[str]()
+
+        def counted(tell: Callable[[str], None]) -> Callable[[str], None]:
+            return lambda line: (said.update([line]), tell(line))[1]
+
+        told = replace(self, warn=counted(self.warn), progress=counted(self.progress))
+        hf = real(told, dtype, counted(slow))
+        use_grouped(hf)  # as is done to each model that was read; twice is as once
+        use_whole_vectors(hf)
+        _models.pop(key, None)
+        if not said:
+            _models[key] = hf, _state(hf)
+    _lent.add(key)
+    return hf
+
+
+def _state(hf: Any) -> tuple[object, ...]:
+    """What shows that weights, layers or settings of a model were changed."""
+    modules = [
+        (id(m), type(m), len(m._forward_hooks), len(m._forward_pre_hooks)) for m in hf.modules()
+    ]
+    tensors = [(one.data_ptr(), _version(one)) for one in (*hf.parameters(), *hf.buffers())]
+    return *modules, *tensors, repr(vars(hf.config)), repr(vars(hf.generation_config)), hf.training
+
+
+def _version(tensor: Any) -> int:
+    return -1 if tensor.is_inference() else tensor._version

@@ -12,14 +12,11 @@ from tests.support.helpers import HARBOUR
 if sys.platform != "linux":  # it limits memory, reads /proc and opens pseudo-terminals
     pytest.skip("the fuzzer runs on Linux", allow_module_level=True)
 
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.tools.fuzz import __main__ as fuzz
 from tests.tools.fuzz.__main__ import KINDS, run_case
 from tests.tools.fuzz.case import Command, Place, Result
 from tests.tools.fuzz.judge import judge
 from tests.tools.fuzz.run import run
-
-pytestmark = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 
 @pytest.fixture

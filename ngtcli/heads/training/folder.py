@@ -4,7 +4,6 @@
 what is not among these, or was changed since, is not written over. Knows no torch.
 """
 
-import fcntl
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from ngtcli.errors import UsageError, reason_of
 from ngtcli.heads.training.answers import ANSWERS, ELSEWHERE
 from ngtcli.system import process
 from ngtcli.system.files import DamagedFileError, parse_json, read_bounded, write_atomically
-from ngtcli.system.line_file import LineFile
+from ngtcli.system.journal import LineFile, errors_named
 
 KINDS = ("medusa", "hydra", "eagle3", "dflash", "space")
 CHECKPOINT = "checkpoint.safetensors"
@@ -62,14 +61,8 @@ class TrainingFolder:
         self.about = self._read(held)
         if self.about["kind"] != kind:
             raise UsageError(f"{path} was begun with kind {self.about['kind']}", ELSEWHERE)
-        self._log = LineFile(path / _LOG, 0o644)
-        try:
-            fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._log.close()
-            raise UsageError(f"{path}: another process trains there", "Wait for it.") from None
-        except OSError:  # a file system without locks
-            pass
+        with errors_named(path / _LOG, ELSEWHERE, UsageError):
+            self._log = LineFile(path / _LOG, 0o644)
 
     def __enter__(self) -> Self:
         return self
@@ -107,7 +100,7 @@ class TrainingFolder:
 
     def log(self, line: Mapping[str, Any]) -> None:
         """A line of the training curve."""
-        self._log.append(json.dumps(line))
+        self._log.append(json.dumps(line).encode())
 
     def write(self, write: Callable[[Path], object]) -> None:
         """Let `write` make files in a folder of its own, then put them in place.
