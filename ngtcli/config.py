@@ -362,7 +362,7 @@ class Settings:
     )
     threads: int = _model(
         0,
-        "Threads to compute with on a CPU; 0 takes as many as cores are idle.",
+        "Threads to compute with on a CPU; 0 takes one for each core that ngt may use.",
         within=(0, MOST),
         decides_text=False,
         engine="ngt",

@@ -58,6 +58,7 @@ def with_modules(folder: Path, pooling: str = "mean", **prompts: str) -> Path:
                                           ("2_Normalize", "Normalize")])
     ]  # fmt: skip
     switches = {f"pooling_mode_{m}": False for m in ("mean_tokens", "cls_token", "max_tokens")}
+    switches["word_embedding_dimension"] = WIDTH
     values = {
         "modules.json": modules,
         "1_Pooling/config.json": {**switches, f"pooling_mode_{name}": True},

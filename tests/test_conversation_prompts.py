@@ -257,7 +257,7 @@ def test_passages_stand_before_their_questions_and_are_not_read_twice() -> None:
 def test_the_words_of_the_last_questions_are_searched_by() -> None:
     said = turns([("user", "One?"), *SAID])
     assert earlier_questions(said) == ["When is high tide?", "And low tide?"]
-    index = index_of(TOWN, Cutting(40), lambda _: None, lambda _: None)
+    index = index_of(TOWN, Cutting(40))
     scores = [index.scores(text) for text in ("miller", "Abel", "Glover")]
     found = index.ranked("miller", earlier=["Abel", "Glover"])
     wanted = scores[0] + EARLIER * (scores[1] + scores[2])

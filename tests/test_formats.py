@@ -8,85 +8,82 @@ from typing import Any
 
 import pytest
 
-from ngtcli.config import Settings
 from ngtcli.documents.content import Extracted, Section, Source, Writer
-from ngtcli.documents.formats import format_of
-from ngtcli.documents.load import Document, Loaded, load
+from ngtcli.documents.formats import HEAD, SUFFIXES, format_of, suffix_of
+from ngtcli.documents.load import load
+from ngtcli.documents.text import Unreadable
+from ngtcli.documents.worker import parse
 from ngtcli.errors import InputError
 from ngtcli.system.json_form import from_json
 from tests import document_files as made
 
-pytest.importorskip("pypdfium2")
-pytest.importorskip("trafilatura")
-pytest.importorskip("docx")
-pytest.importorskip("reportlab")
+for package in ("pypdfium2", "trafilatura", "docx", "pptx", "openpyxl", "striprtf", "pylatexenc"):
+    pytest.importorskip(package)
 pytestmark = pytest.mark.usefixtures("kept_workers")
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of each format."""
-    path = tmp_path_factory.mktemp("files")
-    for name, make in made.FILES.items():
-        (path / name).write_bytes(make())
-    return path
-
-
-@pytest.fixture(scope="module")
-def loaded(folder: Path) -> Loaded:
-    with pytest.MonkeyPatch.context() as patched:  # a fixture of a module has the user's cache else
-        patched.setenv("NGT_HOME", str(folder.parent / "ngt-home"))
-        return load([str(folder)])
-
-
-def headings(document: Document | Extracted) -> list[str]:
-    """The headings of a document, and that each stands where its section begins."""
-    named = [s for s in document.about.sections if s.heading]
-    for section in named:
-        assert document.text.startswith(section.heading, section.start) or section.page
-    return list(dict.fromkeys(s.heading for s in named))
-
-
-TEXTS = {
-    "orchard.docx": made.DOCX_TEXT,
-    "book.epub": "Chapter one\n\nIt began.\n\nChapter two\n\nThe end.",
-    "bees.odt": "Bees\n\nBees  sleep.[^1]\n\n- one\n- two\n\na | b\n\n[^1]: At night.",
-    "people.csv": "name | town\nBerg, Ada | Varn\nCarl | Lund",
-    "people.tsv": "name | town\nAda | Varn\nCarl | Lund",
-    "data.json": '{"a": [1, 2]}',
-    "texts.jsonl": made.JSONL,
-    "packed.txt.gz": "Packed text.",
+WITH_TEXT = sorted(path.name.removesuffix(".txt") for path in made.FOLDER.glob("*.*.txt"))
+LEFT_OUT = {
+    "locked.pdf": "encrypted",
+    "scan.pdf": "its 2 pages have no text: a scan, or pictures",
 }
-HEADINGS = {
-    "orchard.docx": ["The orchard", "Harvest"],
-    "book.epub": ["Chapter one", "Chapter two"],
-    "bees.odt": ["Bees"],
-    "bus.html": ["The night bus", "Stops"],
+# Of the files with any: their headings, and what is told of them.
+ABOUT: dict[str, tuple[list[str], tuple[str, ...]]] = {
+    "orchard.docx": (["The orchard", "Harvest"], ()),
+    "strict.docx": (["The orchard", "Harvest"], ()),
+    "forms.docm": (["Tides"], ("characters of symbol fonts whose meaning is not known: 1",)),
+    "lighthouse.pptx": (["slide 1: The lighthouse", "slide 3"], ("hidden slides left out: 1",)),
+    "ferries.pptx": (["slide 1", "slide 2"], ()),
+    "prices.xlsx": (["Prices"], ("hidden sheets left out: 1",)),
+    "strict.xlsx": (["Prices"], ("hidden sheets left out: 1",)),
+    "bees.odt": (["Bees"], ()),
+    "prices.ods": (["Prices", "Drawn", "Same"], ("hidden sheets or slides left out: 1",)),
+    "talk.odp": (["slide 1: One", "slide 2: Two"], ()),
+    "bus.html": (["The night bus", "Stops"], ()),
+    "packed.html.gz": (["The night bus", "Stops"], ()),
+    "router.html": (
+        ["Resetting the router", "First steps", "Terms"],
+        ("left out as no part of the main text: 82 words",),
+    ),
+    "short.html": (["Invoice 1001", "Terms"], ()),
+    "noscript.html": (["The pier"], ()),
+    "template.html": (["The pier"], ()),
+    "book.epub": (["Chapter one", "Chapter two"], ()),
+    "missing.epub": ([], ("1 chapter is missing or broken",)),
+    "letter.eml": (["Tide tables"], ("attachments are not read: t.pdf",)),
+    "table.eml": (["Tides"], ()),
+    "utf16.eml": (["Grüße"], ()),
+    "bees.xml": (["Sleep & rest", "References"], ()),
+    "bees.tex": (["On bees", "Sleep", "More"], ()),
+    "columns.pdf": ([made.TITLES[i] for i in (1, 2, 0)], ()),
+    "no-meaning.pdf": ([], ("characters of a font have no meaning on pages 2-3: OCR it",)),
 }
 
 
-def test_every_format_is_read_word_for_word_and_what_cannot_be_is_told(loaded: Loaded) -> None:
-    by_name = {d.name: d for d in loaded.documents}
-    assert {name: by_name[name].text for name in TEXTS} == TEXTS
-    assert {name: headings(by_name[name]) for name in HEADINGS} == HEADINGS
-    text = by_name["bus.html"].text
-    assert text.startswith("The night bus\n\nThe night bus N7 runs") and "Home" not in text
-    assert "- Station\n- Old market\n\nStop | Time\nStation | 00:10\n\nDogs" in text
-    assert by_name["packed.html.gz"].text == text
-    letter = by_name["letter.eml"]
-    assert letter.text.endswith("Subject: Tide tables\n\nHigh tide is at nine.")
-    assert letter.about.warnings == ("attachments are not read: t.pdf",)
-    assert {Path(s.name).name: s.reason for s in loaded.skipped} == {
-        "locked.pdf": "encrypted",
-        "scan.pdf": "its 2 pages have no text: a scan, or pictures",
-    }
+def read(data: bytes, suffix: str, most: int = 10_000_000, field: str = "") -> Extracted:
+    """What is read of a file, in this process."""
+    form = format_of(suffix, data[:HEAD])
+    assert form is not None
+    return parse(form.name, Source(data=data, suffix=suffix, most=most, field=field))
 
 
-def test_lists_of_two_chapters_stand_apart(tmp_path: Path) -> None:
-    pages = ("<ul><li>x</li><li>y</li></ul>", "<ul><li>z</li></ul>")
-    path = tmp_path / "lists.epub"
-    path.write_bytes(made.epub(*pages))
-    assert load([str(path)]).documents[0].text == "- x\n- y\n\n- z"
+@pytest.mark.parametrize("name", WITH_TEXT)
+def test_a_file_is_read_word_for_word_as_it_stands_beside_it(name: str) -> None:
+    found = read((made.FOLDER / name).read_bytes(), suffix_of(name))
+    assert found.text == made.wanted(name)
+    sections = [section for section in found.about.sections if section.heading]
+    headings = list(dict.fromkeys(section.heading for section in sections))
+    assert (headings, found.about.warnings) == ABOUT.get(name, ([], ()))
+    for section in sections:
+        at_start = found.text.startswith(section.heading, section.start)
+        assert at_start or section.page or found.about.format in ("pptx", "odp", "eml")
+
+
+def test_a_folder_is_read_in_workers_and_what_cannot_be_is_told() -> None:
+    loaded = load([str(made.FOLDER)])
+    texts = {d.name: d.text for d in loaded.documents if d.about.format != "text"}
+    assert texts == {n: made.wanted(n) for n in WITH_TEXT if not n.endswith(".txt.gz")}
+    assert {Path(s.name).name: s.reason for s in loaded.skipped} == LEFT_OUT
+    assert {suffix_of(name) for name in WITH_TEXT} <= SUFFIXES
 
 
 @pytest.mark.parametrize(
@@ -94,117 +91,55 @@ def test_lists_of_two_chapters_stand_apart(tmp_path: Path) -> None:
     [
         ("texts.jsonl", "body", "First text.\n\nSecond text."),
         ("people.csv", "name", "Berg, Ada\n\nCarl"),
+        ("lines.csv", "note", 'first line\nsecond line\n\na "quoted" word'),
         ("data.json", "a", "1\n\n2"),
     ],
 )
-def test_one_field_of_records_and_tables(folder: Path, name: str, field: str, text: str) -> None:
-    assert load([str(folder / name)], settings=Settings(field=field)).documents[0].text == text
-    with pytest.raises(InputError, match=r"no (text in a field|column) 'x'"):
-        load([str(folder / name)], settings=Settings(field="x"))
+def test_one_field_of_records_and_tables(name: str, field: str, text: str) -> None:
+    data, suffix = (made.FOLDER / name).read_bytes(), suffix_of(name)
+    assert read(data, suffix, field=field).text == text
+    with pytest.raises(Unreadable, match=r"no (text in a field|column) 'x'"):
+        read(data, suffix, field="x")
 
 
 def test_what_bytes_say_counts_more_than_the_name(tmp_path: Path) -> None:
-    kinds = {"a.txt": "pdf", "b.pdf": "docx", "c.txt": "epub", "d.docx": "xlsx", "e.pptx": "docx",
-             "f.xlsx": "pptx", "g.epub": "odt", "h.odt": "epub"}  # fmt: skip
+    kinds = {"a.txt": "columns.pdf", "b.pdf": "orchard.docx", "c.txt": "book.epub",
+             "d.docx": "prices.xlsx", "e.pptx": "strict.docx", "f.xlsx": "ferries.pptx",
+             "g.epub": "bees.odt", "h.odt": "book.epub", "i.txt": "greeting.rtf"}  # fmt: skip
     for name, kind in kinds.items():
-        (tmp_path / name).write_bytes(getattr(made, kind)())
-    found = {d.name: d.about.format for d in load([str(tmp_path)]).documents}
-    assert found == kinds
-    piped = load(["-"], io.BytesIO(made.docx())).documents[0]
-    assert piped.text == made.DOCX_TEXT
+        (tmp_path / name).write_bytes((made.FOLDER / kind).read_bytes())
+    found = {d.name: d.text for d in load([str(tmp_path)]).documents}
+    assert found == {name: made.wanted(kind) for name, kind in kinds.items()}
+    assert load(["-"], io.BytesIO(made.docx())).documents[0].text == made.DOCX_TEXT
 
 
-def html_page(data: bytes) -> Extracted:
-    """What is read of a page, in this process."""
-    from ngtcli.documents.formats.html import parse
-
-    return parse(Source(data=data, suffix=".html", most=10_000_000))
-
-
-def html_text(page: str) -> str:
-    return html_page(f"<!doctype html><meta charset=utf-8>{page}".encode()).text
+def rows(count: int, cell: str) -> bytes:
+    """A table of so many equal rows in OpenDocument."""
+    cells = f"<table:table-cell><text:p>{cell}</text:p></table:table-cell>" * 2
+    row = f"<table:table-row table:number-rows-repeated='{count}'>{cells}</table:table-row>"
+    return made.odt(f"<table:table>{row}</table:table>")
 
 
-MENU = "<nav>" + "".join(f"<a href='/{i}'>Menu {i}</a> " for i in range(9)) + "</nav>"
-LONG = "Press the button for ten seconds until the light is red, then wait for the second light. "
-ARTICLE = f"""<!doctype html><html><head><title>Help</title></head><body>{MENU}
-<header><h1>Resetting the router</h1></header><template>hidden template</template>
-<script>let no = "script text";</script><div id=main><article><h2>First steps</h2>
-<p>{LONG * 3}See <a href='/x'>the manual</a>. Then go on.</p><h2>Terms</h2><ul><li>One light</li>
-<li>{LONG}</li></ul><p>{LONG * 3}</p><table><tr><th>Light</th><th>Means</th></tr>
-<tr><td>red</td><td>wait</td></tr></table></article></div>
-<aside><h3>Related</h3>{MENU}</aside><footer>{MENU} All rights reserved by the makers.</footer>"""
+def test_all_of_many_equal_rows_are_read_or_the_file_is_refused() -> None:
+    assert read(rows(1500, "tide"), ".ods").text.split("\n") == ["tide | tide"] * 1500
+    with pytest.raises(Unreadable, match="too much text"):
+        read(rows(1_000_000, "tide " * 100), ".ods", most=10_000_000)
 
 
-def test_a_page_with_menus_keeps_headings_and_paragraphs_and_tells_what_is_left_out() -> None:
-    document = html_page(ARTICLE.encode())
-    assert document.text == (
-        f"Resetting the router\n\nFirst steps\n\n{LONG * 3}See the manual. Then go on.\n\nTerms\n\n"
-        f"- One light\n- {LONG.strip()}\n\n{LONG.strip() + (' ' + LONG.strip()) * 2}\n\n"
-        "Light | Means\nred | wait"
-    )
-    assert headings(document) == ["Resetting the router", "First steps", "Terms"]
-    (told,) = document.about.warnings
-    assert told == "left out as no part of the main text: 61 words"
-
-
-@pytest.mark.parametrize(
-    ("page", "text"),
-    [
-        ("<h1>Invoice 1001</h1><p>Total: 500 EUR</p><h1>Terms</h1><p>In 14 days.</p>",
-         "Invoice 1001\n\nTotal: 500 EUR\n\nTerms\n\nIn 14 days."),
-        ("<p>Press <a href='/a'>here</a>.<aside>Never unplug.</aside><footer>30 euros</footer>",
-         "Press here.\n\nNever unplug.\n\n30 euros"),
-        ("<nav><a href='/'>Home</a></nav><h1>Router</h1><p>Wait.", "Router\n\nWait."),
-        ("<nav><a href='/'>Home</a></nav>", "Home"),
-        ("<article>One</article>Two<p>Three", "One\n\nTwo\n\nThree"),
-        ("<div>Short.</div><div>Words.</div>", "Short.\n\nWords."),
-        ("<template>no</template><p>⠓⠑⠇⠇⠕</p><style>p {}</style>", "⠓⠑⠇⠇⠕"),
-        ("<p>a\x01b</p><p>c</p>", "a b\n\nc"),
-        ("<html><body><p>One</p></body></html><p>Two</p><html><body>Three</body></html>",
-         "One\n\nTwo\n\nThree"),
-    ],
-)  # fmt: skip
-def test_a_short_page_is_read_whole_block_by_block(page: str, text: str) -> None:
-    found = html_page(f"<!doctype html><meta charset=utf-8>{page}".encode())
-    assert found.text == text and found.about.warnings == ()
+def test_a_menu_alone_is_read() -> None:
+    assert read(b"<nav><a href='/'>Home</a></nav>", ".html").text == "Home"
 
 
 LINKS = "<footer>" + "".join(f"<a href='/{i}'>Link {i}</a> " for i in range(9)) + "</footer>"
 
 
-def test_comments_below_a_page_are_no_part_of_its_text() -> None:
-    comments = f"<div id=comments><ul><li>A reader says: {LONG}</li></ul></div>"
-    text = html_text(f"<article><p>{LONG * 3}</p><p>{LONG * 2}</p>{comments}</article>{LINKS}")
-    assert text.startswith(LONG) and "reader" not in text
-
-
-def test_white_space_at_the_start_of_blocks_is_not_text() -> None:
-    page = (
-        f"<h2>\n Head</h2><p>\n   Text {LONG}\n</p><ul><li>\n item {LONG}</li></ul>"
-        f"<table><tr><td>\n a {LONG}</td><td> b</td></table><pre>\n  code {LONG}</pre>"
-    )
-    told = LONG.strip()
-    text = f"Head\n\nText {told}\n\n- item {told}\n\na {told} | b\n\n  code {told}"
-    assert html_text(page) == text
-    assert html_text(f"<article>{page}</article>{LINKS}").startswith(text)
-
-
-@pytest.mark.parametrize("count", [9, 7000])
 @pytest.mark.parametrize("links", ["", LINKS])
-def test_no_block_of_a_long_page_is_lost_and_menus_are_left_out(count: int, links: str) -> None:
-    blocks = [f"Paragraph {i}. {LONG}".strip() for i in range(count)]
+def test_no_block_of_a_long_page_is_lost_and_menus_are_left_out(links: str) -> None:
+    blocks = [f"Paragraph {i}. {'Press the button until the light is red. ' * 3}".strip()
+              for i in range(500)]  # fmt: skip
     page = f"<nav>{'<p>Menu</p>' * 7}</nav><article>{''.join(f'<p>{b}' for b in blocks)}</article>"
-    text = html_text(page + links)
-    assert text.split("\n\n")[:count] == blocks and "Menu" not in text
-
-
-def test_a_page_that_uses_every_mark_is_read() -> None:
-    from ngtcli.documents.formats.html import _SIGNS
-
-    page = f"<nav><p>Menu</nav><p>{''.join(_SIGNS)}</p><p>{LONG}</p>"
-    for links in ("", LINKS):
-        assert html_text(page + links).startswith(f"{''.join(_SIGNS)}\n\n{LONG.strip()}")
+    text = read((page + links).encode(), ".html").text
+    assert text.split("\n\n")[:500] == blocks and "Menu" not in text
 
 
 ARABIC = "كان هناك رجل حكيم في قرية من القرى يعرف كل شيء عن الحياة. "
@@ -231,34 +166,15 @@ def test_pages_are_read_in_the_encoding_that_fits_and_a_wrong_one_is_told(
     declared: str, encoding: str, text: str, told: str
 ) -> None:
     page = f"<!doctype html><html><head><meta charset={declared}></head><body><p>{text * 5}</p>"
-    found = html_page(page.encode(encoding))
+    found = read(page.encode(encoding), ".html")
     assert found.text == (text * 5).strip() and found.about.warnings == (told,) * bool(told)
 
 
 def test_a_damaged_page_in_utf8_stays_utf8() -> None:
-    found = html_page(
-        "<!doctype html><meta charset=utf-8><p>Grüße aus dem Süden".encode() + b"\xff."
-    )
+    page = "<!doctype html><meta charset=utf-8><p>Grüße aus dem Süden".encode() + b"\xff."
+    found = read(page, ".html")
     assert found.text == "Grüße aus dem Süden\ufffd."
     assert found.about.warnings == ("declared utf-8, but characters that are not: 1",)
-
-
-def test_chapters_with_entities_of_their_own_and_missing_ones(tmp_path: Path) -> None:
-    page = (
-        '<?xml version="1.0"?><!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.1//EN" "x.dtd" [\n'
-        "<!ENTITY deg '&#176;'>\n]>\n<html><body><p>Text.</p></body></html>"
-    )
-    book = {
-        "META-INF/container.xml": "<c><rootfile full-path='p.opf'/></c>",
-        "p.opf": "<p><item id='a' href='a.xhtml' media-type='application/xhtml+xml'/>"
-        "<item id='b' href='b.xhtml' media-type='application/xhtml+xml'/>"
-        "<itemref idref='a'/><itemref idref='b'/></p>",
-        "a.xhtml": page,
-    }
-    (tmp_path / "a.epub").write_bytes(made.zipped(book))
-    document = load([str(tmp_path / "a.epub")]).documents[0]
-    assert document.text == "Text."
-    assert document.about.warnings == ("1 chapter is missing or broken",)
 
 
 BROKEN = {
@@ -270,6 +186,9 @@ BROKEN = {
     "f.gz": (gzip.compress(b"text")[:-6], "ends too early"),
     "g.eml": (b"\n\nnothing", "not an e-mail"),
     "h.odt": (made.zipped({}), "manifest.xml is"),
+    "i.rtf": (rb"{\rtf1\ansi{\*\hidden words}}", "no text was found in its RTF"),
+    "j.xml": (b"<a>words", "broken XML"),
+    "k.xml": (b'<!DOCTYPE a [<!ENTITY x "y">]><a>&x;</a>', "it defines XML entities"),
 }
 
 
@@ -291,16 +210,18 @@ def test_archives_of_other_kinds_say_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_one_line_that_names_the_extra(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import importlib.util
 
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "docx" else find(n))
+    (tmp_path / "orchard.docx").write_bytes(made.docx())
     with pytest.raises(InputError, match="a Word document, which needs the package docx") as caught:
-        load([str(folder / "orchard.docx")])
+        load([str(tmp_path / "orchard.docx")])
     assert caught.value.hint == "Install it: pip install 'ngtcli[docs]'"
-    left = {Path(s.name).name: s.needs for s in load([str(folder)]).skipped if s.needs}
+    (tmp_path / "a.csv").write_text("a,b\n")
+    left = {Path(s.name).name: s.needs for s in load([str(tmp_path)]).skipped if s.needs}
     assert list(left) == ["orchard.docx"]
 
 

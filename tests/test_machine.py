@@ -1,71 +1,57 @@
-"""How many threads a run takes on machines of several kinds, and bounds on code of others."""
+"""How many threads a run takes, the memory that is free, and bounds on code of others."""
 
+import os
 import resource
 import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from ngtcli.system import machine as threads
+from ngtcli.errors import ModelError
+from ngtcli.system import machine, sandbox
 from ngtcli.system.sandbox import BoundError, bounded
 
 
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Eight idle cores, all of them this process's."""
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(threads, "usable_cores", lambda: 8)
-    monkeypatch.setattr(threads, "waiting", lambda: 0.0)
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
-    return monkeypatch
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
 
 
 @pytest.mark.parametrize(
-    ("cpus", "load", "wanted"),
-    [(8, 0, 8), (8, 1, 4), (8, 2.5, 4), (8, 4, 4), (8, 6.5, 1), (8, 8, 1), (8, 400, 1),
-     (64, 3, 8)],  # of a large machine, all CPUs share the load
-)  # fmt: skip
-def test_a_machine_gives_the_cores_that_are_idle_in_powers_of_two(
-    machine: pytest.MonkeyPatch, cpus: int, load: float, wanted: int
-) -> None:
-    machine.setattr("os.cpu_count", lambda: cpus)
-    machine.setattr(threads, "waiting", lambda: load)
-    assert threads.pick_threads() == wanted
-
-
-@pytest.mark.parametrize(
-    ("variable", "given", "threads_"),
-    [("3", 5, 5), ("3", 0, 3), *((odd, 0, 8) for odd in ("", "many", "-2", "0", ","))],
-)
-def test_what_is_asked_for_is_taken_and_a_senseless_variable_counts_as_unset(
-    machine: pytest.MonkeyPatch, variable: str, given: int, threads_: int
-) -> None:
-    machine.setenv("OMP_NUM_THREADS", variable)
-    assert threads.pick_threads(given) == threads_
-
-
-@pytest.mark.parametrize(
-    ("files", "cpus"),
+    ("files", "variable", "given", "threads"),
     [
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu.max": "max 100000\n"}, 0.0),
-        ({"cpu.max": "?"}, 0.0),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.0),
-        ({"cpu/cpu.cfs_quota_us": "250000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2.5),
+        ({}, None, 0, 8),
+        ({}, "3", 5, 5),
+        ({}, "3", 0, 3),
+        *(({}, odd, 0, 8) for odd in ("", "many", "-2", "0", ",")),
+        ({"cpu.max": "150000 100000\n"}, None, 0, 1),
+        ({"cpu.max": "50000 100000\n"}, None, 0, 1),
+        ({"cpu.max": "max 100000\n"}, None, 0, 8),
+        ({"cpu.max": "?"}, None, 0, 8),
+        ({"a/cpu.max": "350000 100000\n", "a/b/cpu.max": "550000 100000\n"}, None, 0, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None, 0, 8),
+        ({"cpu/a/cpu.cfs_quota_us": "250000\n", "cpu/a/cpu.cfs_period_us": "100000\n"}, None, 0, 2),
     ],
 )
-def test_the_quota_of_the_control_group_is_read(
-    tmp_path: Path, files: dict[str, str], cpus: float
-) -> None:
-    (tmp_path / "cpu").mkdir()
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    assert threads.quota(tmp_path) == cpus
-
-
-def test_more_cores_than_the_quota_buys_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "quota", lambda: 1.0)
-    assert threads.usable_cores() == 1
+def test_threads_are_those_asked_for_or_the_cores_that_the_process_may_use(
+    files: dict[str, str], variable: str | None, given: int, threads: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Sixteen CPUs are two threads of eight cores each, on a machine that others keep busy."""
+    write(tmp_path, {"cgroup": "0::/a/b\n7:cpu,cpuacct:/a\n", **files})
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "_siblings", lambda cpu: str(cpu // 2))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)), raising=False)
+    monkeypatch.setattr("os.getloadavg", lambda: (400.0, 400.0, 400.0))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    assert machine.pick_threads(given) == threads
 
 
 def test_torch_computes_with_the_threads_of_the_setting() -> None:
@@ -81,21 +67,58 @@ def test_torch_computes_with_the_threads_of_the_setting() -> None:
         torch.set_num_threads(before)
 
 
+HOST = 250 * 10**9 // 1024 * 1024  # bytes that the whole machine has left
+
+
 @pytest.mark.parametrize(
-    ("cores", "load", "wanted", "is_busy"),
+    ("groups", "files", "free"),
     [
-        (4, 0.0, 4, False), (4, 0.4, 4, False), (4, 1.0, 4, True), (4, 1.0, 3, False),
-        (4, 3.0, 1, False), (4, 4.0, 1, True), (1, 0.2, 1, False), (1, 1.0, 1, True),
-        (2, 0.0, 8, False),
+        ("0::/\n", {}, HOST),
+        ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/b/memory.current": "5\n"}, HOST),
+        ("0::/a/b\n", {"a/b/memory.max": "4000\n", "a/b/memory.current": "1500\n"}, 2500),
+        ("0::/\n", {"memory.max": "4000\n", "memory.current": "1500\n"}, 2500),  # a container's
+        ("0::/a/b\n", {"a/b/memory.max": "4000\n", "a/b/memory.current": "5000\n"}, 0),
+        ("0::/a/b\n", {"a/b/memory.high": "3000\n", "a/b/memory.max": "4000\n",
+                       "a/b/memory.current": "1500\n"}, 1500),
+        ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/b/memory.current": "1000\n",
+                       "a/memory.max": "9000\n", "a/memory.current": "8000\n"}, 1000),
+        ("0::/a/b\n", {"a/b/memory.max": "4000\n", "a/b/memory.current": "1000\n",
+                       "a/memory.max": "9000\n", "a/memory.current": "8000\n"}, 1000),
+        ("0::/a\n", {"a/memory.max": "4000\n", "a/memory.current": "3000\n",
+                     "a/memory.stat": "anon 500\ninactive_file 2000\nactive_file 1\n"}, 3001),
+        ("0::/a\n", {"a/memory.max": "odd\n", "a/memory.current": "3000\n"}, HOST),
+        ("0::/a\n", {"a/memory.max": "4000\n"}, HOST),
+        ("4:cpu:/x\n3:memory:/a/b\n", {"memory/a/b/memory.limit_in_bytes": "7000\n",
+                                       "memory/a/b/memory.usage_in_bytes": "6000\n"}, 1000),
+        ("3:memory:/a\n", {"memory/a/memory.limit_in_bytes": "7000\n",
+                           "memory/a/memory.usage_in_bytes": "6000\n", "memory/a/memory.stat":
+                           "inactive_file 1\ntotal_inactive_file 2\ntotal_active_file 3\n"}, 1005),
+        ("3:memory:/docker/b\n", {"memory/memory.limit_in_bytes": "7000\n",  # as mounted there
+                                  "memory/memory.usage_in_bytes": "6000\n"}, 1000),
+        ("3:memory:/\n", {"memory/memory.limit_in_bytes": "9223372036854771712\n",
+                          "memory/memory.usage_in_bytes": "6000\n"}, HOST),
     ],
 )  # fmt: skip
-def test_a_machine_is_busy_without_an_idle_core_for_each_thread(
-    cores: int, load: float, wanted: int, is_busy: bool, monkeypatch: pytest.MonkeyPatch
+def test_free_memory_is_that_of_the_control_group_and_those_around_it(
+    groups: str, files: dict[str, str], free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
-    monkeypatch.setattr(threads, "waiting", lambda: load)
-    assert threads.busy(wanted) == is_busy
+    available = f"MemTotal: 1 kB\nMemAvailable: {HOST // 1024} kB\n"
+    write(tmp_path, {"cgroup": groups, "meminfo": available, **files})
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "_MEMORY", tmp_path / "meminfo")
+    assert machine.free_memory("cpu") == free
+    (tmp_path / "meminfo").unlink()
+    assert machine.free_memory("cpu") is None
+
+
+def test_a_device_that_is_not_here_is_refused() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        with pytest.raises(ModelError, match="no cuda device here"):
+            machine.pick_device("cuda")
+    assert machine.pick_device("cpu") == "cpu"
 
 
 # --- code of others ---
@@ -106,6 +129,12 @@ def endless() -> None:
         pass
 
 
+def growing() -> None:
+    found = ["x"]
+    while True:
+        found += found
+
+
 def state() -> object:
     return (
         resource.getrlimit(resource.RLIMIT_AS),
@@ -114,16 +143,57 @@ def state() -> object:
     )
 
 
+def check_bounds() -> None:
+    for work, words in (
+        (endless, "more than 0.1 s"),
+        (growing, "more than"),
+        (lambda: bytearray(10**12), "more than 100 MB"),
+        (lambda: 9 ** (9**9), "more than"),
+    ):
+        with pytest.raises(BoundError, match=words):
+            bounded(work, seconds=0.1, megabytes=100)
+    with pytest.raises(ModelError, match="odd") as caught:
+        bounded(fail, seconds=5, megabytes=100)
+    assert caught.value.hint == "Mend it."
+    assert bounded(lambda: "7" * 10**7, seconds=5, megabytes=100) == "7" * 10**7
+
+
+def fail() -> None:
+    raise ModelError("odd", "Mend it.")
+
+
 def test_bounds_hold_and_are_taken_off_again() -> None:
     before = state()
-    with pytest.raises(BoundError, match="more than 0.1 s"):
-        bounded(endless, seconds=0.1, megabytes=100)
-    with pytest.raises(BoundError, match="more than 100 MB"):
-        bounded(lambda: bytearray(10**12), seconds=5, megabytes=100)
-    with pytest.raises(ZeroDivisionError):
-        bounded(lambda: 1 // 0, seconds=5, megabytes=100)
-    assert bounded(lambda: 7, seconds=5, megabytes=100) == 7
+    check_bounds()
     assert state() == before
+
+
+def test_code_that_is_bounded_in_threads_limits_no_other_thread() -> None:
+    """Two at once, while this one takes more memory than they may."""
+    before, errors = state(), list[BaseException]()
+    begun = threading.Barrier(3)
+
+    def work() -> None:
+        try:
+            begun.wait()
+            check_bounds()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    while any(thread.is_alive() for thread in threads):
+        assert len(bytearray(110_000_000)) == 110_000_000 and state() == before
+        threads[0].join(0.05)
+    assert not errors and state() == before
+
+
+def test_code_that_ends_its_process_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "active_count", lambda: 2)
+    with pytest.raises(BoundError, match="ends its process"):
+        bounded(lambda: os.kill(os.getpid(), signal.SIGKILL), seconds=5, megabytes=100)
 
 
 def test_a_bound_that_the_process_has_already_is_not_raised() -> None:
@@ -131,9 +201,38 @@ def test_a_bound_that_the_process_has_already_is_not_raised() -> None:
     lower = 40 * 10**12
     resource.setrlimit(resource.RLIMIT_AS, (lower, before[1]))
     try:
-        found = bounded(
-            lambda: resource.getrlimit(resource.RLIMIT_AS)[0], seconds=5, megabytes=10**8
-        )
-        assert found == lower
+        limit = bounded(lambda: resource.getrlimit(resource.RLIMIT_AS)[0], seconds=5,
+                        megabytes=10**8)  # fmt: skip
+        assert limit == lower
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+CONFINED = """
+import ctypes, errno, os, pty, sys
+from ngtcli.system import sandbox
+libc = ctypes.CDLL(None, use_errno=True)
+sandbox._landlock = lambda: 0  # as before Linux 5.13
+main, other = pty.openpty()
+
+def refusals():
+    for call in (
+        lambda: libc.ioctl(other, 0x5412, b"x"),  # TIOCSTI types a character
+        lambda: libc.ioctl(other, 0x541C, b"x"),  # TIOCLINUX pastes
+        lambda: libc.ioctl(other, 0x5413, ctypes.create_string_buffer(8)),  # TIOCGWINSZ
+        lambda: libc.mq_open(b"/ngt", os.O_RDONLY),
+    ):
+        ctypes.set_errno(0)
+        yield call() == -1 and errno.errorcode[ctypes.get_errno()]
+
+before = list(refusals())
+sandbox.confine([])
+print(before[2], *list(refusals()), open("/proc/self/status").read() != "", os.isatty(other))
+"""
+
+
+def test_native_code_that_is_confined_reaches_no_terminal_and_no_queue() -> None:
+    if "seccomp" not in sandbox.holds():
+        pytest.skip("this system has no seccomp")
+    done = subprocess.run([sys.executable, "-c", CONFINED], capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "ENOTTY", "ENOTTY", "ENOTTY", "EPERM", "True", "False"]

@@ -240,6 +240,22 @@ def test_the_first_ctrl_c_keeps_what_there_is_and_leaves_no_traceback(
     assert process.returncode == exit_code
 
 
+def test_a_ctrl_c_interrupts_the_main_thread_and_never_one_that_writes() -> None:
+    process = python(
+        "import threading\nprocess.unwind_on_interrupt()\ndef write():\n    try:\n"
+        "        with process.unbroken():\n"
+        "            print('ready', flush=True)\n            time.sleep(0.6)\n"
+        "    except BaseException as error:\n        print('broken by', repr(error), flush=True)\n"
+        "thread = threading.Thread(target=write)\n"
+        "try:\n    thread.start()\n    time.sleep(30)\nexcept KeyboardInterrupt:\n"
+        "    print('interrupted', thread.is_alive(), flush=True)\n    thread.join()\n"
+    )
+    wait_ready(process)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=25) == (b"interrupted True\n", b"")
+    assert process.returncode == 0
+
+
 def test_a_ctrl_c_that_is_dealt_with_is_as_the_first() -> None:
     process = python(
         "process.unwind_on_interrupt()\nfor n in range(3):\n    try:\n"

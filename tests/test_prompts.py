@@ -15,7 +15,7 @@ from ngtcli.prompt import fitting
 from ngtcli.prompt.build import Prompt, Status, Task
 from ngtcli.prompt.fitting import cut_words, fit_prompt, level
 from ngtcli.prompt.preset import Preset, load_preset, preset_files
-from ngtcli.retrieve.selection import Cut
+from ngtcli.prompt.reports import Cut
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend
 

@@ -3,8 +3,8 @@
 import json
 import math
 import os
-import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,9 +26,8 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
-from ngtcli.retrieve.index import INDICES, K1, B, index_of, words
+from ngtcli.retrieve.index import EARLIER, K1, B, index_of, words
 from ngtcli.retrieve.selection import Excerpt
-from ngtcli.system import cache as cache_bound
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend, ngt
 
@@ -52,30 +51,24 @@ def bm25(question: list[str], texts: list[list[str]]) -> list[float]:
     return scores
 
 
-def folder(tmp_path: Path, *texts: str) -> list[Document]:
-    return [Document(f"{i}.txt", t, path=str(tmp_path / f"{i}.txt")) for i, t in enumerate(texts)]
-
-
-def files() -> set[Path]:
-    """The files of indices in the cache."""
-    return set(INDICES.paths())
-
-
 LETTERS = st.text(st.sampled_from(list("abcde \n潮位é.")), max_size=200)
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(LETTERS, min_size=1, max_size=5), LETTERS)
-def test_scores_are_those_of_the_formula(texts: list[str], question: str) -> None:
+@given(st.lists(LETTERS, min_size=1, max_size=5), LETTERS, LETTERS)
+def test_scores_are_those_of_the_formula(texts: list[str], question: str, earlier: str) -> None:
     documents = [Document(str(i), text) for i, text in enumerate(texts)]
     index = index_of(documents, SMALL)
     own = [d.text[p.start : p.end] for d in documents for p in passages(d, SMALL)]
-    assert len(index) == len(own)
+    assert [index.text(i) for i in range(len(index))] == own
     if own:
-        wanted = bm25(words(question), [words(text) for text in own])
+        split = [words(text) for text in own]
+        wanted = bm25(words(question), split)
         np.testing.assert_allclose(index.scores(question), wanted, rtol=1e-4, atol=1e-5)
+        both = np.add(wanted, EARLIER * np.array(bm25(words(earlier), split)))
+        np.testing.assert_allclose(index.scores(question, [earlier]), both, rtol=1e-4, atol=1e-5)
         ranked = index.ranked(question)
-        assert [s for _, s in ranked] == sorted((s for _, s in ranked), reverse=True)
+        assert ranked == sorted(ranked, key=lambda one: (-one[1], one[0]))  # ties in order
         for most in range(1, len(ranked) + 2):
             assert index.ranked(question, most) == ranked[:most]
         assert {i for i, _ in ranked} == {i for i, s in enumerate(wanted) if s > 0}
@@ -88,103 +81,46 @@ def test_words_of_scripts_without_spaces_are_pairs_of_characters() -> None:
     assert words("") == [] and words("…!") == []
 
 
-def test_a_damaged_index_is_built_again_with_a_line(tmp_path: Path, own_home: Path) -> None:
-    documents = folder(tmp_path, "The tide came in.", "A ship left port.")
-    wanted = index_of(documents, SMALL).ranked("ship")
-    (path,) = files()
-    whole = path.read_bytes()
-    for broken in (whole[:-4], whole[:-3] + b"\7\7\7", b"", b"x" * 100):
-        path.write_bytes(broken)
-        said: list[str] = []
-        index = index_of(documents, SMALL, warn=said.append)
-        assert index.status == "rebuilt" and index.ranked("ship") == wanted
-        assert len(said) == 1 and "made again" in said[0]
-        assert index_of(documents, SMALL).status == "cached"
-
-
-def test_an_index_in_a_folder_that_cannot_be_entered_is_built_again_with_a_line(
-    tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    documents, stat = folder(tmp_path, "The tide came in.", "A ship left port."), os.stat
-    wanted = index_of(documents, SMALL).ranked("ship")
-    (closed,) = files()
-
-    def fail(path: Any, **how: Any) -> os.stat_result:
-        if path == closed:
-            raise PermissionError(13, "Permission denied", str(path))
-        return stat(path, **how)
-
-    monkeypatch.setattr(os, "stat", fail)
-    said: list[str] = []
-    index = index_of(documents, SMALL, warn=said.append)
-    assert index.status == "rebuilt" and index.ranked("ship") == wanted
-    assert len(said) == 1 and "made again" in said[0]
-
-
-@pytest.mark.parametrize("word", [-1, 10**6])
-def test_of_an_index_with_words_outside_its_terms_nothing_is_taken_over(
-    word: int, tmp_path: Path, own_home: Path
-) -> None:
-    documents = folder(tmp_path, "The tide came in.", "A ship left port.")
-    index_of(documents, SMALL)
-    (path,) = files()
-    arrays, _ = INDICES.read(path)
-    INDICES.write(path, {**arrays, "words": np.full_like(arrays["words"], word)}, {})
-    more = folder(tmp_path, "The tide came in.", "A ship left port.", "Nobody spoke.")
-    assert index_of(more, SMALL).cut == 3
-
-
 @settings(max_examples=40, deadline=None)
 @given(
-    turns=st.lists(
-        st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1)), max_size=6), max_size=6
-    ),
-    question=st.text(st.sampled_from("abcd "), max_size=9),
+    st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1)), max_size=6), max_size=6),
+    st.text(st.sampled_from("abcd "), max_size=9),
 )
-def test_answers_about_any_sets_of_documents_in_turn_are_those_of_an_empty_cache(
+def test_any_sets_of_documents_in_turn_are_indexed_as_at_first_and_none_is_cut_twice(
     tmp_path_factory: pytest.TempPathFactory, turns: list[list[tuple[int, int]]], question: str
 ) -> None:
     """A document is one of five files in one of two versions."""
     texts = [[f"a b{'c' * i} d. " * 9, f"c{i} b a. "] for i in range(5)]
-    kept, cut = str(tmp_path_factory.mktemp("kept")), set[tuple[int, int]]()
-    asked: list[object] = []
-    for turn in turns:
-        documents = [Document(f"{i}", texts[i][v], path=f"/docs/{i}.txt") for i, v in turn]
-        with patch.dict(os.environ, NGT_HOME=kept):
-            found = index_of(documents, SMALL)
-            assert index_of(documents, SMALL).status == "cached"
-        with patch.dict(os.environ, NGT_HOME=str(tmp_path_factory.mktemp("fresh"))):
-            fresh = index_of(documents, SMALL)
-        assert found.scores(question).tolist() == fresh.scores(question).tolist()
-        assert [found.place(i) for i in range(len(found))] == [
-            fresh.place(i) for i in range(len(fresh))
-        ]
-        new = "updated" if {*turn} & cut else "built"
-        assert found.status == ("cached" if turn in asked else new)
-        assert found.cut == sum(document not in cut for document in turn)  # nothing twice
-        cut |= {*turn}
-        asked.append(turn)
+    cut = set[tuple[int, int]]()
+    with patch.dict(os.environ, NGT_HOME=str(tmp_path_factory.mktemp("kept"))):
+        for turn in turns:
+            documents = [Document(f"{i}", texts[i][v], path=f"/docs/{i}.txt") for i, v in turn]
+            found, fresh = index_of(documents, SMALL), index_of(documents, SMALL, keep=False)
+            assert found.scores(question).tolist() == fresh.scores(question).tolist()
+            assert [found.place(i) for i in range(len(found))] == [
+                fresh.place(i) for i in range(len(fresh))
+            ]
+            assert found.cut == len({*turn} - cut) and fresh.cut == len({*turn})
+            assert found.status == (
+                "cached" if not found.cut else "updated" if {*turn} & cut else "built"
+            )
+            cut |= {*turn}
 
 
-def test_what_is_kept_of_a_folder_is_bounded_and_what_was_long_not_asked_for_goes(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(cache_bound, "_FILES", 3)
-    documents = folder(tmp_path, *(f"The tide came in at {i}." for i in range(6)))
-    old = time.time() - 31 * 86_400
-    index_of(documents, SMALL)
-    (whole,) = files()
-    os.utime(whole, (old, old))
-    assert index_of(documents, SMALL).status == "cached"  # asked for: it counts as new
-    index_of(documents[:1], SMALL)
-    (first,) = files() - {whole}
-    os.utime(first, (old, old))
-    index_of(documents[:2], SMALL)
-    assert whole.exists() and not first.exists()
-    for i in range(2, 6):
-        index_of(documents[i:], SMALL)
-    assert len(files()) == 3
-    assert index_of(documents, SMALL).cut < 6
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"path": "/docs/a.txt"},
+        {"about": About(sections=(Section(20, 1, "Head"),))},
+        {"text": "# A\n\nb.\n\n# C\n\nd. "},
+    ],
+)
+def test_what_decides_how_a_text_is_cut_is_in_the_key(own_home: Path, other: Any) -> None:
+    first = Document("a", "# A\n\nb.\n\n# C\n\nd.", path="/docs/a.md")
+    assert index_of([first], SMALL).cut == 1
+    assert index_of([replace(first, name="b", path="/x/b.md")], SMALL).cut == 0
+    assert index_of([first], Cutting(17)).cut == index_of([first], Cutting(16, 4)).cut == 1
+    assert index_of([replace(first, **other)], SMALL).cut == 1
 
 
 # --- prompts ---

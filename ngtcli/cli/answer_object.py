@@ -11,7 +11,7 @@ from ngtcli.documents.find import Skipped
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.steps import PassesReport, Statistics, Token
 from ngtcli.grounding.sources import Sources
-from ngtcli.retrieve.selection import Cut, PartReport, Selection
+from ngtcli.prompt.reports import Cut, PartReport, Selection
 from ngtcli.session.events import Ended
 from ngtcli.session.question import Question
 from ngtcli.system.json_form import Schema, json_key, shape

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import Notes
-from ngtcli.retrieve.selection import Chosen, Selection
+from ngtcli.prompt.reports import Chosen, Selection
 from ngtcli.session.question import Question
 from ngtcli.system.json_form import json_key
 

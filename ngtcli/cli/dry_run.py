@@ -22,11 +22,11 @@ from ngtcli.model_files.card import script_words
 from ngtcli.model_files.pretrained import context_limit, load_config, load_tokenizer
 from ngtcli.prompt.build import Prompt, Task, look_alikes
 from ngtcli.prompt.chat import Chat
+from ngtcli.prompt.reports import Cut, Selection
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split, split_to_refine
 from ngtcli.prompt.thinking import thinking_of
 from ngtcli.render.terminal import visible
-from ngtcli.retrieve.selection import Cut, Selection
 from ngtcli.system.json_form import json_key
 from ngtcli.tokens.tokenizer import Tokenizer
 

@@ -59,7 +59,7 @@ def int8_way(device: str) -> Way:
 
 
 def use_threads(wanted: int) -> None:
-    """Compute with `wanted` threads on a CPU; 0 leaves the number to what the machine has idle."""
+    """Compute with `wanted` threads on a CPU; 0: as many as there are cores."""
     torch.set_num_threads(pick_threads(wanted))
 
 

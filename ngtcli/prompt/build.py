@@ -16,9 +16,10 @@ from ngtcli.documents.passages import place
 from ngtcli.errors import ModelError
 from ngtcli.prompt.chat import Chat, Rendered, check_chat, render
 from ngtcli.prompt.preset import Preset, without_documents
+from ngtcli.prompt.reports import Cut, Selection
 from ngtcli.prompt.thinking import switched
 from ngtcli.prompt.turns import Turn
-from ngtcli.retrieve.selection import Cut, Excerpt, Selection
+from ngtcli.retrieve.selection import Excerpt
 from ngtcli.tokens.control import Spans
 from ngtcli.tokens.tokenizer import Tokenizer
 

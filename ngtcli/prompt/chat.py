@@ -151,6 +151,25 @@ def render(
     template fails, omits the message, the system text, a turn or a document, or writes other text
     around these than around the placeholders, so that text and template cannot be distinguished.
     """
+    texts = [message, chat.system, *(text for pair in (*documents, *before) for text in pair)]
+    try:
+        return bounded(
+            partial(_render, backend, message, chat, documents, before),
+            seconds=_SECONDS,
+            megabytes=_MEGABYTES + 4 * _COPIES * sum(map(len, texts)) // 1_000_000,
+        )
+    except BoundError as error:
+        raise ModelError(f"the chat template fails: {error}", TEMPLATE_HINT) from None
+
+
+def _render(
+    backend: Any,
+    message: str,
+    chat: Chat,
+    documents: Sequence[tuple[str, str]],
+    before: Sequence[tuple[str, str]],
+) -> Rendered:
+    """As `render`, without bounds."""
     turns = [(role, (_TURNS + i,)) for i, (role, _) in enumerate(before)]
     own = [(_SYSTEM, chat.system)] if chat.system else []
     turns = [*(("system", (number,)) for number, _ in own), *turns, ("user", (_MESSAGE,))]
@@ -165,7 +184,7 @@ def render(
         if not chat.flags:
             raise
         plain = Chat(template=chat.template)
-        render(backend, message, plain, before=before)  # else this is what fails
+        _render(backend, message, plain, (), before)  # else this is what fails
         names = _names(backend)
         other = f" Or choose from {', '.join(names)} with --chat-template." if names else ""
         hint = f"It takes a message without {' and '.join(chat.flags)}.{other}"
@@ -192,8 +211,6 @@ def _frame(backend: Any, chat: Chat, turns: Turns, texts: Texts) -> tuple[Apply,
         try:
             text = apply(_placeholders(texts))
         except ModelError as error:
-            if isinstance(error.__cause__, BoundError):
-                raise
             failure = failure or error
             continue
         parts = _PLACES.split(text)
@@ -274,7 +291,7 @@ def _names(backend: Any) -> list[str]:
 
 
 def _apply(backend: Any, chat: Chat, turns: Turns, form: Form, texts: Texts) -> str:
-    """The rendered chat. Raises ModelError with the template's message."""
+    """The rendered chat. Raises ModelError with the template's message, MemoryError, BoundError."""
     messages = [
         {"role": role, "content": form("\n\n".join(texts[n] for n in numbers))}
         for role, numbers in turns
@@ -288,18 +305,15 @@ def _apply(backend: Any, chat: Chat, turns: Turns, form: Form, texts: Texts) -> 
             ({"doc_id": i} if numbered else {}) | {"title": texts[n], "text": texts[n + 1]}
             for i, n in enumerate(names, 1)
         ]
-    size = sum(map(len, texts.values()))
     try:
-        text: str = bounded(
-            lambda: backend.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, **options
-            ),
-            seconds=_SECONDS,
-            megabytes=_MEGABYTES + 4 * _COPIES * size // 1_000_000,
+        text: str = backend.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **options
         )
-        if len(text) > _LONGEST + _COPIES * size:
-            raise BoundError(f"it writes {len(text):,} characters")
-    except (Exception, BoundError) as error:  # a template is a program and can raise anything
+    except MemoryError:
+        raise
+    except Exception as error:  # a template is a program and can raise anything
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"the chat template fails: {lines[0]}", TEMPLATE_HINT) from error
+    if len(text) > _LONGEST + _COPIES * sum(map(len, texts.values())):
+        raise BoundError(f"it writes {len(text):,} characters")
     return utf8(text) + chat.ending

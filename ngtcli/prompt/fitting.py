@@ -12,7 +12,7 @@ from dataclasses import replace
 from ngtcli.errors import ContextOverflowError, counted, short
 from ngtcli.prompt.build import Prompt, Task, code
 from ngtcli.prompt.chat import Chat
-from ngtcli.retrieve.selection import Cut
+from ngtcli.prompt.reports import Cut
 from ngtcli.tokens.control import Coded
 from ngtcli.tokens.tokenizer import LONG, piece_end
 

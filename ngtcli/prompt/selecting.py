@@ -13,10 +13,11 @@ from ngtcli.documents.passages import place
 from ngtcli.errors import ContextOverflowError, UsageError, counted
 from ngtcli.prompt.build import Prompt, Task, code, named
 from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
+from ngtcli.prompt.reports import Chosen, Selection
 from ngtcli.prompt.splitting import BETWEEN, fits, joined
 from ngtcli.prompt.turns import Exchange, Turn, earlier_questions, first_kept
-from ngtcli.retrieve.ranking import Ranked, rank
-from ngtcli.retrieve.selection import Chosen, Excerpt, Scores, Selection
+from ngtcli.retrieve.ranking import Ranked, Search, rank
+from ngtcli.retrieve.selection import Excerpt, Scores
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index
@@ -147,7 +148,9 @@ def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> 
     """The passages, the best first; in their own order where none has a word of the question."""
     most = (s.passages or room) + _PASSED_OVER
     earlier = earlier_questions(task.turns)
-    ranking = rank(task.documents, s, task.question, most, task.status, warn, earlier, task.keep)
+    ranking = rank(
+        Search(task.documents, s, task.question, most, earlier, task.keep, task.status, warn)
+    )
     if ranking.found or task.earlier:
         return ranking
     warn("no passage has a word of the question; the first ones are read")

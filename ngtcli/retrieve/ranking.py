@@ -2,8 +2,7 @@
 
 The ranks by BM25 and by the embedding model are put together by reciprocal rank fusion: G. Cormack,
 C. Clarke and S. Büttcher, Reciprocal Rank Fusion Outperforms Condorcet and Individual Rank Learning
-Methods, 2009.
-This module imports numpy and the indices only where it ranks.
+Methods, 2009. This module imports numpy and the indices only where it ranks.
 """
 
 from collections import defaultdict
@@ -17,15 +16,35 @@ from ngtcli.documents.passages import Cutting
 from ngtcli.retrieve.selection import Scores
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from ngtcli.retrieve.index import Index
 
 CANDIDATES = 100  # the best of each ranker that are put together, and reranked
 FUSION_K = 60  # of reciprocal rank fusion; from the paper
 
-Status = Callable[[str], None]
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A question to documents; `settings` say how these are cut and ranked.
+
+    `most` passages are wanted. The `earlier` questions of a conversation help: their words count
+    less by BM25, and other rankers read them before the question. Without `keep` nothing of the
+    cache is read or written. `status` gets lines on what is done, `warn` one about passages that
+    are longer than the embedding model reads.
+    """
+
+    documents: Sequence[Document]
+    settings: Settings
+    question: str
+    most: int
+    earlier: Sequence[str] = ()
+    keep: bool = True
+    status: Callable[[str], None] = lambda _: None
+    warn: Callable[[str], None] = lambda _: None
+
+    @property
+    def whole(self) -> str:
+        """All questions, for rankers that read."""
+        return "\n".join([*self.earlier, self.question])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,72 +68,43 @@ class Ranking:
     embedded: int = 0
 
 
-def rank(
-    documents: Sequence[Document],
-    settings: Settings,
-    question: str,
-    most: int,
-    status: Status = lambda _: None,
-    warn: Status = lambda _: None,
-    earlier: Sequence[str] = (),
-    keep: bool = True,
-) -> Ranking:
-    """The `most` passages that fit a question best, or fewer. Raises ModelError, NgtError.
-
-    How they are cut and ranked is in `settings`. The `earlier` questions of a conversation help:
-    their words count less by BM25, and other rankers read them before the question. `status` gets
-    lines on what is done, `warn` those of `index_of` and `vectors_of`; `keep` is as for these.
-    """
+def rank(search: Search) -> Ranking:
+    """The passages that fit a question best, or fewer. Raises ModelError."""
     from ngtcli.retrieve.index import index_of
 
-    cutting = Cutting(settings.passage_tokens, settings.passage_overlap)
-    index = index_of(documents, cutting, status, warn, keep)
-    if settings.embedder or settings.reranker:
-        most = max(most, CANDIDATES)
-    by_words = index.ranked(question, most, earlier)
+    s = search.settings
+    cutting = Cutting(s.passage_tokens, s.passage_overlap)
+    index = index_of(search.documents, cutting, search.status, search.keep)
+    if s.embedder or s.reranker:
+        search = replace(search, most=max(search.most, CANDIDATES))
+    by_words = index.ranked(search.question, search.most, search.earlier)
     ranking = Ranking(index, [Ranked(at, Scores(score, score)) for at, score in by_words])
-    whole = "\n".join([*earlier, question])
-    if settings.embedder and len(index):
-        scores = index.scores_in_turn(question, earlier)
-        ranking = _with_vectors(ranking, scores, whole, most, settings, status, warn, keep)
-    if settings.reranker and ranking.found:
-        status(f"Loading {settings.reranker} …")
-        ranking = replace(ranking, found=_reranked(ranking, whole, settings, status))
+    if s.embedder and len(index):
+        ranking = _with_vectors(ranking, search)
+    if s.reranker and ranking.found:
+        ranking = replace(ranking, found=_reranked(ranking, search))
     return ranking
 
 
-def _with_vectors(
-    by_words: Ranking,
-    scores: "npt.NDArray[np.float32]",
-    question: str,
-    most: int,
-    settings: Settings,
-    status: Status,
-    warn: Status,
-    keep: bool,
-) -> Ranking:
-    """The ranks by BM25, with the `scores` of all passages, and by vectors, put together."""
-    import numpy as np
+def _with_vectors(by_words: Ranking, search: Search) -> Ranking:
+    """The ranks by BM25 and by vectors, put together."""
+    from ngtcli.retrieve.encoders import load_embedder
+    from ngtcli.retrieve.index import best
+    from ngtcli.retrieve.vectors import Vectors
 
-    from ngtcli.retrieve.encoders import check_installed, load_embedder
-    from ngtcli.retrieve.vectors import nearest_of, vectors_of
-
-    check_installed()
-    status(f"Loading {settings.embedder} …")
+    index, settings = by_words.index, search.settings
+    search.status(f"Loading {settings.embedder} …")
     embedder = load_embedder(settings.embedder, settings.device)
-    vectors = vectors_of(by_words.index, embedder, status, warn, keep)
-    nearest = nearest_of(vectors, status, warn, keep)
-    asked = embedder.question(question)
-    together = fused(
-        [one.passage for one in by_words.found], [p for p, _ in nearest.search(asked, most)]
-    )
-    order = sorted(together, key=lambda passage: (-together[passage], passage))[:most]
-    cosines = nearest.cosines(asked, np.array(order, np.int64))
-    found = [
-        Ranked(p, Scores(together[p], float(scores[p]), float(cosine), together[p]))
-        for p, cosine in zip(order, cosines, strict=True)
-    ]
-    return Ranking(by_words.index, found, nearest.kind, vectors.embedded)
+    vectors, asked = Vectors(index, embedder, search), embedder.question(search.whole)
+    words = [one.passage for one in by_words.found]
+    passages = vectors.candidates(asked, words)
+    found = vectors.of(passages) @ asked
+    together = fused(words, passages[best(found, search.most)].tolist())
+    cosines = dict(zip(passages.tolist(), found.tolist(), strict=True))
+    bm25 = index.scores(search.question, search.earlier).tolist()
+    order = sorted(together, key=lambda passage: (-together[passage], passage))[: search.most]
+    ranked = [Ranked(p, Scores(together[p], bm25[p], cosines[p], together[p])) for p in order]
+    return Ranking(index, ranked, vectors.kind, vectors.embedded)
 
 
 def fused(*rankings: Sequence[int]) -> dict[int, float]:
@@ -126,22 +116,18 @@ def fused(*rankings: Sequence[int]) -> dict[int, float]:
     return scores
 
 
-def _reranked(ranking: Ranking, question: str, settings: Settings, status: Status) -> list[Ranked]:
+def _reranked(ranking: Ranking, search: Search) -> list[Ranked]:
     """The first CANDIDATES in the reranker's order, the others behind them."""
-    from ngtcli.retrieve.encoders import BATCH, load_reranker  # here: it loads transformers
+    from ngtcli.retrieve.encoders import load_reranker  # here: it loads transformers
 
-    reranker = load_reranker(settings.reranker, settings.device)
-    texts = {one.passage: ranking.index.text(one.passage) for one in ranking.found[:CANDIDATES]}
-    # Texts of equal lengths need no padding.
-    first = sorted(ranking.found[:CANDIDATES], key=lambda one: -len(texts[one.passage]))
-    scored: list[Ranked] = []
-    for at in range(0, len(first), BATCH):
-        status(f"Reranking passages: {at} of {len(first)} …")
-        some = first[at : at + BATCH]
-        scores = map(float, reranker.scores(question, [texts[one.passage] for one in some]))
-        scored += (
-            Ranked(one.passage, replace(one.scores, score=score, reranked=score))
-            for one, score in zip(some, scores, strict=True)
-        )
+    search.status(f"Loading {search.settings.reranker} …")
+    reranker = load_reranker(search.settings.reranker, search.settings.device)
+    first = ranking.found[:CANDIDATES]
+    search.status(f"Reranking {len(first)} passages …")
+    scores = reranker.scores(search.whole, [ranking.index.text(one.passage) for one in first])
+    scored = [
+        Ranked(one.passage, replace(one.scores, score=score, reranked=score))
+        for one, score in zip(first, scores.tolist(), strict=True)
+    ]
     scored.sort(key=lambda one: (-one.scores.score, one.passage))
     return [*scored, *ranking.found[CANDIDATES:]]

@@ -37,7 +37,7 @@ from ngtcli.documents.passages import place
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError, NgtError, counted, nearest
 from ngtcli.prompt.preset import Preset, for_task
-from ngtcli.retrieve.ranking import rank
+from ngtcli.retrieve.ranking import Search, rank
 from ngtcli.serve.asked import Asked, events_of
 from ngtcli.serve.folder import ServedFolder
 from ngtcli.serve.mcp_answers import (
@@ -143,7 +143,7 @@ class Tools:
         with _told_to_client():
             say, settings = Progress(context).say, self._tasks["ask"][0]
             texts = self._chosen(documents, say).documents
-            ranking = rank(texts, settings, utf8(query), limit, say)
+            ranking = rank(Search(texts, settings, utf8(query), limit, status=say))
             found = []
             for one in ranking.found[:limit]:
                 at = ranking.index.place(one.passage)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.steps import PassesReport, Statistics, Step, Token
 from ngtcli.grounding.sources import Sources
-from ngtcli.retrieve.selection import Cut, PartReport, Selection
+from ngtcli.prompt.reports import Cut, PartReport, Selection
 from ngtcli.trie.report import TrieReport
 
 

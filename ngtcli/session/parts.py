@@ -18,8 +18,8 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, counted, reason_of
 from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.preset import Preset, deciding
+from ngtcli.prompt.reports import PartReport
 from ngtcli.prompt.splitting import Part, fits, refined, split, split_to_refine
-from ngtcli.retrieve.selection import PartReport
 from ngtcli.session.session import Answer, AnswerOptions, Session
 from ngtcli.system import process
 from ngtcli.system.files import DamagedFileError, home, key_of, read_json, write_json

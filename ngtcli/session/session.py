@@ -19,10 +19,10 @@ from ngtcli.model_files.card import script_words
 from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.preset import Preset
+from ngtcli.prompt.reports import PartReport
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.thinking import thinking_of
 from ngtcli.prompt.turns import Turn
-from ngtcli.retrieve.selection import PartReport
 from ngtcli.session.events import Ended
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.ngram import NGramTrie

@@ -1,35 +1,50 @@
-"""numba's `njit`, whose results are stored: compiling takes several seconds, once per user.
+"""numba's `njit`, whose results are kept: compiling takes several seconds, once per user.
 
-They are stored in the user's cache folder, never in the package.
+They are kept by numba in the user's cache folder, never in the package: below a name of versions
+and of all sources that are compiled, as numba looks at the file of a function alone, and not at
+those of functions that it calls. Its files are pickles, which it trusts: a folder that others may
+have written to is not used. Where a file is damaged (by a checksum) or cannot be written, this
+costs a remark and not the answer.
 """
 
+import hashlib
+import os
+import shutil
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ngtcli.errors import reason_of
+from ngtcli.system import process
+from ngtcli.system.files import home, private_folder
+
 F = TypeVar("F")
 
 COMPILING_S = 20  # to compile all functions of `auto`; measured on one slow core
+UNUSED_S = 30 * 86400.0  # after which another version's unused results are removed; guess
+# What is compiled, and the modules whose constants are compiled into it.
+SOURCES = ("draft/auto/*.py", "draft/guesses.py", "draft/origins.py",
+           "trie/background.py", "trie/background_search.py", "trie/counts.py")  # fmt: skip
+_VERSION = "ngt-"
+_SUM = hashlib.sha256().digest_size  # bytes
 
 _listeners: list[Callable[[str], object]] = []
 _remarks: list[str] = []  # the first is told; the others are the same trouble at other functions
 
 
 @cache
-def _opened() -> None:
-    """Have numba keep what it compiles from now on; the first call imports it."""
+def _opened() -> bool:
+    """Have numba keep what it compiles from now on, if possible; the first call imports it."""
     import llvmlite
     import numba
-    from llvmlite import binding
     from numba.core import event
 
-    from ngtcli.system.compile_cache import open_folder
-
-    versions = (numba.__version__, llvmlite.__version__, sys.version, binding.get_host_cpu_name())
-    folder = open_folder("|".join(versions), _remarks.append)
+    folder = _open_folder("|".join((numba.__version__, llvmlite.__version__, sys.version)))
     is_first = not folder or not any(Path(folder).glob("*/*.nbi"))
     how_long = [f" (about {COMPILING_S} s)"] if is_first else []
 
@@ -43,9 +58,11 @@ def _opened() -> None:
         def on_end(self, data: Any) -> None:
             pass
 
-    setattr(numba.config, "CACHE_DIR", folder)  # noqa: B010 - not in its types
-    register: Any = event.register  # it has no types
+    config: Any = numba.config  # these are not in its types
+    config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = folder, "UserProvidedCacheLocator"
+    register: Any = event.register
     register("numba:compile", Compiles())
+    return bool(folder)
 
 
 def announce(tell: Callable[[str], object]) -> None:
@@ -61,16 +78,14 @@ def take_remark() -> str:
 
 
 def njit(**options: Any) -> Callable[[F], F]:
-    """numba's decorator `njit`; what it compiles is stored if possible."""
-    _opened()
+    """numba's decorator `njit`; what it compiles is kept if possible."""
+    is_kept = _opened()
     import numba
 
-    from ngtcli.system.compile_cache import StoredFunction
-
     def decorate(function: F) -> F:
-        compiled: Any = numba.njit(**options)(function)
-        with suppress(RuntimeError):  # there is no folder
-            compiled._cache = StoredFunction(function, _remarks.append)
+        compiled: Any = numba.njit(cache=is_kept, **options)(function)
+        if is_kept:
+            _guard(compiled._cache)
         return compiled  # type: ignore[no-any-return]
 
     return decorate
@@ -83,3 +98,76 @@ def unowned(function: F) -> F:
     """
     decorate: Callable[[F], F] = njit(_nrt=False)
     return decorate(function)
+
+
+def _guard(kept: Any) -> None:
+    """Have numba's cache of a function use nothing damaged, and tell what goes wrong."""
+    files, load, save = kept._cache_file, kept.load_overload, kept.save_overload
+    dump, load_data = files._dump, files._load_data
+
+    def with_sum(value: Any) -> bytes:  # behind the pickle, where nothing is read
+        dumped: bytes = dump(value)
+        return dumped + hashlib.sha256(dumped).digest()
+
+    def load_whole(name: str) -> Any:  # machine code with a wrong byte may end the process
+        data = Path(files._data_path(name)).read_bytes()
+        if hashlib.sha256(data[:-_SUM]).digest() != data[-_SUM:]:
+            raise ValueError("checksum differs")
+        return load_data(name)
+
+    def load_overload(signature: Any, target: Any) -> Any:
+        try:
+            found = load(signature, target)
+        except Exception:  # whatever reading a damaged pickle raises
+            _remarks.append("compiled functions that were kept are damaged; they are made again")
+            with suppress(OSError):
+                kept.flush()
+            return None
+        # Two processes at once may give the results for two signatures one name.
+        is_it = found is not None and tuple(found.signature.args) == tuple(signature)
+        return found if is_it else None
+
+    def save_overload(signature: Any, data: Any) -> None:
+        try:
+            with process.unbroken():  # an interruption would leave a temporary file
+                save(signature, data)
+        except Exception as error:  # a full disk; a damaged file that could not be emptied
+            _remark_not_kept(Path(kept.cache_path).parent.parent, reason_of(error))
+
+    files._dump, files._load_data = with_sum, load_whole
+    kept.load_overload, kept.save_overload = load_overload, save_overload
+
+
+def _remark_not_kept(folder: Path, reason: str) -> None:
+    _remarks.append(f"compiled functions are not kept: {folder}: {reason}")
+
+
+def _open_folder(versions: str) -> str:
+    """The folder for the present sources and these versions; "" where there is none to use.
+
+    Raises UsageError as `home`.
+    """
+    digest = hashlib.sha256(versions.encode("utf-8", "surrogateescape"))
+    package = Path(__file__).parent.parent
+    for source in sorted(file for pattern in SOURCES for file in package.glob(pattern)):
+        digest.update(source.read_bytes())
+    chosen = os.environ.get("NUMBA_CACHE_DIR")  # numba's own variable takes precedence
+    parent = Path(chosen) if chosen else home("cache") / "compiled"
+    folder = parent / (_VERSION + digest.hexdigest()[:32])
+    try:
+        if not folder.is_dir():
+            private_folder(folder)
+            folder.chmod(0o700)
+        about = folder.stat()
+        if about.st_uid not in (os.geteuid(), 0) or about.st_mode & 0o022:
+            raise PermissionError("it is another user's, or others may write to it")
+        tempfile.TemporaryFile(dir=folder).close()
+        os.utime(folder)
+    except OSError as error:
+        _remark_not_kept(folder if folder.is_dir() else parent, reason_of(error))
+        return ""
+    for other in parent.glob(f"{_VERSION}*"):
+        with suppress(OSError):
+            if other != folder and time.time() - other.stat().st_mtime > UNUSED_S:
+                shutil.rmtree(other, ignore_errors=True)
+    return str(folder)

@@ -1,59 +1,47 @@
 """What a run computes with: the number of threads, the device, and its memory."""
 
+import math
 import os
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
+from itertools import product
+from pathlib import Path, PurePosixPath
 
 from ngtcli.errors import ModelError
 
 CGROUP = Path("/sys/fs/cgroup")
+_GROUPS = Path("/proc/self/cgroup")  # which control groups this process is in
+_MEMORY = Path("/proc/meminfo")
+# Files of control groups, of version 2 and of 1: CPUs, and limits of memory with what is used.
+_QUOTAS = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+_LIMITS = (
+    ("memory.max", "memory.current"), ("memory.high", "memory.current"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+)  # fmt: skip
 MOST = 1024  # threads; guessed: a larger number is a mistake of the user
 
 
 def pick_threads(given: int = 0) -> int:
-    """`given`; for 0 the number in OMP_NUM_THREADS, or if that is unset the number of idle cores.
-
-    The cores are those in the process's CPU affinity, at most the quota of its control group, less
-    the share of them that the machine's load keeps busy: threads that compute together wait for the
-    slowest. Unless all cores are idle the number is rounded down to a power of two, because the
-    cost of a pass is measured and stored separately for each number of threads.
-    """
+    """`given`; for 0 the number in OMP_NUM_THREADS, or if that is unset of `usable_cores`."""
     if given:
         return given
     with suppress(ValueError):
         if (threads := int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0])) > 0:
             return min(threads, MOST)
-    cores = usable_cores()
-    idle = _idle(cores)
-    fewer = 1 << int(max(idle, 1.0)).bit_length() - 1
-    return min(MOST, cores if idle > cores - 0.5 else fewer)
-
-
-def numbers_of_threads() -> list[int]:
-    """What `pick_threads` may choose, the most last: powers of two, and the number of cores."""
-    cores = min(MOST, usable_cores())
-    return [*(1 << i for i in range(cores.bit_length()) if 1 << i < cores), cores]
-
-
-def busy(threads: int) -> bool:
-    """Whether fewer cores are idle than `threads` need, so that what they time takes longer."""
-    cores = usable_cores()
-    return _idle(cores) < min(threads, cores) - 0.5
-
-
-def _idle(cores: int) -> float:
-    """How many of this process's cores are idle, which share the load of the whole machine."""
-    return cores * (1 - waiting() / max(os.cpu_count() or cores, cores))
+    return min(MOST, usable_cores())
 
 
 def usable_cores() -> int:
-    """Physical cores that this process may use; CPUs that are threads of one core count once."""
+    """Physical cores that this process may use, by its CPU affinity and its control group's quota.
+
+    CPUs that are threads of one core count once.
+    """
     try:
         usable = os.sched_getaffinity(0)
     except AttributeError:  # this system has no affinity
         usable = set(range(os.cpu_count() or 1))
     cores = len({_siblings(cpu) for cpu in usable})
-    return max(1, min(cores, int(quota() or cores)))
+    return max(1, int(min(cores, _quota())))
 
 
 def _siblings(cpu: int) -> str:
@@ -63,32 +51,30 @@ def _siblings(cpu: int) -> str:
     return str(cpu)
 
 
-def quota(root: Path = CGROUP) -> float:
-    """CPUs that the control group (version 2 or 1) may use; 0.0 without a limit."""
-    with suppress(OSError, ValueError, ZeroDivisionError):
-        most, period = (root / "cpu.max").read_text().split()
-        return 0.0 if most == "max" else int(most) / int(period)
-    with suppress(OSError, ValueError, ZeroDivisionError):
-        most = (root / "cpu" / "cpu.cfs_quota_us").read_text()
-        period = (root / "cpu" / "cpu.cfs_period_us").read_text()
-        return max(0.0, int(most) / int(period))
-    return 0.0
+def _groups(controller: str) -> Iterator[Path]:
+    """Folders of the control groups that this process is in, and of those around them.
 
-
-def waiting() -> float:
-    """Threads of the machine that run or wait to run, without this one.
-
-    The lesser of the number now and the average over the last minute: the average still counts a
-    run that has just ended, the present number counts threads that run for a moment.
+    The root's too: inside a container the path may be that of its host.
     """
-    try:
-        average = os.getloadavg()[0]
-    except (OSError, AttributeError):
-        return 0.0
-    with suppress(OSError, ValueError, IndexError):
-        now = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0]) - 1
-        return min(average, float(now))
-    return average
+    lines = ["0::/", f"0:{controller}:/"]
+    with suppress(OSError):
+        lines += _GROUPS.read_text().splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            root = CGROUP / controller if controllers else CGROUP
+            for group in (PurePosixPath(path), *PurePosixPath(path).parents):
+                yield root / str(group).lstrip("/")
+
+
+def _quota() -> float:
+    """CPUs that the control groups may use; infinity without a limit."""
+    cpus = [math.inf]
+    for group, names in product(_groups("cpu"), _QUOTAS):
+        with suppress(OSError, ValueError, ZeroDivisionError):  # there is no limit
+            most, period = " ".join((group / name).read_text() for name in names).split()
+            cpus += [int(most) / int(period)] * (int(most) > 0)
+    return min(cpus)
 
 
 def pick_device(wanted: str) -> str:
@@ -119,8 +105,44 @@ def free_memory(device: str) -> int | None:
 
         return int(torch.cuda.mem_get_info()[0])
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        lines = _MEMORY.read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
+    free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return max(0, min([*free, *_left_by_groups()])) if free else None
+
+
+def _left_by_groups() -> Iterator[int]:
+    """Bytes to each limit of the control groups; files in their memory count as free."""
+    for group, names in product(_groups("memory"), _LIMITS):
+        with suppress(OSError, ValueError):  # there is no limit
+            most, used = (int((group / name).read_text()) for name in names)
+            yield most - used + _of_files(group)
+
+
+def _of_files(group: Path) -> int:
+    """Bytes of files in the memory of a control group, which are given back when it is needed."""
+    with suppress(OSError, ValueError, KeyError):
+        counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        total = "total_" * ("total_inactive_file" in counts)  # version 1: of the groups in it, too
+        return sum(int(counts[f"{total}{kind}_file"]) for kind in ("active", "inactive"))
+    return 0
+
+
+# What system/remembered.py asks.
+
+
+def numbers_of_threads() -> list[int]:
+    """What `pick_threads` may choose, the most last."""
+    return [min(MOST, usable_cores())]
+
+
+def busy(threads: int) -> bool:
+    """Whether fewer cores are idle than `threads` need, so that what they time takes longer."""
+    cores = usable_cores()
+    waiting = os.getloadavg()[0]
+    with suppress(OSError, ValueError, IndexError):
+        running = Path("/proc/loadavg").read_text().split()[3].split("/")[0]
+        waiting = min(waiting, int(running) - 1.0)  # without this thread
+    idle = cores * (1 - waiting / max(os.cpu_count() or cores, cores))
+    return idle < min(threads, cores) - 0.5

@@ -3,9 +3,10 @@
 This module imports only fast modules, so that the handlers are set before anything else is loaded.
 At first a signal ends the process at once: there are no results yet, and libraries turn a
 KeyboardInterrupt during their import into other errors. After `unwind_on_interrupt` the first
-Ctrl-C raises KeyboardInterrupt and the second ends the process, once a block of `unbroken()` is
-done. While the main thread runs a library's code, in which Python calls no handlers, a thread that
-waits for signals ends the process.
+Ctrl-C raises KeyboardInterrupt in the main thread and the second ends the process. Blocks of
+`unbroken()` come to their end first: the main thread's before it is interrupted, every thread's
+before the process ends. While the main thread runs a library's code, in which Python calls no
+handlers, a thread that waits for signals ends the process.
 """
 
 import _thread
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 AGAIN_S = 0.2  # sooner, a second Ctrl-C is the same key press, or `timeout` signalling twice; guess
 WRITE_S = 2.0  # longest wait for a file that is being written; guess
 _HANDLED_S = 0.05  # in which Python's code has handled a Ctrl-C, if any runs; guess
-_ENDING = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+_WAKING = signal.SIGURG  # what ends a wait of the main thread; other programs do not send it
 
 
 class _State:
@@ -35,14 +37,13 @@ class _State:
         self.interrupted = False
         self.first = self.resumed = 0.0  # when the first Ctrl-C came, and when it was dealt with
         self.wakeup = -1  # descriptor that the system writes signals to
-        self.resent = 0  # Ctrl-Cs that this process sent itself, and `_watch` has not seen yet
         self.wipe = b""  # control sequence that erases the status line on stderr
-        self.writes = 0  # nested blocks of `unbroken`
-        self.delayed = 0  # the first signal during such a block; 0 for none
         self.endings: list[Callable[[], object]] = []  # called before the process leaves
         self.main = _thread.get_ident()
-        self.writing = _thread.RLock()
-        self.ending = _thread.allocate_lock()
+        self.blocks = 0  # of `unbroken`, nested, that the main thread is in
+        self.delayed = 0  # the first signal during such a block; 0 for none
+        self.writing = _thread.RLock()  # held in such blocks of every thread
+        self.ending = _thread.RLock()
 
 
 _state = _State()
@@ -55,9 +56,9 @@ def guard() -> None:
         # What nohup ignores stays ignored; SIGINT is handled in background processes, too.
         if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _handle)
+    signal.signal(_WAKING, lambda *_: _handle(signal.SIGINT, None) if _state.first else None)
     sys.excepthook, sys.unraisablehook = _uncaught, _unraisable
-    if os.name == "posix":
-        _watch_signals()
+    _watch_signals()
 
 
 def unwind_on_interrupt() -> None:
@@ -68,6 +69,7 @@ def unwind_on_interrupt() -> None:
 def resume() -> None:
     """What a Ctrl-C interrupted is dealt with: the next one raises KeyboardInterrupt again."""
     _state.resumed, _state.first, _state.interrupted = time.monotonic(), 0.0, False
+    _state.delayed = 0
     if _state.wakeup >= 0:  # an event loop may have taken it
         signal.set_wakeup_fd(_state.wakeup, warn_on_full_buffer=False)
 
@@ -83,18 +85,24 @@ def wipe_at_end(control: bytes) -> None:
 
 
 class unbroken:  # noqa: N801
-    """A block that no signal interrupts; a signal during it takes effect at its end."""
+    """A block that no signal interrupts; a signal during it takes effect at its end.
+
+    One thread at a time is in such a block.
+    """
 
     def __enter__(self) -> None:
+        self._is_main = _thread.get_ident() == _state.main
+        if self._is_main:  # before the lock is taken: nothing may interrupt between the two
+            _state.blocks += 1
         _state.writing.acquire()
-        _state.writes += 1
 
     def __exit__(self, *_: object) -> None:
-        _state.writes -= 1
         _state.writing.release()
-        if not _state.writes and _state.delayed:
-            number, _state.delayed = _state.delayed, 0
-            _handle(number, None)
+        if self._is_main:
+            _state.blocks -= 1
+            if not _state.blocks and _state.delayed:
+                number, _state.delayed = _state.delayed, 0
+                _handle(number, None)
 
 
 class without_collection:  # noqa: N801
@@ -133,20 +141,20 @@ def leave(code: int) -> "NoReturn":
 
 
 def _handle(number: int, frame: object) -> None:
-    if _state.writes:
+    """The handler of signals: Python calls it in the main thread."""
+    if _state.blocks:
         _state.delayed = _state.delayed or number
-    elif number == signal.SIGINT and _state.unwinds:
-        if not _state.interrupted:
-            _state.interrupted = True
-            raise KeyboardInterrupt
-    else:
+    elif number != signal.SIGINT or not _state.unwinds:
         _end(number)
+    elif not _state.interrupted:
+        _state.interrupted = True
+        raise KeyboardInterrupt
 
 
 def _end(number: int) -> None:
-    """Write the last message and end the process, unless another thread does so."""
-    if not _state.ending.acquire(blocking=False):
-        return
+    """Write the last message and end the process; waits where another thread does so."""
+    _state.ending.acquire()
+    _state.writing.acquire(timeout=WRITE_S)
     words = b""
     if number == signal.SIGINT:
         words = b"\n" * _state.unwinds + b"ngt: interrupted\n"
@@ -190,29 +198,22 @@ def _watch(handle: int) -> None:
     """End the process at signals that the main thread does not handle."""
     while data := os.read(handle, 64):
         for number in filter(_ENDING.__contains__, data):
-            if number == signal.SIGINT and _state.unwinds:
-                if _state.resent:
-                    _state.resent -= 1
-                    continue
-                if not _state.first:
-                    _state.first = first = time.monotonic()
-                    time.sleep(_HANDLED_S)
-                    # The system may hand a signal to another thread, or just before the main
-                    # thread begins to wait: then it has interrupted nothing.
-                    dealt_with = _state.interrupted or first - _state.resumed < AGAIN_S
-                    if not dealt_with and not _state.writes:
-                        _send_again()
-                if not _state.first or time.monotonic() - _state.first < AGAIN_S:
-                    continue
-            _state.writing.acquire(timeout=WRITE_S)
-            _end(number)
+            if number != signal.SIGINT or not _state.unwinds or _is_second():
+                _end(number)
 
 
-def _send_again(after_s: float = 0.0) -> None:
-    """Send the first Ctrl-C to the main thread again."""
-    time.sleep(after_s)
-    _state.resent += 1
-    signal.pthread_kill(_state.main, signal.SIGINT)
+def _is_second() -> bool:
+    """Whether a Ctrl-C is to end the process; the first one is seen to reach the main thread."""
+    now = time.monotonic()
+    if _state.first or now - _state.resumed < AGAIN_S:
+        return bool(_state.first) and now - _state.first >= AGAIN_S
+    _state.first = now
+    time.sleep(_HANDLED_S)
+    # The system may hand a signal to another thread, or just before the main thread begins to wait:
+    # then Python has not called the handler. Or what it raised was lost in a finalizer.
+    if not _state.interrupted:
+        signal.pthread_kill(_state.main, _WAKING)
+    return False
 
 
 def _uncaught(
@@ -225,10 +226,9 @@ def _uncaught(
 
 
 def _unraisable(args: "Any") -> None:
-    """Hook for errors in finalizers: a KeyboardInterrupt, which is lost there, is sent again."""
+    """Hook for errors in finalizers: a KeyboardInterrupt, which is lost there, comes again."""
     if isinstance(args.exc_value, KeyboardInterrupt):
         _state.interrupted = False
-        _thread.start_new_thread(_send_again, (0.01,))  # once this hook has returned
     else:
         sys.__unraisablehook__(args)
 

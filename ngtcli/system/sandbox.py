@@ -2,9 +2,9 @@
 
 `confine` uses seccomp and Landlock, where the system has them. Both need no privileges and hold for
 native code too. A seccomp filter refuses the system calls that open connections, start programs,
-reach other processes, open files for writing, make, rename, link, truncate and remove files, or
-change their owners, modes and times; Landlock refuses to open any file but those of some folders,
-which can be read.
+reach other processes or a terminal, open files for writing, make, rename, link, truncate and remove
+files, or change their owners, modes and times; Landlock refuses to open any file but those of some
+folders, which can be read.
 """
 
 import ctypes
@@ -16,8 +16,9 @@ import resource
 import signal
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ _REFUSED = {
     "perf_event_open": (298, 241), "keyctl": (250, 219), "add_key": (248, 217),
     "request_key": (249, 218), "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40),
     "shmget": (29, 194), "shmat": (30, 196), "msgget": (68, 186), "semget": (64, 190),
+    "mq_open": (240, 180),
     "chmod": (90, -1), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
     "chown": (92, -1), "fchown": (93, 55), "lchown": (94, -1), "fchownat": (260, 54),
     "utime": (132, -1), "utimes": (235, -1), "utimensat": (280, 88), "futimesat": (261, -1),
@@ -43,8 +45,13 @@ _REFUSED = {
     "link": (86, -1), "linkat": (265, 37), "symlink": (88, -1), "symlinkat": (266, 36),
     "mknod": (133, -1), "mknodat": (259, 33),
 }  # fmt: skip
-_CLONE, _CLONE3, _TGKILL, _PRLIMIT = (56, 220), (435, 435), (234, 131), (302, 261)
-_OPEN, _OPENAT, _OPENAT2 = (2, -1), (257, 56), (437, 437)
+# Those that are answered as by a system, or for a file, that has no such thing.
+_UNKNOWN = {
+    "clone3": ((435, 435), errno.ENOSYS), "openat2": ((437, 437), errno.ENOSYS),
+    "ioctl": ((16, 29), errno.ENOTTY),  # with it a terminal takes text for typed
+}  # fmt: skip
+_CLONE, _TGKILL, _PRLIMIT = (56, 220), (234, 131), (302, 261)
+_OPEN, _OPENAT = (2, -1), (257, 56)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC  # flags that no file is opened with
 _THREAD = 0x10000  # CLONE_THREAD: a new thread, not a new process
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, AUDIT_ARCH
@@ -125,15 +132,14 @@ def _only_read(paths: Iterable[str], version: int) -> None:
 
 def _filter(column: int, architecture: int) -> list[tuple[int, int, int, int]]:
     """A program of BPF: (instruction, steps to skip if true, if false, operand) each."""
-    refuse, unknown = (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)
-    allow = (_RETURN, 0, 0, _ALLOW)
+    refuse, allow = (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
     steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), refuse]
     steps += [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), refuse]
     for numbers in _REFUSED.values():
         if numbers[column] >= 0:
             steps += [(_EQUAL, 0, 1, numbers[column]), refuse]
-    for numbers in (_CLONE3, _OPENAT2):  # then libraries take `clone` and `openat`
-        steps += [(_EQUAL, 0, 1, numbers[column]), unknown]
+    for numbers, error in _UNKNOWN.values():  # libraries take `clone` and `openat` then
+        steps += [(_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _ERROR | error)]
     for numbers, argument, test in (
         (_CLONE, 0, (_ANY_BIT, 1, 0, _THREAD)),
         (_TGKILL, 0, (_EQUAL, 1, 0, os.getpid())),  # as `abort` does
@@ -148,6 +154,7 @@ def _filter(column: int, architecture: int) -> list[tuple[int, int, int, int]]:
 
 
 T = TypeVar("T")
+_WALL = 10  # seconds on the clock for each of the processor; guess
 
 
 class BoundError(BaseException):
@@ -157,52 +164,66 @@ class BoundError(BaseException):
 def bounded(work: Callable[[], T], *, seconds: float, megabytes: int) -> T:
     """What `work` returns. Raises BoundError, or what `work` raises.
 
-    `seconds` are of the processor, in user mode, and count in the main thread alone; `megabytes`
-    come on top of what the process has, and count on Linux alone.
+    `seconds` are of the processor, in user mode; `megabytes` come on top of what the process has,
+    and count on Linux alone. Both are limits of a whole process. So where this one has other
+    threads `work` is done in a fork of it: then what it returns or raises must pass pickle.
     """
-    try:
-        with _limited_memory(megabytes * 1_000_000), _limited_time(seconds):
-            return work()
-    except MemoryError:
-        raise BoundError(f"it takes more than {megabytes} MB") from None
+    here = partial(_limited, work, seconds, megabytes)
+    return here() if threading.active_count() == 1 else _forked(here, seconds)
 
 
-@contextmanager
-def _limited_time(seconds: float) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals are handled in the main thread
-        return
+def _limited(work: Callable[[], T], seconds: float, megabytes: int) -> T:
+    """`work` within limits of this process, in its main thread: one expression can take it all."""
 
     def end(*_: Any) -> None:
         raise BoundError(f"it takes more than {seconds:g} s")
 
-    before = signal.signal(signal.SIGVTALRM, end)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    handler = signal.signal(signal.SIGVTALRM, end)
+    before, most = resource.getrlimit(resource.RLIMIT_AS)
     try:
-        yield
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+        with suppress(OSError):  # the system does not say how much the process has
+            taken = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+            limit = taken + megabytes * 1_000_000
+            limit = limit if before == resource.RLIM_INFINITY else min(limit, before)
+            resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+        return work()
+    except MemoryError:
+        raise BoundError(f"it takes more than {megabytes} MB") from None
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
-
-
-@contextmanager
-def _limited_memory(size: int) -> Iterator[None]:
-    """Bounds the address space of the process: one expression can ask for any amount."""
-    taken = _address_space()
-    before, most = resource.getrlimit(resource.RLIMIT_AS)
-    if taken is None or before != resource.RLIM_INFINITY and before <= taken + size:
-        yield
-        return
-    resource.setrlimit(resource.RLIMIT_AS, (taken + size, most))
-    try:
-        yield
-    finally:
+        signal.signal(signal.SIGVTALRM, handler)
         resource.setrlimit(resource.RLIMIT_AS, (before, most))
 
 
-def _address_space() -> int | None:
-    """Bytes of address space that the process has; None where the system does not say."""
+def _forked(work: Callable[[], T], seconds: float) -> T:
+    """What `work` returns or raises in a fork of this process. Raises BoundError."""
+    from multiprocessing import get_context  # here: processes that parse do without
+
+    context = get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(sender, work), daemon=True)
+    process.start()
+    sender.close()
     try:
-        return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
-    except (OSError, ValueError):
-        return None
+        if not receiver.poll(_WALL * seconds):
+            raise BoundError(f"it takes more than {seconds:g} s")
+        value, error = receiver.recv()
+    except EOFError:
+        raise BoundError("it ends its process") from None
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+    if error is not None:
+        raise error
+    return value  # type: ignore[no-any-return]
+
+
+def _send(sender: Any, work: Callable[[], object]) -> None:
+    """In the fork: send what `work` returns, or what it raises."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process itself is told
+    try:
+        sender.send((work(), None))
+    except BaseException as error:
+        sender.send((None, error))

@@ -42,6 +42,8 @@ def main(folder: Path) -> None:
     files = [(p.with_name(p.name.removesuffix(_REFERENCE)), p) for p in docling]
     score_set("docling, PDF", [pair for pair in files if pair[0].suffix == ".pdf"])
     score_set("docling, other", [pair for pair in files if pair[0].suffix != ".pdf"])
+    for suffix in sorted({path.suffix for path, _ in files} - {".pdf"}):
+        score_set(f"docling, {suffix[1:]}", [pair for pair in files if pair[0].suffix == suffix])
     for suffix in (".txt", "-sorted.txt"):
         pdfs = sorted((folder / "pdfbox").glob("*.pdf"))
         score_set(f"pdfbox {suffix}", [(p, p.with_name(p.name + suffix)) for p in pdfs])

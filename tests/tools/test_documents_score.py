@@ -35,11 +35,12 @@ def test_a_folder_of_documents_is_scored_beside_pdfium(
     documents_score.main(tmp_path)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     whole, part = ["1.000", "/", "1.000"], ["0.878", "/", "0.800"]
-    assert rows[:4] == [
+    assert rows[:5] == [
         ["docling,", "PDF", "1", *whole, *whole, "0", "0"],
         ["docling,", "other", "1", "0.833", "/", "0.750"],
+        ["docling,", "csv", "1", "0.833", "/", "0.750"],
         ["pdfbox", ".txt", "1", *part, *part, "0", "0"],
         ["pdfbox", "-sorted.txt", "1", *part, *part, "0", "0"],
     ]
-    assert [row[2:] for row in rows[4:7]] == [["2", "1", "1"], ["1", "0", "0"], ["1", "1", "1"]]
-    assert rows[7][:5] == ["found", "a.pdf", "lost", "letters", "0.00%,"]
+    assert [row[2:] for row in rows[5:8]] == [["2", "1", "1"], ["1", "0", "0"], ["1", "1", "1"]]
+    assert rows[8][:5] == ["found", "a.pdf", "lost", "letters", "0.00%,"]

@@ -11,46 +11,50 @@ from docx.package import Package
 from docx.parts.document import DocumentPart
 
 from ngtcli.documents.content import Extracted, Source, Writer
-from ngtcli.documents.formats.archives import check_archive
-from ngtcli.documents.formats.office import ALTERNATIVES, R, W, alternative, text_of, unknown_signs
+from ngtcli.documents.formats.office import (
+    ALTERNATIVES,
+    CHART,
+    R,
+    W,
+    alternative,
+    chart_of,
+    text_of,
+    unknown_signs,
+)
 
 _NUMBERED = f"{W}pPr/{W}numPr"
 _STYLE = f"{W}pPr/{W}pStyle"
 _NOTES = {"footnotes": "footnote", "endnotes": "endnote"}  # relationship, element
 # Elements around blocks, rows and cells: content controls, inserted and moved text, tags.
 _AROUND = {f"{W}{name}" for name in ("sdt", "sdtContent", "ins", "moveTo", "customXml", "smartTag")}
-_TEMPLATE = "openxmlformats-officedocument.wordprocessingml.template"
-_MACROS = ("ms-word.document.macroEnabled", "ms-word.template.macroEnabledTemplate")
-for _kind in (_TEMPLATE, *_MACROS):  # main parts that the library does not know
+for _kind in (  # main parts that the library does not know
+    "openxmlformats-officedocument.wordprocessingml.template",
+    "ms-word.document.macroEnabled",
+    "ms-word.template.macroEnabledTemplate",
+):
     PartFactory.part_type_for[f"application/vnd.{_kind}.main+xml"] = DocumentPart
 
 
 def parse(source: Source) -> Extracted:
     """The text as Word shows it: inserted text is read, deleted text is not."""
-    check_archive(source)
     part = Package.open(io.BytesIO(source.data)).main_document_part
-    writer = Writer()
-    styles = _styles(part)
-    for text in _running(part, styles, "header"):
-        writer.add(text)
+    writer, styles = Writer(), _styles(part)
+    _running(part, styles, writer, "header")
     _write(part.element.body, part, styles, writer)
-    for text in _running(part, styles, "footer"):
-        writer.add(text)
+    _running(part, styles, writer, "footer")
     _notes(part, writer)
     return writer.extracted("docx", unknown_signs(writer.text()))
 
 
 def _write(root: Any, part: Any, styles: Mapping[str | None, str], writer: Writer) -> None:
-    """Every block below `root`; a text box, chart or diagram behind its paragraph."""
+    """Every block below `root`; a text box or chart behind its paragraph."""
     for block in _inside(root, f"{W}p", f"{W}tbl"):
         if block.tag == f"{W}tbl":
-            writer.table(
-                [" ".join(text_of(cell, part).split()) for cell in _inside(row, f"{W}tc")]
-                for row in _inside(block, f"{W}tr")
-            )
+            rows = _inside(block, f"{W}tr")
+            writer.table(map(text_of, _inside(row, f"{W}tc")) for row in rows)
             continue
-        after: list[Any] = []
-        text, named = text_of(block, part, after), block.find(_STYLE)
+        drawn: list[Any] = []
+        text, named = text_of(block, drawn), block.find(_STYLE)
         style = styles[None] if named is None else styles.get(named.get(f"{W}val"), styles[None])
         if style.startswith("heading") or style in ("title", "subtitle"):
             writer.heading(text)
@@ -58,12 +62,12 @@ def _write(root: Any, part: Any, styles: Mapping[str | None, str], writer: Write
             writer.add(f"- {text}" if text.strip() else "", "item")
         else:
             writer.add(text)
-        for more in after:
+        for node in drawn:
             writer.stand_apart()
-            if isinstance(more, str):
-                writer.add(more)
+            if node.tag == CHART:
+                writer.add(chart_of(node, part))
             else:
-                _write(more, part, styles, writer)
+                _write(node, part, styles, writer)
 
 
 def _inside(root: Any, *tags: str) -> Iterator[Any]:
@@ -86,17 +90,17 @@ def _styles(part: Any) -> dict[str | None, str]:
     return {**styles, None: (default.name or "").lower() if default is not None else ""}
 
 
-def _running(part: Any, styles: Mapping[str | None, str], kind: str) -> list[str]:
+def _running(part: Any, styles: Mapping[str | None, str], writer: Writer, kind: str) -> None:
     """The headers or footers that sections name, each text once; numbers alone are left out."""
     texts: dict[str, None] = {}
     for reference in part.element.iter(f"{W}{kind}Reference"):
         named = part.related_parts.get(reference.get(f"{R}id"))
         if named is not None and hasattr(named, "element"):
-            writer = Writer()
-            _write(named.element, named, styles, writer)
-            if any(c.isalpha() for c in writer.text()):
-                texts[writer.text()] = None
-    return list(texts)
+            own = Writer()
+            _write(named.element, named, styles, own)
+            texts[own.text()] = None
+    for text in texts:
+        writer.add(text if any(map(str.isalpha, text)) else "")
 
 
 def _notes(part: Any, writer: Writer) -> None:
@@ -105,8 +109,8 @@ def _notes(part: Any, writer: Writer) -> None:
         kind = relation.reltype.rsplit("/", 1)[-1]
         if relation.is_external or kind not in _NOTES:
             continue
-        notes, mark = relation.target_part, "e" if kind == "endnotes" else ""
-        for note in parse_xml(notes.blob).iter(f"{W}{_NOTES[kind]}"):
-            text = " ".join(text_of(note, notes).split())
+        mark = "e" if kind == "endnotes" else ""
+        for note in parse_xml(relation.target_part.blob).iter(f"{W}{_NOTES[kind]}"):
+            text = " ".join(text_of(note).split())
             if note.get(f"{W}type") is None and text:
                 writer.add(f"[^{mark}{note.get(f'{W}id')}]: {text}", kind)

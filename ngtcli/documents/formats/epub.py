@@ -2,7 +2,6 @@
 
 import posixpath
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import unquote
 from zipfile import ZipFile
 
@@ -35,17 +34,14 @@ def parse(source: Source) -> Extracted:
 def _chapters(archive: ZipFile) -> Iterator[str]:
     """The members with the book's pages, in reading order."""
     container = parse_xml(member(archive, _CONTAINER))
-    book = next((e.get("full-path") for e in container.iter() if _name(e) == "rootfile"), None)
-    if not book:
+    book = container.find(".//{*}rootfile[@full-path]")
+    if book is None:
         raise Unreadable("broken: no book in it", "Save or copy it again.")
-    package = parse_xml(member(archive, book))
-    items = {e.get("id"): e for e in package.iter() if _name(e) == "item"}
-    for reference in (e for e in package.iter() if _name(e) == "itemref"):
+    place = book.get("full-path")
+    package = parse_xml(member(archive, place))
+    items = {e.get("id"): e for e in package.iter("{*}item") if e.get("media-type") in _PAGES}
+    for reference in package.iter("{*}itemref"):
         item = items.get(reference.get("idref"))
-        if item is not None and item.get("media-type") in _PAGES:
+        if item is not None:
             href = unquote((item.get("href") or "").split("#")[0])
-            yield posixpath.normpath(posixpath.join(posixpath.dirname(book), href))
-
-
-def _name(element: Any) -> str:
-    return str(element.tag).rsplit("}", 1)[-1]
+            yield posixpath.normpath(posixpath.join(posixpath.dirname(place), href))

@@ -5,7 +5,7 @@ from typing import Any
 
 from lxml import etree, html
 
-from ngtcli.documents.content import BETWEEN_CELLS, Writer
+from ngtcli.documents.content import Writer, row_of
 from ngtcli.documents.text import Unreadable, checked_encoding, guess_encoding
 
 HIDDEN = frozenset(
@@ -19,6 +19,7 @@ INLINE = frozenset(
 _HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
 _IN_HEAD = frozenset("title meta link base script style noscript template".split())
 _SPACE = re.compile(r"[ \t\r\n\f]+")
+_CONTROL = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # not allowed in XML
 _BREAK = "\v"  # stands for <br> until white space is collapsed
 _STARTS = {"br": _BREAK, "li": "- "}
 _AROUND_BREAK = re.compile(f" ?{_BREAK} ?")
@@ -64,8 +65,9 @@ def tree_of(page: str) -> Any:
     parser = html.HTMLParser(
         no_network=True, huge_tree=False, remove_comments=True, remove_pis=True
     )
+    page = _CONTROL.sub(" ", _HEAD.sub("", page).replace("\0", ""))
     try:  # lxml takes no str that declares an encoding, and no null characters
-        root = html.document_fromstring(_HEAD.sub("", page).replace("\0", ""), parser=parser)
+        root = html.document_fromstring(page, parser=parser)
     except (etree.LxmlError, ValueError) as error:
         advice = "Open it in a browser and save it again."
         raise Unreadable(f"broken HTML ({str(error)[:100]})", advice) from None
@@ -95,6 +97,13 @@ def write_tree(root: Any, writer: Writer) -> None:
     """Add the visible text of `root` to `writer`, each block by itself."""
     writer.stand_apart()  # from the chapter before
     _Walk(writer).run(root)
+
+
+def lines_of(root: Any) -> list[str]:
+    """The lines of the visible text of `root`, as of a cell."""
+    writer = Writer()
+    write_tree(root, writer)
+    return writer.text().split("\n")
 
 
 def collapsed(text: str) -> str:
@@ -127,8 +136,7 @@ class _Walk:
             elif tag in HIDDEN:
                 walker.skip_subtree()
             elif tag == "tr" and element.find(".//table") is None:
-                cells = [collapsed("".join(cell.itertext())) for cell in element]
-                self._line.append(BETWEEN_CELLS.join(cells) if any(cells) else "")
+                self._line.append(row_of(map(lines_of, element)))
                 self._kind = "tr"
                 walker.skip_subtree()
             else:

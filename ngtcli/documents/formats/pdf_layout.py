@@ -4,8 +4,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby, pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from statistics import median
+from typing import Any
 from unicodedata import east_asian_width
 
 from ngtcli.documents.formats.pdf_page import SOFT_HYPHEN, UNKNOWN, Line
@@ -31,14 +32,8 @@ _APART = 0.7  # least white space between a running head and the text, in line h
 _BESIDE = 0.5  # most that the feet of lines side by side differ, in line heights; guess
 _PAGES = 3  # fewest pages of which it can be told; guess
 _MOST = 0.5  # share of the pages that have the line; guess
-_NUMBER = re.compile(r"\d{1,9}|\b[ivxlc]+\b")
-_PAGE = r"pages?|pg|pp|seite|p[aá]gina|p[aá]g|side|sida|slide|folie|sheet|blatt|стр|第?[页頁]|第"
-_OF = r"of|von|de|sur|di|van|av|af|из"
-_ONLY_PAGE = re.compile(rf"({_PAGE})?({_OF})?([页頁])?")
-_AFTER_PAGE = re.compile(rf"(?:^|[\W_])({_PAGE})[\W_]*$|(?<!\S)[sp]\.?\s*$")
-_MOST_NUMBERS = 2  # where no words stand with them, as in "2-7"; dates have three
-_NO_LETTER = re.compile(r"[\W\d_]+")
-_ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
+_NUMBER = re.compile(r"\d{1,9}")
+_MOST_NUMBERS = 2  # in a line that counts the pages, as in "2-7"; dates have three
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,77 +122,44 @@ def _density(line: Line) -> float:
     return count * line.height / max(line.right - line.left, line.height)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Edge:
-    """A line that may be a running head, at the top or foot (`where`) of a page, from 0.
-
-    `form` is its text without its `numbers`: what stands before, between and behind them.
-    """
-
-    page: int
-    where: str
-    line: Line
-    form: tuple[str, ...]
-    numbers: tuple[int, ...]
-
-    def goes_on(self, later: "_Edge") -> bool:
-        """Whether each number is the same on a later page, or more by the pages between."""
-        pages = later.page - self.page
-        pairs = zip(self.numbers, later.numbers, strict=True)
-        return pages > 0 and all(b - a in (0, pages) for a, b in pairs)
-
-
 def without_running_lines(pages: Sequence[Sequence[Line]]) -> tuple[list[list[Line]], int]:
     """The pages without their running heads, and the number of lines left out.
 
-    They stand with other text on most pages. One that is the same everywhere stays where it
-    stands first; of those that count the pages, as "Page 3 of 9" does, none stays. Those that count
-    something else, as "Invoice 1001" does, are text, and stay.
+    They stand with other text on most pages, with the same words and numbers, or but for one number
+    that counts the pages. What is the same everywhere stays where it stands first.
     """
     of_text = {number for number, page in enumerate(pages) if len(page) > 1}
-    groups: dict[tuple[str, tuple[str, ...]], list[_Edge]] = defaultdict(list)
-    for number, page in enumerate(pages if len(of_text) >= _PAGES else ()):
-        for edge in _edges(number, page):
-            groups[edge.where, edge.form].append(edge)
     size = body_size(pages)
+    groups: dict[tuple[Any, ...], list[tuple[int, Line]]] = defaultdict(list)
+    for number, page in enumerate(pages if len(of_text) >= _PAGES else ()):
+        for where, line in _edges(page):
+            for form in _forms(line, number, size):
+                groups[where, *form].append((number, line))
     gone: set[int] = set()
-    for group in groups.values():
-        running = _running(group)
-        values = zip(*(edge.numbers for edge in running), strict=True)
-        # Which of their numbers are not the same everywhere.
-        if counted := [at for at, of_all in enumerate(values) if len(set(of_all)) > 1]:
-            paged = all(_counts_pages(running, at) for at in counted)
-            running = [e for e in running if paged and e.line.height <= LARGER * size]
-        if len({edge.page for edge in running} & of_text) > _MOST * len(of_text):
-            gone |= {id(edge.line) for edge in (running if counted else running[1:])}
+    for (*_, counted), lines in groups.items():
+        if len({number for number, _ in lines} & of_text) > _MOST * len(of_text):
+            gone |= {id(line) for _, line in (lines[1:] if counted is None else lines)}
     kept = [[line for line in page if id(line) not in gone] for page in pages]
     return kept, sum(len(a) - len(b) for a, b in zip(pages, kept, strict=True))
 
 
-def _running(group: Sequence[_Edge]) -> list[_Edge]:
-    """Those of one form that go on from page to page."""
-    by_page = [list(edges) for _, edges in groupby(group, lambda edge: edge.page)]
-    pairs = [(a, b) for some, later in pairwise(by_page) for a in some for b in later]
-    return list(dict.fromkeys(edge for a, b in pairs if a.goes_on(b) for edge in (a, b)))
+def _forms(line: Line, page: int, size: float) -> Iterator[tuple[Any, ...]]:
+    """What a line on a page, from 0, has in common with the same running head on others.
 
-
-def _counts_pages(running: Sequence[_Edge], at: int) -> bool:
-    """Whether that number of lines of one form is the page's.
-
-    It is where no words stand with it, or the word for a page before it; at the end of other
-    words where it is at most the place of the page in the document ("Tales of Varn 12").
+    It is its words, its numbers, and None; or for each number that may be the page's the other
+    numbers, and by how much that one is above the page's.
     """
-    form = running[0].form
-    words = _NO_LETTER.sub("", "".join(form))
-    if not words:
-        return len(running[0].numbers) <= _MOST_NUMBERS
-    if _ONLY_PAGE.fullmatch(words) or _AFTER_PAGE.search(form[at]):
-        return True
-    is_last = at + 2 == len(form) and not _NO_LETTER.sub("", form[-1])
-    return is_last and all(edge.numbers[at] <= edge.page + 1 for edge in running)
+    text = line.text.lower()
+    words, numbers = tuple(_NUMBER.split(text)), [int(n) for n in _NUMBER.findall(text)]
+    yield words, tuple(numbers), None
+    has_words = any(map(str.isalpha, text))
+    if len(numbers) <= _MOST_NUMBERS and line.height <= LARGER * size:
+        for at, number in enumerate(numbers):
+            if number <= page + 1 or not has_words:
+                yield words, (at, *numbers[:at], *numbers[at + 1 :]), number - page
 
 
-def _edges(number: int, page: Sequence[Line]) -> Iterator[_Edge]:
+def _edges(page: Sequence[Line]) -> Iterator[tuple[str, Line]]:
     """The lines at the top and at the foot of a page that stand apart from what comes next.
 
     A line alone on its page is both.
@@ -213,25 +175,10 @@ def _edges(number: int, page: Sequence[Line]) -> Iterator[_Edge]:
     rest = pairs[len(top) :] or pairs[1:][-1:]  # of a few lines all apart the last is the foot
     foot = [lower for _, lower in takewhile(_are_apart, rest[: -_DEEP - 1 : -1])]
     for where, edges in (("top", top), ("foot", foot)):
-        for line in chain.from_iterable(edges if pairs else rows):
-            text = line.text.lower()
-            numbers = tuple(map(_value, _NUMBER.findall(text)))
-            yield _Edge(number, where, line, tuple(_NUMBER.split(text)), numbers)
+        yield from ((where, line) for line in chain.from_iterable(edges if pairs else rows))
 
 
 def _are_apart(pair: tuple[list[Line], list[Line]]) -> bool:
     upper, lower = pair
     gap = min(line.top for line in lower) - max(line.bottom for line in upper)
     return gap > _APART * min(line.height for line in (*upper, *lower))
-
-
-def _value(number: str) -> int:
-    """What a number is, in digits or Roman.
-
-    >>> _value("12"), _value("xiv")
-    (12, 14)
-    """
-    if number[0] not in _ROMAN:
-        return int(number)
-    values = [*(_ROMAN[letter] for letter in number), 0]
-    return sum(value if value >= behind else -value for value, behind in pairwise(values))

@@ -17,7 +17,6 @@ SOFT_HYPHEN = "\u00ad"  # how a line ends whose last word may go on in the next
 UNKNOWN = "\ufffd"  # for a character without meaning
 _HYPHEN = "\2"  # what PDFium gives for a hyphen at the end of a line
 _SAMPLES = 5  # characters of a line whose boxes are asked for; guess
-_UPRIGHT = 1.5  # least distance of first and last character of a vertical line, in heights; guess
 _LEVEL = 0.5  # least share of a piece's height at which it stands level with another; guess
 _GAP = 0.3  # most that pieces of one line overlap, in line heights; guess
 _ALEF_LAM = re.compile("[\u0622\u0623\u0625\u0627]\u0644")
@@ -33,8 +32,7 @@ _TICKED = (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
 class Line:
     """A line and its box in points as its reader sees it, y growing downward.
 
-    `turn` is the quarters by which it is turned on the page, clockwise. A `vertical` line runs from
-    top to bottom with upright characters.
+    `turn` is the quarters by which it is turned on the page, clockwise.
     """
 
     text: str
@@ -43,7 +41,6 @@ class Line:
     right: float
     bottom: float
     turn: int = 0
-    vertical: bool = False
 
     @property
     def height(self) -> float:
@@ -66,31 +63,23 @@ def lines_of(page: pdfium.PdfPage) -> list[Line]:
 
 
 def _put_together(pieces: Iterable[Line]) -> list[Line]:
-    """Lines from their pieces, vertical ones from right to left.
-
-    PDFium ends a line where a raised or lowered character begins.
-    """
-    runs: list[list[Line]] = []  # vertical lines side by side, others alone
+    """Lines from their pieces: PDFium ends one where a raised or lowered character begins."""
+    lines: list[Line] = []
     for line in pieces:
-        last = runs[-1][-1] if runs else line
-        if runs and _goes_on(last, line):
+        if lines and _goes_on(last := lines[-1], line):
             main = max(last, line, key=lambda piece: len(piece.text))
             left, right = min(last.left, line.left), max(last.right, line.right)
-            text = f"{last.text} {line.text}"
-            runs[-1][-1] = replace(main, text=text, left=left, right=right)
+            lines[-1] = replace(main, text=f"{last.text} {line.text}", left=left, right=right)
         else:
-            side_by_side = last.left < line.right and line.left < last.right
-            if not (runs and line.vertical and last.vertical and side_by_side):
-                runs.append([])
-            runs[-1].append(line)
-    return [line for run in runs for line in sorted(run, key=lambda side: side.top)]
+            lines.append(line)
+    return lines
 
 
 def _goes_on(last: Line, line: Line) -> bool:
     """Whether the piece `line` stands right behind `last`, at most half a line higher or lower."""
     height = max(last.height, line.height)
     overlap = min(last.bottom, line.bottom) - max(last.top, line.top)
-    level = overlap > _LEVEL * min(last.height, line.height) and not line.vertical
+    level = overlap > _LEVEL * min(last.height, line.height)
     return level and -_GAP * height < line.left - last.right < height
 
 
@@ -134,12 +123,8 @@ class _Characters:
 
     def _is_one_glyph(self, index: int) -> bool:
         """Whether two characters are a ligature, which PDFium takes apart backwards."""
-        x, y = ctypes.c_double(), ctypes.c_double()
-        places = set()
-        for i in (index, index + 1):
-            raw.FPDFText_GetCharOrigin(self._page.raw, i, ctypes.byref(x), ctypes.byref(y))
-            places.add((x.value, y.value))
-        return len(places) == 1
+        first, second = (self._page.get_charbox(i, loose=True) for i in (index, index + 1))
+        return bool(first == second)
 
     def _placed(self, text: str, shown: Sequence[int], turn: int) -> Line:
         """The line of these visible characters."""
@@ -149,13 +134,9 @@ class _Characters:
                 upright.append(self._page.get_charbox(i, loose=True))
         upright = upright or [(0.0, 0.0, 0.0, 0.0)]
         boxes = [_turned(box, turn) for box in upright]
-        first, last = boxes[0], boxes[-1]
-        least = max(_UPRIGHT * (first[3] - first[1]), abs(last[0] - first[0]))
-        if vertical := abs(last[1] - first[1]) > least:
-            boxes = [_turned(box, turn + 1) for box in upright]
         left, right = min(box[0] for box in boxes), max(box[2] for box in boxes)
         top, bottom = median(box[1] for box in boxes), median(box[3] for box in boxes)
-        return Line(text, left, top, right, max(bottom, top + 1.0), turn, vertical)
+        return Line(text, left, top, right, max(bottom, top + 1.0), turn)
 
 
 def _turned(box: _Box, turn: int) -> _Box:

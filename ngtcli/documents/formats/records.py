@@ -1,6 +1,7 @@
 """JSON, JSON lines, CSV and TSV: all of the text, or what stands in one field or column."""
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -69,7 +70,7 @@ def parse_table(source: Source) -> Extracted:
     name, mark = ("tsv", "\t") if source.suffix == ".tsv" else ("csv", between(text))
     csv.field_size_limit(sys.maxsize)
     try:
-        rows = [row for row in csv.reader(text.split("\n"), delimiter=mark) if row]
+        rows = [row for row in csv.reader(io.StringIO(text), delimiter=mark) if row]
     except csv.Error as error:
         raise Unreadable(f"a broken table ({error})", "Mend it first, or name it .txt.") from None
     writer = Writer()
@@ -82,7 +83,7 @@ def parse_table(source: Source) -> Extracted:
         for row in rows[1:]:
             writer.add(row[at] if at < len(row) else "")
     else:
-        writer.table([" ".join(cell.split()) for cell in row] for row in rows)
+        writer.table(rows)
     return writer.extracted(name)
 
 

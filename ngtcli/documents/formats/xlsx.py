@@ -3,22 +3,20 @@
 import datetime
 import io
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
 import openpyxl
 
 from ngtcli.documents.content import Extracted, Source, Writer
-from ngtcli.documents.formats.archives import check_archive
-from ngtcli.documents.text import Unreadable
+from ngtcli.documents.formats.archives import bounded
 
 _ROWS = 1_048_576  # most rows that Excel's sheets have
 
 
 def parse(source: Source) -> Extracted:
     """The text of all sheets that Excel shows. Raises Unreadable for more than `source.most`."""
-    check_archive(source)
     warnings.simplefilter("ignore")  # of styles and extensions that are not read
     book = openpyxl.load_workbook(
         io.BytesIO(source.data), read_only=True, data_only=True, keep_links=False
@@ -29,24 +27,19 @@ def parse(source: Source) -> Extracted:
         if sheet.sheet_state != "visible":
             hidden += 1
             continue
-        writer.table(_rows(sheet, writer, source.most), sheet.title)
+        sheet.reset_dimensions()  # which files tell wrong
+        rows = islice(sheet.iter_rows(values_only=True), _ROWS)
+        writer.table(bounded(map(_filled, rows), writer, source.most), sheet.title)
     told = (f"hidden sheets left out: {hidden}",) * bool(hidden)
     return writer.extracted("xlsx", told)
 
 
-def _rows(sheet: Any, writer: Writer, most: int) -> Iterator[Sequence[str]]:
-    """The rows up to the last cell with text.
-
-    Raises Unreadable where more than `most` characters are written.
-    """
-    sheet.reset_dimensions()  # which files tell wrong
-    for row in islice(sheet.iter_rows(values_only=True), _ROWS):
-        if len(writer) > most:
-            raise Unreadable("an Excel workbook with too much text in it", "Save it as CSV.")
-        cells = [_shown(value) for value in row]
-        while cells and not cells[-1]:
-            cells.pop()
-        yield cells
+def _filled(row: Sequence[Any]) -> list[str]:
+    """The cells up to the last one with text."""
+    cells = [_shown(value) for value in row]
+    while cells and not cells[-1]:
+        cells.pop()
+    return cells
 
 
 def _shown(value: Any) -> str:
