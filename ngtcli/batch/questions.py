@@ -54,8 +54,8 @@ class Questions:
     """Reads what lines ask for; their paths are taken from `folder`. `close` it.
 
     The tasks are worded by preset `given`, or by their own without one. What holds for many lines
-    is told to `warn`. Documents are read by readers that stay open for all lines; what this run
-    writes with `output` is not read.
+    is told to `warn`. Files are read by readers that stay open for all lines; what this run writes
+    with `output` is not read.
     """
 
     def __init__(
