@@ -188,8 +188,12 @@ class ArrayWriter:
         self._passing, self._room = passing_name(folder), room
         self._file = os.fdopen(open_new(self._passing), "w+b", buffering=0)
         self._digest, self._shapes = hashlib.sha256(), Shapes()
-        self._end = self._file.seek(self._file.truncate(room))
         self._header: dict[str, Any] = {}
+        try:
+            self._end = self._file.seek(self._file.truncate(room))
+        except OSError:
+            self.close()
+            raise
 
     def add(self, name: str, array: "np.ndarray") -> None:
         """Write an array."""
