@@ -20,7 +20,6 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system.files import home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import DEPTH, FIRST, BackgroundCounts, build_counts
-from ngtcli.trie.files import TOKENIZER
 from tests.support.counted import count_of
 from tests.support.helpers import FakeBackend, ngt
 
@@ -48,6 +47,10 @@ def documents(*texts: str) -> list[Document]:
     return [Document(f"{i}.txt", text, path=f"/notes/{i}.txt") for i, text in enumerate(texts)]
 
 
+def code(text: str) -> list[int]:
+    return [ord(letter) - 32 for letter in text]
+
+
 TEXT = st.text(st.sampled_from(list("abc ")), min_size=1, max_size=30).filter(str.strip)
 
 
@@ -60,32 +63,22 @@ def test_what_occurs_twice_is_counted_within_each_document(texts: list[str]) -> 
         wanted.update(text[i : i + k] for i in range(len(text)) for k in range(1, DEPTH + 1)
                       if i + k <= len(text))  # fmt: skip
     for sequence, count in wanted.items():
-        found = count_of(counts, [ord(letter) - 32 for letter in sequence])
+        found = count_of(counts, code(sequence))
         assert found == (count if len(sequence) == 1 or count > 1 else 0)
 
 
-def test_unchanged_documents_are_not_encoded_again_and_one_changed_is_alone() -> None:
-    first = CountingTokenizer()
-    before = make(first).of(documents("tide tide", "quay quay", "boat boat"), None)
-    assert len(first.encoded) == 3
-    second = CountingTokenizer()
-    again = make(second).of(documents("tide tide", "quay quay", "boat boat"), None)
-    assert second.encoded == [] and np.array_equal(again.nodes[1:], before.nodes[1:])
-    third = CountingTokenizer()
-    changed = make(third).of(documents("tide tide", "lamp lamp", "boat boat"), None)
-    assert third.encoded == ["lamp lamp"]
-    lamp = [ord(letter) - 32 for letter in "lamp"]
-    assert count_of(changed, lamp) == 2 and count_of(before, lamp) == 0
-
-
-def test_counts_of_a_folder_outlive_questions_about_some_of_its_files() -> None:
+def test_only_documents_that_no_set_had_are_encoded() -> None:
+    """Sets of the same and of other documents, in any folder: their counts are those by hand."""
     whole, general = documents("tide tide", "quay quay", "boat boat"), build_counts([([7, 8], 3.0)])
-    first = make(CountingTokenizer()).of(whole, general)
     read = CountingTokenizer()
-    for some in (whole[:1], whole[1:], whole):
+    first = make(read).of(whole, general)
+    assert len(read.encoded) == 3
+    for some in (whole[:1], whole[1:], whole[::-1], whole):
         counts = make(read).of(some, general)
-    assert read.encoded == [] and np.array_equal(counts.nodes[1:], first.nodes[1:])
-    assert len(list((home("cache") / "folders").glob("*.joined.safetensors"))) == 3
+    assert len(read.encoded) == 3 and np.array_equal(counts.nodes[1:], first.nodes[1:])
+    changed = make(read).of(documents("tide tide", "lamp lamp", "boat boat"), general)
+    assert read.encoded[3:] == ["lamp lamp"]
+    assert count_of(changed, code("lamp")) == 2 and count_of(first, code("lamp")) == 0
 
 
 def test_they_are_joined_with_the_background_and_another_one_is_noticed() -> None:
@@ -93,7 +86,7 @@ def test_they_are_joined_with_the_background_and_another_one_is_noticed() -> Non
     ids = [7, 8, 9]
     general = build_counts([(ids, 3.0)])
     counts = make(tokenizer).of(documents("tide tide"), general)
-    tide = [ord(letter) - 32 for letter in "tide"]
+    tide = code("tide")
     assert count_of(counts, ids) == 3 and count_of(counts, tide) == 2
     other = make(tokenizer).of(documents("tide tide"), build_counts([([7, 8], 5.0)]))
     assert count_of(other, [7, 8]) == 5 and count_of(other, ids) == 0
@@ -105,7 +98,7 @@ def test_a_damaged_background_is_left_out_with_a_line() -> None:
     damaged.nodes[1:, FIRST] = 1000
     told: list[str] = []
     counts = make(CountingTokenizer(), told).of(documents("tide tide"), damaged)
-    assert count_of(counts, [ord(letter) - 32 for letter in "tide"]) == 2
+    assert count_of(counts, code("tide")) == 2
     assert len(told) == 1 and "not joined" in told[0]
 
 
@@ -119,32 +112,21 @@ def test_a_background_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(hashed) == 1
 
 
-@pytest.mark.parametrize("damage", [b"", b"\0" * 400, b"{}"])
-def test_damaged_files_are_made_again(damage: bytes) -> None:
-    whole = make(CountingTokenizer()).of(documents("tide tide"), None)
+@pytest.mark.parametrize("damage", [b"", b"\0" * 401, np.int32([5, 97]).tobytes()])
+def test_what_is_damaged_is_made_again(damage: bytes) -> None:
+    """Files and ids: cut, of another length, and out of the vocabulary."""
+    read = CountingTokenizer()
+    whole = make(read).of(documents("tide tide"), None)
     files = list((home("cache") / "folders").iterdir())
-    assert len(files) == 3
+    assert len(files) == 2
     for file in files:
         assert file.stat().st_mode & 0o777 == 0o600
         file.write_bytes(damage)
+    folder.IDS.put_many(dict.fromkeys(folder.IDS.each(), damage))
     told: list[str] = []
-    again = make(CountingTokenizer(), told).of(documents("tide tide"), None)
+    again = make(read, told).of(documents("tide tide"), None)
     assert np.array_equal(again.nodes[1:], whole.nodes[1:]) and told == []
-
-
-def test_lengths_that_no_text_has_are_not_used() -> None:
-    """One is negative, and they add up: each document would have ids of another."""
-    given, read = documents("tide tide", "lamp lamp"), CountingTokenizer()
-    whole = make(read).of(given, None)
-    for file in (home("cache") / "folders").iterdir():
-        if ".ids." not in file.name:
-            file.unlink()
-            continue
-        arrays, about = folder.IDS.read(file, {TOKENIZER: read.fingerprint})
-        longer = arrays["lengths"] + np.array([12, -12], np.int32)
-        folder.IDS.write(file, {**arrays, "lengths": longer}, about)
-    again = make(CountingTokenizer()).of(given, None)
-    assert np.array_equal(again.nodes[1:], whole.nodes[1:])
+    assert len(read.encoded) == 2
 
 
 def test_of_too_many_tokens_the_first_documents_are_counted(
@@ -154,7 +136,7 @@ def test_of_too_many_tokens_the_first_documents_are_counted(
     told: list[str] = []
     counts = make(CountingTokenizer(), told).of(documents("tide tide", "lamp lamp"), None)
     assert told == ["drafts come from the first 1 of 2 documents"]
-    assert count_of(counts, [ord(letter) - 32 for letter in "lamp"]) == 0
+    assert count_of(counts, code("lamp")) == 0
 
 
 def test_a_context_lends_auto_its_counts_for_one_answer() -> None:
@@ -181,6 +163,6 @@ def test_a_question_drafts_from_all_documents_where_that_is_set(tmp_path: Path) 
     assert not (home("cache") / "folders").exists()
     done = ngt(*flags, "--draft-from", "all")
     assert json.loads(done.stdout)["text"] == json.loads(plain.stdout)["text"]
-    assert len(list((home("cache") / "folders").iterdir())) == 3
+    assert len(list((home("cache") / "folders").iterdir())) == 2
     wrong = ngt(*flags, "--draft-from", "all", "--method", "trie")
     assert wrong.returncode == 2 and b"--draft-from does nothing" in wrong.stderr

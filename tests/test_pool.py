@@ -1,11 +1,13 @@
 """The pool of earlier answers: what it holds, what goes first, its file."""
 
 import json
+import multiprocessing
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -19,6 +21,7 @@ from ngtcli.draft.pool import (
     save_pool,
     used_last,
 )
+from ngtcli.system.arrays import ArrayWriter
 from ngtcli.system.files import DamagedFileError
 
 ids = st.lists(st.integers(0, 4), max_size=40)
@@ -59,7 +62,7 @@ def test_the_least_recently_used_answer_goes_first(tmp_path: Path) -> None:
     again.predicted, again.reached = first.predicted, first.reached
     again.add(said, [])
     save_pool(path, again, "tiny", 97)
-    assert [a.tolist() for a in load_pool(path, 97, 18, False).answers] == [other, old, said]
+    assert contents(path, 18) == [other, old, said]
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=9), max_size=6), ids)
@@ -81,32 +84,90 @@ def tallied(answers: list[list[int]]) -> Pool:
     return pool
 
 
+def contents(path: Path, limit: int = 100) -> list[list[int]]:
+    return [a.tolist() for a in load_pool(path, 97, limit, False).answers]
+
+
 def test_a_pool_is_stored_and_two_sessions_add_up(tmp_path: Path) -> None:
     path = tmp_path / "x.pool.safetensors"
-    assert load_pool(path, 97, 100, False).answers == []
+    assert contents(path) == []
     one, other = tallied([[1, 2, 3]]), tallied([[4, 5]])
     save_pool(path, one, "tiny", 97)
+    found = load_pool(path, 97, 100, False)
+    assert found.predicted is not None and found.predicted.tolist() == [1.5] * 6
     save_pool(path, other, "tiny", 97)
     save_pool(path, one, "tiny", 97)  # nothing new in it
+    assert contents(path) == [[1, 2, 3], [4, 5]] and contents(path, 4) == [[4, 5]]
+
+
+counts = st.lists(st.floats(0, 3), min_size=6, max_size=6)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.tuples(st.integers(0, 1), counts, counts), min_size=1, max_size=6))
+def test_tallies_of_two_sessions_add_up(
+    tmp_path_factory: pytest.TempPathFactory, learned: list[tuple[int, list[float], list[float]]]
+) -> None:
+    path = tmp_path_factory.mktemp("pool") / "x.pool.safetensors"
+    save_pool(path, tallied([]), "tiny", 97)
+    both = [load_pool(path, 97, 100, False) for _ in range(2)]
+    predicted, reached = np.full(6, 1.5), np.full(6, 4.0)
+    for number, more, rest in learned:
+        pool = both[number]
+        assert pool.predicted is not None and pool.reached is not None
+        pool.predicted = pool.predicted + more
+        pool.reached = pool.reached + more + rest
+        predicted, reached = predicted + more, reached + np.array(more) + rest
+        save_pool(path, pool, "tiny", 97)
+        found = load_pool(path, 97, 100, False)
+        assert found.predicted is not None and found.reached is not None
+        assert np.allclose(found.predicted, predicted, atol=0.01)
+        assert np.allclose(found.reached, reached, atol=0.01)
+
+
+def test_tallies_of_millions_of_tokens_are_stored_with_what_they_say(tmp_path: Path) -> None:
+    path, pool = tmp_path / "x.pool.safetensors", tallied([[1, 2, 3]])
+    pool.predicted, pool.reached = np.full(6, 3e6), np.full(6, 12e6)
+    save_pool(path, pool, "tiny", 97)
     found = load_pool(path, 97, 100, False)
-    assert [a.tolist() for a in found.answers] == [[1, 2, 3], [4, 5]]
-    assert found.predicted is not None
-    assert found.predicted.tolist() == [1.5] * 6
-    assert [a.tolist() for a in load_pool(path, 97, 4, False).answers] == [[4, 5]]
+    assert found.predicted is not None and found.reached is not None and contents(path)
+    assert np.allclose(found.predicted / found.reached, 0.25) and found.reached.min() > 1e6
 
 
-def test_a_damaged_pool_is_not_used(tmp_path: Path) -> None:
+def learn_often(path: Path, number: int) -> None:
+    pool = load_pool(path, 97, 1000, False)
+    for other in range(8):
+        assert pool.reached is not None
+        pool.add([number, other], [])
+        pool.reached = pool.reached + 1.0
+        save_pool(path, pool, "tiny", 97)
+    os._exit(0)
+
+
+def test_of_processes_that_learn_at_once_nothing_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "x.pool.safetensors"
+    save_pool(path, Pool(1000, predicted=np.zeros(6), reached=np.zeros(6)), "tiny", 97)
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=learn_often, args=(path, n)) for n in range(6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    found = load_pool(path, 97, 1000, False)
+    assert sorted(contents(path, 1000)) == [[n, other] for n in range(6) for other in range(8)]
+    assert found.reached is not None and np.allclose(found.reached, 48.0)
+
+
+def test_a_damaged_pool_is_not_used_and_begun_again(tmp_path: Path) -> None:
     path = tmp_path / "x.pool.safetensors"
     save_pool(path, tallied([[1, 2, 96]]), "tiny", 97)
     with pytest.raises(DamagedFileError, match="out of range"):
         load_pool(path, 96, 100, False)
-    whole = path.read_bytes()
-    for bad in (whole[:-5], whole[:-3] + b"abc", b"", b"{}" * 40):
-        path.write_bytes(bad)
-        with pytest.raises(DamagedFileError):
-            load_pool(path, 97, 100, False)
-        save_pool(path, tallied([[5, 6]]), "tiny", 97)  # begun again
-        assert [a.tolist() for a in load_pool(path, 97, 100, False).answers] == [[5, 6]]
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(DamagedFileError):
+        load_pool(path, 97, 100, False)
+    save_pool(path, tallied([[5, 6]]), "tiny", 97)
+    assert contents(path) == [[5, 6]]
 
 
 def test_the_pools_are_listed_and_cleared() -> None:
@@ -131,12 +192,12 @@ def test_answers_that_could_not_be_stored_are_stored_the_next_time(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("safetensors.numpy.save_file", full)
+        patch.setattr(ArrayWriter, "_write", full)
         with pytest.raises(OSError, match="No space"):
             save_pool(path, pool, "tiny", 97)
     pool.add([4, 5], [])
     save_pool(path, pool, "tiny", 97)
-    assert [a.tolist() for a in load_pool(path, 97, 100, False).answers] == [[1, 2, 3], [4, 5]]
+    assert contents(path) == [[1, 2, 3], [4, 5]]
 
 
 def test_clear_takes_links_to_nowhere_along_and_leaves_folders(own_home: Path) -> None:

@@ -39,8 +39,8 @@ class Pool:
     """`answers` as arrays of ids, the last used last; `predicted` and `reached` are auto's tallies.
 
     `new` are the whole answers since it was loaded, each with the pieces of it that were kept.
-    `stored` are the tallies that its file had when it was last read or written, `counted` those of
-    this process that were in them.
+    `stored` are the tallies that its file had when it was last read or written, and `total` what
+    they stand for; in these are `counted` of this process.
     """
 
     limit: int = TOKENS
@@ -50,6 +50,7 @@ class Pool:
     reached: Floats | None = None
     new: list[tuple[Ints, list[Ints]]] = field(default_factory=list)
     stored: Tallies | None = None
+    total: Tallies | None = None
     counted: Tallies | None = None
 
     @property
@@ -150,7 +151,8 @@ def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
     borders = np.flatnonzero(stream == SEPARATOR)
     pool.answers = newest([a[a >= 0] for a in np.split(stream, borders) if (a >= 0).any()], limit)
     pool.predicted, pool.reached = pool.stored = predicted / _SCALE, reached / _SCALE
-    pool.counted = _within(*pool.stored, CONFIG.trust)  # as `EscapeTallies.restore` begins
+    pool.total = _within(*pool.stored, CONFIG.trust)  # as `EscapeTallies.restore` begins
+    pool.counted = pool.total
     return pool
 
 
@@ -178,18 +180,18 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
         POOLS.write(path, arrays, {"model": model, **sizes})
     pool.new = []
     pool.stored = arrays["predicted"] / _SCALE, arrays["reached"] / _SCALE
-    pool.counted = own
+    pool.total, pool.counted = (predicted, reached), own
 
 
 def _joined(pool: Pool, own: Tallies, there: Tallies | None) -> Tallies:
-    """A pool's tallies; where others wrote the file since, theirs with what is new in its own."""
+    """The tallies of a file with what is new in a pool's `own`."""
     if there is None or there[0].shape != own[0].shape:
         return own
-    if pool.stored is not None and all(map(np.array_equal, there, pool.stored)):
+    before = pool.counted or (np.zeros_like(own[0]), np.zeros_like(own[1]))
+    if before[0].shape != own[0].shape:
         return own
-    before = pool.counted
-    if before is None or before[0].shape != own[0].shape:
-        before = np.zeros_like(own[0]), np.zeros_like(own[1])
+    if pool.stored and pool.total and all(map(np.array_equal, there, pool.stored)):
+        there = pool.total  # else others have written it since
     predicted, reached = (there[i] + np.maximum(own[i] - before[i], 0.0) for i in range(2))
     return predicted, np.maximum(reached, predicted)
 

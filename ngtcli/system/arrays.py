@@ -16,7 +16,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -133,29 +133,35 @@ class ArrayFile:
         DamagedFileError where the file has another format, other arrays, other metadata than
         `wanted`, or another checksum than its content.
         """
-        metadata, shapes = read_header(path, self.most)
+        try:
+            stamp = _stamp(path)
+            metadata, shapes = read_header(path, self.most)
+            with path.open("rb") as file:
+                if _stamp(file.fileno()) != stamp:  # replaced meanwhile
+                    return self.map(path, wanted)
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, MemoryError) as error:
+            raise DamagedFileError(f"unreadable ({error})") from None
         checksum, about = metadata.pop("checksum", ""), {**(wanted or {}), "format": self.format}
         if any(metadata.get(name) != value for name, value in about.items()):
             raise DamagedFileError("another version or another file's content")
-        try:
-            with path.open("rb") as file:
-                stamp = _stamp(file.fileno())
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except (OSError, ValueError, MemoryError) as error:
-            raise DamagedFileError(f"unreadable ({error})") from None
-        if not self.arrays:  # all are wanted
+        if not self.arrays:  # all are looked at
             data.madvise(mmap.MADV_WILLNEED)
         begin = 8 + int.from_bytes(data[:8], "little")
         arrays = _views(data, begin, shapes)
         self._check(arrays)
-        if not (known := is_verified(path, stamp)):
+        if not (is_known := is_verified(path, stamp)):
             digest = hashlib.sha256(memoryview(data)[begin:])
             if checksum != _checksum(digest, shapes, metadata):
                 raise DamagedFileError("checksum differs")
         mark_used(path)  # which changes the last time of the stamp
-        now, is_old = _stamp(path), time.time_ns() - stamp.mtime_ns > _RACE_NS
-        if now[:3] == stamp[:3] and (now != stamp if known else is_old):
-            note_verified(path, now)
+        is_old = time.time_ns() - stamp.mtime_ns > _RACE_NS
+        with suppress(OSError):  # it was removed meanwhile
+            now = _stamp(path)
+            if now[:3] == stamp[:3] and (now != stamp if is_known else is_old):
+                note_verified(path, now)
         return arrays, metadata
 
     def _check(self, arrays: Arrays) -> None:
@@ -284,7 +290,7 @@ def _views(data: mmap.mmap, at: int, shapes: Shapes) -> Arrays:
             arrays[name] = whole[at:end].view(dtype).reshape(shape)
         at = end
     if at != len(data):
-        raise DamagedFileError("it was replaced while it was opened")
+        raise DamagedFileError("it is longer or shorter than its arrays")
     return arrays
 
 
