@@ -158,19 +158,20 @@ def _files(on_error: Callable[[OSError], None] | None = None) -> list[_Entry]:
 
     A killed run's file that is not finished is one of them an hour after.
     """
-    found, root = [], home("cache")
-    for place, _, names in os.walk(root, onerror=on_error):
+    found = []
+    for place, _, names in os.walk(home("cache"), onerror=on_error):
         for path in (Path(place, name) for name in names if not name.startswith(store.NAME)):
             with suppress(OSError):  # another process has removed it
                 about = path.lstat()
                 if path.suffix != PARTIAL or time.time() - about.st_mtime > LEFT_S:
-                    named = _store_of(path, root)
+                    named = store_of(path)
                     found.append(_Entry(path, named, _used_ns(about), about.st_size))
     return found
 
 
-def _store_of(path: Path, root: Path) -> Store | None:
-    folder = path.relative_to(root).parts[0]
+def store_of(path: Path) -> Store | None:
+    """The store that a file of the cache belongs to."""
+    folder = path.relative_to(home("cache")).parts[0]
     ours = (named for named in STORES if named.folder == folder)
     return next((s for s in ours if not s.ends or path.name.endswith(s.ends)), None)
 
