@@ -110,6 +110,7 @@ STORES = (
 )  # fmt: skip
 _BY_KIND = {kind: named for named in STORES for kind in named.kinds}
 _OWN = {named.folder: named for named in STORES if named.bound == "own"}
+_OF_STORE = (store.NAME, f"{store.NAME}-journal")
 _FREED = 10  # this part of the bound is free afterwards; guess
 _SHARE = 20  # this part of the bound may be written before the cache is looked at again; guess
 
@@ -160,7 +161,7 @@ def _files(on_error: Callable[[OSError], None] | None = None) -> list[_Entry]:
     """
     found = []
     for place, _, names in os.walk(home("cache"), onerror=on_error):
-        for path in (Path(place, name) for name in names if not name.startswith(store.NAME)):
+        for path in (Path(place, name) for name in names if name not in _OF_STORE):
             with suppress(OSError):  # another process has removed it
                 about = path.lstat()
                 if path.suffix != PARTIAL or time.time() - about.st_mtime > LEFT_S:
