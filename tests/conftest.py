@@ -20,6 +20,7 @@ from ngtcli.documents.parsers import Parsers
 from ngtcli.system import process
 from ngtcli.system.files import home
 from ngtcli.system.machine import return_memory
+from tests.support import warm
 from tests.support.helpers import EXAMPLES, in_memory
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -67,10 +68,11 @@ for _ in range(3):
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Before workers begin, compile what each of them would; under a second where it is kept."""
+    """Before workers begin, compile what each of them would, and start what forks for them all."""
     several = getattr(session.config.option, "numprocesses", None)
     if several and not hasattr(session.config, "workerinput"):
         subprocess.run([sys.executable, "-c", COMPILE], check=True)
+        warm.start_server()
 
 
 @pytest.fixture(autouse=True)

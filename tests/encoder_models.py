@@ -10,6 +10,11 @@ import transformers
 
 WIDTH = 32
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[", "]", "sep", ".", "?", ":"]
+_LETTERS = [prefix + letter for letter in "abcdefghijklmnopqrstuvwxyz" for prefix in ("", "##")]
+_SIZES = {
+    "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 48, "max_position_embeddings": 64, "initializer_range": 0.5,
+}  # fmt: skip
 
 
 def make_meaning_embedder(folder: Path, concepts: Sequence[Sequence[str]]) -> Path:
@@ -19,7 +24,6 @@ def make_meaning_embedder(folder: Path, concepts: Sequence[Sequence[str]]) -> Pa
     """
     words = [word for concept in concepts for word in concept]
     model = _bert(folder, words, num_hidden_layers=0)
-    torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
@@ -33,45 +37,39 @@ def make_meaning_embedder(folder: Path, concepts: Sequence[Sequence[str]]) -> Pa
     return with_modules(folder)
 
 
-def make_embedder(folder: Path, pooling: str = "mean", seed: int = 0, **config: Any) -> Path:
+def make_embedder(folder: Path, pooling: str = "mean_tokens") -> Path:
     """A random BERT over the letters."""
-    torch.manual_seed(seed)
-    _bert(folder, _letters(), **config).save_pretrained(folder)
+    _bert(folder, _LETTERS).save_pretrained(folder)
     return with_modules(folder, pooling)
 
 
-def make_reranker(folder: Path, labels: int = 1, seed: int = 0) -> Path:
+def make_reranker(folder: Path, labels: int = 1) -> Path:
     """A random cross-encoder over the letters."""
-    torch.manual_seed(seed)
     kind = transformers.BertForSequenceClassification
-    _bert(folder, _letters(), kind, num_labels=labels).save_pretrained(folder)
+    _bert(folder, _LETTERS, kind, num_labels=labels).save_pretrained(folder)
     return folder
 
 
-def with_modules(folder: Path, pooling: str = "mean", **prompts: str) -> Path:
-    """Beside the model the files of sentence-transformers."""
-    name = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}.get(pooling, pooling)
+def with_modules(folder: Path, pooling: str = "mean_tokens", **prompts: str) -> Path:
+    """Beside the model the files of sentence-transformers, as they are on the hub."""
     (folder / "1_Pooling").mkdir(exist_ok=True)
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate([("", "Transformer"), ("1_Pooling", "Pooling"),
-                                          ("2_Normalize", "Normalize")])
-    ]  # fmt: skip
-    switches = {f"pooling_mode_{m}": False for m in ("mean_tokens", "cls_token", "max_tokens")}
-    switches["word_embedding_dimension"] = WIDTH
+    parts = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
     values = {
-        "modules.json": modules,
-        "1_Pooling/config.json": {**switches, f"pooling_mode_{name}": True},
+        "modules.json": [
+            {"name": kind, "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for kind, path in parts.items()
+        ],
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": WIDTH,
+            "pooling_mode_mean_tokens": False,  # what is not named is its default
+            f"pooling_mode_{pooling}": True,
+        },
         "sentence_bert_config.json": {"max_seq_length": 40},
         "config_sentence_transformers.json": {"prompts": prompts},
     }
     for path, value in values.items():
         (folder / path).write_text(json.dumps(value))
     return folder
-
-
-def _letters() -> list[str]:
-    return [prefix + letter for letter in "abcdefghijklmnopqrstuvwxyz" for prefix in ("", "##")]
 
 
 def _bert(
@@ -81,7 +79,6 @@ def _bert(
     (folder / "vocab.txt").write_text("\n".join([*_SPECIAL, *words]))
     tokenizer = transformers.BertTokenizer(vocab=str(folder / "vocab.txt"))
     tokenizer.save_pretrained(folder)
-    sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4,
-             "intermediate_size": 48, "max_position_embeddings": 64,
-             "initializer_range": 0.5}  # fmt: skip
-    return kind(transformers.BertConfig(vocab_size=len(tokenizer), **{**sizes, **config})).eval()
+    torch.manual_seed(0)
+    sizes = transformers.BertConfig(vocab_size=len(tokenizer), **{**_SIZES, **config})
+    return kind(sizes).eval()

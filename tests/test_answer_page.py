@@ -98,12 +98,12 @@ def test_what_is_not_quoted_of_very_many_texts_is_left_out() -> None:
 
 def test_the_text_around_a_place_is_cut_between_words() -> None:
     text = "before " * 100 + "the ship left port at noon" + " behind" * 100
-    (source,) = sources_of("the ship left port at noon", [Document("a.txt", text)]).found
+    (source,) = sources_of("the ship left port at noon", [Document("a.txt", text)]).spans
     assert re.fullmatch(r"… (before ?)+", source.before)
     assert re.fullmatch(r" (behind )+…", source.after)
     (source,) = sources_of(
         "the ship left port", [Document("a.txt", "So the ship left port.")]
-    ).found
+    ).spans
     assert (source.before, source.after) == ("So ", ".")
 
 

@@ -19,7 +19,6 @@ from safetensors.numpy import load_file, save_file
 
 from ngtcli.background.folder import COUNTS, JOINED
 from ngtcli.decode.prefixes import PREFIXES
-from ngtcli.model_files.quantized import QUANTIZED
 from ngtcli.system import arrays as module
 from ngtcli.system import files
 from ngtcli.system.arrays import PADDING, ArrayFile, ArrayWriter, read_header
@@ -75,20 +74,6 @@ def test_what_comes_back_is_what_was_written(kind: ArrayFile) -> None:
         assert all(a.ctypes.data % 64 == 0 for a in arrays.values() if a.size)
     assert path.stat().st_mode & 0o777 == 0o600 and kind.paths() == [path]
     assert (named := store_of(path)) and named.folder == kind.folder
-
-
-def test_arrays_of_all_types_and_shapes_are_mapped_before_and_after_they_are_finished() -> None:
-    some = {n: np.arange(12).astype(n).reshape(3, 4) for n in module.TYPES.values()}
-    some |= {"none": np.ones((0, 5)), "one": np.array(7)}
-    path = QUANTIZED.path("x")
-    with closing(ArrayWriter(path.parent)) as writer:
-        for name, array in some.items():
-            writer.add(name, array)
-        assert same(writer.mapped(), some) and not QUANTIZED.paths()
-        with pytest.raises(OSError, match="numbers of the type complex128"):
-            writer.add("more", np.ones(2, np.complex128))
-        writer.finish(path, {"format": QUANTIZED.format})
-    assert same(QUANTIZED.map(path)[0], some) and list(path.parent.iterdir()) == [path]
 
 
 @settings(max_examples=64, deadline=None)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,9 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from ngtcli.cli.app import app
 from ngtcli.config import Settings
 from ngtcli.draft.auto.blend import (
     ORDERS,
@@ -45,7 +44,7 @@ from ngtcli.trie.counts import (
     CountTrie,
 )
 from tests.support.counted import count_of
-from tests.support.helpers import HARBOUR
+from tests.support.helpers import HARBOUR, examples, ngt
 from tests.support.naive_blend import Naive
 from tests.support.naive_copy import NaiveCopy
 from tests.support.tiny_models import check_tree, decode, make_drafter, make_target, plain, prompts
@@ -234,7 +233,7 @@ def test_auto_changes_no_token(sampling: Settings) -> None:
     costs = Costs({SHORT: CostCurve({1: 1e-3, 64: 2e-3})})
     for settings_ in (DraftSettings(), DraftSettings(costs=costs)):
         drafter = make_drafter("auto", settings_)
-        for prompt in prompts(8):
+        for prompt in prompts(examples(8)):
             wanted = plain(model, prompt, sampling)
             assert decode(model, drafter, prompt, sampling).output == wanted
 
@@ -285,22 +284,20 @@ def test_the_fitted_escapes_are_whole() -> None:
 
 
 def test_an_answer_with_auto_reports_its_policy_and_is_remembered(tmp_path: Path) -> None:
-    text = tmp_path / "harbour.txt"
-    text.write_text(Path(HARBOUR).read_text())
-    invoke = CliRunner().invoke
-    wanted = ["summarize", str(text), "--max-tokens", "24", "--json-tokens"]
-    plain_run = json.loads(invoke(app, [*wanted, "--method", "none"]).stdout)
-    done = invoke(app, [*wanted, "--method", "auto", "--explain", "--pool-documents"])
+    shutil.copy(HARBOUR, text := str(tmp_path / "harbour.txt"))
+    wanted = ("summarize", text, "--max-tokens", "24", "--json-tokens")
+    plain_run = json.loads(ngt(*wanted, "--method", "none").stdout)
+    done = ngt(*wanted, "--method", "auto", "--explain", "--pool-documents")
     body = json.loads(done.stdout)
     assert body["text"] == plain_run["text"]
     assert sum(body["policy"]["budgets"].values()) <= body["statistics"]["steps"]
     assert {t["origin"] for t in body["tokens"]} <= {*Auto.origins, "model"}
-    assert "step 1 · " in done.stderr
-    (pool,) = json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout)
+    assert "step 1 · " in done.stderr.decode()
+    (pool,) = json.loads(ngt("trie", "pool", "show", "--json").stdout)
     assert pool["tokens"] == body["statistics"]["new_tokens"]
-    without = invoke(app, [*wanted, "--method", "auto", "--no-pool", "--no-calibrate"])
+    without = ngt(*wanted, "--method", "auto", "--no-pool", "--no-calibrate")
     assert json.loads(without.stdout)["text"] == plain_run["text"]
-    (after,) = json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout)
+    (after,) = json.loads(ngt("trie", "pool", "show", "--json").stdout)
     assert after["tokens"] == pool["tokens"]
 
 

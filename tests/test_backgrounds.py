@@ -61,7 +61,6 @@ from tests.support.helpers import HARBOUR, ngt
 from tests.support.other_languages import CHINESE, GERMAN
 from tests.support.phrase_counts import counts_in, n_grams, texts
 from tests.support.tokenizers_of_kinds import KINDS, backend
-from tests.support.warm import Warm
 from tests.tools.phrases import write_phrases
 
 # --- counts of texts ---
@@ -143,23 +142,6 @@ def test_a_file_holds_what_was_counted(tmp_path: Path) -> None:
     path = saved(tmp_path, [([1, 2, 3, 1, 2], 1.0)])
     counts = load_counts(BACKGROUNDS, path, VOCABULARY, {"name": "a"})
     assert count_of(counts, [1, 2]) == 2 and counts.nodes[0, TOKEN] == VOCABULARY
-
-
-@given(st.data())
-@settings(deadline=None)
-def test_any_bytes_are_refused_or_opened(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    path = saved(tmp_path_factory.mktemp("b"), [([1, 2, 3, 1, 2], 1.0)])
-    content = bytearray(path.read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
-    try:
-        counts = load_counts(BACKGROUNDS, path, VOCABULARY)
-    except DamagedFileError:
-        return
-    assert isinstance(counts, BackgroundCounts) and counts.nodes.dtype == np.int32
 
 
 def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
@@ -370,21 +352,12 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(SHIPPED, "english", path)
 
 
-def test_two_processes_make_one_complete_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_process_makes_one_complete_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small(monkeypatch, tmp_path)
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom ngtcli.background import files, loaded\n"
-        "files.SHIPPED['english'] = Path(sys.argv.pop())\nloaded.main()\n"
-    )
-    files = ("builtin", "english", SHIPPED["english"])
-    both = [Warm(*files, code=code) for _ in range(2)]
-    assert [process.communicate(timeout=120) for process in both] == [(b"", b"")] * 2
-    assert [process.returncode for process in both] == [0, 0]
+    making.make_files(["english"], "builtin")
     [file] = list_backgrounds()
     assert file.path.stat().st_mode & 0o777 == 0o600
-    assert not list(file.path.parent.glob("*.partial"))
+    assert list(file.path.parent.iterdir()) == [file.path]
     tokenizer = load_tokenizer("builtin")
     counts = open_background("english", tokenizer.fingerprint, len(tokenizer.backend))
     assert counts.counted == file.nodes > 3

@@ -22,7 +22,6 @@ from ngtcli.batch.questions import Outcome, Questions
 from ngtcli.batch.runner import Runner
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
-from ngtcli.documents.catalog import FILES
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.documents.read import Documents
 from ngtcli.errors import ClosedPipeError, ModelError, NgtError, UsageError
@@ -61,6 +60,16 @@ def source(tmp_path: Path) -> Path:
     path = tmp_path / "in.jsonl"
     path.write_text("\n".join([*lines[:7], "{not json", *lines[7:]]) + "\n")
     return path
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    """A folder with a.txt, b.txt and c.txt."""
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for name in "abc":
+        (docs / f"{name}.txt").write_text(f"Text {name} of three.")
+    return docs
 
 
 WRONG = [5, 7, 11]
@@ -156,7 +165,9 @@ def test_failed_lines_are_run_again_alone_and_take_their_places(
             raise ModelError("no scores", "Try again.")
 
     fake.before = refuse
-    assert run(source).returncode == 7
+    assert run(source, "--limit", "6").returncode == 7
+    more = run(source, "--retry-failed")  # beside lines that were not answered yet
+    assert b"done before: 3 of 13 lines" in more.stderr and more.returncode == 7
     first = read(source)
     bad = [i for i, row in enumerate(first) if "error" in row]
     assert len(bad) == 6 and first[1]["error"]["message"] == "no scores"
@@ -169,19 +180,6 @@ def test_failed_lines_are_run_again_alone_and_take_their_places(
     assert [i for i, row in enumerate(last) if "error" in row] == WRONG[:2]
     assert all(last[i] == first[i] for i in range(len(IDS)) if i not in bad)
     assert last[11]["text"] == "It is there now."
-
-
-def test_lines_that_were_not_answered_yet_are_answered_beside_those_that_failed(
-    source: Path, fake: FakeAnswers
-) -> None:
-    assert run(source, "--limit", "6").returncode == 7
-    (source.parent / "nowhere.txt").write_text("It is there now.")
-    done = run(source, "--retry-failed")
-    assert b"done before: 5 of 13 lines" in done.stderr
-    assert b"2 of 13 lines failed" in done.stderr
-    assert [row["id"] for row in read(source)] == IDS
-    assert run(source, "--retry-failed", name="new.jsonl").returncode == 7
-    assert [row["id"] for row in read(source, "new.jsonl")] == IDS
 
 
 def test_an_unexpected_error_is_that_of_its_line_and_the_others_are_answered(
@@ -277,43 +275,47 @@ def summary(settings: Settings, text: Loaded) -> Question:
 
 
 def test_lines_whose_documents_changed_since_they_were_answered_are_named(
-    tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, three: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    docs, source = tmp_path / "docs", tmp_path / "in.jsonl"
-    docs.mkdir()
-    for name in "abc":
-        (docs / f"{name}.txt").write_text(f"The tide of {name} came in.")
+    """Also where answers came out of order, and for a line that was run again."""
+
+    def fails(text: str) -> None:
+        if "Text b" in text and "Text c" not in text:
+            raise ModelError("no scores", "Try again.")
+
+    source = tmp_path / "in.jsonl"
     rows: list[dict[str, Any]] = [{"id": n, "paths": [f"docs/{n}.txt"]} for n in "abc"]
     rows += [{"id": "all", "paths": ["docs"]}, {"id": "none", "context": "The tide."}]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert run(source, "--limit", "4").returncode == 0
-    (docs / "a.txt").write_text("The tide of a went out.")
-    stamp = (docs / "b.txt").stat()
-    os.utime(docs / "b.txt", (1, 1))  # another time and the same text
-    done = run(source)
+    fake.before = fails
+    assert run(source, "--limit", "4", "--batch-size", "4").returncode == 7
+    fake.before, fake.asked = lambda _: None, []
+    (three / "a.txt").write_text("Text a is another.")
+    stamp = (three / "b.txt").stat()
+    done = run(source, "--retry-failed")
     told = b"the documents of 2 lines have changed or gone since the answers were made: 'a', 'all';"
     assert done.returncode == 0 and told in done.stderr and b"--restart" in done.stderr
-    assert len(read(source)) == 5 and len(fake.asked) == 5
-    (docs / "a.txt").write_text("The tide of a came in.")
-    (docs / "c.txt").unlink()
+    assert len(read(source)) == 5 and len(fake.asked) == 2
+    (three / "a.txt").write_text("Text a of three.")
+    os.utime(three / "b.txt", (1, 1))  # another time and the same text
+    (three / "c.txt").unlink()
+    with (tmp_path / "out.jsonl.journal").open("ab") as file:
+        file.write(b'{"index":0')  # torn
     done = run(source)
     assert b"of 2 lines have changed" in done.stderr and b": 'c', 'all';" in done.stderr
-    os.utime(docs / "b.txt", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    (docs / "c.txt").write_text("The tide of c came in.")
+    os.utime(three / "b.txt", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    (three / "c.txt").write_text("Text c of three.")
     assert b"changed" not in run(source).stderr
     read_again: list[object] = []
     monkeypatch.setattr("ngtcli.batch.questions.load", lambda *_, **__: read_again.append(1))
     assert b"done before: 5 of 5 lines\n" in run(source).stderr and read_again == []
-    assert len(fake.asked) == 5
+    assert len(fake.asked) == 2
 
 
 def test_a_resumed_batch_lists_a_folder_once_and_looks_at_a_file_once(
-    tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, three: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    docs, source = tmp_path / "docs", tmp_path / "in.jsonl"
-    docs.mkdir()
-    for name in "abc":
-        (docs / f"{name}.txt").write_text(f"The tide of {name} came in.")
+    source = tmp_path / "in.jsonl"
     source.write_text('{"paths": ["docs"]}\n{"paths": ["docs/a.txt"]}\n' * 9)
     assert run(source).returncode == 0
     walks, looks = list[str](), Counter[str]()
@@ -321,55 +323,7 @@ def test_a_resumed_batch_lists_a_folder_once_and_looks_at_a_file_once(
     monkeypatch.setattr(os, "scandir", lambda path: walks.append(path) or scandir(path))
     monkeypatch.setattr(questions, "stamp_of", lambda path: looks.update([path]) or stamp_of(path))
     assert b"done before: 18 of 18 lines\n" in run(source).stderr
-    assert walks.count(str(docs)) == 1 and len(looks) == 3 and set(looks.values()) == {1}
-
-
-def test_what_was_read_is_kept_where_answers_end_out_of_order_and_lines_are_run_again(
-    tmp_path: Path, fake: FakeAnswers
-) -> None:
-    source = tmp_path / "in.jsonl"
-    for name in "abc":
-        (tmp_path / f"{name}.txt").write_text(f"The tide of {name} came in.")
-    lines = [json.dumps({"id": n, "paths": [f"{n}.txt"]}) for n in "abc"]
-    source.write_text("\n".join(lines) + "\n")
-
-    def fails(text: str) -> None:
-        if "tide of b" in text:
-            raise ModelError("no scores", "Try again.")
-
-    fake.before = fails
-    assert run(source, "--batch-size", "3").returncode == 7
-    fake.before = lambda text: None
-    assert run(source, "--retry-failed").returncode == 0
-    for name in "abc":
-        (tmp_path / f"{name}.txt").write_text("Something else.")
-    assert b"of 3 lines have changed or gone" in run(source).stderr
-    with (tmp_path / "out.jsonl.journal").open("ab") as file:
-        file.write(b'{"index":0')  # torn
-    assert b"of 3 lines have changed or gone" in run(source).stderr
-
-
-def test_one_reader_is_open_for_all_lines_of_a_batch(
-    tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    start = Documents.__init__
-
-    def noted(self: Documents, settings: Settings) -> None:
-        opened.append(settings.field)
-        start(self, settings)
-
-    monkeypatch.setattr(Documents, "__init__", noted)
-    rows: list[dict[str, Any]] = []
-    (tmp_path / "other").mkdir()
-    for i, name in enumerate(["0", "1", "2", "3", "other/4"]):
-        text = f"<html><body><p>The tide came in at {i}.</p></body>"
-        (tmp_path / f"{name}.html").write_text(text)
-        rows.append({"paths": [f"{name}.html"], "settings": {"field": "x"} if i == 4 else {}})
-    source = tmp_path / "in.jsonl"
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert run(source).returncode == 0 and len(fake.asked) == 5
-    assert opened == ["", "x"] and len(FILES.each()) == 5
+    assert walks.count(str(three)) == 1 and len(looks) == 3 and set(looks.values()) == {1}
 
 
 def test_shards_together_are_the_whole(source: Path, fake: FakeAnswers) -> None:
@@ -519,17 +473,18 @@ def test_a_line_that_names_the_output_is_refused_before_that_is_emptied_or_made(
     assert after == before and not fake.asked
 
 
-def test_the_reader_used_least_recently_is_closed_and_its_remarks_are_told(
+def test_few_readers_are_open_and_their_remarks_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(Documents, "close", lambda files: [f"closed {files._settings.field}"])
     told: list[str] = []
     reader = Questions({}, None, str(tmp_path), None, told.append)
     for field in "abcdae":
-        reader._files(replace(Settings(), field=field))
-    assert told == ["closed b"]
+        own = reader._files(replace(Settings(), field=field))
+        assert reader._files(replace(Settings(max_tokens=9), field=field)) is own
+    assert sorted(told) == [f"closed {field}" for field in "abcd"]
     reader.close()
-    assert sorted(told) == [f"closed {field}" for field in "abcde"]
+    assert told[4:] == ["closed e"]
 
 
 @pytest.mark.parametrize("strict", [(), ("--strict",)])
@@ -636,16 +591,6 @@ def test_what_is_checked_for_being_written_is_the_path_that_is_read(
 
 
 # --- a file each ---
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Path:
-    """A folder with a.txt, b.txt and c.txt."""
-    docs = tmp_path / "docs"
-    docs.mkdir()
-    for name in "abc":
-        (docs / f"{name}.txt").write_text(f"Text {name} of three.")
-    return docs
 
 
 def test_a_folder_gets_a_file_for_each_text_and_a_second_run_makes_only_what_changed(

@@ -15,10 +15,9 @@ from ngtcli.config import Settings
 from ngtcli.documents import catalog
 from ngtcli.documents.catalog import FILES, TEXTS
 from ngtcli.documents.content import Extracted, Source
-from ngtcli.documents.find import find
-from ngtcli.documents.load import load
+from ngtcli.documents.load import load, survey
 from ngtcli.documents.parsers import FailedParser, Parsers
-from ngtcli.documents.read import Documents, Reader
+from ngtcli.documents.read import Documents, Reader, TokenCounter
 from ngtcli.documents.text import Unreadable
 from ngtcli.errors import InputError
 from ngtcli.system import store
@@ -193,11 +192,10 @@ def test_texts_that_nobody_asked_for_yet_are_bounded(
     monkeypatch.setattr(Parsers, "extract", extract)
     for number in range(40):
         (tmp_path / f"{number:02}.json").write_text(str(number))
-    settings = Settings(max_mb=1)
-    with closing(Documents(settings)) as files:
-        with closing(files.read(find([str(tmp_path)], settings).found.values())) as results:
-            next(results)
-            assert len(made_ahead) <= 2 + files._parsers.size
+    with closing(Documents(Settings(max_mb=1))) as files:
+        with pytest.raises(InputError, match="more than 1 MB of text in all"):
+            load([str(tmp_path)], settings=Settings(max_mb=1), files=files)
+        assert len(made_ahead) <= 2 + 2 * files._parsers.size
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[str]:
@@ -261,4 +259,10 @@ def test_many_files_take_few_transactions(
     assert len(first) == len(done) == 2_000
     done.clear()
     assert texts(tmp_path) == first and not done
-    assert len(begun) < 100
+    counter = TokenCounter("words", lambda text: len(text.split()))
+    for _ in range(2):
+        rows = survey([str(tmp_path)], Settings(), counter).rows
+        assert [(row.tokens, row.characters) for row in rows] == [
+            (2, len(text.text)) for text in first.values()
+        ]
+    assert not done and len(begun) < 200

@@ -166,7 +166,7 @@ def test_what_other_versions_left_is_removed_when_it_is_old(tmp_path: Path) -> N
 
 def test_all_that_compiled_code_is_made_of_is_in_the_name_of_its_folder() -> None:
     """The functions, and each name that they use of another module of the package."""
-    import ngtcli.draft.auto.drafter  # noqa: F401  # imports what compiles
+    import ngtcli.draft.auto.drafter  # noqa: F401 - imports what compiles
     from ngtcli.system import compiled
 
     package = Path(compiled.__file__).parents[1]

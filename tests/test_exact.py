@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -121,29 +122,40 @@ def test_without_exact_the_same_drafts_change_tokens() -> None:
 DRAFTING = [method for method in method_names() if method not in ("draft-model", "none")]
 
 
-@pytest.mark.parametrize("method", DRAFTING)
-def test_every_method_may_draft_exactly(method: str) -> None:
-    """One drafter for all answers: what it was told of tentative tokens must not matter."""
+@cache
+def plain_answers() -> tuple[list[list[int]], list[tuple[int, Settings, list[int]]]]:
+    """Four texts that likely repeat themselves; of answers to them seed, sampling and plain ids."""
     texts = []
     for seed in range(4):
         model = RoundingModel(seed, 120)
         first, _ = run(model, make_drafter("none"), [1, 2, 3], Settings(), Limits(40), 64)
-        texts.append([1, 2, 3, *first.output, 1, 2, 3])  # what follows is likely to repeat it
+        texts.append([1, 2, 3, *first.output, 1, 2, 3])
+    answers = []
+    for seed in range(8):
+        model = RoundingModel(seed % 4, 120)
+        sampling = Settings(temperature=seed // 4 * 0.3, seed=seed)
+        truth, _ = run(model, make_drafter("none"), texts[seed % 4], sampling, Limits(40, 63), 64)
+        answers.append((seed % 4, sampling, truth.output))
+    return texts, answers
+
+
+@pytest.mark.parametrize("method", DRAFTING)
+def test_every_method_may_draft_exactly(method: str) -> None:
+    """One drafter for all answers: what it was told of tentative tokens must not matter."""
+    texts, answers = plain_answers()
     supply(method, texts)
     pool = Pool(10_000, False)
     own = {"pool": pool, "masks": (9, 9), "heads": KnownHeads(texts, ())}
     drafter = make_drafter(method, DraftSettings(learn_output=True, **own))
     accepted = 0
-    for seed in range(8):
-        model, prompt = RoundingModel(seed % 4, 120), texts[seed % 4]
-        sampling = Settings(temperature=0.3 * (seed // 4), seed=seed)
-        truth, _ = run(model, make_drafter("none"), prompt, sampling, Limits(40, 63), 64)
-        found, _ = run(model, drafter, prompt, sampling, Limits(40, 63), 64)
-        assert found.output == truth.output
+    for seed, sampling, truth in answers:
+        model = RoundingModel(seed, 120)
+        found, _ = run(model, drafter, texts[seed], sampling, Limits(40, 63), 64)
+        assert found.output == truth
         accepted += found.statistics.accepted_tokens
     drafter.finish()
     assert accepted > 20
-    assert method != "auto" or pool.answers[-1].tolist() == truth.output
+    assert method != "auto" or pool.answers[-1].tolist() == truth
 
 
 @pytest.fixture

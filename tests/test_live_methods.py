@@ -14,6 +14,7 @@ from ngtcli.draft.methods import lookahead, recycling
 from ngtcli.draft.methods.lookahead import Lookahead
 from ngtcli.draft.methods.recycling import STATIC_TREE, Recycling
 from ngtcli.errors import UsageError
+from tests.support.helpers import examples
 from tests.support.tiny_models import (
     GREEDY,
     check_tree,
@@ -88,7 +89,7 @@ def test_the_lookahead_window_moves_as_the_authors_loop_does(n: int, w: int, g: 
             assert tree.drafts <= budget
             return tree
 
-    for prompt in prompts(3):
+    for prompt in prompts(examples(3)):
         seen: list[list[int]] = []
         naive = NaiveLookahead(follow, prompt, n, w, g)
         run = decode(
@@ -151,7 +152,7 @@ def test_a_draft_model_equal_to_the_target_is_always_right(sampling: Settings) -
     model, twin = make_target("llama", seed=1), make_target("llama", seed=1)
     settings = DraftSettings(assistant=AssistantModel(twin, sampling))
     drafter = make_drafter("draft-model:gamma=5", settings)
-    for prompt in prompts(4):
+    for prompt in prompts(examples(4)):
         run = decode(model, drafter, prompt, sampling)
         assert run.output == plain(model, prompt, sampling)
         inner = run.statistics.steps - 1  # the last step may be cut short by an end

@@ -16,7 +16,7 @@ from ngtcli.draft.registry import method_names
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.trie.ngram import build_trie
-from tests.support.helpers import CONTEXT, END, STORIES, VOCABULARY
+from tests.support.helpers import CONTEXT, END, STORIES, VOCABULARY, examples
 from tests.support.tiny_models import (
     FAMILIES,
     GREEDY,
@@ -42,7 +42,7 @@ def test_drafted_plain_and_generate_agree(family: str) -> None:
     model = make_target(family)
     assert model.plain_reason == ""
     accepted = 0
-    for prompt in prompts(3):
+    for prompt in prompts(examples(3)):
         expected = generate(hf, prompt, 40)
         assert plain(model, prompt) == expected
         # The future itself as the document: long drafts are accepted, forks and all.
@@ -61,7 +61,7 @@ def test_trees_that_fork_leave_the_right_rows(family: str) -> None:
     """The true path hidden among wrong siblings, at every place in the tree order."""
     model = make_target(family)
     rng = random.Random(1)
-    for prompt in prompts(6, seed=2):
+    for prompt in prompts(examples(6), seed=2):
         truth = plain(model, prompt)
 
         def forked(ids: list[int], budget: int, truth=truth, prompt=prompt) -> DraftTree:
@@ -176,7 +176,7 @@ def test_a_real_checkpoint_with_grouped_queries() -> None:
 def test_sampling_gives_the_same_text_with_and_without_drafts(sampling: Settings) -> None:
     model = make_target()
     accepted = 0
-    for prompt in prompts(5, seed=9):
+    for prompt in prompts(examples(5), seed=9):
         truth = plain(model, prompt, sampling)
         context = Context(prompt, outside=((*truth, *truth[3:]), tuple(prompt)))
         run = Run(model, make_drafter("trie"), context, sampling, Limits(40, 24)).finish()
@@ -187,7 +187,7 @@ def test_sampling_gives_the_same_text_with_and_without_drafts(sampling: Settings
 
 def test_sampled_greedy_penalties_match_transformers() -> None:
     hf, model = make_hf("llama"), make_target()
-    for prompt in prompts(4, seed=10):
+    for prompt in prompts(examples(4), seed=10):
         ids = torch.tensor([prompt])
         out = hf.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
                           repetition_penalty=1.4, max_new_tokens=30, pad_token_id=0)  # fmt: skip

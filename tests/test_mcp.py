@@ -312,14 +312,14 @@ NOISY = """
 import os, sys
 from ngtcli.serve import mcp
 
-def noisy(*arguments):
+def noisy(search):
     print("python prints", flush=True)
     os.write(1, b"a library writes\\n")
     os.system("echo a child prints")
     sys.stdout.write("what stays in a buffer")
-    if "fail" in arguments[2]:
+    if "fail" in search.question:
         raise RuntimeError("a mistake")
-    return rank(*arguments)
+    return rank(search)
 
 rank, mcp.rank = mcp.rank, noisy
 sys.argv = ["ngt", *sys.argv[1:]]

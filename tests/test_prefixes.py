@@ -25,7 +25,8 @@ from ngtcli.draft.drafter import DraftSettings, PassRows
 from ngtcli.model_files.quantized import weights_of
 from ngtcli.session import local
 from ngtcli.session.local import LocalSession
-from ngtcli.system.cache import STORES, bound, held
+from ngtcli.system import cache as cache_module
+from ngtcli.system.cache import STORES, held, in_bounds
 from ngtcli.system.files import home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights import int8
@@ -215,8 +216,22 @@ def test_what_is_written_is_the_users_alone_and_bounded(model: TargetModel) -> N
     assert model.prefixes.store(model.cache) == 0  # they are there
     store = next(store for store in STORES if store.name == "prefixes")
     assert held([store])[0].bytes > 2 * model.cache.bytes_of(CHUNK)
-    bound(files()[0].stat().st_size, store)
+    cache_module.bound(files()[0].stat().st_size, store)
     assert len(files()) == 1 and read(anew(model), IDS, DISK) == [CHUNK, 2 * CHUNK]
+
+
+def test_chunks_of_one_prompt_look_through_the_store_once(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, real = list[str](), cache_module.bound
+    monkeypatch.setattr(
+        cache_module, "bound", lambda *given: looked.append(given[-1]) or real(*given)
+    )
+    in_bounds.hold_to(10**9)
+    read(model, IDS, DISK)
+    assert model.prefixes.store(model.cache) > 0 and len(files()) == 2
+    in_bounds.finish()
+    assert looked.count("prefixes") == 1
 
 
 @pytest.mark.parametrize(
@@ -234,31 +249,23 @@ def test_nothing_is_written_where_it_is_not_worth_it(model: TargetModel, keeping
     assert not files()
 
 
-def without_end(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-9])
+@pytest.mark.parametrize("damage", ["gone", "cut", "other rows", "other ids"])
+def test_a_file_that_is_gone_or_damaged_is_read_again(model: TargetModel, damage: str) -> None:
+    def harm(path: Path) -> None:
+        content = path.read_bytes()
+        path.rename(path.with_name("old"))
+        if damage != "gone":
+            other_ids = content.replace(b'"ids": "', b'"ids": "7'[:8] + b"7", 1)
+            other_rows = content[:-100] + bytes([content[-100] ^ 1]) + content[-99:]
+            cases = {"cut": content[:-9], "other rows": other_rows, "other ids": other_ids}
+            path.write_bytes(cases[damage])
 
-
-def with_other_rows(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
-def of_other_ids(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b'"ids":"', b'"ids":"7'[:7] + b"7", 1))
-
-
-@pytest.mark.parametrize("damage", [Path.unlink, without_end, with_other_rows, of_other_ids])
-def test_a_file_that_is_gone_or_damaged_is_read_again(
-    model: TargetModel, damage: Callable[[Path], object]
-) -> None:
     read(model, IDS, DISK)
     model.prefixes.store(model.cache)
-    first = module.PREFIXES.path(model.cache.chain[0].key)
-    second = module.PREFIXES.path(model.cache.chain[1].key)
-    damage(second)
+    first, second = (module.PREFIXES.path(link.key) for link in model.cache.chain)
+    harm(second)
     assert read(anew(model), IDS, DISK) == [CHUNK, 2 * CHUNK]
-    damage(first)
+    harm(first)
     assert read(anew(model), IDS, DISK)[0] == 0
     model.prefixes.store(model.cache)  # in the place of what was damaged
     assert read(anew(model), IDS, DISK) == [2 * CHUNK]

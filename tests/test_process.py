@@ -15,12 +15,10 @@ import pytest
 from ngtcli.cli import app as app_module
 from ngtcli.cli.app import run
 from ngtcli.errors import InputError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.support import warm
 from tests.support.helpers import HARBOUR, NGT, in_terminal, read_terminal
 from tests.support.warm import Warm
 
-needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc and /dev")
 
 
@@ -73,7 +71,6 @@ def test_a_process_that_starts_without_streams_ends_as_any_other() -> None:
     assert subprocess.run([*command, "nonsense"], timeout=120).returncode == 2
 
 
-@needs_model
 def test_the_answer_goes_to_stdout_when_stderr_is_closed() -> None:
     done = warm.run("summarize", HARBOUR, "--max-tokens", "5", closed=[2])
     assert done.returncode == 0 and done.stdout.startswith(b"The harbour")
@@ -142,7 +139,6 @@ def test_ctrl_c_at_any_moment_of_a_start_leaves_no_traceback(
     assert 130 in codes and codes <= {0, 130}
 
 
-@needs_model
 def test_ctrl_c_twice_keeps_the_text_and_shows_no_traceback() -> None:
     process = Warm("summarize", HARBOUR, "--temperature", "9", "--max-tokens", "3000")
     assert process.stdout
@@ -155,7 +151,6 @@ def test_ctrl_c_twice_keeps_the_text_and_shows_no_traceback() -> None:
     assert b"Traceback" not in errors
 
 
-@needs_model
 @needs_linux
 def test_sigterm_wipes_the_status_line() -> None:
     main, other = pty.openpty()
@@ -199,102 +194,84 @@ def test_a_signal_ends_a_library_that_does_not_return_and_a_file_is_written_to_i
     assert (tmp_path / "whole").exists() == (work == WRITING)
 
 
+# Programs below our handlers; where one prints "ready" a signal may come.
 KEEPS = (
     "process.unwind_on_interrupt()\ntry:\n    print('ready', flush=True)\n    time.sleep(30)\n"
     "except KeyboardInterrupt:\n    print('kept', process.interrupted(), flush=True)\n"
 )
-
-
 SLOW_END = (
     "class Slow:\n    def __del__(self):\n        print('ready', flush=True)\n"
     "        time.sleep(30)\n" + KEEPS.replace("    print('ready', flush=True)\n", "    Slow()\n")
 )
 OUTSIDE = "process.unwind_on_interrupt()\nprint('ready', flush=True)\ntime.sleep(30)\n"
+RESUMES = (
+    "process.unwind_on_interrupt()\nfor n in range(3):\n    try:\n"
+    "        print('ready', flush=True)\n        time.sleep(30)\n"
+    "    except KeyboardInterrupt:\n        process.resume()\n        time.sleep(0.3)\n"
+    "print('left', flush=True)\n"
+)
+# The system hands the signal to another thread, as where it comes just before the main thread
+# begins to wait: Python runs no handler then.
+ELSEWHERE = (
+    "import signal, threading\nprocess.unwind_on_interrupt()\n"
+    "def get():\n    signal.pthread_kill(threading.get_ident(), signal.SIGINT)\n"
+    "threading.Timer(0.3, get).start()\nclock = time.monotonic()\n"
+    "try:\n    time.sleep(60)\n"
+    "except KeyboardInterrupt:\n    print(time.monotonic() - clock < 30, flush=True)\n"
+)
+WRITER = (
+    "import threading\nprocess.unwind_on_interrupt()\ndef write():\n    try:\n"
+    "        with process.unbroken():\n"
+    "            print('ready', flush=True)\n            time.sleep(0.6)\n"
+    "    except BaseException as error:\n        print('broken by', repr(error), flush=True)\n"
+    "thread = threading.Thread(target=write)\n"
+    "try:\n    thread.start()\n    time.sleep(30)\nexcept KeyboardInterrupt:\n"
+    "    print('interrupted', thread.is_alive(), flush=True)\n    thread.join()\n"
+)
+CHILD = (
+    "import signal\nchild = os.fork()\n"
+    "if not child:\n    time.sleep(30)\n    os._exit(0)\n"
+    "os.kill(child, signal.SIGTERM)\n"
+    "print(os.waitpid(child, 0)[1], flush=True)\ntime.sleep(0.3)\n"
+)
+READY = -1.0
 
 
 @pytest.mark.parametrize(
-    ("code", "again_s", "kept", "told", "exit_code"),
+    ("code", "waits", "kept", "told", "exit_code"),
     [
-        pytest.param(OUTSIDE, [], b"", b"\nngt: interrupted\n", 130, id="outside of every block"),
-        pytest.param(SLOW_END, [], b"kept True\n", b"", 0, id="in a finalizer it comes again"),
+        pytest.param(OUTSIDE, [READY], b"", b"\nngt: interrupted\n", 130, id="outside of blocks"),
+        pytest.param(SLOW_END, [READY], b"kept True\n", b"", 0, id="it comes after a finalizer"),
         pytest.param(
             KEEPS + "    time.sleep(0.5)\n    print('done', flush=True)\n",
-            [0.02], b"kept True\ndone\n", b"", 0, id="two of one key press are one",
+            [READY, 0.02], b"kept True\ndone\n", b"", 0, id="two of one key press are one",
         ),
         pytest.param(
             KEEPS + "    time.sleep(30)\n",
-            [0.6], b"kept True\n", b"\nngt: interrupted\n", 130, id="the second one ends it",
+            [READY, 0.6], b"kept True\n", b"\nngt: interrupted\n", 130, id="the second one ends it",
+        ),
+        pytest.param(RESUMES, [READY] * 3, b"left\n", b"", 0, id="each is the first once resumed"),
+        pytest.param(ELSEWHERE, [], b"True\n", b"", 0, id="it comes to another thread"),
+        pytest.param(WRITER, [READY], b"interrupted True\n", b"", 0, id="a thread that writes"),
+        pytest.param(CHILD, [], b"15\n", b"", 0, id="a forked child ends alone"),
+        pytest.param(
+            "print('last words')\nprocess.leave(6)\n", [], b"last words\n", b"", 6, id="leaving"
         ),
     ],
 )  # fmt: skip
-def test_the_first_ctrl_c_keeps_what_there_is_and_leaves_no_traceback(
-    code: str, again_s: list[float], kept: bytes, told: bytes, exit_code: int
+def test_a_ctrl_c_keeps_what_there_is_and_leaves_no_traceback(
+    code: str, waits: list[float], kept: bytes, told: bytes, exit_code: int
 ) -> None:
+    """`waits` are the times before each signal."""
     process = python(code)
-    wait_ready(process)
-    process.send_signal(signal.SIGINT)
-    for pause_s in again_s:
-        time.sleep(pause_s)
+    for pause_s in waits:
+        if pause_s == READY:
+            wait_ready(process)
+        else:
+            time.sleep(pause_s)
         process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=25) == (kept, told)
+    assert process.communicate(timeout=90) == (kept, told)
     assert process.returncode == exit_code
-
-
-def test_a_ctrl_c_interrupts_the_main_thread_and_never_one_that_writes() -> None:
-    process = python(
-        "import threading\nprocess.unwind_on_interrupt()\ndef write():\n    try:\n"
-        "        with process.unbroken():\n"
-        "            print('ready', flush=True)\n            time.sleep(0.6)\n"
-        "    except BaseException as error:\n        print('broken by', repr(error), flush=True)\n"
-        "thread = threading.Thread(target=write)\n"
-        "try:\n    thread.start()\n    time.sleep(30)\nexcept KeyboardInterrupt:\n"
-        "    print('interrupted', thread.is_alive(), flush=True)\n    thread.join()\n"
-    )
-    wait_ready(process)
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=25) == (b"interrupted True\n", b"")
-    assert process.returncode == 0
-
-
-def test_a_ctrl_c_that_is_dealt_with_is_as_the_first() -> None:
-    process = python(
-        "process.unwind_on_interrupt()\nfor n in range(3):\n    try:\n"
-        "        print('ready', flush=True)\n        time.sleep(30)\n"
-        "    except KeyboardInterrupt:\n        process.resume()\n        time.sleep(0.3)\n"
-        "print('left', flush=True)\n"
-    )
-    for _ in range(3):
-        wait_ready(process)
-        process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=25) == (b"left\n", b"") and process.returncode == 0
-
-
-def test_a_ctrl_c_that_another_thread_gets_ends_what_the_main_one_waits_for() -> None:
-    """As where it comes just before the main thread begins to wait: Python runs no handler then."""
-    process = python(
-        "import signal, threading\nprocess.unwind_on_interrupt()\n"
-        "def get():\n    signal.pthread_kill(threading.get_ident(), signal.SIGINT)\n"
-        "threading.Timer(0.3, get).start()\nclock = time.monotonic()\n"
-        "try:\n    time.sleep(60)\n"
-        "except KeyboardInterrupt:\n    print(time.monotonic() - clock < 30, flush=True)\n"
-    )
-    out, errors = process.communicate(timeout=90)
-    assert (out, errors, process.returncode) == (b"True\n", b"", 0)
-
-
-def test_ending_a_forked_child_does_not_end_its_parent() -> None:
-    process = python(
-        "import signal\nchild = os.fork()\n"
-        "if not child:\n    time.sleep(30)\n    os._exit(0)\n"
-        "os.kill(child, signal.SIGTERM)\n"
-        "print(os.waitpid(child, 0)[1], flush=True)\ntime.sleep(0.3)\n"
-    )
-    assert process.communicate(timeout=10)[0] == b"15\n" and process.returncode == 0
-
-
-def test_leaving_writes_what_stands_in_the_buffers_and_keeps_the_code() -> None:
-    process = python("print('last words')\nprocess.leave(6)\n")
-    assert process.communicate(timeout=10) == (b"last words\n", b"") and process.returncode == 6
 
 
 # --- errors, and words before and behind the command ---
@@ -331,13 +308,10 @@ def test_a_mistake_of_ours_is_two_lines_and_exit_1(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_long_text_of_an_error_is_cut(monkeypatch, capsys) -> None:
+def test_a_long_text_of_an_error_is_cut_and_debug_keeps_code_and_lines(monkeypatch, capsys) -> None:
     monkeypatch.setattr("ngtcli.cli.about.preset_folders", raising(ValueError("x" * 10**6)))
     assert call(monkeypatch, "presets", "path") == 1
     assert len(capsys.readouterr().err) < 600
-
-
-def test_debug_keeps_the_exit_code_and_the_two_lines(monkeypatch, capsys) -> None:
     error = InputError("a.txt: empty", "Give another.")
     monkeypatch.setattr("ngtcli.cli.about.preset_folders", raising(error))
     for arguments in (("--debug", "presets", "path"), ("presets", "path", "--debug")):
@@ -356,12 +330,8 @@ def test_help_is_a_word_as_well_and_v_the_version(monkeypatch, capsys) -> None:
         assert call(monkeypatch, *arguments) == 0
         assert words in capsys.readouterr().out
     assert call(monkeypatch, "help", "nonsense") == 2
-
-
-def test_debug_behind_two_dashes_is_a_name() -> None:
-    assert app_module._read(["summarize", "--", "--debug"]) == (
-        ["summarize", "--", "--debug"], False,
-    )  # fmt: skip
+    behind = ["summarize", "--", "--debug"]  # a name
+    assert app_module._read(behind) == (behind, False)
 
 
 def test_removing_says_how_many_files_in_good_english(monkeypatch, capsys) -> None:
@@ -371,7 +341,6 @@ def test_removing_says_how_many_files_in_good_english(monkeypatch, capsys) -> No
         assert capsys.readouterr().out.startswith(words)
 
 
-@needs_model
 def test_a_plain_terminal_of_no_size_gets_the_answer_and_no_control_sequence() -> None:
     shown, code = in_terminal("summarize", HARBOUR, "--max-tokens", "60", columns=0, TERM="dumb")
     lines = shown.replace("\r\n", "\n")

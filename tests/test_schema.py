@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
-from typer.testing import CliRunner
 
 from ngtcli.cli.answer_object import FINISH_REASONS
-from ngtcli.cli.app import COMMANDS, app, load
+from ngtcli.cli.app import COMMANDS, load
 from ngtcli.cli.schema import build, exit_codes
 from ngtcli.errors import UsageError
 from ngtcli.system.json_form import schema_of
+from tests.support.helpers import HARBOUR, ROOT_FOLDER, ngt
 
-HARBOUR = str(Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt")
 TINY = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 16,
     "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -26,8 +25,8 @@ TINY = {
 
 
 def printed(*arguments: str, code: int = 0) -> Any:
-    done = CliRunner().invoke(app, list(arguments))
-    assert getattr(done.exception, "exit_code", done.exit_code) == code, done.exception
+    done = ngt(*arguments)
+    assert done.returncode == code, done.stderr
     return json.loads(done.stdout)
 
 
@@ -48,13 +47,10 @@ def answers() -> tuple[Any, ...]:
 
 
 def test_the_schema_is_one_of_draft_2020_12() -> None:
-    text = CliRunner().invoke(app, ["schema"]).stdout
-    assert json.loads(text) == build()
+    assert printed("schema") == build()
     for command in ("", "summarize", "check", "trie list"):
         Draft202012Validator.check_schema(build(command))
-    assert json.loads(CliRunner().invoke(app, ["schema", "trie", "list"]).stdout) == build(
-        "trie list"
-    )
+    assert printed("schema", "trie", "list") == build("trie list")
     with pytest.raises(UsageError) as caught:
         build("sumarize")
     assert caught.value.hint == "Did you mean summarize?"
@@ -118,8 +114,9 @@ def test_measurements_are_as_described(tmp_path: Path) -> None:
     assert {row["method"] for row in live["rows"]} >= {"none", "trie"}
     check(live, "bench")
     check(printed("bench", text, "--record", recorded, "--json", "--max-tokens", "4"), "bench")
-    check(printed("bench", text, "--quality", "--dtype", "bfloat16", "--json"), "bench")
-    check(printed("bench", "--quality", "--dtype", "float16", "--json", "--limit", "1"), "bench")
+    quality = ("bench", "--quality", "--json", "--max-tokens", "4")
+    check(printed(*quality, text, "--dtype", "bfloat16"), "bench")
+    check(printed(*quality, "--dtype", "bfloat16", "--limit", "1"), "bench")
     replayed = ("bench", "--replay", recorded, "--json", "--methods", "none,auto")
     check(printed(*replayed), "bench")
     check(printed(*replayed, "--shape", str(tmp_path / "tiny.json"), "--rounds", "1"), "bench")
@@ -142,10 +139,7 @@ def test_every_command_that_prints_json_has_a_schema() -> None:
     every = dict(pair for name in COMMANDS for pair in below(load(name), name))
     with_json = {w for w, c in every.items() if any("--json" in p.opts for p in c.params)}
     assert {"env", "trie pool show", "docs clear"} < with_json
-    described = {
-        words for words in every
-        if CliRunner().invoke(app, ["schema", *words.split()]).exit_code == 0
-    }  # fmt: skip
+    described = {words for words in every if not ngt("schema", *words.split()).returncode}
     assert described == with_json | {"batch"}
 
 
@@ -193,7 +187,7 @@ def test_settings_out_of_range_are_none() -> None:
 
 
 def test_the_exit_codes_are_those_of_the_manual() -> None:
-    page = (Path(__file__).parents[1] / "ngtcli" / "manual" / "exit-codes.md").read_text()
+    page = (ROOT_FOLDER / "ngtcli" / "manual" / "exit-codes.md").read_text()
     for entry in exit_codes()["oneOf"]:
         assert f"| {entry['const']}" in page
         assert entry["description"]

@@ -39,7 +39,7 @@ def test_a_stretch_names_its_page_or_the_heading_above_it(section: Section, plac
     about = About("pdf", 2, sections=(section,))
     text = "Nothing of interest. The ferry leaves at noon today."
     sources = sources_of("The ferry leaves at noon", [Document("a.pdf", text, about)])
-    assert sources.found[0].place == place and sources.verbatim == 1.0
+    assert sources.spans[0].place == place and sources.verbatim_share == 1.0
 
 
 def shown(runs: list[Run], sources: Sources) -> str:
@@ -138,7 +138,7 @@ def test_no_text_of_a_document_becomes_a_link() -> None:
     text = "click \x1b]8;;https://evil.example\x1b\\ here now please"
     sources = sources_of(text, [Document("\x1b]8;;https://evil\x07.txt", text)])
     styled = terminal_list(sources, 80, True)
-    assert sources.found and LINK.findall(styled) == []  # it is no file
+    assert sources.spans and LINK.findall(styled) == []  # it is no file
     assert "\x1b]8" not in styled and "\x07" not in styled
     assert "\x1b" not in terminal_list(sources, 80, False)
 
@@ -153,7 +153,7 @@ def test_each_place_takes_one_line_however_narrow_the_terminal(name: str, width:
     (line,) = terminal_list(sources, width, False).splitlines()
     assert cell_len(line) < width and "\t" not in line
     assert line.endswith((" …”", "…", " d", "a.txt"))
-    assert len(listed(sources.found[0]).splitlines()) == 1
+    assert len(listed(sources.spans[0]).splitlines()) == 1
 
 
 def test_a_quotation_that_fits_is_whole() -> None:
@@ -285,5 +285,5 @@ def test_a_source_in_a_pdf_has_its_page(tmp_path: Path) -> None:
     pages = [f"On page {i} the keeper of lamp {i} counted {i * 7} bells." for i in range(1, 5)]
     path = tmp_path / "log.pdf"
     path.write_bytes(paged_pdf([f"{page} {'And slept well. ' * 9}" for page in pages]))
-    (source,) = sources_of(pages[2], load([str(path)]).documents).found
+    (source,) = sources_of(pages[2], load([str(path)]).documents).spans
     assert source.page == 3

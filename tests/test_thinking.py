@@ -33,7 +33,7 @@ from ngtcli.prompt.thinking import (
     thinking_of,
 )
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
-from tests.support.helpers import END, FakeBackend, in_terminal, ngt
+from tests.support.helpers import END, FakeBackend, examples, in_terminal, ngt
 from tests.support.thinking_models import CONTEXT, TEMPLATES, tokenizer, write_model
 from tests.support.tiny_models import GREEDY, make_drafter, make_target, prompts
 from tests.support.together import joint, own, together
@@ -284,7 +284,7 @@ def forced(output: Sequence[int], most: int) -> int | None:
 def test_thoughts_are_closed_at_the_token_at_which_generate_would_close_them(most: int) -> None:
     model = make_target("llama")
     limits = Limits(20, 24, thinking=Thinking(**{**as_dict(RANDOM), "most": most}))
-    for prompt in prompts(6, seed=1):
+    for prompt in prompts(examples(6), seed=1):
         ids = torch.tensor([prompt])
         with torch.no_grad():
             out = model.hf.generate(

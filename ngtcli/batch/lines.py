@@ -9,10 +9,8 @@ import json
 import os
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -20,15 +18,15 @@ from msgspec import Meta, Struct
 
 from ngtcli.config import check_key, settings_where
 from ngtcli.documents.load import Document
-from ngtcli.documents.read import Reader
-from ngtcli.documents.text import Unreadable, checked_text, decode_text, utf8
+from ngtcli.documents.text import Unreadable, checked_text, utf8
 from ngtcli.errors import InputError, UsageError, nearest
 from ngtcli.prompt.preset import TASKS
 from ngtcli.system.yaml_file import shown
 
 AnyLine = TypeVar("AnyLine", bound=Struct)
-Id = Annotated[str, Meta(max_length=1000)] | Annotated[int, Meta(gt=-(2**63), lt=2**63 - 1)]
+Id = Annotated[str, Meta(max_length=1000)] | Annotated[int, Meta(ge=1 - 2**63, le=2**63 - 1)]
 HINT = "Write one JSON object a line."
+_TASKS = f"Choose from {', '.join(TASKS)}."
 _HINTS = {  # by the key of a line
     "id": "It must be a string of at most 1,000 characters, or a whole number.",
     "paths": "It must be a list of strings: files, folders or patterns.",
@@ -75,20 +73,18 @@ class BatchLine(Struct, forbid_unknown_fields=True, dict=True):
     def __post_init__(self) -> None:
         asks, self.question = self.question is not None, (self.question or "").strip()
         self.task = self.task or ("ask" if asks else "summarize")
-        if self.task not in TASKS:
-            raise InputError(f"task is {shown(self.task)}", f"Choose from {', '.join(TASKS)}.")
-        if asks and not self.question:
-            raise InputError("the question is empty", "Write one, or leave the key out.")
-        if self.task == "ask" and not asks:
-            raise InputError("no question", 'Give one: "question": "When?"')
-        if self.task == "summarize" and asks:
-            what = "a question with task summarize"
-            raise InputError(what, "Leave it out, or make the task ask.")
-        names = ("documents", "paths", "context")
-        found = [name for name in names if getattr(self, name) not in (None, ())]
-        if len(found) != 1:
-            what = f"{' and '.join(found)} together" if found else "no documents"
-            raise InputError(what, f"Give one of {', '.join(names)}.")
+        texts = {"documents": self.documents, "paths": self.paths, "context": self.context}
+        found = [name for name, given in texts.items() if given not in (None, ())]
+        together = f"{' and '.join(found)} together" if found else "no documents"
+        for wrong, what, hint in (
+            (self.task not in TASKS, f"task is {shown(self.task)}", _TASKS),
+            (asks and not self.question, "the question is empty", "Write one, or leave it out."),
+            (self.task == "ask" and not asks, "no question", 'Give one: "question": "When?"'),
+            (self.task != "ask" and asks, "a question with task summarize", "Leave one out."),
+            (len(found) != 1, together, f"Give one of {', '.join(texts)}."),
+        ):
+            if wrong:
+                raise InputError(what, hint)
         for name in self.settings:
             if name not in _PER_LINE:
                 what = f"settings: {shown(name)} cannot be set for one line"
@@ -192,6 +188,9 @@ def parsed(line: str) -> tuple[dict[str, Any], InputError | None]:
     twice: list[str] = []  # keys of all objects, the inner ones first
 
     def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) == len(pairs):
+            return found
         counts = Counter(key for key, _ in pairs)
         twice.extend(key for key, count in counts.items() if count > 1)
         return {key: value for key, value in pairs if counts[key] == 1}
@@ -213,36 +212,6 @@ def parsed(line: str) -> tuple[dict[str, Any], InputError | None]:
     if not twice:
         return data, None
     return data, InputError(f"{shown(twice[0])} stands there twice", "Give each key once.")
-
-
-@dataclass(frozen=True, slots=True)
-class InputRow:
-    """One object of a file, and where it stands."""
-
-    path: Path
-    number: int
-    data: dict[str, Any]
-
-    def wrong(self, what: str, hint: str) -> InputError:
-        """The error for this line."""
-        return InputError(f"{self.path}:{self.number}: {what}", hint)
-
-
-def read_rows(path: Path, reader: Reader, pipes: bool = False) -> Iterator[InputRow]:
-    """The objects of a file (or with `pipes` of a pipe); empty lines are passed over.
-
-    Raises InputError: for the file, or for the first line that `json_object` refuses.
-    """
-    try:
-        text = decode_text(reader.file(path, pipes))
-    except Unreadable as error:
-        raise error.of(str(path)) from None
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                yield InputRow(path, number, json_object(line))
-            except InputError as error:
-                raise InputRow(path, number, {}).wrong(str(error), error.hint) from None
 
 
 def below(folder: str, path: str) -> str:

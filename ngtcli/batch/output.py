@@ -1,21 +1,21 @@
 """What a batch writes, so that the same command goes on after a kill.
 
-A journal next to the output, `NAME.journal`, has all that is finished: it is the truth, and the
-file is a view of it, which gets the lines in the order of the input as their turns come. A file
-that is not the beginning of that view after a kill, or since a line was run again, is written
-anew; one that holds anything else is refused. When all is written, the journal keeps hashes in the
-place of answers.
+The journal of an output, `NAME.journal`, has all lines that are done: it is the truth. The file is
+a view of it, which gets the lines in the order of the input as their turns come, and is written
+again where a line was run again. A file that holds anything else is refused. When all is written,
+the journal keeps hashes in the place of texts.
 
-A folder with a file for each answer has the journal `.ngt.journal`, with two records for each file
-that was written: before that a hash of its text, then with a key of all that it was made from. So a
-file that another program wrote or changed is known, also after a kill, and is not written over.
+The journal of a folder with a file for each answer, `.ngt.journal`, has two records for each: a
+hash of its text before it is written, then a key of all that it was made from. So a file that
+another program wrote or changed is known, also after a kill, and is not written over.
 """
 
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ngtcli.documents.find import expanded
-from ngtcli.errors import NgtError, UsageError, reason_of
+from ngtcli.errors import UsageError, reason_of
 from ngtcli.system import process
 from ngtcli.system.files import identity, write_atomically
 from ngtcli.system.journal import Form, Journal, LineFile, errors_named, write_all
@@ -33,6 +33,10 @@ _KEEP = (
     "Move it away, name another folder with -o, or make all files again, over what is there,"
     " with --restart."
 )
+_WORDS = {
+    "input": "other lines: the input has changed (give new and mended lines a file of their own)",
+    "wording": "another wording of preset {task}",
+}
 _FOLDER_JOURNAL = ".ngt.journal"
 _FOLDER_LINE = 10_000  # bytes of a record; a name, a key and a hash take some hundred
 _RECORD = 1_000_000  # bytes of a record beside its text, which may be twice as long there; guess
@@ -86,10 +90,6 @@ class StreamOutput:
             self._file.close()
 
 
-_WORDS = {
-    "input": "other lines: the input has changed (give new and mended lines a file of their own)",
-    "wording": "another wording of preset {task}",
-}
 _BATCH = Form("ngt-batch", 3, DoneLine, ANOTHER_FILE, _WORDS)
 
 
@@ -98,7 +98,7 @@ class FileOutput:
 
     `head` has SHA-256 of the `input` in hex, which of its lines are meant (`shard`), the `engine`,
     and under "TASK.NAME" how lines are answered, settings and wording. Lines have at most `most`
-    bytes. `done` has what is known of each line that is finished, by index, without its text.
+    bytes. `done` has what is known of each line that is done, by index, without its text.
     Raises UsageError where the file is not one that this command wrote, or where another process
     writes it, or it cannot be opened; NgtError where it cannot be written later. `close` it.
     """
@@ -110,73 +110,56 @@ class FileOutput:
         self.done: dict[int, DoneLine] = {}
         self._places: dict[int, int] = {}  # in the journal, of the last text of each line
         self._written = 0  # lines in the file
-        self._is_old = False  # the file has a line that was run again since
-
+        self._is_old = False  # a line in the file was run again since
+        bound, begin = 2 * most + _RECORD, partial(self._begin, restart)
         with ExitStack() as stack:
             self._journal = Journal(
-                journal_of(path),
-                _BATCH,
-                head,
-                most=2 * most + _RECORD,
-                restart=restart,
-                begin=self._empty if restart else self._check_new,
+                journal_of(path), _BATCH, head, most=bound, restart=restart, begin=begin
             )
             stack.callback(self._journal.close)
-            with self._named(UsageError):
+            with errors_named(path, ANOTHER_FILE, UsageError):
                 self._file = LineFile(self._path, 0o666)
                 stack.callback(lambda: self._file.close())
-                self._compare(self._hashes())
+                self._read()
                 self._renew()
                 self._append()
             self._open = stack.pop_all()
 
-    def _named(self, kind: type[NgtError] = NgtError) -> AbstractContextManager[None]:
-        return errors_named(self._given, ANOTHER_FILE, kind)
-
-    def _empty(self) -> None:
-        with self._named(UsageError), LineFile(self._path, 0o666) as file:
-            file.truncate(0)
-
-    def _check_new(self) -> None:
-        """Raise UsageError where there is a file that no journal tells of."""
+    def _begin(self, restart: bool) -> None:
+        """Empty the file. Raises UsageError where there is one and it is not begun again."""
         if self._path.exists() and self._path.stat().st_size:
-            what = "is there, and no journal says what it was made from"
-            raise UsageError(f"{self._given}: {what}", ANOTHER_FILE)
+            if not restart:
+                what = "is there, and no journal says what it was made from"
+                raise UsageError(f"{self._given}: {what}", ANOTHER_FILE)
+            with errors_named(self._given, ANOTHER_FILE, UsageError), LineFile(self._path) as file:
+                file.truncate(0)
 
-    def _hashes(self) -> dict[int, list[str]]:
-        """The hashes of all lines that the journal has had for each index, the last one's last."""
-        hashes: dict[int, list[str]] = {}
+    def _read(self) -> None:
+        """Compare the file with the journal. Raises UsageError where it has a line not of ours."""
+        hashes: dict[int, list[str]] = {}  # of all texts of each line, the last one's last
         for place, done in self._journal:
-            if done.text or done.sha256:
+            if done.text or done.sha256:  # else it says what was read and no more
                 own = done.sha256 or _hash(f"{done.text}\n".encode())
                 hashes.setdefault(done.index, []).append(own)
             self._note(place, done)
-        return hashes
-
-    def _note(self, place: int, done: DoneLine) -> None:
-        """Take in a record; one without a text or a hash says anew what was read, and no more."""
-        if done.text:
-            self._places[done.index] = place
-        elif not done.sha256 and done.index in self.done:
-            done = replace(done, failed=self.done[done.index].failed)
-        self.done[done.index] = replace(done, text="")
-
-    def _compare(self, hashes: Mapping[int, Sequence[str]]) -> None:
-        """Cut a torn line off the file. Raises UsageError where it has any that is not ours."""
         for start, raw in self._file.lines(self._most):
-            known = hashes.get(self._written, ())
             if not raw.endswith(b"\n") and self._text(self._written).encode().startswith(raw):
-                self._file.truncate(start)
+                self._file.truncate(start)  # torn
                 break
-            if _hash(raw) not in known:
+            own = _hash(raw)
+            if own not in hashes.get(self._written, ()):
                 what = f"line {self._written + 1} is not as it was written"
                 hint = "Move the file away, and it is made again, or name another with -o."
                 raise UsageError(f"{self._given}: {what}", hint)
-            self._is_old |= _hash(raw) != known[-1]
+            self._is_old |= own != hashes[self._written][-1]
             self._written += 1
-        # Texts that were in the file alone, and are there no more.
         for index in [i for i in self.done if i >= self._written and i not in self._places]:
-            del self.done[index]
+            del self.done[index]  # its text was in the file alone
+
+    def _note(self, place: int, done: DoneLine) -> None:
+        if done.text:
+            self._places[done.index] = place
+        self.done[done.index] = replace(done, text="")
 
     def _text(self, index: int) -> str:
         """The last text of a line; "" where the journal has none."""
@@ -184,12 +167,12 @@ class FileOutput:
         return "" if place is None else self._journal.at(place).text
 
     def failed(self, index: int) -> bool:
-        """Whether what is known of a line is an error."""
+        """Whether a line is done and is an error."""
         return index in self.done and self.done[index].failed
 
     def put(self, done: DoneLine) -> None:
         """Take a line, which is on disk when this returns. Raises NgtError where it cannot be."""
-        with self._named(), process.unbroken():
+        with errors_named(self._given, ANOTHER_FILE), process.unbroken():
             self._note(self._journal.add(done), done)
             self._is_old |= bool(done.text) and done.index < self._written
             self._append()
@@ -203,27 +186,21 @@ class FileOutput:
     def _renew(self) -> None:
         """Write the file again where a line in it was run again."""
         if self._is_old:
-            write_atomically(self._path, self._view())
+            rows = enumerate(self._file.lines(self._most))
+            own = (f"{text}\n" if (text := self._text(i)) else raw.decode() for i, (_, raw) in rows)
+            write_atomically(self._path, own)
             self._file.close()
-            self._file = LineFile(self._path, 0o666)
-            self._is_old = False
-
-    def _view(self) -> Iterator[str]:
-        for index, (_, raw) in enumerate(self._file.lines(self._most)):
-            text = self._text(index)
-            yield f"{text}\n" if text else raw.decode()
+            self._file, self._is_old = LineFile(self._path, 0o666), False
 
     def close(self) -> None:
         """Put lines that were run again in place; the journal of a whole file needs no texts."""
-        with self._named(), process.unbroken(), self._open:
+        with errors_named(self._given, ANOTHER_FILE), process.unbroken(), self._open:
             self._renew()
             if self._written == self._count and self._places:
                 os.fsync(self._file.fileno())
-                self._journal.close_with(self._without_texts())
-
-    def _without_texts(self) -> Iterator[DoneLine]:
-        for index, (_, raw) in enumerate(self._file.lines(self._most)):
-            yield replace(self.done[index], sha256=_hash(raw))
+                rows = enumerate(self._file.lines(self._most))
+                own = (replace(self.done[i], sha256=_hash(raw)) for i, (_, raw) in rows)
+                self._journal.close_with(own)
 
 
 def _hash(data: bytes) -> str:
@@ -277,37 +254,28 @@ class AnswerFolder:
 
     def __init__(self, path: Path, restart: bool = False) -> None:
         self._path, self._restart = path, restart
-        self._keys: dict[str, str] = {}
-        self._hashes: dict[str, set[str]] = {}  # of all texts that were written under a name
         with errors_named(path, _FOLDER.hint, UsageError):
             path.mkdir(parents=True, exist_ok=True)
         self._journal = Journal(path / _FOLDER_JOURNAL, _FOLDER, {}, most=_FOLDER_LINE)
         self.close = self._journal.close
-        try:
-            with errors_named(path / _FOLDER_JOURNAL, _FOLDER.hint, UsageError):
-                for _, made in self._journal:
-                    self._note(made)
-        except BaseException:
-            self.close()
-            raise
-
-    def _note(self, made: _Made) -> None:
-        self._hashes.setdefault(made.file, set()).add(made.sha256)
-        if made.key:
-            self._keys[made.file] = made.key
+        self._made: dict[str, list[_Made]] = {}
+        for _, made in self._journal:
+            self._made.setdefault(made.file, []).append(made)
 
     def has(self, name: str, key: str) -> bool:
         """Whether the file of that name was made from what `key` stands for, and is there.
 
         It may have been changed since.
         """
-        made = not self._restart and self._keys.get(name) == key
-        return made and (self._path / name).is_file()
+        keys = [made.key for made in self._made.get(name, ()) if made.key]
+        return not self._restart and keys[-1:] == [key] and (self._path / name).is_file()
 
     def check(self, names: Iterable[str]) -> None:
         """Raise UsageError for files that are there and are not as they were written here."""
+        if self._restart:
+            return
         found = [(name, reason) for name in names if (reason := self._changed(name))]
-        if found and not self._restart:
+        if found:
             more = f", and {len(found) - 1} more" if len(found) > 1 else ""
             raise UsageError(f"{self._path / found[0][0]}: {found[0][1]}{more}", _KEEP)
 
@@ -316,18 +284,20 @@ class AnswerFolder:
         path = self._path / name
         if not os.path.lexists(path):
             return ""
-        if name not in self._hashes or not path.is_file():
+        if name not in self._made or not path.is_file():
             return "it is there, and this command did not write it"
         try:
-            same = _hash(path.read_bytes()) in self._hashes[name]
+            with path.open("rb") as file:
+                own = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             return reason_of(error)
-        return "" if same else "it was changed after this command wrote it"
+        known = any(made.sha256 == own for made in self._made[name])
+        return "" if known else "it was changed after this command wrote it"
 
     def wrote(self, path: str) -> bool:
         """Whether the file at `path` was written here."""
         folder, name = os.path.split(os.path.realpath(path))
-        return name in self._hashes and folder == os.path.realpath(self._path)
+        return name in self._made and folder == os.path.realpath(self._path)
 
     def write(self, name: str, key: str, text: str) -> None:
         """Write a file whole, and note what it was made from.
@@ -335,9 +305,9 @@ class AnswerFolder:
         Raises UsageError as `check` does, for what happened since, and NgtError.
         """
         self.check([name])
-        made = _Made(name, _hash(text.encode()))
+        made = _Made(name, _hash(text.encode()), key)
         with errors_named(self._path / name, _FOLDER.hint):
-            self._journal.add(made)
+            self._journal.add(replace(made, key=""))
             write_atomically(self._path / name, text)
-            self._journal.add(replace(made, key=key))
-        self._note(replace(made, key=key))
+            self._journal.add(made)
+        self._made.setdefault(name, []).append(made)

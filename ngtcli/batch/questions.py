@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from ngtcli.batch.input import InputLine
 from ngtcli.batch.lines import BatchLine, below
 from ngtcli.batch.output import DoneLine, check_not_read, written_with
@@ -52,8 +54,8 @@ class Questions:
     """Reads what lines ask for; their paths are taken from `folder`. `close` it.
 
     The tasks are worded by preset `given`, or by their own without one. What holds for many lines
-    is told to `warn`. Documents are read by readers that stay open for all lines; what this run
-    writes with `output` is not read.
+    is told to `warn`. Files are read by readers that stay open for all lines; what this run writes
+    with `output` is not read.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Questions:
     ) -> None:
         self._tasks, self._given, self._folder = tasks, given, folder
         self._output, self._warn = output, warn
-        self._open: dict[Settings, Documents] = {}  # by the settings that they read as
+        self._open: dict[Settings, Documents] = {}  # readers, by the settings that they read as
 
     def check_paths(self, number: int, paths: Sequence[str]) -> None:
         """Raise UsageError where the line of that number names what is written."""
@@ -122,7 +124,10 @@ class Questions:
 
         @cache
         def texts(paths: tuple[str, ...], reading: Settings) -> str:
-            return _hash_of_texts(self._load(paths, reading))
+            try:
+                return _hash_of_texts(self._load(paths, reading))
+            except NgtError:
+                return ""
 
         for line in lines:
             if not (then := done[line.index]).texts:
@@ -130,21 +135,17 @@ class Questions:
             try:
                 _, paths, settings = self._asked(line, path)
                 key = tuple(paths), _reading(settings)
-                now = DoneLine(line.index, files=files(*key), texts=then.texts)
-                if now.files != then.files:
-                    yield line, now if texts(*key) == then.texts else None
+                if (now := files(*key)) != then.files:
+                    same = texts(*key) == then.texts
+                    yield line, structs.replace(then, files=now) if same else None
             except NgtError:
                 yield line, None
 
     def close(self) -> None:
         """End the readers, and keep what they learned of the files."""
         while self._open:
-            self._close_oldest()
-
-    def _close_oldest(self) -> None:
-        """End the reader that was used least recently."""
-        for remark in self._open.pop(next(iter(self._open))).close():
-            self._warn(remark)
+            for remark in self._open.popitem()[1].close():
+                self._warn(remark)
 
     def _load(self, paths: Sequence[str], settings: Settings) -> Loaded:
         """The documents of a line, without what this run writes."""
@@ -159,12 +160,12 @@ class Questions:
 
     def _files(self, settings: Settings) -> Documents:
         """The reader for these settings; a few are open."""
-        key = _reading(settings)
-        if key not in self._open and len(self._open) == _READERS:
-            self._close_oldest()
-        files = self._open.pop(key) if key in self._open else Documents(settings)
-        self._open[key] = files  # as the last, since it was used last
-        return files
+        reading = _reading(settings)
+        if reading not in self._open:
+            if len(self._open) == _READERS:
+                self.close()
+            self._open[reading] = Documents(settings)
+        return self._open[reading]
 
     def _of_vllm(self, task: str, settings: Settings) -> Settings:
         """The settings as vLLM follows them: it drafts as `ask` was set when it was started.

@@ -42,7 +42,7 @@ class AnswerObject:
     text: str
     thought: str | None = field(metadata=json_key(omit=True, about=_THOUGHT))
     task: str = field(metadata=json_key(choices=TASKS))
-    question: str = field(metadata=json_key(null=True))
+    question: str | None
     model: str
     method: str
     finish_reason: str = field(metadata=json_key(schema=_reasons))
@@ -68,7 +68,7 @@ def answer_object(request: Question, answer: Ended, tokens: bool = False) -> Ans
         text=answer.text,
         thought=answer.thought,
         task=request.task,
-        question=request.question,
+        question=request.question or None,
         model=request.settings.model,
         method=request.settings.method,
         finish_reason=answer.finish_reason,

@@ -276,4 +276,4 @@ def body_of(request: AnswerRequest, answer: Ended) -> str:
     sources = answer.sources
     marked = [*thought, *with_marks(runs_of(answer.tokens), sources)]
     text = visible("".join(shown for shown, _ in marked))
-    return "\n".join([text, *([""] * bool(sources.found)), *map(listed, sources.places())])
+    return "\n".join([text, *([""] * bool(sources.spans)), *map(listed, sources.places())])

@@ -223,7 +223,7 @@ class Conversation:
 
     def _sources(self, rest: str) -> None:
         last = self._exchanges[-1].answer.sources if self._exchanges else None
-        if last is None or not last.found:
+        if last is None or not last.spans:
             self.notes.say("Nothing of the last answer stands in the documents word for word.")
             return
         width, styled = terminal_width(sys.stderr), wants_color(sys.stderr, "auto")

@@ -36,7 +36,7 @@ class DryRunObject:
     """What --dry-run prints; the prompt's parts are null if it does not fit."""
 
     task: str = field(metadata=json_key(choices=TASKS))
-    question: str = field(metadata=json_key(null=True))
+    question: str | None
     model: str
     preset: str
     fits: bool
@@ -54,7 +54,7 @@ def _object(request: AnswerRequest, prompt: Prompt | None, context: int) -> DryR
     """The object that --dry-run --json prints; a prompt that does not fit is None."""
     return DryRunObject(
         task=request.task,
-        question=request.question,
+        question=request.question or None,
         model=request.settings.model,
         preset=request.preset.name,
         fits=prompt is not None,

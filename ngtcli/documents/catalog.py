@@ -35,8 +35,8 @@ class Entry:
     they hold for good. `about` has no sections.
     """
 
-    stamp: Stamp
-    seen: int  # nanoseconds since 1970
+    stamp: Stamp = (0, 0, 0)
+    seen: int = 0  # nanoseconds since 1970
     about: About = About()
     characters: int = 0
     source: str = ""  # key of the text in TEXTS
@@ -44,6 +44,12 @@ class Entry:
     reason: str = ""
     advice: str = ""
     until: float = 0.0
+
+    def described(self, text: Extracted) -> "Entry":
+        """This with what is known of its text."""
+        about = replace(text.about, sections=())
+        digest = hashlib.sha256(text.text.encode()).hexdigest()
+        return replace(self, about=about, characters=len(text.text), text=digest)
 
     @property
     def error(self) -> Unreadable | None:
@@ -84,13 +90,13 @@ class Catalog:
         return key_of(VERSION, hashlib.sha256(data).hexdigest(), suffix, self._field)
 
     def add(self, path: str, entry: Entry, text: Extracted) -> None:
-        """Note the text of a file, to be stored with `save`; `entry` has its stamp and source."""
-        about = replace(text.about, sections=())
-        digest = hashlib.sha256(text.text.encode()).hexdigest()
-        entry = replace(entry, about=about, characters=len(text.text), text=digest)
-        if not about.secret:
-            is_stored = about.format != "text" or len(text.text) <= SMALL
-            self._new.put((self._key(path), entry, text if is_stored else None))
+        """Note the text of a file; `entry` has its stamp and source. Both are stored by `save`."""
+        if text.about.secret:
+            return
+        is_small = len(text.text) <= SMALL
+        if not is_small and text.about.format != "text":  # at once, so that it is not held
+            TEXTS.put(entry.source, text)
+        self._new.put((self._key(path), entry.described(text), text if is_small else None))
 
     def add_failure(self, path: str, entry: Entry, error: Unreadable) -> None:
         """Note why a file has no text, if that is the file's fault."""

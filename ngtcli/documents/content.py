@@ -167,8 +167,8 @@ class Writer:
 def pages_named(pages: Sequence[int]) -> str:
     """Page numbers in a sentence, neighbours together.
 
-    >>> pages_named([3]), pages_named([1, 2, 3, 7])
-    ('page 3', 'pages 1-3, 7')
+    >>> pages_named([3]), pages_named([1, 2, 3, 7]), pages_named(range(1, 25, 2))[-29:]
+    ('page 3', 'pages 1-3, 7', '15, 17, 19, and 2 more places')
     """
     neighbours = groupby(enumerate(pages), lambda numbered: numbered[1] - numbered[0])
     runs = [[page for _, page in run] for _, run in neighbours]

@@ -86,18 +86,35 @@ def expanded(path: str) -> str:
     return str(Path(path).expanduser() if is_home else Path(path))
 
 
-@dataclass(frozen=True, slots=True)
 class Listing:
     """The files of all paths, each once, by real path; and of each path its files and the rest."""
 
-    strict: bool = False
-    found: dict[str, Found] = field(default_factory=dict)
-    named: dict[str, list[str]] = field(default_factory=dict)  # the real paths by the user's
-    skipped: dict[str, list[Skipped]] = field(default_factory=dict)
+    def __init__(
+        self, settings: Settings, written: Collection[tuple[int, int] | None], inside: bool
+    ) -> None:
+        self._settings, self._written, self._inside = settings, written, inside
+        self._counts: Counter[str] = Counter()
+        self.found: dict[str, Found] = {}
+        self.named: dict[str, list[str]] = {}  # real paths by the user's
+        self.skipped: dict[str, list[Skipped]] = {}
+
+    def add(self, path: str) -> None:
+        """Add the files of a path. Raises InputError, and UsageError as `find` does."""
+        self.named[path], self.skipped[path] = [], []
+        try:
+            for found in self._find(path):
+                if isinstance(found, Skipped):
+                    self.leave_out(path, found)
+                else:
+                    self.named[path].append(found.real)
+                    self.found.setdefault(found.real, found)
+        except (OSError, RuntimeError, ValueError) as error:  # too long, no home, a null byte
+            what = f"{utf8(shortened(path))}: {reason_of(error)}"
+            raise InputError(what, "Check the path.") from None
 
     def leave_out(self, path: str, skipped: Skipped) -> None:
-        """Note what is not read of `path`. Raises InputError if this is strict."""
-        if self.strict and not skipped.kind and skipped.reason != WRITTEN:
+        """Note what is not read of `path`. Raises InputError if `settings` are strict."""
+        if self._settings.strict and not skipped.kind and skipped.reason != WRITTEN:
             what = f"{skipped.name}: {skipped.reason}"
             raise InputError(what, "Mend or remove it, or leave out --strict to pass over it.")
         self.skipped[path].append(skipped)
@@ -122,57 +139,7 @@ class Listing:
         more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
         return InputError(f"{utf8(path)}: nothing in it can be read: {reasons}{more}", READ_HERE)
 
-
-def find(
-    paths: Sequence[str],
-    settings: Settings,
-    written: Collection[tuple[int, int] | None] = (),
-    inside: bool = False,
-) -> Listing:
-    """The files of `paths`. Raises InputError.
-
-    The bounds of `settings` apply to all paths together. Files that the command writes, `written`
-    by their `identity`, are left out of folders and patterns, and refused with UsageError where
-    they are named outright. `inside`: so are links that lead out of a named folder, or out of the
-    one that a pattern begins with.
-    """
-    listing = Listing(settings.strict)
-    search = _Search(settings, inside)
-    for path in dict.fromkeys(paths):
-        listing.named[path], listing.skipped[path] = [], []
-        try:
-            for found in search.find(path):
-                if isinstance(found, Found) and written and found.real != STDIN:
-                    found = _unless_written(found, written)
-                if isinstance(found, Skipped):
-                    listing.leave_out(path, found)
-                else:
-                    listing.named[path].append(found.real)
-                    listing.found.setdefault(found.real, found)
-        except (OSError, RuntimeError, ValueError) as error:  # too long, no home, a null byte
-            what = f"{utf8(shortened(path))}: {reason_of(error)}"
-            raise InputError(what, "Check the path.") from None
-    return listing
-
-
-def _unless_written(found: Found, written: Collection[tuple[int, int] | None]) -> Found | Skipped:
-    """The file, or that the command writes it. Raises UsageError where it was named outright."""
-    if identity(found.real) not in written:
-        return found
-    if found.outright:
-        hint = "Name another file, or put a pattern in quotes: that leaves it out."
-        raise UsageError(f"{utf8(found.path)}: {WRITES_OVER}", hint)
-    return Skipped(utf8(found.path), WRITTEN)
-
-
-class _Search:
-    """Looks through folders; the bounds of `settings` apply to all paths together."""
-
-    def __init__(self, settings: Settings, inside: bool) -> None:
-        self._settings, self._inside = settings, inside
-        self._counts: Counter[str] = Counter()
-
-    def find(self, path: str) -> Iterator[Found | Skipped]:
+    def _find(self, path: str) -> Iterator[Found | Skipped]:
         """The files of a path, and what is left out. Raises InputError, OSError and ValueError."""
         self._named = utf8(shortened(path))  # as errors show it
         if path == STDIN:
@@ -184,7 +151,8 @@ class _Search:
         if os.path.isdir(root):
             yield from self._folder(root)
         elif _is_there(root):
-            yield Found(root, os.path.realpath(root), outright=True)  # a dangling link, too
+            # A dangling link, too.
+            yield self._wanted(Found(root, os.path.realpath(root), outright=True))
         elif glob.has_magic(path):
             yield from self._matches(root)
         else:
@@ -213,13 +181,21 @@ class _Search:
             else:
                 is_link = entry.is_symlink()
                 real = os.path.realpath(entry.path) if is_link else os.path.join(root, inner)
-                yield self._kept(Found(entry.path, real, below), root)
+                yield self._wanted(Found(entry.path, real, below), root)
 
-    def _kept(self, found: Found, root: str) -> Found | Skipped:
-        """The file, or that it is left out, being a link out of `root`, a real path."""
-        if self._inside and os.path.commonpath([root, found.real]) != root:
+    def _wanted(self, found: Found, root: str = "") -> Found | Skipped:
+        """The file, or that it is left out: a link out of `root`, or what the command writes.
+
+        Raises UsageError where it was named outright and would be written over.
+        """
+        if root and self._inside and os.path.commonpath([root, found.real]) != root:
             return Skipped(utf8(found.path), OUTSIDE)
-        return found
+        if not self._written or identity(found.real) not in self._written:
+            return found
+        if found.outright:
+            hint = "Name another file, or put a pattern in quotes: that leaves it out."
+            raise UsageError(f"{utf8(found.path)}: {WRITES_OVER}", hint)
+        return Skipped(utf8(found.path), WRITTEN)
 
     def _listed(self, folder: str, depth: int) -> list[os.DirEntry[str]]:
         """The visible entries of a folder, in reverse order. Raises OSError where it is closed."""
@@ -239,22 +215,40 @@ class _Search:
         fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
         variable = (*parts[fixed:], "*") if parts[-1] == "**" else parts[fixed:]
         hidden = any(part.startswith(".") for part in variable)
-        matches, root = set(), os.path.realpath(Path(*parts[:fixed]))
-        for match in Path(*parts[:fixed]).glob("/".join(variable)):
+        matches, begin = set[Path](), Path(*parts[:fixed])
+        for match in begin.glob("/".join(variable)):
             self._count("files")
             matches.add(match)
         for match in sorted(matches):
             below = match.parts[fixed:]
             if (hidden or not any(p.startswith(".") for p in below)) and not match.is_dir():
-                yield self._kept(Found(str(match), os.path.realpath(match), len(below)), root)
+                found = Found(str(match), os.path.realpath(match), len(below))
+                yield self._wanted(found, os.path.realpath(begin))
 
     def _count(self, what: str) -> None:
         self._counts[what] += 1
-        if self._counts[what] > self._settings.max_files:
-            raise InputError(
-                f"{self._named}: more than {self._settings.max_files} {what}",
-                "Name fewer, or raise the bound with --max-files.",
-            )
+        if self._counts[what] > (most := self._settings.max_files):
+            hint = "Name fewer, or raise the bound with --max-files."
+            raise InputError(f"{self._named}: more than {most} {what}", hint)
+
+
+def find(
+    paths: Sequence[str],
+    settings: Settings,
+    written: Collection[tuple[int, int] | None] = (),
+    inside: bool = False,
+) -> Listing:
+    """The files of `paths`. Raises InputError.
+
+    The bounds of `settings` apply to all paths together. Files that the command writes, `written`
+    by their `identity`, are left out of folders and patterns, and refused with UsageError where
+    they are named outright. `inside`: so are links that lead out of a named folder, or out of the
+    one that a pattern begins with.
+    """
+    listing = Listing(settings, written, inside)
+    for path in dict.fromkeys(paths):
+        listing.add(path)
+    return listing
 
 
 def _is_there(path: str) -> bool:

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from itertools import count as count_from
 from typing import IO, TypeVar
@@ -19,7 +19,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.content import About, Extracted
 from ngtcli.documents.find import STDIN, Found, Listing, Skipped, find
 from ngtcli.documents.parsers import INSTALL, MissingExtra
-from ngtcli.documents.read import Documents, TokenCounter
+from ngtcli.documents.read import Documents, Row, TokenCounter
 from ngtcli.documents.text import Unreadable, utf8
 
 Read = TypeVar("Read")
@@ -163,20 +163,6 @@ def _named(read: Mapping[str, tuple[Found, Extracted]]) -> tuple[Document, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A document: its name in prompts, and what was read of it. `dropped` is as in `About`."""
-
-    name: str
-    path: str
-    format: str
-    pages: int
-    characters: int
-    tokens: int
-    dropped: int
-    warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Survey:
     """The rows of documents, the files left out, remarks on the cache, and how many were read."""
 
@@ -199,9 +185,5 @@ def survey(
     finally:
         remarks = reader.close()
     names = distinct_names([(found.path, found.below) for found, _ in read.values()])
-    rows = tuple(
-        Row(name, utf8(found.path), one.about.format, one.about.pages, one.characters,
-            one.tokens, one.about.dropped, one.about.warnings)
-        for name, (found, one) in zip(names, read.values(), strict=True)
-    )  # fmt: skip
-    return Survey(rows, listing.all_skipped(), tuple(remarks), reader.opened)
+    rows = (replace(row, name=name) for name, (_, row) in zip(names, read.values(), strict=True))
+    return Survey(tuple(rows), listing.all_skipped(), tuple(remarks), reader.opened)

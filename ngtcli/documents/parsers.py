@@ -47,7 +47,7 @@ _AGAIN = "Run it again."
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a worker says of a text, or why there is none: `error` is a kind, "" for a text."""
+    """What a worker says of a text; or why there is none: "unreadable", "failed" or "missing"."""
 
     about: About | None = None
     error: str = ""
@@ -103,16 +103,9 @@ class Parsers:
         try:
             with self._lock:
                 if self._closed:
-                    raise _ended()
+                    raise Unreadable("not read: reading was ended", _AGAIN, lasting=False)
                 worker.get_ready(fresh)
-            try:
-                return worker.ask(form, source)
-            except BlockingIOError:
-                worker.kill()
-                what = f"not read: its parser stood still for {worker.wall_s} s"
-                raise Unreadable(what, _AGAIN, lasting=False) from None
-            except (OSError, EOFError):
-                raise _ended() if self._closed else worker.lost(form) from None
+            return worker.ask(form, source)
         finally:
             self._idle.put(worker)
 
@@ -122,10 +115,6 @@ class Parsers:
             self._closed = True
             for worker in self._workers:
                 worker.kill()
-
-
-def _ended() -> Unreadable:
-    return Unreadable("not read: reading was ended", _AGAIN, lasting=False)
 
 
 class _Worker:
@@ -168,21 +157,42 @@ class _Worker:
             )
 
     def ask(self, form: Format, source: Source) -> Extracted:
-        """The text of `source`. Raises Unreadable; OSError and EOFError where the process ended.
-
-        BlockingIOError is raised where it stands still.
-        """
+        """The text of `source`. Raises Unreadable, also where the process ends or stands still."""
         about = {name: getattr(source, name) for name in Source.__slots__ if name != "data"}
         request = {"format": form.name, "source": about}
-        for message in (json.dumps(request).encode(), source.data):
-            self._connection.send_bytes(message)
-        described = self._connection.recv_bytes(_REPLY)
-        text = self._connection.recv_bytes(source.most)
-        if b'"memory"' in described[:_SHOWN]:  # it is fragmented: the next file gets another
+        try:
+            for message in (json.dumps(request).encode(), source.data):
+                self._connection.send_bytes(message)
+            described = self._connection.recv_bytes(_REPLY)
+            text = self._connection.recv_bytes(source.most)
+        except BlockingIOError:
             self.kill()
-        return _read(described, text, form, self._mb)
+            what = f"not read: its parser stood still for {self.wall_s} s"
+            raise Unreadable(what, _AGAIN, lasting=False) from None
+        except (OSError, EOFError):
+            raise self._lost(form) from None
+        try:
+            return self._read(msgspec.json.decode(described, type=Reply), text, form)
+        except (RecursionError, ValueError):
+            raise Unreadable(f"{form.what} whose parser made no sense", "It is damaged.") from None
 
-    def lost(self, form: Format) -> Unreadable:
+    def _read(self, reply: Reply, text: bytes, form: Format) -> Extracted:
+        """The text in a reply. Raises Unreadable for an error in it; ValueError for nonsense."""
+        reason, advice = reply.reason[:_SHOWN], reply.advice[:_SHOWN]
+        if reply.error == "missing":
+            raise MissingExtra(form.what, reason)
+        if reply.error == "failed":
+            self.kill()  # its memory is fragmented: the next file gets another
+            raise FailedParser(reason, advice)
+        if reply.error:
+            raise Unreadable(reason, advice, reply.lasting)
+        if reply.about is None:
+            raise ValueError("neither a text nor an error")
+        shown = text.decode()
+        reply.about.check(len(shown))
+        return Extracted(shown, reply.about)
+
+    def _lost(self, form: Format) -> Unreadable:
         """What is told of a file over which the process ended, or is ended here."""
         assert self._process is not None
         with suppress(subprocess.TimeoutExpired):
@@ -205,34 +215,3 @@ class _Worker:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-
-
-def _read(described: bytes, text: bytes, form: Format, mb: int) -> Extracted:
-    """The text in a reply. Raises Unreadable for an error in it, and for what is not a reply."""
-    try:
-        reply = msgspec.json.decode(described, type=Reply)
-        if reply.error:
-            raise _told(reply, form, mb)
-        if reply.about is None:
-            raise ValueError("neither a text nor an error")
-        shown = text.decode()
-        reply.about.check(len(shown))
-        return Extracted(shown, reply.about)
-    except (msgspec.MsgspecError, RecursionError, ValueError):
-        raise Unreadable(f"{form.what} whose parser made no sense", "It is damaged.") from None
-
-
-def _told(reply: Reply, form: Format, mb: int) -> Unreadable:
-    reason = reply.reason[:_SHOWN]
-    match reply.error:
-        case "unreadable":
-            return Unreadable(reason, reply.advice[:_SHOWN], reply.lasting)
-        case "missing":
-            return MissingExtra(form.what, reason)
-        case "memory":
-            what = f"{form.what} that takes more than {mb} MB of memory to read"
-            return FailedParser(what, "Raise the limit with --parser-mb.")
-        case "too long":
-            what = f"{form.what} with too much text in it"
-            return Unreadable(what, "Raise the bound with --max-mb.")
-    return Unreadable(f"broken {form.name} ({reason})", "Save it again.")

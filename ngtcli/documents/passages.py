@@ -94,9 +94,11 @@ def _blocks(document: Document, most: int) -> Iterator[tuple[bool, int, int]]:
         is_below_heading = True
         gaps = [(gap.start(), gap.end()) for gap in _PARAGRAPH.finditer(text, first, last)]
         for (_, start), (end, _) in pairwise([(first, first), *gaps, (last, last)]):
-            for piece in _pieces(text, start, end, most):
-                yield is_below_heading, *piece
-                is_below_heading = False
+            for piece in _pieces(text, *_stripped(text, start, end), most):
+                begin, stop = _stripped(text, *piece)
+                if begin < stop:
+                    yield is_below_heading, begin, stop
+                    is_below_heading = False
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
@@ -106,7 +108,6 @@ def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _pieces(text: str, start: int, end: int, most: int) -> Iterator[tuple[int, int]]:
     """A paragraph, cut behind sentences, lines or words where it is too long for one passage."""
-    start, end = _stripped(text, start, end)
     body = text[start:end]
     lines = body.splitlines()
     is_table = len(lines) > 1 and all(BETWEEN_CELLS in line or "\t" in line for line in lines)
@@ -119,14 +120,10 @@ def _pieces(text: str, start: int, end: int, most: int) -> Iterator[tuple[int, i
         middle = text[start : start + most]
         limit = start + max(1, most * len(middle) // _size(middle))
         cut = next((c for e in ends if (c := _last(e, text, start, limit))), limit)
-        head = _stripped(text, start, cut)
-        if head[0] < head[1]:
-            yield head
+        yield start, cut
         size -= _size(text[start:cut])
         start = cut
-    start, end = _stripped(text, start, end)
-    if start < end:
-        yield start, end
+    yield start, end
 
 
 def _last(pattern: re.Pattern[str], text: str, start: int, limit: int) -> int:

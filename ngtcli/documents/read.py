@@ -1,29 +1,31 @@
 """The texts of files: the one loop that reads them, what is known of them, and their bounds."""
 
 import errno
-import hashlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Generic, TypeVar
 
 from ngtcli.config import Settings
 from ngtcli.documents.catalog import SMALL, TEXTS, TOKENS, Catalog, Entry, stamp_of
-from ngtcli.documents.content import About, Extracted, Source, markdown
+from ngtcli.documents.content import Extracted, Source, markdown
 from ngtcli.documents.find import STDIN, Found
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
-from ngtcli.documents.text import Unreadable, decode_text
+from ngtcli.documents.text import Unreadable, decode_text, utf8
 from ngtcli.errors import InputError, reason_of
 from ngtcli.system import store
 from ngtcli.system.files import key_of, read_bounded, read_stream
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 _GROUP = 256  # files of which is asked at once what is known; guess
 _AHEAD = 64  # files that are read before what is in them is asked for; guess
 _SAVE_S = 1.0  # after which what was read is stored; guess
@@ -43,14 +45,14 @@ class Reader:
     """Reads at most `max_mb` megabytes (10^6 bytes) in all; see `read` for what is not counted."""
 
     def __init__(self, max_mb: int) -> None:
-        self._bound = f"{max_mb} MB"
-        self.most = self._left = max_mb * 1_000_000  # bytes
+        self._bound, self.most = f"{max_mb} MB", max_mb * 1_000_000  # bytes
+        self._left, self._lock = self.most, threading.Lock()
 
     def read(self, source: str | Path | IO[bytes], pipes: bool = False) -> bytes:
         """The bytes of a stream, a regular file, or with `pipes` of a pipe; they are not counted.
 
         Raises Unreadable if it cannot be read or is larger than the bound by itself. May be called
-        from any thread.
+        from any thread, as `count`.
         """
         try:
             if isinstance(source, str | Path):
@@ -71,38 +73,20 @@ class Reader:
     def count(self, size: int) -> None:
         """Count bytes, or the characters of a text.
 
-        Raises Unreadable where it is more than the bound by itself, InputError for too much in all.
+        Raises Unreadable where it is more than the bound by itself; InputError for too much in all,
+        from then on always.
         """
         if size > self.most:
             raise Unreadable(f"more than {self._bound}", _RAISE_BOUND)
-        if size > self._left:
+        with self._lock:
+            self._left = self._left - size if size <= self._left else -1
+        if self._left < 0:
             what = f"more than {self._bound} of text in all"
             raise InputError(what, f"Name less. {_RAISE_BOUND}")
-        self._left -= size
 
-
-class _Room:
-    """Holds up threads that read ahead while the texts nobody asked for yet are too large."""
-
-    def __init__(self, most: int) -> None:
-        self._left, self._turn = most, 0  # characters; number of the file that is asked for
-        self._changed = threading.Condition()
-
-    def wait(self, number: int) -> None:
-        """Wait until there is room, or this file is asked for."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._left > 0 or number <= self._turn)
-
-    def take(self, size: int) -> None:
-        """Count a text that was read."""
-        with self._changed:
-            self._left -= size
-
-    def go_on(self, size: int, files: int = 1) -> None:
-        """The text asked for, of that size, was handed over."""
-        with self._changed:
-            self._left, self._turn = self._left + size, self._turn + files
-            self._changed.notify_all()
+    def stop(self) -> None:
+        """Let nothing more be counted."""
+        self._left = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +96,32 @@ class TokenCounter:
     key: str
     count: Callable[[str], int]
 
+    def key_of(self, entry: Entry) -> str:
+        """The key in TOKENS of a file's text."""
+        return key_of(entry.text, self.key)
+
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """What is known of a text besides its sections: `about`, and its length."""
+class Row:
+    """A document: its name in prompts, and what was read of it. `dropped` is as in `About`."""
 
-    about: About
+    name: str
+    path: str
+    format: str
+    pages: int
     characters: int
     tokens: int
+    dropped: int
+    warnings: tuple[str, ...]
 
 
-Begun = Future[Extracted] | Extracted | Unreadable | None  # None: read when it is asked for
+@dataclass(frozen=True, slots=True)
+class _Reading(Generic[Result]):
+    """One way through files: what is made of each text, in any thread, and what counts them."""
+
+    take: Callable[[Extracted], Result]
+    reader: Reader
+    stdin: IO[bytes] | None = None
 
 
 class Documents:
@@ -133,7 +132,6 @@ class Documents:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._reader = Reader(settings.max_mb)  # which counts nothing
         self._parsers = Parsers(settings.parser_seconds, settings.parser_mb)
         self._threads = ThreadPoolExecutor(self._parsers.size)
         self._catalog = Catalog(settings)
@@ -145,123 +143,115 @@ class Documents:
         """The text of each file in order, or why it has none; some are read ahead.
 
         Raises InputError where they are larger than the bound in all, and where nothing is piped
-        in. It is to be closed.
+        in. It is to be closed, and so is `about`.
         """
         reader = Reader(self._settings.max_mb)
-        for one, result in self._each(found, stdin):
-            try:
-                if isinstance(result, Extracted):
-                    reader.count(len(result.text))
-                yield one, result
-            except Unreadable as error:
-                yield one, error
+
+        def counted(text: Extracted) -> Extracted:
+            reader.count(len(text.text))
+            return text
+
+        return self._each(found, _Reading(counted, reader, stdin))
 
     def about(
         self, found: Iterable[Found], counter: TokenCounter
-    ) -> Generator[tuple[Found, Counted | Unreadable], None, None]:
-        """As `read`, without the bound on all; no file that is unchanged is opened."""
+    ) -> Generator[tuple[Found, Row | Unreadable], None, None]:
+        """What is known of each file, or why it has no text; rows have no names yet.
+
+        No file that is unchanged is opened, and there is no bound on all.
+        """
+        counting = threading.Lock()  # not all tokenizers may be used by several threads
+
+        def described(text: Extracted) -> tuple[Entry, int]:
+            with counting:
+                return Entry().described(text), counter.count(text.text)
+
         for group in _groups(found):
             known = self._catalog.known(one.real for one in group)
-            keys = {real: key_of(entry.text, counter.key) for real, entry in known.items()}
-            counts = TOKENS.get_many(keys.values())
-            results = {
-                real: entry.error or Counted(entry.about, entry.characters, counts[keys[real]])
-                for real, entry in known.items()
-                if entry.reason or keys[real] in counts
-            }
-            rest = self._each(one for one in group if one.real not in results)
-            new: dict[str, int] = {}
+            counts = TOKENS.get_many(counter.key_of(entry) for entry in known.values())
+            told = {r: e for r, e in known.items() if e.reason or counter.key_of(e) in counts}
+            rest, new = [one for one in group if one.real not in told], dict[str, int]()
+            results = self._each(rest, _Reading(described, Reader(self._settings.max_mb)))
             try:
-                for one in group:
-                    yield one, results.get(one.real) or self._counted(next(rest)[1], counter, new)
+                with closing(results):
+                    for one in group:
+                        if (entry := told.get(one.real)) is None:
+                            result = next(results)[1]
+                            if isinstance(result, Unreadable):
+                                yield one, result
+                                continue
+                            entry, tokens = result
+                            counts[counter.key_of(entry)] = new[counter.key_of(entry)] = tokens
+                        yield one, entry.error or _row(one, entry, counts[counter.key_of(entry)])
             finally:
-                rest.close()
                 TOKENS.put_many(new)
 
-    def _counted(
-        self, text: Extracted | Unreadable, counter: TokenCounter, new: dict[str, int]
-    ) -> Counted | Unreadable:
-        if isinstance(text, Unreadable):
-            return text
-        key = key_of(hashlib.sha256(text.text.encode()).hexdigest(), counter.key)
-        new[key] = counter.count(text.text)
-        return Counted(text.about, len(text.text), new[key])
-
     def _each(
-        self, found: Iterable[Found], stdin: IO[bytes] | None = None
-    ) -> Generator[tuple[Found, Extracted | Unreadable], None, None]:
-        room, saved = _Room(self._reader.most), time.monotonic()
-        begun = self._begun(found, room)
+        self, found: Iterable[Found], reading: _Reading[Result]
+    ) -> Generator[tuple[Found, Result | Unreadable], None, None]:
+        """What is made of each file in order, or why it has no text; some are read ahead."""
+        saved, begun = time.monotonic(), self._begun(found, reading)
         waiting = deque(islice(begun, _AHEAD))
         try:
             while waiting:
                 one, text = waiting.popleft()
-                result: Extracted | Unreadable
+                result: Result | Unreadable
                 try:
-                    result = self._asked(one, text, stdin)
+                    result = text()
                 except Unreadable as error:
                     result = error
-                is_taken = isinstance(text, Future)
-                room.go_on(len(result.text) * is_taken if isinstance(result, Extracted) else 0)
                 if time.monotonic() - saved > _SAVE_S:
                     self._catalog.save()
                     saved = time.monotonic()
                 yield one, result
                 waiting.extend(islice(begun, 1))
         finally:
-            room.go_on(0, _GROUP)
-            for _, text in waiting:
-                if isinstance(text, Future):
-                    text.cancel()
+            reading.reader.stop()
             self._catalog.save()
 
-    def _asked(self, one: Found, text: Begun, stdin: IO[bytes] | None) -> Extracted:
-        """The text of a file, for which it is the turn. Raises Unreadable and InputError."""
-        if isinstance(text, Unreadable):
-            raise text
-        if isinstance(text, Future):
-            return text.result()
-        if text is not None:
-            return text
-        if one.real != STDIN:
-            return self._parsed(one, self._reader.read(one.path, one.outright))
-        if stdin is None:
-            raise InputError("standard input: nothing is piped in", _PIPE)
-        return self._parsed(one, self._reader.read(stdin))
+    def _begun(
+        self, found: Iterable[Found], reading: _Reading[Result]
+    ) -> Iterator[tuple[Found, Callable[[], Result]]]:
+        """Each file with what gives its result: at once where it is known, or from a thread.
 
-    def _begun(self, found: Iterable[Found], room: _Room) -> Iterator[tuple[Found, Begun]]:
-        """Each file with its text where that is known; else reading is begun in a thread.
-
-        A pipe and the like are not, since nobody may write to them and a thread would not end.
+        A pipe and the like are read when they are asked for: if nobody writes to one, a thread
+        would not end.
         """
-        for group in _groups(enumerate(found)):
-            known = self._catalog.known(one.real for _, one in group)
-            small = (e.source for e in known.values() if e.characters <= SMALL and not e.reason)
-            texts = TEXTS.get_many(small)
-            for number, one in group:
+        for group in _groups(found):
+            known = self._catalog.known(one.real for one in group)
+            texts = TEXTS.get_many(e.source for e in known.values() if e.characters <= SMALL)
+            for one in group:
                 entry = known.get(one.real)
-                text: Begun = None if entry is None else entry.error or texts.get(entry.source)
-                if text is None and one.real != STDIN and stamp_of(one.real):
-                    text = self._threads.submit(self._made, one, entry, room, number)
                 self.opened += entry is None
-                yield one, text
+                if entry and (entry.reason or entry.source in texts):
+                    yield one, partial(_taken, entry, texts, reading)
+                elif one.real != STDIN and stamp_of(one.real):
+                    yield one, self._threads.submit(self._made, one, entry, reading).result
+                else:
+                    yield one, partial(self._piped, one, reading)
 
-    def _made(self, one: Found, known: Entry | None, room: _Room, number: int) -> Extracted:
-        """The text of a regular file, which is noted in the catalog. Raises Unreadable."""
-        room.wait(number)
+    def _piped(self, one: Found, reading: _Reading[Result]) -> Result:
+        """What is made of standard input, or of a pipe. Raises Unreadable and InputError."""
+        if one.real == STDIN and reading.stdin is None:
+            raise InputError("standard input: nothing is piped in", _PIPE)
+        source = reading.stdin if one.real == STDIN and reading.stdin else one.path
+        return reading.take(self._parsed(one, reading.reader.read(source, one.outright)))
+
+    def _made(self, one: Found, known: Entry | None, reading: _Reading[Result]) -> Result:
+        """What is made of a regular file, whose text is noted in the catalog. Raises Unreadable."""
+        reading.reader.count(0)  # raises where there is too much already
         text = TEXTS.get(known.source) if known else None
         if text is None:
-            stamp, seen = stamp_of(one.real) or (0, 0, 0), time.time_ns()
-            data = self._reader.read(one.path)
-            entry = Entry(stamp, seen, source=self._catalog.source(data, suffix_of(one.path)))
+            entry = Entry(stamp_of(one.real) or (0, 0, 0), time.time_ns())
+            data = reading.reader.read(one.path)
+            entry = replace(entry, source=self._catalog.source(data, suffix_of(one.path)))
             try:
                 text = self._parsed(one, data, entry.source)
             except Unreadable as error:
                 self._catalog.add_failure(one.real, entry, error)
                 raise
             self._catalog.add(one.real, entry, text)
-        room.take(len(text.text))
-        return text
+        return reading.take(text)
 
     def _parsed(self, one: Found, data: bytes, source: str = "") -> Extracted:
         """The text of a file's bytes, or the one stored under `source`. Raises Unreadable."""
@@ -277,7 +267,7 @@ class Documents:
             Source(
                 data=data,
                 suffix=suffix,
-                most=self._reader.most,
+                most=settings.max_mb * 1_000_000,
                 password=settings.password,
                 field=settings.field,
             ),
@@ -299,6 +289,19 @@ def _groups(files: Iterable[Item]) -> Iterator[list[Item]]:
     rest = iter(files)
     while group := list(islice(rest, _GROUP)):
         yield group
+
+
+def _taken(entry: Entry, texts: Mapping[str, Extracted], reading: _Reading[Result]) -> Result:
+    """What is made of a file that is known. Raises Unreadable."""
+    if error := entry.error:
+        raise error
+    return reading.take(texts[entry.source])
+
+
+def _row(one: Found, entry: Entry, tokens: int) -> Row:
+    about = entry.about
+    return Row("", utf8(one.path), about.format, about.pages, entry.characters, tokens,
+               about.dropped, about.warnings)  # fmt: skip
 
 
 def _check_begin(form: Format, head: bytes) -> None:

@@ -25,7 +25,7 @@ _STREAMS = (
     ("Workbook", "an old Excel workbook", ".xls"),
     ("Book", "an old Excel workbook", ".xls"),
 )
-_BINARY = "binary, not text", "Give a text file (.txt, .md, .rst)."
+_BINARY = "binary, not text", "Give a text file (.txt, .md, .rst); UTF-16 needs a byte-order mark."
 # Encodings among which is guessed, the most likely first.
 _GUESSES = (
     "cp1252 cp1250 cp1251 koi8_r cp1253 cp1254 cp1255 cp1256 cp1257 cp932 euc_jp gb18030 big5 cp949"

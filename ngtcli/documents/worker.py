@@ -43,10 +43,9 @@ def serve(number: int, seconds: float, memory: int) -> NoReturn:
         with suppress(Exception):  # `_answer` meets the same and tells it
             _format(request["format"]).parser()  # its libraries' imports do not count for the file
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        reply, text = _answer(request["format"], Source(data=data, **request["source"]))
+        source = Source(data=data, **request["source"])
+        reply, text = _answer(_format(request["format"]), source, memory)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        if len(text) > request["source"]["most"]:
-            reply, text = {"error": "too long"}, b""
         connection.send_bytes(json.dumps(reply, ensure_ascii=False).encode("utf-8", "replace"))
         connection.send_bytes(text)
 
@@ -74,26 +73,34 @@ def _refuse(event: str, arguments: Any) -> None:
         raise PermissionError(f"{event} in a parser")
 
 
-def _answer(name: str, source: Source) -> tuple[dict[str, Any], bytes]:
-    """The reply to one request: a description with a text, or an error with a reason."""
+def _answer(form: formats.Format, source: Source, memory: int) -> tuple[dict[str, Any], bytes]:
+    """The reply to one request as `parsers.Reply` has it, and the text."""
     try:
-        found = parse(name, source)
-        return {"about": asdict(found.about)}, found.text.encode("utf-8", "replace")
+        found = parse(form.name, source)
+        text = found.text.encode("utf-8", "replace")
+        if len(text) > source.most:
+            what = f"{form.what} with too much text in it"
+            raise Unreadable(what, "Raise the bound with --max-mb.")
+        return {"about": asdict(found.about)}, text
     except Unreadable as error:
-        told = {"reason": str(error), "advice": error.advice, "lasting": error.lasting}
-        return {"error": "unreadable", **told}, b""
-    except MemoryError:
-        return {"error": "memory"}, b""
+        return _refusal(str(error), error.advice, error.lasting), b""
     except RecursionError:
-        return {"error": "broken", "reason": "nested too deep"}, b""
+        return _refusal(f"broken {form.name} (nested too deep)"), b""
     except Exception as error:  # a parser's own: the file is not as its format says
         lxml_has_none = isinstance(error, SyntaxError) and "unknown error" in str(error)
-        if lxml_has_none or "failed to map segment" in str(error):  # for a library
-            return {"error": "memory"}, b""
+        # Or a library found no memory for itself.
+        if isinstance(error, MemoryError) or lxml_has_none or "failed to map segment" in str(error):
+            what = f"{form.what} that takes more than {memory // 10**6} MB of memory to read"
+            advice = "Raise the limit with --parser-mb."
+            return {"error": "failed", "reason": what, "advice": advice}, b""
         if isinstance(error, ImportError):  # or a library of it cannot be read in here
             return {"error": "missing", "reason": error.name or ""}, b""
-        reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
-        return {"error": "broken", "reason": reason}, b""
+        reason = f"{type(error).__name__}: {error}".split("\n")[0][:160]
+        return _refusal(f"broken {form.name} ({reason})"), b""
+
+
+def _refusal(reason: str, advice: str = "Save it again.", lasting: bool = True) -> dict[str, Any]:
+    return {"error": "unreadable", "reason": reason, "advice": advice, "lasting": lasting}
 
 
 def parse(name: str, source: Source) -> Extracted:

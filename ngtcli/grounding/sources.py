@@ -33,7 +33,7 @@ class Source:
     """One stretch of an answer and where it stands; `number` is its mark, from 1.
 
     Stretches that stand at the same place have one number. `before` and `after` are the text on
-    either side of the quotation. `page` is 0 and `heading` "" where the document has none.
+    either side of the quotation. `page` and `heading` are None where the document has none.
     """
 
     number: int = field(metadata=HIDDEN)
@@ -43,8 +43,8 @@ class Source:
     quote: str = field(metadata=HIDDEN)
     before: str = field(default="", metadata=HIDDEN)
     after: str = field(default="", metadata=HIDDEN)
-    page: int = field(default=0, metadata=json_key(null=True))
-    heading: str = field(default="", metadata=json_key(null=True))
+    page: int | None = None
+    heading: str | None = None
 
     @property
     def place(self) -> str:
@@ -65,29 +65,29 @@ class Source:
 class Sources:
     """All stretches of an answer that stand in its documents, in the answer's order.
 
-    `verbatim` is their share of the answer's characters, white space left out.
+    `verbatim_share` is theirs of the answer's characters, white space left out.
     """
 
-    verbatim: float = field(metadata=json_key(name="verbatim_share", digits=4))
-    found: tuple[Source, ...] = field(metadata=json_key(name="spans", about=_SPANS))
+    verbatim_share: float = field(metadata=json_key(digits=4))
+    spans: tuple[Source, ...] = field(metadata=json_key(about=_SPANS))
 
     @property
     def documents(self) -> int:
         """How many documents the stretches stand in."""
-        return len({source.span.document for source in self.found})
+        return len({source.span.document for source in self.spans})
 
     def places(self) -> list[Source]:
         """The first stretch of each place, by number."""
-        first = {source.number: source for source in reversed(self.found)}
+        first = {source.number: source for source in reversed(self.spans)}
         return [first[number] for number in sorted(first)]
 
     def among(self, documents: Sequence[int]) -> "Sources":
         """The same stretches, with documents counted among these alone, which have them all."""
         number = {document: i for i, document in enumerate(documents)}
         found = [
-            replace(s, span=replace(s.span, document=number[s.span.document])) for s in self.found
+            replace(s, span=replace(s.span, document=number[s.span.document])) for s in self.spans
         ]
-        return Sources(self.verbatim, tuple(found))
+        return Sources(self.verbatim_share, tuple(found))
 
 
 def sources_of(
@@ -111,8 +111,8 @@ def sources_of(
                 quote=" ".join(document.text[start:end].split()),
                 before=_before(document.text, start),
                 after=_after(document.text, end),
-                page=section.page,
-                heading=section.heading,
+                page=section.page or None,
+                heading=section.heading or None,
             )
         )
     return Sources(share_copied(answer, found), tuple(sources))
@@ -151,9 +151,9 @@ def _after(text: str, end: int) -> str:
 
 def copied_fact(sources: Sources) -> str:
     """How much of an answer stands in the documents, for the line below it."""
-    if not sources.found:
+    if not sources.spans:
         return "nothing stands in the documents word for word"
-    share = max(1, int(100 * sources.verbatim))  # rounded down: 100% is all of it
+    share = max(1, int(100 * sources.verbatim_share))  # rounded down: 100% is all of it
     return f"{share}% stands in {counted(sources.documents, 'document')} word for word"
 
 

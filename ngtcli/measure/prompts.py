@@ -19,12 +19,13 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 
-from ngtcli.batch.lines import Id, Ids, InputRow, converted, document_of, read_rows
+from ngtcli.batch.lines import Id, Ids, converted, document_of
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, UsageError, nearest
+from ngtcli.measure.rows import InputRow, read_rows
 
 CheckPath = Callable[[Path], None]
 EXAMPLES = Path(__file__).parent.parent / "examples"

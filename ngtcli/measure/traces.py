@@ -18,11 +18,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ngtcli.batch.lines import InputRow, json_object, read_rows
+from ngtcli.batch.lines import json_object
 from ngtcli.config import Settings
 from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, UsageError, nearest, reason_of
+from ngtcli.measure.rows import InputRow, read_rows
 from ngtcli.tokens.tokenizer import Tokenizer
 
 FORMAT = "ngt-trace"

@@ -56,7 +56,7 @@ def answer_page(
     )
     is_long = sum(len(d.text) for d in documents) > _MOST_OF_ALL
     shown = "".join(
-        _document(i, document, [s for s in sources.found if s.span.document == i], is_long)
+        _document(i, document, [s for s in sources.spans if s.span.document == i], is_long)
         for i, document in enumerate(documents)
     )
     return page(
@@ -87,7 +87,7 @@ def _answer(steps: "Sequence[Step]", sources: Sources) -> Iterator[str]:
         return "".join(pieces), numbers
 
     at = 0
-    for source in sources.found:
+    for source in sources.spans:
         yield between(at, source.span.start)[0]
         inner, numbers = between(source.span.start, source.span.end)
         yield _stretch(source, inner, numbers[0], numbers[-1])

@@ -49,7 +49,7 @@ def with_marks(runs: Sequence[Run], sources: Sources) -> list[Run]:
 
 def _with_marks(runs: Sequence[Run], sources: Sources) -> Iterator[Run]:
     """A run within which a stretch ends is parted there."""
-    marks = [(source.span.end, f" [{source.number}]") for source in sources.found]
+    marks = [(source.span.end, f" [{source.number}]") for source in sources.spans]
     at = 0
     for text, style in runs:
         while marks and marks[0][0] <= at + len(text):

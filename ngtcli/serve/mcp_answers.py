@@ -99,11 +99,13 @@ class ToldAnswer:
 def told(ended: Ended, remarks: list[str], seconds: float) -> ToldAnswer:
     """An answer, in `seconds`, of which that was remarked."""
     sources = [
-        Passage(s.name, s.quote, s.span.source_start, s.span.source_end, s.page, s.heading)
+        Passage(
+            s.name, s.quote, s.span.source_start, s.span.source_end, s.page or 0, s.heading or ""
+        )  # fmt: skip
         for s in ended.sources.places()
     ]
     numbers = ended.statistics.prompt_tokens, ended.statistics.new_tokens, round(seconds, 3)
-    share = round(ended.sources.verbatim, 4)
+    share = round(ended.sources.verbatim_share, 4)
     return ToldAnswer(ended.text, sources, share, ended.finish_reason, remarks, *numbers)
 
 

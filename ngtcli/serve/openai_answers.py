@@ -97,11 +97,11 @@ def citations(sources: Sources) -> list[Object]:
             "index": source.span.end,
             "start_index": source.span.start,
             "end_index": source.span.end,
-            "page": source.page or None,
-            "heading": source.heading or None,
+            "page": source.page,
+            "heading": source.heading,
             "quote": source.quote,
         }
-        for source in sources.found
+        for source in sources.spans
     ]
 
 

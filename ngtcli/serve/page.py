@@ -144,7 +144,7 @@ class PageReply:
             yield sent({"tokens": tokens}, "step")
 
     def end(self, ended: Ended) -> Iterator[bytes]:
-        found = [_shown(source) for source in ended.sources.found]
+        found = [_shown(source) for source in ended.sources.spans]
         reason, facts = ended.finish_reason, [one_line(fact) for fact in ended.facts]
         yield sent({"finish_reason": reason, "facts": facts, "sources": found}, "end")
 

@@ -140,8 +140,8 @@ class ArrayFile:
                 if _stamp(file.fileno()) != stamp:  # replaced meanwhile
                     return self.map(path, wanted)
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except FileNotFoundError:
-            raise
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise FileNotFoundError(*error.args) from None
         except (OSError, ValueError, MemoryError) as error:
             raise DamagedFileError(f"unreadable ({error})") from None
         checksum, about = metadata.pop("checksum", ""), {**(wanted or {}), "format": self.format}

@@ -240,7 +240,11 @@ def _lower(sentence: str) -> str:
 
 
 def _object(line: bytes) -> dict[str, Any]:
+    """The values in a line by key, those of an inner object by both keys; {} for another line."""
     try:
-        return msgspec.json.decode(line, type=dict[str, Any])
+        found = msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return {}
+    outer = {key: value for key, value in found.items() if not isinstance(value, dict)}
+    inner = ((a, own) for a, own in found.items() if isinstance(own, dict))
+    return outer | {f"{a}.{b}": value for a, own in inner for b, value in own.items()}

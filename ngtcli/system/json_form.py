@@ -37,19 +37,16 @@ _TYPES: dict[Any, str] = {
 class Key:
     """How a field or property stands in JSON.
 
-    `name` takes the place of the field's. Floats in it are rounded to `digits`. `hidden`: not at
-    all. `flat`: its own keys stand in its place. `omit`: left out where it is None. `null`: null
-    where it is empty or 0. `about` describes it; `choices` are its values, or `schema` makes its
-    schema, where the type does not say all. `form` makes the JSON of its value. A property stands
-    behind the field `after`.
+    Floats in it are rounded to `digits`. `hidden`: not at all. `flat`: its own keys stand in its
+    place. `omit`: left out where it is None. `about` describes it; `choices` are its values, or
+    `schema` makes its schema, where the type does not say all. `form` makes the JSON of its value.
+    A property stands behind the field `after`.
     """
 
-    name: str | None = None
     digits: int | None = None
     hidden: bool = False
     flat: bool = False
     omit: bool = False
-    null: bool = False
     about: str = ""
     choices: tuple[str | None, ...] = ()
     schema: Callable[[], Schema] | None = None
@@ -113,36 +110,16 @@ def to_json(value: Any, digits: int | None = None) -> Any:
 
 
 def from_json(hint: Any, value: Any) -> Any:
-    """What `asdict` made this JSON of: a value of an annotation, of the very types that it names.
+    """What `asdict` made this JSON of: a value of the type that an annotation names.
 
-    Raises ValueError for anything else, such as 1 for a float. Keys of mappings are texts; unions
-    are not known.
+    Raises ValueError for anything else; keys that it does not have are left out.
 
     >>> from_json(tuple[int, ...], [1, 2])
     (1, 2)
     """
-    if type(value) is hint:
-        return value
-    if isinstance(hint, type) and is_dataclass(hint) and type(value) is dict:
-        if value.keys() != (hints := _hints(hint)).keys():
-            raise ValueError("another form")
-        return hint(**{name: from_json(own, value[name]) for name, own in hints.items()})
-    kind, inner = _parts(hint)
-    if kind is Mapping and type(value) is dict:
-        return {name: from_json(inner[1], part) for name, part in value.items()}
-    if kind is tuple and type(value) is list:
-        kinds = inner[:1] * len(value) if inner[-1:] == (...,) else inner
-        if len(kinds) == len(value):
-            return tuple(map(from_json, kinds, value))
-    raise ValueError("a value of another type")
+    import msgspec  # here: what is only printed does without
 
-
-_hints = cache(get_type_hints)
-
-
-@cache
-def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    return get_origin(hint), get_args(hint)
+    return msgspec.convert(value, hint)
 
 
 def dump_json(value: Any, indent: int | None = 2) -> str:
@@ -159,13 +136,8 @@ def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
         part = getattr(value, name)
         if part is None and (how.omit or how.flat):
             continue
-        if how.form is not None:
-            part = how.form(part)
-        if how.flat:
-            yield from to_json(part).items()
-        else:
-            part = None if how.null and not part else to_json(part, how.digits)
-            yield how.name if how.name is not None else name, part
+        part = to_json(how.form(part) if how.form is not None else part, how.digits)
+        yield from part.items() if how.flat else ((name, part),)
 
 
 def schema_of(hint: Any) -> Schema:
@@ -218,17 +190,15 @@ def _object(kind: Any) -> Schema:
         leaves_out = (how.flat or how.omit) and type(None) in get_args(hint)
         if leaves_out:
             hint = reduce(or_, (part for part in get_args(hint) if part is not type(None)))
-        wanted: Schema = {"enum": list(how.choices)}
-        if not how.choices:
-            wanted = how.schema() if how.schema is not None else schema_of(hint)
-        if how.null:
-            wanted = {"anyOf": [wanted, {"type": "null"}]}
-        about = {"description": how.about} if how.about else {}
-        own = {how.name if how.name is not None else name: {**wanted, **about}}
-        if how.flat:
-            inner = schema_of(hint)
-            own = inner["properties"]
-            optional += [key for key in own if key not in inner["required"]]
-        properties |= own
-        optional += own if leaves_out else ()
+        own = _of_key(how, hint)
+        inner = own["properties"] if how.flat else {name: own}
+        properties |= inner
+        optional += [key for key in inner if leaves_out or how.flat and key not in own["required"]]
     return shape(properties, optional)
+
+
+def _of_key(how: Key, hint: Any) -> Schema:
+    about = {"description": how.about} if how.about else {}
+    if how.choices:
+        return {"enum": list(how.choices), **about}
+    return {**(how.schema() if how.schema is not None else schema_of(hint)), **about}

@@ -67,6 +67,11 @@ def in_terminal(*arguments: str, columns: int = 80, **environ: str) -> tuple[str
     return b"".join(out).decode(), code
 
 
+def examples(most: int) -> int:
+    """How many of so many examples are tried: the share of them that counts now, but two."""
+    return max(min(most, 2), round(most * EXAMPLES))
+
+
 def read_terminal(handle: int) -> bytes:
     try:
         return os.read(handle, 65536)

@@ -6,7 +6,6 @@ a run changes (caches, captured passes, masks, threads) is in the `TargetModel`,
 over them. Weights that are not as they were when they were read are lent no more.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -93,13 +92,17 @@ def lent(
         return real(self, dtype, slow)
     hf, state = _models.get(key, (None, ()))
     if hf is None or _state(hf) != state:
-        said = Counter[str]()
+        said = list[str]()
 
         def counted(tell: Callable[[str], None]) -> Callable[[str], None]:
-            return lambda line: (said.update([line]), tell(line))[1]
+            def told(line: str) -> None:
+                said.append(line)
+                tell(line)
 
-        told = replace(self, warn=counted(self.warn), progress=counted(self.progress))
-        hf = real(told, dtype, counted(slow))
+            return told
+
+        heard = replace(self, warn=counted(self.warn), progress=counted(self.progress))
+        hf = real(heard, dtype, counted(slow))
         use_grouped(hf)  # as is done to each model that was read; twice is as once
         use_whole_vectors(hf)
         _models.pop(key, None)

@@ -1,7 +1,7 @@
 """Processes forked from one that has torch and ngt loaded: milliseconds in place of seconds.
 
-A server, started by the first test that wants one, has one thread, which a fork can take over. Each
-request names the descriptors 0 to 2 and comes back as a process with its own id, group, folder and
+A server, one for all workers of a run, has one thread, which a fork can take over. Each request
+names the descriptors 0 to 2 and comes back as a process with its own id, group, folder and
 environment, which signals reach as they do any other. Only what starting up itself does is left
 out: tests of that start a new process (`helpers.NGT`, `sys.executable`).
 """
@@ -12,6 +12,7 @@ import json
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -31,6 +32,7 @@ from tests.support.helpers import HARBOUR, ROOT_FOLDER, in_memory, ngt
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
 }  # fmt: skip
+_PLACE = "TESTS_FORK_SERVER"  # the variable that names the server's socket
 
 
 class Warm:
@@ -64,7 +66,7 @@ class Warm:
         with tempfile.TemporaryFile("w+") as file:  # longer than a message may be
             json.dump(request, file)
             file.seek(0)
-            socket.send_fds(_server(), [b"fork"], [*handles, status, file.fileno()])
+            _ask([*handles, status, file.fileno()])
         os.close(status)
         for stream in theirs:
             if stream not in (stdin, stdout, stderr):
@@ -165,44 +167,62 @@ def _handle(stream: Any) -> int:
     return stream if isinstance(stream, int) else stream.fileno()
 
 
-@functools.cache
-def _server() -> socket.socket:
-    """The server's socket; the server ends when that is closed, at the latest with this process."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.warm", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()], cwd=ROOT_FOLDER,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+def start_server() -> None:
+    """Start the server of this process and of those that it starts; it ends with this one."""
+    folder = tempfile.mkdtemp(prefix="ngt-forks-")
+    place = os.path.join(folder, "socket")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.warm", place], cwd=ROOT_FOLDER,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert server.stdin and server.stdout
+    assert server.stdout.readline(), "no server of forks"
+    os.environ[_PLACE] = place
+
+    server.stdout.close()
 
     def end() -> None:
-        ours.close()
+        assert server.stdin
+        server.stdin.close()
         server.wait()
+        shutil.rmtree(folder)
 
     atexit.register(end)
-    return ours
+
+
+def _ask(descriptors: Sequence[int]) -> None:
+    """Send a request, of which the last descriptor has the words, to the server."""
+    if _PLACE not in os.environ:
+        start_server()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+        channel.connect(os.environ[_PLACE])
+        socket.send_fds(channel, [b"fork"], descriptors)
 
 
 # --- in the server ---
 
 
-def serve(channel: socket.socket) -> None:
-    """Fork for each request until the other end is closed. Signals for the tests' group are not
-    the server's."""
+def serve(place: str) -> None:
+    """Fork for each request until standard input ends. Signals for the tests' group are not the
+    server's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for those that watch
-    while True:
-        message, handles, _, _ = socket.recv_fds(channel, 9, 5)
-        if not message:
-            return
-        if os.fork() == 0:
-            channel.close()
-            with open(handles.pop(), encoding="utf-8") as file:
-                request = json.load(file)
-            _watch(request, handles)
-        for handle in handles:
-            os.close(handle)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(place)
+        listener.listen(64)
+        print("ready", flush=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else forks would hold the other end open
+        _warm_up()
+        while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
+            with listener.accept()[0] as channel:
+                _, handles, _, _ = socket.recv_fds(channel, 9, 5)
+            if os.fork() == 0:
+                listener.close()
+                with open(handles.pop(), encoding="utf-8") as file:
+                    request = json.load(file)
+                _watch(request, handles)
+            for handle in handles:
+                os.close(handle)
 
 
 def _watch(request: dict[str, Any], handles: list[int]) -> None:
@@ -290,12 +310,14 @@ def _stream(number: int, mode: str) -> IO[str] | None:
 
 
 def _warm_up() -> None:
-    """Load here what answers need; their costs are measured once for all forks."""
-    from ngtcli.session import memory as auto_memory
+    """Load here what answers need: weights, trials and costs for all forks."""
+    from ngtcli.decode.load import _Checkpoint
+    from ngtcli.session import memory
     from ngtcli.system.trials import Trial
     from tests.support import kept
 
-    auto_memory.calibrate = kept.measured_once
+    memory.calibrate = kept.measured_once  # type: ignore[attr-defined, assignment]
+    _Checkpoint.read = kept.lent  # type: ignore[method-assign]
     Trial.find = kept.tried_once  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as home:
         for _ in range(2):  # the first one makes trials and says so: its model is not kept
@@ -304,5 +326,4 @@ def _warm_up() -> None:
 
 if __name__ == "__main__":
     os.environ |= ONE_THREAD
-    _warm_up()
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(sys.argv[1])

@@ -148,14 +148,16 @@ class _Trial:
         found, torn = self._read(output)
         self._compare(found, b"")
         journal = output.with_name(f"{output.name}.journal")
-        waiting = journal.read_bytes().count(b"\n") - 1 if journal.exists() else 0
+        done = journal.read_bytes().count(b"\n") - 1 if journal.exists() else 0
+        waiting = max(0, done - len(found))
         self.seen["kills"] += 1
         self.seen["before the first line"] += not found and waiting <= 0
         self.seen["between first and last line"] += 0 < len(found) < len(self.whole)
         self.seen["with answers before their turn"] += waiting > 0
         self.seen["with a torn line"] += bool(torn)
         print(
-            f"kill {self.seen['kills']}: {len(found)} lines, {waiting} in the journal", flush=True
+            f"kill {self.seen['kills']}: {len(found)} lines, {waiting} more in the journal",
+            flush=True,
         )
 
     def _compare(self, found: list[dict[str, Any]], torn: bytes) -> None:

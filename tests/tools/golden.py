@@ -166,7 +166,7 @@ def lay(folder: Path) -> None:
         "mixed/broken.pdf": "%PDF-1.4 no", "mixed/empty.txt": "",
         "mixed/page.html": "<p>Hello.</p>",
         "lines.jsonl": "".join(json.dumps(line) + "\n" for line in [*lines, {"context": notes[1]}]),
-        "bad.jsonl": '{"context": "fine."}\n{"nope": 1}\nnot json\n{"context": ""}\n{"context": 3}\n',
+        "bad.jsonl": '{"context": "fine."}\n{"nope": 1}\nno\n{"context": ""}\n{"context": 3}\n',
     }  # fmt: skip
     for name, content in files.items():
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -14,6 +14,7 @@ GZIP = ".gz"
 OLE = b"\xd0\xcf\x11\xe0"  # how office files begin that are old or encrypted
 # The commands by which LibreOffice makes files that are read of older ones.
 OLD = {old: f"soffice --headless --convert-to {old[1:]}x FILE" for old in (".doc", ".xls", ".ppt")}
+_BLANK = b"\xef\xbb\xbf \t\r\n"  # what may stand before the first element of a page
 HEAD = 1024  # bytes that tell a format: in them a PDF's mark may stand, as in most readers
 
 
@@ -45,6 +46,7 @@ class Format:
 _JSON, _TABLE = "records.parse_json", "records.parse_table"
 PDF = Format("pdf", "a PDF", (".pdf",), ("pypdfium2",))
 HTML = Format("html", "HTML", (".html", ".htm", ".xhtml"), ("trafilatura", "lxml"), is_text=True)
+XML = Format("xml", "XML", (".xml", ".nxml"), ("lxml",), is_text=True)
 ZIP = Format(
     "zip", "a zip archive or an office document", (), mark=b"PK\3\4", parsed_by="archives.parse_zip"
 )
@@ -62,7 +64,7 @@ FORMATS = (
     ),
     Format("epub", "an EPUB", (".epub",), ("lxml",), "META-INF/container.xml"),
     Format("odt", "an OpenDocument file", (".odt", ".odp", ".ods"), ("lxml",), "content.xml"),
-    Format("xml", "XML", (".xml", ".nxml"), ("lxml",), is_text=True),
+    XML,
     Format("latex", "LaTeX", (".tex",), ("pylatexenc",), is_text=True),
     Format("rtf", "RTF", (".rtf",), ("striprtf",), mark=b"{\\rtf"),
     Format("json", "JSON", (".json",), is_text=True, parsed_by=_JSON),
@@ -113,13 +115,15 @@ def format_of(suffix: str, head: bytes) -> Format | None:
     # What begins as HTML may be of another format by its name, and so may a zip archive.
     if named is not None and (found is HTML or (found is ZIP and named.member)):
         return named
+    if not (found or named) and suffix not in TEXT_SUFFIXES and head.lstrip(_BLANK)[:5] == b"<?xml":
+        return XML
     return found or named
 
 
 def _by_bytes(head: bytes) -> Format | None:
     if found := next((f for f in FORMATS if f.mark and head.startswith(f.mark)), None):
         return found
-    start = head[:HEAD].lstrip(b"\xef\xbb\xbf \t\r\n")
+    start = head[:HEAD].lstrip(_BLANK)
     if start[:15].lower().startswith((b"<!doctype html", b"<html")):
         return HTML
     return PDF if start.startswith(b"%PDF-") else None

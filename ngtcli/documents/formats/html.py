@@ -7,11 +7,11 @@ import trafilatura
 from lxml import html
 
 from ngtcli.documents.content import Extracted, Source, Writer
-from ngtcli.documents.formats.markup import decode_page, lines_of, tree_of, write_tree
+from ngtcli.documents.formats.markup import decode_page, tree_of, write_tree
 
 _LINKS = 5  # most links to elsewhere on a page that is read whole, its menu aside; guess
 _HEADING = 12  # most words that are left out silently; guess
-_TEMPLATES = "//noscript[normalize-space()] | //script[@type='text/template']"
+_TEMPLATES = "//noscript[normalize-space()] | //script[contains(@type, 'template')]"
 _REVEALED = 2  # least words of a page with its templates shown, to those without them; guess
 # trafilatura's elements, and those of HTML that they stand for.
 _TAGS = {"head": "h2", "list": "ul", "item": "li", "row": "tr", "cell": "td", "lb": "br",
@@ -48,15 +48,13 @@ def _read(tree: Any) -> tuple[Writer, int]:
     whole, writer = Writer(), Writer()
     write_tree(tree, whole)
     links = sum(not link.startswith("#") for link in tree.xpath("//a/@href"))
-    title = tree.xpath("normalize-space((//h1)[1])")
     main = None
     if links > _LINKS:
         main = trafilatura.bare_extraction(deepcopy(tree), include_comments=False)
     if main is not None and main.body is not None:
-        body = _as_html(main.body)
-        if title not in lines_of(body):
-            writer.heading(title)
-        write_tree(body, writer)
+        if main.body.find(".//head[@rend='h1']") is None:  # it stands outside of the main text
+            writer.heading(tree.xpath("string((//h1)[1])"))
+        write_tree(_as_html(main.body), writer)
     else:
         for menu in list(tree.iter("nav")):
             menu.clear(keep_tail=True)

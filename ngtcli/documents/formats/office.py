@@ -1,4 +1,4 @@
-"""What Word and PowerPoint files share: text of runs, equations, charts.
+"""Word and PowerPoint files as trees of HTML: paragraphs, tables, text boxes, equations, charts.
 
 Parts of a package refer to others by relationship ids. Both libraries have them in `part.rels`.
 """
@@ -15,60 +15,56 @@ _OPEN = "http://schemas.openxmlformats.org/"
 W = f"{{{_OPEN}wordprocessingml/2006/main}}"
 A = f"{{{_OPEN}drawingml/2006/main}}"
 R = f"{{{_OPEN}officeDocument/2006/relationships}}"
-_M = f"{{{_OPEN}officeDocument/2006/math}}"
 _C = f"{{{_OPEN}drawingml/2006/chart}}"
+_M = f"{{{_OPEN}officeDocument/2006/math}}"
 CHART = f"{_C}chart"
-ALTERNATIVES = f"{{{_OPEN}markup-compatibility/2006}}AlternateContent"
-_BOX = f"{W}txbxContent"
-_TEXT = {f"{W}t", f"{A}t"}
-_BREAKS = {
-    f"{W}br": "\n",
-    f"{W}cr": "\n",
-    f"{A}br": "\n",
-    f"{W}tab": "\t",
-    f"{W}noBreakHyphen": "-",
-}
-_PARAGRAPHS = {f"{W}p", f"{A}p"}
+_ALTERNATIVES = f"{{{_OPEN}markup-compatibility/2006}}AlternateContent"
+_BOX, _EQUATION, _SYMBOL = f"{W}txbxContent", f"{_M}oMath", f"{W}sym"
+_TEXT = (f"{W}t", f"{A}t")
+_TAGS = {
+    f"{W}p": "pre", f"{A}p": "pre", f"{W}tbl": "table", f"{W}tr": "tr", f"{A}tr": "tr",
+    f"{W}tc": "td", f"{A}tc": "td", f"{W}br": "br", f"{W}cr": "br", f"{A}br": "br", CHART: "pre",
+}  # fmt: skip
+_SIGNS = {f"{W}tab": "\t", f"{W}noBreakHyphen": "-"}
 _NOTES = {f"{W}footnoteReference": "", f"{W}endnoteReference": "e"}
-_SKIPPED = {f"{W}del", f"{W}moveFrom", f"{W}pPr", f"{W}rPr", f"{W}sdtPr"}  # tabs, too, are in pPr
+_GONE = (f"{W}del", f"{W}moveFrom")
 _OPERANDS = ("num", "den", "sub", "sup", "e")
-_SEEN = (*_TEXT, f"{W}sym", f"{_M}t", CHART)  # what an alternative is chosen for
+_SEEN = (*_TEXT, _SYMBOL, f"{_M}t", CHART)  # what an alternative is chosen for
+AS = "as"  # the attribute that says what a paragraph is in HTML
 
 
-def text_of(element: Any, drawn: list[Any] | None = None) -> str:
-    """The text below an element: runs, tabs, breaks, equations, marks [^1] for notes.
-
-    Text boxes and charts are appended to `drawn`; without it boxes stand where they are.
-    """
-    parts: list[str] = []
-    waiting = [element]
-    while waiting:
-        node = waiting.pop()
-        tag = node.tag
-        if tag in _TEXT:
-            parts.append(node.text or "")
-        elif tag in _BREAKS:
-            parts.append(_BREAKS[tag])
-        elif tag == f"{W}sym":
-            parts.append(_symbol(node))
-        elif tag == f"{_M}oMath":
-            parts.append(_equation(node))
-        elif tag in _NOTES:
-            parts.append(f"[^{_NOTES[tag]}{node.get(f'{W}id')}]")
-        elif tag in (_BOX, CHART) and drawn is not None:
-            drawn.append(node)
-        elif tag == ALTERNATIVES:
-            waiting += alternative(node)
-        elif tag not in _SKIPPED:
-            waiting += reversed(node)
-            if tag in _PARAGRAPHS and parts:
-                parts.append("\n")
-    return "".join(parts)
+def tree_of(part: Any) -> Any:
+    """The elements of a part; of the forms in which a thing is stored the first with text."""
+    root = parse_xml(part.blob)
+    for node in list(root.iter(_ALTERNATIVES)):
+        node[:] = next(([form] for form in node if next(form.iter(*_SEEN), None) is not None), [])
+    return root
 
 
-def alternative(node: Any) -> list[Any]:
-    """Of the forms in which a thing is stored the first with text in it."""
-    return next(([form] for form in node if next(form.iter(*_SEEN), None) is not None), [])
+def as_html(root: Any, part: Any) -> Any:
+    """`root`, of a part, with elements as in HTML; text boxes and charts behind their paragraph."""
+    for node in reversed(list(root.iter(_BOX, CHART))):
+        around = next(node.iterancestors(f"{W}p"), None)
+        if around is not None:
+            around.addnext(node)
+    for node in list(root.iter(_EQUATION)):
+        node.text = _equation(node)
+        del node[:]
+    for node in [n for n in root.iter() if n.tag.endswith("Pr") or n.tag in _GONE]:
+        node.getparent().remove(node)
+    for node in list(root.iter()):
+        in_text = node is not root and node.getparent().tag in ("pre", "h2", "li", "span")
+        if node.tag in (*_TEXT, _EQUATION):
+            text = node.text
+        elif node.tag in _NOTES:
+            text = f"[^{_NOTES[node.tag]}{node.get(f'{W}id')}]"
+        elif node.tag == CHART:
+            text = _chart(node, part)
+        else:
+            text = _symbol(node) if node.tag == _SYMBOL else _SIGNS.get(node.tag)
+        node.tag = node.get(AS) or _TAGS.get(node.tag, "span" if in_text else "div")
+        node.text = text
+    return root
 
 
 def _symbol(node: Any) -> str:
@@ -107,7 +103,7 @@ def _group(text: str) -> str:
     return text if whole else f"({text})"
 
 
-def chart_of(node: Any, part: Any) -> str:
+def _chart(node: Any, part: Any) -> str:
     """The title of a chart, and a row for each category with a value of each series."""
     try:
         root = parse_xml(part.rels[node.get(f"{R}id", "")].target_part.blob)

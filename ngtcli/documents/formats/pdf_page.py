@@ -123,8 +123,10 @@ class _Characters:
 
     def _is_one_glyph(self, index: int) -> bool:
         """Whether two characters are a ligature, which PDFium takes apart backwards."""
-        first, second = (self._page.get_charbox(i, loose=True) for i in (index, index + 1))
-        return bool(first == second)
+        with suppress(pdfium.PdfiumError):
+            first, second = (self._page.get_charbox(i, loose=True) for i in (index, index + 1))
+            return bool(first == second)
+        return False
 
     def _placed(self, text: str, shown: Sequence[int], turn: int) -> Line:
         """The line of these visible characters."""

@@ -6,16 +6,10 @@ from typing import Any
 
 import pptx
 
-from ngtcli.documents.content import Extracted, Source, Writer, row_of
-from ngtcli.documents.formats.office import (
-    ALTERNATIVES,
-    CHART,
-    A,
-    alternative,
-    chart_of,
-    text_of,
-    unknown_signs,
-)
+from ngtcli.documents.content import Extracted, Source, Writer
+from ngtcli.documents.formats import office
+from ngtcli.documents.formats.markup import lines_of
+from ngtcli.documents.formats.office import A
 
 _P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _KIND = f"{_P}nvSpPr/{_P}nvPr/{_P}ph"
@@ -33,7 +27,7 @@ def parse(source: Source) -> Extracted:
         if slide._element.get("show") in ("0", "false"):
             hidden += 1
             continue
-        blocks = list(_blocks(slide._element, slide.part))
+        blocks = list(_blocks(office.tree_of(slide.part), slide.part))
         title = " ".join(" ".join(text for kind, text in blocks if kind in _TITLES).split())
         writer.mark(0, f"slide {number}: {title}" if title else f"slide {number}")
         writer.add(title)
@@ -43,27 +37,17 @@ def parse(source: Source) -> Extracted:
             if kind in _RUNNING:
                 running.add(text)
         notes = slide.notes_slide.notes_text_frame if slide.has_notes_slide else None
-        text = text_of(notes._txBody) if notes is not None else ""
+        text = notes.text.replace("\v", "\n") if notes is not None else ""
         writer.add(f"Notes: {text}" if text.strip() else "")
     left = (f"hidden slides left out: {hidden}",) * bool(hidden)
-    return writer.extracted("pptx", left + unknown_signs(writer.text()))
+    return writer.extracted("pptx", left + office.unknown_signs(writer.text()))
 
 
 def _blocks(root: Any, part: Any) -> Iterator[tuple[str, str]]:
     """The kind of placeholder and the text of each shape; tables by rows."""
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        if node.tag == f"{_P}sp":
-            placeholder = node.find(_KIND)
-            kind = placeholder.get("type", "body") if placeholder is not None else ""
-            body = node.find(f"{_P}txBody")
-            if body is not None and kind not in _NUMBERS:
-                yield kind, text_of(body)
-        elif node.tag == f"{A}tbl":
-            rows = (row_of(map(text_of, row.iterfind(f"{A}tc"))) for row in node.iterfind(f"{A}tr"))
-            yield "", "\n".join(filter(None, rows))
-        elif node.tag == CHART:
-            yield "", chart_of(node, part)
-        else:
-            waiting += alternative(node) if node.tag == ALTERNATIVES else reversed(node)
+    for node in list(root.iter(f"{_P}sp", f"{A}tbl", office.CHART)):
+        placeholder = node.find(_KIND)
+        kind = placeholder.get("type", "body") if placeholder is not None else ""
+        body = node.find(f"{_P}txBody") if node.tag == f"{_P}sp" else node
+        if body is not None and kind not in _NUMBERS:
+            yield kind, "\n".join(filter(None, lines_of(office.as_html(body, part))))

@@ -8,7 +8,8 @@ from lxml import etree
 
 from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.formats.archives import parse_xml
-from ngtcli.documents.formats.markup import decode_page, write_tree
+from ngtcli.documents.formats.markup import decode_page, is_blank, write_tree
+from ngtcli.documents.text import Unreadable
 
 _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")  # lxml takes no str that declares an encoding
 _NAMED = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)\w+;")  # a DTD that is not fetched has them
@@ -23,10 +24,15 @@ def parse(source: Source) -> Extracted:
     """The text of all elements. Raises Unreadable."""
     page, told = decode_page(source.data)
     page = _NAMED.sub(lambda found: unescape(found[0]), _DECLARATION.sub("", page))
-    root = parse_xml(page)
+    try:
+        root = parse_xml(page)
+    except Unreadable as error:
+        raise Unreadable(str(error), "Mend it first, or name it .txt.") from None
     _as_html(root)
     writer = Writer()
     write_tree(root, writer)
+    if not len(writer):
+        raise Unreadable("no text in its elements", "Name it .txt to have it read with its tags.")
     return writer.extracted("xml", told)
 
 
@@ -35,8 +41,7 @@ def _as_html(root: Any) -> None:
     waiting = [(root, False)]
     while waiting:
         element, in_text = waiting.pop()
-        texts = (element.text, *(child.tail for child in element))
-        has_text = any(text and not text.isspace() for text in texts)
+        has_text = not is_blank(element.text, *(child.tail for child in element))
         tag = _TAGS.get(etree.QName(element).localname, "")
         if not tag or (in_text and tag == "h2"):
             tag = "span" if in_text else "p" if has_text else "div"

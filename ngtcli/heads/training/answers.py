@@ -19,7 +19,7 @@ ELSEWHERE = "Name another folder with -o."
 _LONGEST = 100_000_000  # bytes of a line; guess: ten million ids
 
 
-class Answered(Struct, frozen=True):
+class Answered(Struct, frozen=True, rename={"number": "n"}):
     """A prompt of `number` with the model's answer, as ids; `held` ones are for validation."""
 
     number: int
@@ -29,7 +29,7 @@ class Answered(Struct, frozen=True):
 
 
 _WORDS = {"asked": "other documents or questions"}
-_FORM = Form("ngt-training-answers", 2, Answered, ELSEWHERE, _WORDS)
+_FORM = Form("ngt-training-answers", 1, Answered, ELSEWHERE, _WORDS)
 
 
 def about(asked: Iterable[Asked], **more: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Answers:
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        self._journal = Journal(path, _FORM, about, most=_LONGEST)
+        self._journal = Journal(path, _FORM, {"about": about}, most=_LONGEST)
         self.close = self._journal.close
         self.done = {answered.number: answered for _, answered in self._journal}
 
