@@ -22,7 +22,7 @@ from ngtcli.decode.prefixes import PREFIXES
 from ngtcli.system import arrays as module
 from ngtcli.system import files
 from ngtcli.system.arrays import PADDING, ArrayFile, ArrayWriter, read_header
-from ngtcli.system.cache import STORES
+from ngtcli.system.cache import store_of
 from ngtcli.system.files import DamagedFileError
 from ngtcli.trie.files import BACKGROUNDS, DATASTORES, POOLS, TRIES
 
@@ -73,7 +73,7 @@ def test_what_comes_back_is_what_was_written(kind: ArrayFile) -> None:
         assert same(others, sample(kind, rows))
         assert all(a.ctypes.data % 64 == 0 for a in arrays.values() if a.size)
     assert path.stat().st_mode & 0o777 == 0o600 and kind.paths() == [path]
-    assert [s.folder for s in STORES if path in s.files()] == [kind.folder]
+    assert (named := store_of(path)) and named.folder == kind.folder
 
 
 @settings(max_examples=64, deadline=None)

@@ -215,8 +215,8 @@ def test_what_is_written_is_the_users_alone_and_bounded(model: TargetModel) -> N
     assert len(files()) == 2 and {path.stat().st_mode & 0o777 for path in files()} == {0o600}
     assert model.prefixes.store(model.cache) == 0  # they are there
     store = next(store for store in STORES if store.name == "prefixes")
-    assert held(store).bytes > 2 * model.cache.bytes_of(CHUNK)
-    cache_module.bound(files()[0].stat().st_size, own="prefixes")
+    assert held([store])[0].bytes > 2 * model.cache.bytes_of(CHUNK)
+    cache_module.bound(files()[0].stat().st_size, store)
     assert len(files()) == 1 and read(anew(model), IDS, DISK) == [CHUNK, 2 * CHUNK]
 
 
