@@ -377,6 +377,7 @@ def test_small_layers_are_left_alone() -> None:
     assert not (home("cache") / "packed").exists()
 
 
+@pytest.mark.loads
 def test_a_trial_of_a_real_model_agrees() -> None:
     model = load_model("builtin", device="cpu")
     trial = remembered_trial(model.hf).load()
@@ -403,6 +404,7 @@ def test_half_precision_that_is_slow_with_several_rows_is_told_of(
     assert said == []
 
 
+@pytest.mark.loads
 def test_the_answer_is_the_same_packed_or_not() -> None:
     words = f"summarize {HARBOUR} --max-tokens 24 --method prompt-lookup --device cpu -v".split()
     packed, unpacked = ngt(*words), ngt(*words, "--no-packed")
