@@ -7,7 +7,7 @@ from contextlib import closing
 import pypdfium2 as pdfium
 
 from ngtcli.documents.content import Extracted, Source, Writer, pages_named
-from ngtcli.documents.formats.pdf_layout import Joiner, body_size, without_running_lines
+from ngtcli.documents.formats.pdf_layout import Joiner, without_running_lines
 from ngtcli.documents.formats.pdf_page import UNKNOWN, Line, field_lines, lines_of
 from ngtcli.documents.text import Unreadable
 
@@ -32,14 +32,13 @@ def parse(source: Source) -> Extracted:
     pages, dropped = without_running_lines([lines for lines, _ in read])
     writer = Writer()
     joiner = Joiner(pages)
-    size = body_size(pages)
     for number, (lines, (_, fields)) in enumerate(zip(pages, read, strict=True), 1):
         writer.mark(number)
-        for block in joiner.blocks(lines):
-            if block.is_heading(size):
-                writer.heading(block.text, number)
+        for text, is_heading in joiner.blocks(lines):
+            if is_heading:
+                writer.heading(text, number)
             else:
-                writer.add(block.text)
+                writer.add(text)
         writer.add("\n".join(fields))
     warnings = _warnings(empty, pages)
     return writer.extracted("pdf", warnings, pages=count, dropped=dropped, secret=secret)
