@@ -4,7 +4,7 @@ from copy import deepcopy
 from itertools import chain
 from typing import Any
 
-from ngtcli.documents.content import Extracted, Source, Writer
+from ngtcli.documents.content import Extracted, Source, Writer, row_of
 from ngtcli.documents.formats.archives import bounded, member, open_archive, parse_xml
 from ngtcli.documents.formats.markup import lines_of, write_tree
 from ngtcli.documents.text import Unreadable
@@ -53,7 +53,7 @@ def parse(source: Source) -> Extracted:
             every = bounded(chain(rows, drawn), writer, source.most)
             writer.table(every, part.get(f"{_TABLE}name") or "")
         elif kind == "odp":
-            words = "" if title is None else " ".join(" ".join(lines_of(title)).split())
+            words = "" if title is None else row_of([lines_of(title)])
             writer.mark(0, f"slide {number}: {words}" if words else f"slide {number}")
             write_tree(part, writer)
     for number, note in enumerate(notes, 1):
@@ -92,7 +92,7 @@ def _as_html(body: Any) -> list[str]:
         del covered[:]
     notes: list[str] = []
     for note in list(body.iter("sup")):
-        notes.append(" ".join(" ".join(lines_of(note)).split()))
+        notes.append(row_of([lines_of(note)]))
         note.clear(keep_tail=True)
         note.text = f"[^{len(notes)}]"
     return notes

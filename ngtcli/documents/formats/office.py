@@ -3,6 +3,7 @@
 Parts of a package refer to others by relationship ids. Both libraries have them in `part.rels`.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -28,7 +29,10 @@ _TAGS = {
 _SIGNS = {f"{W}tab": "\t", f"{W}noBreakHyphen": "-"}
 _NOTES = {f"{W}footnoteReference": "", f"{W}endnoteReference": "e"}
 _GONE = (f"{W}del", f"{W}moveFrom")
-_OPERANDS = ("num", "den", "sub", "sup", "e")
+_FORMS = {  # of parts of equations in a line; what is raised may be lowered, too
+    "f": "{num}/{den}", "rad": "√{e}", "nary": "{sign}{raised} {e}",
+    "sSup": "{e}{raised}", "sSub": "{e}{raised}", "sSubSup": "{e}{raised}",
+}  # fmt: skip
 _SEEN = (*_TEXT, _SYMBOL, f"{_M}t", CHART)  # what an alternative is chosen for
 AS = "as"  # the attribute that says what a paragraph is in HTML
 
@@ -60,41 +64,28 @@ def as_html(root: Any, part: Any) -> Any:
             text = f"[^{_NOTES[node.tag]}{node.get(f'{W}id')}]"
         elif node.tag == CHART:
             text = _chart(node, part)
+        elif node.tag == _SYMBOL:  # of a font, by its code in hexadecimal
+            text = chr(int(node.get(f"{W}char", "20"), 16))
         else:
-            text = _symbol(node) if node.tag == _SYMBOL else _SIGNS.get(node.tag)
+            text = _SIGNS.get(node.tag)
         node.tag = node.get(AS) or _TAGS.get(node.tag, "span" if in_text else "div")
         node.text = text
     return root
-
-
-def _symbol(node: Any) -> str:
-    """The character of an element that names a font and a code in hexadecimal."""
-    try:
-        return chr(int(node.get(f"{W}char", ""), 16))
-    except (ValueError, OverflowError):
-        return ""
 
 
 def _equation(node: Any) -> str:
     """An equation in a line, as in "x=(-b±√(b^2-4ac))/(2a)"."""
     if node.tag == f"{_M}t":
         return node.text or ""
-    inside = [(child.tag, _equation(child)) for child in node if isinstance(child.tag, str)]
-    named = dict(inside)
-    part = {name: _group(named.get(f"{_M}{name}", "")) for name in _OPERANDS}
-    raised = (f"_{part['sub']}" * bool(part["sub"])) + (f"^{part['sup']}" * bool(part["sup"]))
-    kind = node.tag.removeprefix(_M)
-    if kind == "f":
-        return f"{part['num']}/{part['den']}"
-    if kind in ("sSup", "sSub", "sSubSup"):
-        return part["e"] + raised
-    if kind == "rad":
-        return f"√{part['e']}"
-    if kind == "nary":
-        sign = node.find(f"{_M}naryPr/{_M}chr")
-        return f"{'∫' if sign is None else sign.get(f'{_M}val', '')}{raised} {part['e']}"
+    kind, inside = node.tag.removeprefix(_M), [(child.tag, _equation(child)) for child in node]
     texts = [text for _, text in inside if text]
-    return f"({','.join(texts)})" if kind == "d" else "".join(texts)
+    if kind not in _FORMS:
+        return f"({','.join(texts)})" if kind == "d" else "".join(texts)
+    part = defaultdict(str, {tag.removeprefix(_M): _group(text) for tag, text in inside})
+    part["raised"] = f"_{part['sub']}" * bool(part["sub"]) + f"^{part['sup']}" * bool(part["sup"])
+    sign = node.find(f"{_M}naryPr/{_M}chr")
+    part["sign"] = "∫" if sign is None else sign.get(f"{_M}val", "")
+    return _FORMS[kind].format_map(part)
 
 
 def _group(text: str) -> str:
@@ -110,15 +101,13 @@ def _chart(node: Any, part: Any) -> str:
     except (KeyError, ValueError, Unreadable):
         return ""
     series = list(root.iter(f"{_C}ser"))
-    named = ("".join(v.text or "" for v in one.iterfind(f"{_C}tx//{_C}v")) for one in series)
-    title = root.iterfind(f"{_C}chart/{_C}title//*")
-    lines = ["".join(t.text or "" for t in title), row_of(["", *named])]
-    categories = dict(point for one in series for point in _points(one, "cat", "xVal"))
-    columns = [categories, *(dict(_points(one, "val", "yVal")) for one in series)]
-    indices = {index for column in columns for index in column}
-    for index in sorted(indices, key=lambda index: (len(index), index)):
-        lines.append(row_of(column.get(index, "") for column in columns))
-    return "\n".join(filter(None, lines))
+    columns = [dict(_points(one, "val", "yVal")) for one in series]
+    columns.insert(0, dict(point for one in series for point in _points(one, "cat", "xVal")))
+    indices = sorted({index for column in columns for index in column}, key=lambda i: (len(i), i))
+    rows = [["", *("".join(v.text or "" for v in s.iterfind(f"{_C}tx//{_C}v")) for s in series)]]
+    rows += [[column.get(index, "") for column in columns] for index in indices]
+    title = "".join(t.text or "" for t in root.iterfind(f"{_C}chart/{_C}title//*"))
+    return "\n".join(filter(None, [title, *map(row_of, rows)]))
 
 
 def _points(series: Any, *names: str) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pptx
 
-from ngtcli.documents.content import Extracted, Source, Writer
+from ngtcli.documents.content import Extracted, Source, Writer, row_of
 from ngtcli.documents.formats import office
 from ngtcli.documents.formats.markup import lines_of
 from ngtcli.documents.formats.office import A
@@ -28,7 +28,7 @@ def parse(source: Source) -> Extracted:
             hidden += 1
             continue
         blocks = list(_blocks(office.tree_of(slide.part), slide.part))
-        title = " ".join(" ".join(text for kind, text in blocks if kind in _TITLES).split())
+        title = row_of([[text for kind, text in blocks if kind in _TITLES]])
         writer.mark(0, f"slide {number}: {title}" if title else f"slide {number}")
         writer.add(title)
         for kind, text in blocks:
