@@ -58,20 +58,28 @@ def decode_page(data: bytes) -> tuple[str, tuple[str, ...]]:
     return data.decode(guess, "replace"), (f"{told}read as {guess}",) if declared else ()
 
 
+def parse_xml(data: str | bytes) -> Any:
+    """The root element; entities are expanded within bounds, but for those that are elsewhere.
+
+    Raises etree.XMLSyntaxError.
+    """
+    parser = etree.XMLParser(
+        resolve_entities="internal", no_network=True, remove_comments=True, remove_pis=True
+    )
+    return etree.fromstring(data, parser)
+
+
 def tree_of(page: str) -> Any:
     """The root element of an HTML page; nothing is fetched, no entity of its own is expanded.
 
-    Raises Unreadable where there is no element.
+    Raises etree.ParserError where there is no element, and Unreadable.
     """
     parser = html.HTMLParser(
         no_network=True, huge_tree=False, remove_comments=True, remove_pis=True
     )
+    # lxml takes no str that declares an encoding, and no null characters.
     page = _CONTROL.sub(" ", _HEAD.sub("", page).replace("\0", ""))
-    try:  # lxml takes no str that declares an encoding, and no null characters
-        root = html.document_fromstring(page, parser=parser)
-    except (etree.LxmlError, ValueError) as error:
-        advice = "Open it in a browser and save it again."
-        raise Unreadable(f"broken HTML ({str(error)[:100]})", advice) from None
+    root = html.document_fromstring(page, parser=parser)
     if any("xcessive depth" in entry.message for entry in parser.error_log):
         raise Unreadable("HTML nested too deep", "Save its text, as from a browser.")
     _mend(root)

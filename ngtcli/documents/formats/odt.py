@@ -5,8 +5,8 @@ from itertools import chain
 from typing import Any
 
 from ngtcli.documents.content import Extracted, Source, Writer, row_of
-from ngtcli.documents.formats.archives import bounded, member, open_archive, parse_xml
-from ngtcli.documents.formats.markup import lines_of, write_tree
+from ngtcli.documents.formats.archives import open_archive
+from ngtcli.documents.formats.markup import lines_of, parse_xml, write_tree
 from ngtcli.documents.text import Unreadable
 
 _NAMES = "{urn:oasis:names:tc:opendocument:xmlns:%s:1.0}"
@@ -32,9 +32,9 @@ _SPACES = 1000  # most that one element stands for: guess
 def parse(source: Source) -> Extracted:
     """The text of a document; hidden sheets and slides are left out. Raises Unreadable."""
     archive = open_archive(source)
-    if b"encryption-data" in member(archive, "META-INF/manifest.xml"):
+    if b"encryption-data" in archive.read("META-INF/manifest.xml"):
         raise Unreadable("encrypted", "Open it and save it without a password.")
-    root = parse_xml(member(archive, "content.xml"))
+    root = parse_xml(archive.read("content.xml"))
     body = next((e for e in root.iterfind(f"{_OFFICE}body/*") if e.tag in _KINDS), None)
     if body is None:
         raise Unreadable("an OpenDocument file of a kind that is not read", "Save it as PDF.")
@@ -50,8 +50,7 @@ def parse(source: Source) -> Extracted:
         if kind == "ods":
             rows = (map(lines_of, row) for row in part.iter("tr"))
             drawn = ([line] for shapes in part.iter("figure") for line in lines_of(shapes))
-            every = bounded(chain(rows, drawn), writer, source.most)
-            writer.table(every, part.get(f"{_TABLE}name") or "")
+            writer.table(chain(rows, drawn), part.get(f"{_TABLE}name") or "")
         elif kind == "odp":
             words = "" if title is None else row_of([lines_of(title)])
             writer.mark(0, f"slide {number}: {words}" if words else f"slide {number}")

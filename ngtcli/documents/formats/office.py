@@ -9,8 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from ngtcli.documents.content import row_of
-from ngtcli.documents.formats.archives import parse_xml
-from ngtcli.documents.text import Unreadable
+from ngtcli.documents.formats.markup import parse_xml
 
 _OPEN = "http://schemas.openxmlformats.org/"
 W = f"{{{_OPEN}wordprocessingml/2006/main}}"
@@ -98,7 +97,7 @@ def _chart(node: Any, part: Any) -> str:
     """The title of a chart, and a row for each category with a value of each series."""
     try:
         root = parse_xml(part.rels[node.get(f"{R}id", "")].target_part.blob)
-    except (KeyError, ValueError, Unreadable):
+    except (KeyError, ValueError, SyntaxError):
         return ""
     series = list(root.iter(f"{_C}ser"))
     columns = [dict(_points(one, "val", "yVal")) for one in series]

@@ -12,7 +12,6 @@ from ngtcli.documents.formats.pdf_page import UNKNOWN, Line, field_lines, lines_
 from ngtcli.documents.text import Unreadable
 
 _OCR = "Recognize its text first, as with ocrmypdf scan.pdf text.pdf."
-_AGAIN = "Save it again, as by printing it to a PDF."
 _LETTER, _BARE = r"[^\W\d_]", rf"[{UNKNOWN}\ue000-\uf8ff]"  # private use: known to one font alone
 _MEANINGLESS = re.compile(rf"(?<={_LETTER}){_BARE}+(?={_LETTER})|{_BARE}{{3,}}")
 _SHARE = 0.005  # of a page's characters that have no meaning, in words; guess
@@ -66,7 +65,7 @@ def _open(source: Source) -> tuple[pdfium.PdfDocument, bool]:
         except pdfium.PdfiumError as error:
             code = getattr(error, "err_code", None)
             if code != _PASSWORD and "assword" not in str(error):
-                raise Unreadable("a broken PDF", _AGAIN) from None
+                raise
     if source.password:
         wrong = "encrypted, and the password does not open it"
         raise Unreadable(wrong, "Give its own password.", lasting=False)

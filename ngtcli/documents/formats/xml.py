@@ -7,8 +7,7 @@ from typing import Any
 from lxml import etree
 
 from ngtcli.documents.content import Extracted, Source, Writer
-from ngtcli.documents.formats.archives import parse_xml
-from ngtcli.documents.formats.markup import decode_page, is_blank, write_tree
+from ngtcli.documents.formats.markup import decode_page, is_blank, parse_xml, write_tree
 from ngtcli.documents.text import Unreadable
 
 _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")  # lxml takes no str that declares an encoding
@@ -24,10 +23,7 @@ def parse(source: Source) -> Extracted:
     """The text of all elements. Raises Unreadable."""
     page, told = decode_page(source.data)
     page = _NAMED.sub(lambda found: unescape(found[0]), _DECLARATION.sub("", page))
-    try:
-        root = parse_xml(page)
-    except Unreadable as error:
-        raise Unreadable(str(error), "Mend it first, or name it .txt.") from None
+    root = parse_xml(page)
     _as_html(root)
     writer = Writer()
     write_tree(root, writer)
