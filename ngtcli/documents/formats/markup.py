@@ -9,7 +9,7 @@ from ngtcli.documents.content import Writer, row_of
 from ngtcli.documents.text import Unreadable, checked_encoding, guess_encoding
 
 HIDDEN = frozenset(
-    "script style template noscript head svg math iframe object select textarea button".split()
+    "script style template noscript title svg math iframe object select textarea button".split()
 )
 INLINE = frozenset(
     "a abbr acronym b bdi bdo big br cite code data del dfn em font hi i img ins kbd label mark"
@@ -18,7 +18,6 @@ INLINE = frozenset(
 )
 _PLAIN = INLINE - {"br"} | {"p", "pre", "div"}
 _HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
-_IN_HEAD = frozenset("title meta link base script style noscript template".split())
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _CONTROL = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # not allowed in XML
 _BREAK = "\v"  # stands for <br> until white space is collapsed
@@ -82,24 +81,10 @@ def tree_of(page: str) -> Any:
     root = html.document_fromstring(page, parser=parser)
     if any("xcessive depth" in entry.message for entry in parser.error_log):
         raise Unreadable("HTML nested too deep", "Save its text, as from a browser.")
-    _mend(root)
-    return root
-
-
-def _mend(root: Any) -> None:
-    """Put into the body what the parser, which knows no HTML 5, leaves before and behind it."""
-    head, body = root.find("head"), root.find("body")
-    if body is None:
-        body = etree.SubElement(root, "body")
-    strays = [child for child in head if child.tag not in _IN_HEAD] if head is not None else []
-    if strays:
-        strays[-1].tail = (strays[-1].tail or "") + (body.text or "")
-        body.text = None
-    for place, child in enumerate(strays):
-        body.insert(place, child)
-    for more in list(root.itersiblings("*")):
+    for more in list(root.itersiblings("*")):  # which the parser leaves behind the page
         more.tag = "div"
-        body.append(more)
+        root.append(more)
+    return root
 
 
 def write_tree(root: Any, writer: Writer) -> None:
