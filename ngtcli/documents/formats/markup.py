@@ -1,6 +1,7 @@
 """Text from a tree of HTML elements: blocks, headings, lists, and tables as rows."""
 
 import re
+from contextlib import suppress
 from typing import Any
 
 from lxml import etree, html
@@ -37,24 +38,23 @@ def decode_page(data: bytes) -> tuple[str, tuple[str, ...]]:
 
     It is decoded by its mark, as UTF-8, in the encoding that it declares, or in a likely one.
     """
-    for mark in (b"\xff\xfe", b"\xfe\xff"):
-        if data.startswith(mark):
-            return data.decode("utf-16", "replace"), ()
-    try:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace"), ()
+    with suppress(UnicodeDecodeError):
         return data.decode("utf-8-sig"), ()
-    except UnicodeDecodeError:
-        found = _DECLARED.search(data[:4096])
-    declared = found.group(1).decode().lower() if found else ""
-    told = f"declared {declared}, " if declared else ""
-    page = data.decode("utf-8", "replace")
-    broken = page.count("\ufffd")
-    if declared in _UTF8 and sum(c > "\x7f" for c in page) > 2 * broken:  # more are whole
-        return page, (f"{told}but characters that are not: {broken}",)
-    encoding = checked_encoding(_TAG.sub(b" ", data), declared)
-    if encoding and declared not in _UTF8:
+    found = _DECLARED.search(data[:4096])
+    declared = found[1].decode().lower() if found else ""
+    page, words = data.decode("utf-8", "replace"), _TAG.sub(b" ", data)
+    if declared in _UTF8:
+        broken = page.count("\ufffd")
+        if sum(c > "\x7f" for c in page) > 2 * broken:  # more are whole
+            return page, (f"declared {declared}, but characters that are not: {broken}",)
+    elif encoding := checked_encoding(words, declared):
         return data.decode(encoding, "replace"), ()
-    guess = guess_encoding(_TAG.sub(b" ", data)) or "windows-1252"
-    return data.decode(guess, "replace"), (f"{told}read as {guess}",) if declared else ()
+    guess = guess_encoding(words) or "windows-1252"
+    return data.decode(guess, "replace"), (f"declared {declared}, read as {guess}",) * bool(
+        declared
+    )
 
 
 def parse_xml(data: str | bytes) -> Any:
