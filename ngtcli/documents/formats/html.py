@@ -7,7 +7,7 @@ import trafilatura
 from lxml import html
 
 from ngtcli.documents.content import Extracted, Source, Writer
-from ngtcli.documents.formats.markup import decode_page, tree_of, write_tree
+from ngtcli.documents.formats.markup import decode_page, parse_xml, tree_of, write_tree
 
 _LINKS = 5  # most links to elsewhere on a page that is read whole, its menu aside; guess
 _HEADING = 12  # most words that are left out silently; guess
@@ -49,7 +49,7 @@ def _read(tree: Any) -> tuple[Writer, int]:
     if links > _LINKS:
         main = trafilatura.extract(deepcopy(tree), output_format="html", include_comments=False)
     if main:
-        body = tree_of(main)
+        body = parse_xml(main)
         for code in body.xpath("//pre[not(contains(., '\n'))]"):  # in text
             code.tag = "code"
         if body.find(".//h1") is None:  # it stands outside of the main text
