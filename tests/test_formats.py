@@ -16,7 +16,7 @@ from ngtcli.errors import InputError
 from ngtcli.system.json_form import from_json
 from tests import document_files as made
 
-for package in ("pypdfium2", "trafilatura", "docx", "pptx", "openpyxl", "striprtf", "pylatexenc"):
+for package in ("pypdfium2", "trafilatura", "docx", "openpyxl", "striprtf", "pylatexenc"):
     pytest.importorskip(package)
 pytestmark = pytest.mark.usefixtures("kept_workers")
 

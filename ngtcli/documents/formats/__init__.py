@@ -64,7 +64,7 @@ FORMATS = (
     PDF,
     HTML,
     Format("docx", "a Word document", (".docx", ".docm"), ("docx", "lxml"), "word/document.xml"),
-    Format("pptx", "a PowerPoint file", (".pptx", ".pptm"), ("pptx", "lxml"), _SLIDES),
+    Format("pptx", "a PowerPoint file", (".pptx", ".pptm"), ("docx", "lxml"), _SLIDES),
     Format("xlsx", "an Excel workbook", (".xlsx", ".xlsm"), ("openpyxl", "defusedxml"), _SHEETS),
     Format("epub", "an EPUB", (".epub",), ("lxml",), "META-INF/container.xml"),
     Format("odt", "an OpenDocument file", (".odt", ".odp", ".ods"), ("lxml",), "content.xml"),

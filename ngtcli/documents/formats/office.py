@@ -1,14 +1,17 @@
 """Word and PowerPoint files as trees of HTML: paragraphs, tables, text boxes, equations, charts.
 
-Parts of a package refer to others by relationship ids. Both libraries have them in `part.rels`.
+Parts of a package refer to others by relationship ids, which are in `part.rels`.
 """
 
+import io
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from ngtcli.documents.content import row_of
+from docx.opc.package import OpcPackage
+
+from ngtcli.documents.content import Source, row_of
 from ngtcli.documents.formats.markup import parse_xml
 
 _OPEN = "http://schemas.openxmlformats.org/"
@@ -34,6 +37,17 @@ _FORMS = {  # of parts of equations in a line; what is raised may be lowered, to
 }  # fmt: skip
 _SEEN = (*_TEXT, _SYMBOL, f"{_M}t", CHART)  # what an alternative is chosen for
 AS = "as"  # the attribute that says what a paragraph is in HTML
+
+
+def main_part(source: Source) -> Any:
+    """The part of a package that the others belong to."""
+    return OpcPackage.open(io.BytesIO(source.data)).main_document_part
+
+
+def related(part: Any, kind: str) -> list[Any]:
+    """The parts of a kind that a part refers to."""
+    relations = [r for r in part.rels.values() if r.reltype.endswith(f"/{kind}")]
+    return [relation.target_part for relation in relations if not relation.is_external]
 
 
 def tree_of(part: Any) -> Any:

@@ -1,15 +1,12 @@
 """PowerPoint files: the text of each slide with its tables and charts, then its notes."""
 
-import io
 from collections.abc import Iterator
 from typing import Any
-
-import pptx
 
 from ngtcli.documents.content import Extracted, Source, Writer, row_of
 from ngtcli.documents.formats import office
 from ngtcli.documents.formats.markup import lines_of
-from ngtcli.documents.formats.office import A
+from ngtcli.documents.formats.office import A, R
 
 _P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _KIND = f"{_P}nvSpPr/{_P}nvPr/{_P}ph"
@@ -20,14 +17,15 @@ _RUNNING = ("ftr", "hdr")
 
 def parse(source: Source) -> Extracted:
     """The text as PowerPoint shows it: hidden slides are left out."""
-    writer = Writer()
-    hidden = 0
+    writer, main, hidden = Writer(), office.main_part(source), 0
     running: set[str] = set()  # footers that stood before
-    for number, slide in enumerate(pptx.Presentation(io.BytesIO(source.data)).slides, 1):
-        if slide._element.get("show") in ("0", "false"):
+    for number, slide in enumerate(office.tree_of(main).iter(f"{_P}sldId"), 1):
+        part = main.rels[slide.get(f"{R}id")].target_part
+        root = office.tree_of(part)
+        if root.get("show") in ("0", "false"):
             hidden += 1
             continue
-        blocks = list(_blocks(office.tree_of(slide.part), slide.part))
+        blocks = list(_blocks(root, part))
         title = row_of([[text for kind, text in blocks if kind in _TITLES]])
         writer.mark(0, f"slide {number}: {title}" if title else f"slide {number}")
         writer.add(title)
@@ -36,9 +34,9 @@ def parse(source: Source) -> Extracted:
                 writer.add(text)
             if kind in _RUNNING:
                 running.add(text)
-        notes = slide.notes_slide.notes_text_frame if slide.has_notes_slide else None
-        text = notes.text.replace("\v", "\n") if notes is not None else ""
-        writer.add(f"Notes: {text}" if text.strip() else "")
+        for notes in office.related(part, "notesSlide"):
+            texts = dict(_blocks(office.tree_of(notes), notes))
+            writer.add(f"Notes: {texts['body']}" if texts.get("body") else "")
     left = (f"hidden slides left out: {hidden}",) * bool(hidden)
     return writer.extracted("pptx", left + office.unknown_signs(writer.text()))
 
