@@ -62,9 +62,7 @@ def parse_xml(data: str | bytes) -> Any:
 
     Raises etree.XMLSyntaxError.
     """
-    parser = etree.XMLParser(
-        resolve_entities="internal", no_network=True, remove_comments=True, remove_pis=True
-    )
+    parser = etree.XMLParser(resolve_entities="internal", remove_comments=True, remove_pis=True)
     return etree.fromstring(data, parser)
 
 
@@ -73,9 +71,7 @@ def tree_of(page: str) -> Any:
 
     Raises etree.ParserError where there is no element, and Unreadable.
     """
-    parser = html.HTMLParser(
-        no_network=True, huge_tree=False, remove_comments=True, remove_pis=True
-    )
+    parser = html.HTMLParser(remove_comments=True, remove_pis=True)
     # lxml takes no str that declares an encoding, and no null characters.
     page = _CONTROL.sub(" ", _HEAD.sub("", page).replace("\0", ""))
     root = html.document_fromstring(page, parser=parser)
@@ -107,11 +103,6 @@ def lines_of(root: Any) -> list[str]:
 def is_blank(*texts: str | None) -> bool:
     """Whether there is white space alone in all of them."""
     return not any(text and not text.isspace() for text in texts)
-
-
-def collapsed(text: str) -> str:
-    """`text` with each run of white space as one space, and breaks as line ends."""
-    return _AROUND_BREAK.sub("\n", _SPACE.sub(" ", text)).strip(" \n")
 
 
 class _Walk:
@@ -155,7 +146,9 @@ class _Walk:
         if self._kind == "li" and raw.strip() == "-":  # its text stands in blocks of its own
             return
         self._line.clear()
-        block = raw.replace(_BREAK, "\n") if self._preformatted else collapsed(raw)
+        block = raw.replace(_BREAK, "\n")
+        if not self._preformatted:
+            block = _AROUND_BREAK.sub("\n", _SPACE.sub(" ", raw)).strip(" \n")
         if block.strip(" -\n"):
             self._writer.add(block, self._kind)
         self._kind = ""

@@ -15,7 +15,6 @@ _OCR = "Recognize its text first, as with ocrmypdf scan.pdf text.pdf."
 _LETTER, _BARE = r"[^\W\d_]", rf"[{UNKNOWN}\ue000-\uf8ff]"  # private use: known to one font alone
 _MEANINGLESS = re.compile(rf"(?<={_LETTER}){_BARE}+(?={_LETTER})|{_BARE}{{3,}}")
 _SHARE = 0.005  # of a page's characters that have no meaning, in words; guess
-_PASSWORD = 4  # PDFium's error code FPDF_ERR_PASSWORD
 
 
 def parse(source: Source) -> Extracted:
@@ -45,11 +44,9 @@ def parse(source: Source) -> Extracted:
 
 def _warnings(empty: Sequence[int], pages: Sequence[Sequence[Line]]) -> tuple[str, ...]:
     """A line on pages without text, and one on fonts that do not tell their characters."""
-    unclear = []
-    for number, page in enumerate(pages, 1):
-        text = "\n".join(line.text for line in page)
-        if sum(map(len, _MEANINGLESS.findall(text))) > _SHARE * len(text):
-            unclear.append(number)
+    texts = ["\n".join(line.text for line in page) for page in pages]
+    shares = [len("".join(_MEANINGLESS.findall(text))) / max(len(text), 1) for text in texts]
+    unclear = [number for number, share in enumerate(shares, 1) if share > _SHARE]
     scans = f"no text on {pages_named(empty)}: a scan, or pictures"
     fonts = f"characters of a font have no meaning on {pages_named(unclear)}: OCR it"
     return (scans,) * bool(empty) + (fonts,) * bool(unclear)
@@ -63,8 +60,7 @@ def _open(source: Source) -> tuple[pdfium.PdfDocument, bool]:
             len(document)
             return document, password is not None
         except pdfium.PdfiumError as error:
-            code = getattr(error, "err_code", None)
-            if code != _PASSWORD and "assword" not in str(error):
+            if "assword" not in str(error):
                 raise
     if source.password:
         wrong = "encrypted, and the password does not open it"

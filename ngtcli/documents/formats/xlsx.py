@@ -4,7 +4,6 @@ import datetime
 import io
 import warnings
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 import openpyxl
@@ -21,14 +20,12 @@ def parse(source: Source) -> Extracted:
         io.BytesIO(source.data), read_only=True, data_only=True, keep_links=False
     )
     writer = Writer()
-    hidden = 0
-    for sheet in book.worksheets:
-        if sheet.sheet_state != "visible":
-            hidden += 1
-            continue
+    shown = [sheet for sheet in book.worksheets if sheet.sheet_state == "visible"]
+    for sheet in shown:
         sheet.reset_dimensions()  # which files tell wrong
-        rows = islice(sheet.iter_rows(values_only=True), _ROWS)
+        rows = sheet.iter_rows(max_row=_ROWS, values_only=True)
         writer.table(map(_filled, rows), sheet.title)
+    hidden = len(book.worksheets) - len(shown)
     told = (f"hidden sheets left out: {hidden}",) * bool(hidden)
     return writer.extracted("xlsx", told)
 
