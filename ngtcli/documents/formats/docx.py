@@ -53,11 +53,11 @@ def _styles(part: Any) -> dict[str | None, str]:
 def _as_html(part: Any, styles: Mapping[str | None, str]) -> Any:
     """A part as HTML, with headings and items of lists by the styles of paragraphs."""
     root = office.tree_of(part)
-    for paragraph in root.iter(f"{W}p"):
+    for paragraph in list(root.iter(f"{W}p")):
         named = paragraph.find(_STYLE)
         style = styles[None] if named is None else styles.get(named.get(f"{W}val"), styles[None])
         if style.startswith("heading") or style in ("title", "subtitle"):
-            paragraph.set(office.AS, "h2")
+            paragraph.tag = "h2"
         elif style.startswith("list") or paragraph.find(_NUMBERED) is not None:
-            paragraph.set(office.AS, "li")
+            paragraph.tag = "li"
     return office.as_html(root, part)

@@ -27,6 +27,7 @@ _TEXT = (f"{W}t", f"{A}t")
 _TAGS = {
     f"{W}p": "pre", f"{A}p": "pre", f"{W}tbl": "table", f"{W}tr": "tr", f"{A}tr": "tr",
     f"{W}tc": "td", f"{A}tc": "td", f"{W}br": "br", f"{W}cr": "br", f"{A}br": "br", CHART: "pre",
+    "h2": "h2", "li": "li",
 }  # fmt: skip
 _SIGNS = {f"{W}tab": "\t", f"{W}noBreakHyphen": "-"}
 _NOTES = {f"{W}footnoteReference": "", f"{W}endnoteReference": "e"}
@@ -36,7 +37,6 @@ _FORMS = {  # of parts of equations in a line; what is raised may be lowered, to
     "sSup": "{e}{raised}", "sSub": "{e}{raised}", "sSubSup": "{e}{raised}",
 }  # fmt: skip
 _SEEN = (*_TEXT, _SYMBOL, f"{_M}t", CHART)  # what an alternative is chosen for
-AS = "as"  # the attribute that says what a paragraph is in HTML
 
 
 def main_part(source: Source) -> Any:
@@ -61,7 +61,7 @@ def tree_of(part: Any) -> Any:
 def as_html(root: Any, part: Any) -> Any:
     """`root`, of a part, with elements as in HTML; text boxes and charts behind their paragraph."""
     for node in reversed(list(root.iter(_BOX, CHART))):
-        around = next(node.iterancestors(f"{W}p"), None)
+        around = next(node.iterancestors(f"{W}p", "h2", "li"), None)
         if around is not None:
             around.addnext(node)
     for node in list(root.iter(_EQUATION)):
@@ -81,7 +81,7 @@ def as_html(root: Any, part: Any) -> Any:
             text = chr(int(node.get(f"{W}char", "20"), 16))
         else:
             text = _SIGNS.get(node.tag)
-        node.tag = node.get(AS) or _TAGS.get(node.tag, "span" if in_text else "div")
+        node.tag = _TAGS.get(node.tag, "span" if in_text else "div")
         node.text = text
     return root
 
