@@ -47,7 +47,7 @@ ABOUT: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "noscript.html": (["The pier"], ()),
     "template.html": (["The pier"], ()),
     "book.epub": (["Chapter one", "Chapter two"], ()),
-    "missing.epub": ([], ("1 chapter is missing or broken",)),
+    "missing.epub": ([], ("chapters that are missing or broken: 1",)),
     "letter.eml": (["Tide tables"], ("attachments are not read: t.pdf",)),
     "table.eml": (["Tides"], ()),
     "utf16.eml": (["Grüße"], ()),

@@ -44,7 +44,6 @@ class Format:
         return found
 
 
-_SLIDES, _SHEETS = "ppt/presentation.xml", "xl/workbook.xml"
 _JSON, _TABLE = "records.parse_json", "records.parse_table"
 PDF = Format("pdf", "a PDF", (".pdf",), ("pypdfium2",), marks=(b"%pdf-",))
 HTML = Format(
@@ -63,9 +62,12 @@ GZ = Format("gz", "a gzip file", (GZIP,), marks=(b"\x1f\x8b",), parsed_by="archi
 FORMATS = (
     PDF,
     HTML,
-    Format("docx", "a Word document", (".docx", ".docm"), ("docx", "lxml"), "word/document.xml"),
-    Format("pptx", "a PowerPoint file", (".pptx", ".pptm"), ("docx", "lxml"), _SLIDES),
-    Format("xlsx", "an Excel workbook", (".xlsx", ".xlsm"), ("openpyxl", "defusedxml"), _SHEETS),
+    Format("docx", "a Word document", (".docx", ".docm"), ("docx", "lxml"), "word/document.xml",
+           parsed_by="office.parse_docx"),
+    Format("pptx", "a PowerPoint file", (".pptx", ".pptm"), ("docx", "lxml"),
+           "ppt/presentation.xml", parsed_by="office.parse_pptx"),
+    Format("xlsx", "an Excel workbook", (".xlsx", ".xlsm"), ("openpyxl", "defusedxml"),
+           "xl/workbook.xml"),
     Format("epub", "an EPUB", (".epub",), ("lxml",), "META-INF/container.xml"),
     Format("odt", "an OpenDocument file", (".odt", ".odp", ".ods"), ("lxml",), "content.xml"),
     XML,

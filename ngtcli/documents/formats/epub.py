@@ -31,8 +31,8 @@ def parse(source: Source) -> Extracted:
     if not len(writer) and "META-INF/encryption.xml" in archive.NameToInfo:
         what = "copy-protected (DRM), so it cannot be read"
         raise Unreadable(what, "Ask its seller for one without.")
-    named = "1 chapter is" if missing == 1 else f"{missing} chapters are"
-    return writer.extracted("epub", (f"{named} missing or broken",) * bool(missing))
+    told = (f"chapters that are missing or broken: {missing}",) * bool(missing)
+    return writer.extracted("epub", told)
 
 
 def _chapters(archive: ZipFile) -> Iterator[str]:
