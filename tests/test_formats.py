@@ -185,9 +185,9 @@ BROKEN = {
     "f.gz": (gzip.compress(b"text")[:-6], "broken gz (EOFError: Compressed file ended before"),
     "g.eml": (b"\n\nnothing", "not an e-mail"),
     "h.odt": (made.zipped({}), "no item named 'META-INF/manifest.xml'"),
-    "i.rtf": (rb"{\rtf1\ansi{\*\hidden words}}", "no text was found in its RTF"),
+    "i.rtf": (rb"{\rtf1\ansi{\*\hidden words}}", "no text in it"),
     "j.xml": (b"<a>words", "broken xml (XMLSyntaxError: "),
-    "l.xml": (b"<a b='words'/>", "no text in its elements"),
+    "l.xml": (b"<a b='words'/>", "no text in it"),
     "k.xml": (
         b'<!DOCTYPE a [<!ENTITY x SYSTEM "a.pdf">]><a>&x;</a>',
         "broken xml (XMLSyntaxError: ",

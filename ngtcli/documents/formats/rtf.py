@@ -6,7 +6,6 @@ from itertools import count
 from striprtf.striprtf import remove_pict_groups, rtf_to_text
 
 from ngtcli.documents.content import Extracted, Source, Writer, row_of
-from ngtcli.documents.formats import OLD
 from ngtcli.documents.text import Unreadable
 
 _INSIDE = ""  # of a group, with groups in it; no program nests those below so deep
@@ -28,8 +27,6 @@ def parse(source: Source) -> Extracted:
     for line in halves.decode("utf-16-le", "replace").split("\n"):  # RTF has them apart
         is_row = line.endswith("|")  # which the library puts behind each cell
         writer.add(row_of(line[:-1].split("|")) if is_row else line, "row" if is_row else "")
-    if not len(writer):
-        raise Unreadable("no text was found in its RTF", f"Convert it: {OLD['.doc']}")
     return writer.extracted("rtf")
 
 
