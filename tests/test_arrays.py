@@ -22,7 +22,7 @@ from ngtcli.decode.prefixes import PREFIXES
 from ngtcli.system import arrays as module
 from ngtcli.system import files
 from ngtcli.system.arrays import PADDING, ArrayFile, ArrayWriter, read_header
-from ngtcli.system.cache import STORES
+from ngtcli.system.cache import store_of
 from ngtcli.system.files import DamagedFileError
 from ngtcli.trie.files import BACKGROUNDS, DATASTORES, POOLS, TRIES
 
@@ -73,7 +73,7 @@ def test_what_comes_back_is_what_was_written(kind: ArrayFile) -> None:
         assert same(others, sample(kind, rows))
         assert all(a.ctypes.data % 64 == 0 for a in arrays.values() if a.size)
     assert path.stat().st_mode & 0o777 == 0o600 and kind.paths() == [path]
-    assert [s.folder for s in STORES if path in s.files()] == [kind.folder]
+    assert (named := store_of(path)) and named.folder == kind.folder
 
 
 @settings(max_examples=64, deadline=None)
@@ -211,7 +211,7 @@ def write_for_ever() -> None:
         DATASTORES.write(DATASTORES.path("x"), sample(DATASTORES, rows), {"rows": str(rows)})
 
 
-def test_of_killed_writers_a_reader_sees_whole_files_and_nothing_is_left() -> None:
+def test_of_killed_writers_a_reader_sees_whole_files() -> None:
     path = written(DATASTORES)
     for _ in range(4):
         writers = [FORK.Process(target=write_for_ever) for _ in range(2)]
@@ -224,4 +224,6 @@ def test_of_killed_writers_a_reader_sees_whole_files_and_nothing_is_left() -> No
         for writer in writers:
             os.kill(writer.pid or 0, signal.SIGKILL)
             writer.join()
-    assert [p for p in path.parent.iterdir() if p != path] == [] or not hasattr(os, "O_TMPFILE")
+    # One that is killed between its last two calls leaves a whole file, which the bound removes.
+    left = [p for p in path.parent.iterdir() if p != path]
+    assert all(p.suffix == files.PARTIAL for p in left) and DATASTORES.paths() == [path]

@@ -74,12 +74,6 @@ class Document:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def common_folder(documents: Sequence[Document]) -> str:
-    """The folder that the files of all documents have in common; "" where none has a file."""
-    named = {os.path.dirname(d.path) for d in documents if d.path}
-    return os.path.commonpath([os.path.realpath(folder) for folder in named]) if named else ""
-
-
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """Documents, the files skipped in folders and globs, and remarks on the cache."""

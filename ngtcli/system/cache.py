@@ -110,6 +110,7 @@ STORES = (
 )  # fmt: skip
 _BY_KIND = {kind: named for named in STORES for kind in named.kinds}
 _OWN = {named.folder: named for named in STORES if named.bound == "own"}
+_OF_STORE = (store.NAME, f"{store.NAME}-journal")
 _FREED = 10  # this part of the bound is free afterwards; guess
 _SHARE = 20  # this part of the bound may be written before the cache is looked at again; guess
 
@@ -158,19 +159,20 @@ def _files(on_error: Callable[[OSError], None] | None = None) -> list[_Entry]:
 
     A killed run's file that is not finished is one of them an hour after.
     """
-    found, root = [], home("cache")
-    for place, _, names in os.walk(root, onerror=on_error):
-        for path in (Path(place, name) for name in names if not name.startswith(store.NAME)):
+    found = []
+    for place, _, names in os.walk(home("cache"), onerror=on_error):
+        for path in (Path(place, name) for name in names if name not in _OF_STORE):
             with suppress(OSError):  # another process has removed it
                 about = path.lstat()
                 if path.suffix != PARTIAL or time.time() - about.st_mtime > LEFT_S:
-                    named = _store_of(path, root)
+                    named = store_of(path)
                     found.append(_Entry(path, named, _used_ns(about), about.st_size))
     return found
 
 
-def _store_of(path: Path, root: Path) -> Store | None:
-    folder = path.relative_to(root).parts[0]
+def store_of(path: Path) -> Store | None:
+    """The store that a file of the cache belongs to."""
+    folder = path.relative_to(home("cache")).parts[0]
     ours = (named for named in STORES if named.folder == folder)
     return next((s for s in ours if not s.ends or path.name.endswith(s.ends)), None)
 

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import select
 import stat
 import sys
@@ -179,7 +178,7 @@ def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
 
 def passing_name(folder: Path) -> Path:
     """What a new file in a folder is called until it is complete, where it has a name."""
-    return folder / f".{secrets.token_hex(8)}{PARTIAL}"
+    return folder / f".{os.urandom(8).hex()}{PARTIAL}"
 
 
 def open_new(passing: Path, mode: int = 0o600) -> int:

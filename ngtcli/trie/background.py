@@ -5,9 +5,8 @@ that occur too seldom, and they do not grow: so nodes stand in breadth-first ord
 a node adjacent, the most frequent first. So what is looked at together lies together: the likeliest
 continuations of a match, and the numbers of the one that is chosen. A node takes 24 bytes.
 
-The arrays are mapped as they stand in a file, whose content is not compared with its checksum when
-it is opened: that would take longer than opening may. Whoever reads them checks every index and
-every count (background_search.py): with any content the worst are useless drafts.
+The arrays are mapped as they stand in a file. Whoever reads them checks every index and every count
+(background_search.py): with any content the worst are useless drafts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

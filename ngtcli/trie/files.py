@@ -36,7 +36,7 @@ DATASTORES = ArrayFile(
     most=2**34,  # derived: two arrays of 2^31 int32, the most that int32 can index
     arrays={"stream": Array("int32"), "order": Array("int32")},
 )
-# Columns stand one row behind the other: files that users have built have this form.
+# Columns stand one row behind the other.
 BACKGROUNDS = ArrayFile(
     "the background is",
     FOLDER,
