@@ -151,14 +151,6 @@ def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_pa
     assert [line.id for line in found] == ["a", "b", 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, "a"]
     wrong = [line.number for line in found if isinstance(line.said, NgtError)]
     assert wrong == [1, 2, 3, 4, 5, 6, 13]
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        13,
-    ]
     assert "'id' stands there twice" in str(found[1].said)
     assert "id 'a' stands in line 1 already" in str(found[12].said)
 
