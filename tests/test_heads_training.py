@@ -164,11 +164,6 @@ def test_answers_are_kept_up_to_a_torn_line(tmp_path: Path) -> None:
         Answers(path, about(asked, model="n"))
     with pytest.raises(UsageError, match="other documents"):
         Answers(path, about(asked[:1], model="m"))
-    head = {"format": "ngt-training-answers", "version": 1, "about": about(asked, model="m")}
-    line = {"n": 5, "held": False, "prompt": [1], "answer": [2]}
-    path.write_text(f"{json.dumps(head)}\n{json.dumps(line)}\n")  # as earlier versions wrote it
-    with closing(Answers(path, about(asked, model="m"))) as earlier:
-        assert [*earlier.done] == [5]
     path.write_text("mine\n")
     with pytest.raises(UsageError, match="did not write"):
         Answers(path, about(asked, model="m"))
