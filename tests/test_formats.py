@@ -3,7 +3,6 @@
 import gzip
 import io
 from pathlib import Path
-from typing import Any
 
 import pytest
 
