@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 import transformers
@@ -22,7 +23,7 @@ from ngtcli.decode.probe import target_model
 from ngtcli.draft.drafter import PassRows
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.dtypes import DtypeTrial, known
-from ngtcli.system.json_form import from_json, to_json
+from ngtcli.system.json_form import to_json
 from ngtcli.system.trials import here, results
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.load_quantized import load_quantized
@@ -57,7 +58,7 @@ def test_a_model_without_a_layer_to_time_is_not_said_to_be_as_quick(
     nothing = try_dtype(make_hf("llama").to(BF16), "m")
     assert nothing.seconds == nothing.single == () and nothing.chosen == "float32"
     assert nothing.reason.startswith("no layer could be timed in bfloat16")
-    assert from_json(DtypeTrial, to_json(nothing)) == nothing
+    assert msgspec.convert(to_json(nothing), DtypeTrial) == nothing
     with pytest.raises(ValueError):
         replace(QUICK, seconds=())
 

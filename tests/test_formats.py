@@ -3,7 +3,6 @@
 import gzip
 import io
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ from ngtcli.documents.load import load
 from ngtcli.documents.text import Unreadable
 from ngtcli.documents.worker import parse
 from ngtcli.errors import InputError
-from ngtcli.system.json_form import from_json
 from tests import document_files as made
 
 for package in ("pypdfium2", "trafilatura", "docx", "openpyxl", "striprtf", "pylatexenc"):
@@ -247,21 +245,6 @@ def test_a_missing_package_is_one_line_that_names_the_extra(
 def test_formats_by_suffix_and_first_bytes(suffix: str, head: bytes, name: str | None) -> None:
     found = format_of(suffix, head)
     assert (found.name if found else None) == name
-
-
-@pytest.mark.parametrize(
-    ("hint", "value"),
-    [
-        (tuple[int, int], [1]),
-        (tuple[int, int], [1, 2, 3]),
-        (tuple[()], [1]),
-        (tuple[int, ...], [1, True]),
-        (int, True),
-    ],
-)
-def test_json_of_another_form_is_refused(hint: Any, value: Any) -> None:
-    with pytest.raises(ValueError, match="Expected"):
-        from_json(hint, value)
 
 
 def test_sections_begin_where_their_text_does() -> None:

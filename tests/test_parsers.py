@@ -335,7 +335,9 @@ NATIVE = {
     "seccomp": ["libc.socket(2, 1, 0)", "libc.socket(1, 1, 0)", "libc.fork()", "libc.vfork()",
                 "libc.execv(b'/bin/true', None)", "libc.kill(os.getppid(), 0)",
                 "libc.chmod({path}, 0o777)", "libc.ptrace(16, os.getppid(), 0, 0)",
-                "libc.syscall(425, 8, bytes(120))",
+                "libc.syscall(425, 8, bytes(120))", "libc.mq_open(b'/ngt', 0o102, 0o600, None)",
+                "libc.ioctl(other, 0x5412, b'x')",  # TIOCSTI types a character
+                "libc.ioctl(other, 0x541C, b'x')", "libc.ioctl(other, 0x5413, size)",
                 "libc.open({path}, 1)", "libc.open({path}, 2)", "libc.open({path}, 0o1000)",
                 "libc.open({path} + b'1', 0o100, 0o600)", "libc.creat({path} + b'1', 0o600)",
                 "libc.openat(-100, {path}, 0o1001)", "libc.truncate({path}, 0)",
@@ -370,11 +372,13 @@ def test_native_code_in_a_worker_reaches_no_network_no_program_and_no_file(
         "import ctypes, os, struct\nfrom ngtcli.documents.worker import _confine\n"
         "from ngtcli.system import sandbox\nlibc = ctypes.CDLL(None)\n"
         f"if {means == 'seccomp'}: sandbox._landlock = lambda: 0\n"  # as before Linux 5.13
-        f"before = [libc.open({os.fsencode(path)!r}, 0) >= 0, libc.socket(2, 1, 0) >= 0]\n"
+        "import pty\nmain, other = pty.openpty()\nsize = ctypes.create_string_buffer(8)\n"
+        f"before = [libc.open({os.fsencode(path)!r}, 0) >= 0, libc.socket(2, 1, 0) >= 0,"
+        " libc.ioctl(other, 0x5413, size) == 0]\n"
         f"_confine(300_000_000)\nprint(before, [{', '.join(attempts)}])\n"
     )
     done = child(code)
-    assert done.stdout.strip() == f"[True, True] {[-1] * len(attempts)}", done
+    assert done.stdout.strip() == f"[True, True, True] {[-1] * len(attempts)}", done
     assert path.read_text() == "private" and len(os.listdir(tmp_path)) == 2
 
 

@@ -47,29 +47,21 @@ def presets(own_home: Path) -> Path:
     return folder
 
 
-def in_zero(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def dangling(path: Path) -> None:
-    path.symlink_to("/nowhere/at/all.yaml")
-
-
-def too_large(path: Path) -> None:
-    path.write_text(TEMPLATE + "# " + "x" * SETTINGS_BYTES)
-
-
 def text(body: str) -> Callable[[Path], Any]:
     return lambda path: path.write_text(body)
+
+
+def link(target: str) -> Callable[[Path], Any]:
+    return lambda path: path.symlink_to(target)
 
 
 # How a settings file or preset can be bad, and a word of what is said of it.
 ODD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a folder": (Path.mkdir, "is a directory"),
     "a pipe": (os.mkfifo, "not a regular file"),
-    "a link to /dev/zero": (in_zero, "not a regular file"),
-    "a dangling link": (dangling, "not there"),
-    "too large": (too_large, "more than 1 MB"),
+    "a link to /dev/zero": (link("/dev/zero"), "not a regular file"),
+    "a dangling link": (link("/nowhere/at/all.yaml"), "not there"),
+    "too large": (text("# " + "x" * SETTINGS_BYTES), "more than 1 MB"),
     "Latin-1": (lambda path: path.write_bytes(b"n: caf\xe9"), "not UTF-8"),
     "a date that is none": (text("seed: 2026-13-45"), "line 1 ('2026-13-45'"),
     "6000 digits": (text("\nseed: " + "7" * 6000), "line 2"),
@@ -222,22 +214,17 @@ def test_a_file_of_the_cache_is_shown_without_settings(tmp_path: Path) -> None:
     assert code == 2 and "--n does nothing" in said
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        ["--top-p", "0.5", "--temperature", "0.7"],
-        ["--top-p", "0.5", "--temperature", "0"],  # as scripts give them together
-        ["--seed", "3"],  # greedy decoding repeats itself, as was asked for
-        ["--top-k", "0", "--top-p", "1"],
-        ["--method", "trie", "--n", "9", "--lp", "2", "--learn-output", "--no-pool"],
-        ["--method", "none", "--n", "9", "--num-draft", "8", "--pool"],
-        ["--json", "--color", "never"],
-        ["--json", "--json-tokens", "--explain"],
-        ["--dry-run", "--json", "--temperature", "1"],
-    ],
-)
-def test_options_with_an_effect_or_nothing_to_lose_are_taken(given: list[str]) -> None:
-    assert run("summarize", "nowhere.txt", *given)[1] == 3  # on to the missing document
+@pytest.mark.parametrize("given", [
+    "--top-p 0.5 --temperature 0.7",
+    "--top-p 0.5 --temperature 0",  # as scripts give them together
+    "--seed 3",  # greedy decoding repeats itself, as was asked for
+    "--top-k 0 --top-p 1",
+    "--method trie --n 9 --lp 2 --learn-output --no-pool",
+    "--method none --n 9 --num-draft 8 --pool",
+    "--json --color never", "--json --json-tokens --explain", "--dry-run --json --temperature 1",
+])  # fmt: skip
+def test_options_with_an_effect_or_nothing_to_lose_are_taken(given: str) -> None:
+    assert run("summarize", "nowhere.txt", *given.split())[1] == 3  # on to the missing document
 
 
 def test_settings_of_files_and_variables_need_not_matter_to_each_command(monkeypatch) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from ngtcli.model_files.pretrained import SOURCE, loading, read_object
 from ngtcli.system.cache import in_bounds
 from ngtcli.system.files import home, key_of, mark_used, new_file, private_folder
-from ngtcli.system.json_form import from_json, to_json
+from ngtcli.system.json_form import to_json
 
 _VERSION = 3  # raised where the files of a folder are made in another way
 _CONFIG = "config.json"
@@ -35,9 +35,10 @@ class Source:
 
 def source_of(folder: str | Path) -> Source | None:
     """What a folder that `stand_in` has made stands for; None for any other."""
+    import msgspec  # here: most commands do without
+
     try:
-        found: Source = from_json(Source, read_object(Path(folder) / _CONFIG)[SOURCE])
-        return found
+        return msgspec.convert(read_object(Path(folder) / _CONFIG)[SOURCE], Source)
     except (KeyError, TypeError, ValueError):
         return None
 

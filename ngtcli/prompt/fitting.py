@@ -27,7 +27,7 @@ _INTERVAL_S = 0.3  # between two status lines; guess
 
 
 class Reading:
-    """Encodes texts piece by piece; a status line at intervals: "Reading 12k of 30k tokens …".
+    """Encodes texts piece by piece; at intervals, while any is left, a line "Reading 12k of 30k …".
 
     `characters` is about how many will be read.
     """
@@ -47,7 +47,7 @@ class Reading:
         coded = self.tokenizer.locate(text[at:end])
         self._read += end - at
         self._tokens += len(coded.ids)
-        if time.monotonic() - self._last >= _INTERVAL_S:
+        if self._read < self._characters and time.monotonic() - self._last >= _INTERVAL_S:
             self._last = time.monotonic()
             whole = self._tokens * max(self._characters, self._read) // max(self._read, 1)
             self._status(f"Reading {short(self._tokens)} of {short(whole)} tokens …")

@@ -1,17 +1,15 @@
 """numba's `njit`, whose results are kept: compiling takes several seconds, once per user.
 
-They are kept by numba in the user's cache folder, never in the package: below a name of versions
-and of all sources that are compiled, as numba looks at the file of a function alone, and not at
-those of functions that it calls. Its files are pickles, which it trusts: a folder that others may
-have written to is not used. Where a file is damaged (by a checksum) or cannot be written, this
-costs a remark and not the answer.
+numba keeps them in the user's cache folder, below a name of versions and of all sources that are
+compiled: it looks at the file of a function alone, and not at those of functions that it calls. Its
+files are pickles, which it trusts: a folder that others may have written to is not used. A file
+that cannot be read or written costs a remark and not the answer.
 """
 
 import hashlib
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,10 +29,9 @@ UNUSED_S = 30 * 86400.0  # after which another version's unused results are remo
 SOURCES = ("draft/auto/*.py", "draft/guesses.py", "draft/origins.py",
            "trie/background.py", "trie/background_search.py", "trie/counts.py")  # fmt: skip
 _VERSION = "ngt-"
-_SUM = hashlib.sha256().digest_size  # bytes
 
 _listeners: list[Callable[[str], object]] = []
-_remarks: list[str] = []  # the first is told; the others are the same trouble at other functions
+_remarks: list[str] = []  # the first is told; the others are the same trouble elsewhere
 
 
 @cache
@@ -72,8 +69,8 @@ def announce(tell: Callable[[str], object]) -> None:
 
 def take_remark() -> str:
     """What the user is to know of the cache, once in a run; else ""."""
-    remark = next(iter(_remarks), "")
-    _remarks[:] = [""] * bool(_remarks)
+    remark = _remarks[0] if _remarks else ""
+    _remarks[:] = [""] * bool(_remarks)  # the later ones are never the first
     return remark
 
 
@@ -96,24 +93,12 @@ def unowned(function: F) -> F:
 
     Such a function cannot create arrays. numba does not list the option in its types.
     """
-    decorate: Callable[[F], F] = njit(_nrt=False)
-    return decorate(function)
+    return njit(_nrt=False)(function)
 
 
 def _guard(kept: Any) -> None:
-    """Have numba's cache of a function use nothing damaged, and tell what goes wrong."""
-    files, load, save = kept._cache_file, kept.load_overload, kept.save_overload
-    dump, load_data = files._dump, files._load_data
-
-    def with_sum(value: Any) -> bytes:  # behind the pickle, where nothing is read
-        dumped: bytes = dump(value)
-        return dumped + hashlib.sha256(dumped).digest()
-
-    def load_whole(name: str) -> Any:  # machine code with a wrong byte may end the process
-        data = Path(files._data_path(name)).read_bytes()
-        if hashlib.sha256(data[:-_SUM]).digest() != data[-_SUM:]:
-            raise ValueError("checksum differs")
-        return load_data(name)
+    """Have numba's cache of a function tell what goes wrong, instead of raising it."""
+    load, save = kept.load_overload, kept.save_overload
 
     def load_overload(signature: Any, target: Any) -> Any:
         try:
@@ -132,14 +117,13 @@ def _guard(kept: Any) -> None:
             with process.unbroken():  # an interruption would leave a temporary file
                 save(signature, data)
         except Exception as error:  # a full disk; a damaged file that could not be emptied
-            _remark_not_kept(Path(kept.cache_path).parent.parent, reason_of(error))
+            _remark_not_kept(Path(kept.cache_path).parent.parent, error)
 
-    files._dump, files._load_data = with_sum, load_whole
     kept.load_overload, kept.save_overload = load_overload, save_overload
 
 
-def _remark_not_kept(folder: Path, reason: str) -> None:
-    _remarks.append(f"compiled functions are not kept: {folder}: {reason}")
+def _remark_not_kept(folder: Path, error: Exception) -> None:
+    _remarks.append(f"compiled functions are not kept: {folder}: {reason_of(error)}")
 
 
 def _open_folder(versions: str) -> str:
@@ -147,10 +131,10 @@ def _open_folder(versions: str) -> str:
 
     Raises UsageError as `home`.
     """
-    digest = hashlib.sha256(versions.encode("utf-8", "surrogateescape"))
     package = Path(__file__).parent.parent
-    for source in sorted(file for pattern in SOURCES for file in package.glob(pattern)):
-        digest.update(source.read_bytes())
+    sources = sorted(file for pattern in SOURCES for file in package.glob(pattern))
+    digest = hashlib.sha256(versions.encode("utf-8", "surrogateescape"))
+    digest.update(b"".join(source.read_bytes() for source in sources))
     chosen = os.environ.get("NUMBA_CACHE_DIR")  # numba's own variable takes precedence
     parent = Path(chosen) if chosen else home("cache") / "compiled"
     folder = parent / (_VERSION + digest.hexdigest()[:32])
@@ -161,10 +145,9 @@ def _open_folder(versions: str) -> str:
         about = folder.stat()
         if about.st_uid not in (os.geteuid(), 0) or about.st_mode & 0o022:
             raise PermissionError("it is another user's, or others may write to it")
-        tempfile.TemporaryFile(dir=folder).close()
         os.utime(folder)
     except OSError as error:
-        _remark_not_kept(folder if folder.is_dir() else parent, reason_of(error))
+        _remark_not_kept(folder if folder.is_dir() else parent, error)
         return ""
     for other in parent.glob(f"{_VERSION}*"):
         with suppress(OSError):

@@ -19,7 +19,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from operator import or_
 from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -75,21 +75,13 @@ def json_property(*, after: str, **how: Any) -> Callable[[Getter], Getter]:
 @cache
 def _keys(kind: type) -> tuple[tuple[str, Key], ...]:
     """The names of a dataclass's fields and properties that are keys, in the order of JSON."""
-    computed: dict[str, list[tuple[str, Key]]] = {}
-    for name in dir(kind):
-        getter = getattr(getattr(kind, name, None), "fget", None)
-        if (how := getattr(getter, _METADATA, None)) is not None:
-            computed.setdefault(how.after, []).append((name, how))
-    found: list[tuple[str, Key]] = []
-    for one in fields(kind):
-        found.append((one.name, one.metadata.get(_METADATA, Key())))
-        behind = [one.name]
-        while behind:  # a property may follow another one
-            more = computed.pop(behind.pop(), [])
-            found += more
-            behind += [name for name, _ in more]
-    assert not computed, f"{kind.__name__}: properties behind no field: {computed}"
-    return tuple((name, how) for name, how in found if not how.hidden)
+    found: dict[str, Key] = {one.name: one.metadata.get(_METADATA, Key()) for one in fields(kind)}
+    order = list(found)
+    for name, member in [pair for one in reversed(kind.__mro__) for pair in vars(one).items()]:
+        if (how := getattr(getattr(member, "fget", None), _METADATA, None)) is not None:
+            found[name] = how
+            order.insert(order.index(how.after) + 1, name)
+    return tuple((name, found[name]) for name in order if not found[name].hidden)
 
 
 def to_json(value: Any, digits: int | None = None) -> Any:
@@ -107,19 +99,6 @@ def to_json(value: Any, digits: int | None = None) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     return round(value, digits) if digits is not None and isinstance(value, float) else value
-
-
-def from_json(hint: Any, value: Any) -> Any:
-    """What `asdict` made this JSON of: a value of the type that an annotation names.
-
-    Raises ValueError for anything else; keys that it does not have are left out.
-
-    >>> from_json(tuple[int, ...], [1, 2])
-    (1, 2)
-    """
-    import msgspec  # here: what is only printed does without
-
-    return msgspec.convert(value, hint)
 
 
 def dump_json(value: Any, indent: int | None = 2) -> str:
@@ -159,10 +138,10 @@ def schema_of(hint: Any) -> Schema:
         return {"anyOf": [schema_of(part) for part in inner]}
     if kind in (tuple, list, Sequence):
         return {"type": "array", "items": schema_of(inner[0])}
-    if kind is Counter:
-        return _mapping(inner[0], int)
-    if kind in (Mapping, dict):
-        return _mapping(*inner)
+    if kind in (Mapping, dict, Counter):
+        keys, values = (*inner, int)[:2]  # of a Counter the values have no name
+        names = {"propertyNames": {"pattern": "^[0-9]+$"}} if keys is int else {}
+        return {"type": "object", **names, "additionalProperties": schema_of(values)}
     raise TypeError(f"no schema for {hint}")
 
 
@@ -176,29 +155,19 @@ def shape(properties: Mapping[str, Schema], optional: Sequence[str] = ()) -> Sch
     }
 
 
-def _mapping(keys: Any, values: Any) -> Schema:
-    names = {"propertyNames": {"pattern": "^[0-9]+$"}} if keys is int else {}
-    return {"type": "object", **names, "additionalProperties": schema_of(values)}
-
-
 def _object(kind: Any) -> Schema:
     properties: dict[str, Schema] = {}
     optional: list[str] = []
     hints = get_type_hints(kind)
     for name, how in _keys(kind):
         hint = hints.get(name) or get_type_hints(getattr(kind, name).fget)["return"]
-        leaves_out = (how.flat or how.omit) and type(None) in get_args(hint)
-        if leaves_out:
+        may_lack = (how.flat or how.omit) and type(None) in get_args(hint)
+        if may_lack:
             hint = reduce(or_, (part for part in get_args(hint) if part is not type(None)))
-        own = _of_key(how, hint)
+        make = how.schema or partial(schema_of, hint)
+        own: Schema = {"enum": list(how.choices)} if how.choices else make()
+        own = {**own, "description": how.about} if how.about else own
         inner = own["properties"] if how.flat else {name: own}
         properties |= inner
-        optional += [key for key in inner if leaves_out or how.flat and key not in own["required"]]
+        optional += [key for key in inner if may_lack or how.flat and key not in own["required"]]
     return shape(properties, optional)
-
-
-def _of_key(how: Key, hint: Any) -> Schema:
-    about = {"description": how.about} if how.about else {}
-    if how.choices:
-        return {"enum": list(how.choices), **about}
-    return {**(how.schema() if how.schema is not None else schema_of(hint)), **about}

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path, PurePosixPath
@@ -68,14 +68,18 @@ def _groups(controller: str) -> Iterator[Path]:
                 yield root / str(group).lstrip("/")
 
 
+def _limits(controller: str, files: Sequence[Sequence[str]]) -> Iterator[tuple[Path, list[int]]]:
+    """The numbers in such files of a controller, and the folder, where all of them are numbers."""
+    for group, names in product(_groups(controller), files):
+        with suppress(OSError, ValueError):  # there is no limit
+            words = " ".join((group / name).read_text() for name in names).split()
+            yield group, [int(word) for word in words]
+
+
 def _quota() -> float:
     """CPUs that the control groups may use; infinity without a limit."""
-    cpus = [math.inf]
-    for group, names in product(_groups("cpu"), _QUOTAS):
-        with suppress(OSError, ValueError, ZeroDivisionError):  # there is no limit
-            most, period = " ".join((group / name).read_text() for name in names).split()
-            cpus += [int(most) / int(period)] * (int(most) > 0)
-    return min(cpus)
+    quotas = (numbers for _, numbers in _limits("cpu", _QUOTAS))
+    return min([math.inf, *(most / period for most, period in quotas if min(most, period) > 0)])
 
 
 def pick_device(wanted: str) -> str:
@@ -110,15 +114,9 @@ def free_memory(device: str) -> int | None:
     except OSError:
         return None
     free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return max(0, min([*free, *_left_by_groups()])) if free else None
-
-
-def _left_by_groups() -> Iterator[int]:
-    """Bytes to each limit of the control groups; files in their memory count as free."""
-    for group, names in product(_groups("memory"), _LIMITS):
-        with suppress(OSError, ValueError):  # there is no limit
-            most, used = (int((group / name).read_text()) for name in names)
-            yield most - used + _of_files(group)
+    groups = _limits("memory", _LIMITS)
+    free += [most - used + _of_files(group) for group, (most, used) in groups if free]
+    return max(0, min(free)) if free else None
 
 
 def _of_files(group: Path) -> int:

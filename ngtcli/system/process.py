@@ -1,12 +1,10 @@
 """The process: its standard streams, the signals that end it, and its end.
 
 This module imports only fast modules, so that the handlers are set before anything else is loaded.
-At first a signal ends the process at once: there are no results yet, and libraries turn a
-KeyboardInterrupt during their import into other errors. After `unwind_on_interrupt` the first
-Ctrl-C raises KeyboardInterrupt in the main thread and the second ends the process. Blocks of
-`unbroken()` come to their end first: the main thread's before it is interrupted, every thread's
-before the process ends. While the main thread runs a library's code, in which Python calls no
-handlers, a thread that waits for signals ends the process.
+At first a signal ends the process at once: libraries turn a KeyboardInterrupt during their import
+into other errors. After `unwind_on_interrupt` the first Ctrl-C raises KeyboardInterrupt in the main
+thread and the second ends the process. Blocks of `unbroken()` come to their end first. A thread
+that hears of each signal acts where the main thread runs a library's code, which calls no handlers.
 """
 
 import _thread
@@ -19,7 +17,6 @@ import time
 TYPE_CHECKING = False  # typing takes as long to load as all the rest here
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Any, NoReturn
 
 AGAIN_S = 0.2  # sooner, a second Ctrl-C is the same key press, or `timeout` signalling twice; guess
@@ -32,18 +29,17 @@ _WAKING = signal.SIGURG  # what ends a wait of the main thread; other programs d
 class _State:
     """What the signal handlers need to know."""
 
-    def __init__(self) -> None:
-        self.unwinds = False  # whether the first Ctrl-C raises KeyboardInterrupt
-        self.interrupted = False
-        self.first = self.resumed = 0.0  # when the first Ctrl-C came, and when it was dealt with
-        self.wakeup = -1  # descriptor that the system writes signals to
-        self.wipe = b""  # control sequence that erases the status line on stderr
-        self.endings: list[Callable[[], object]] = []  # called before the process leaves
-        self.main = _thread.get_ident()
-        self.blocks = 0  # of `unbroken`, nested, that the main thread is in
-        self.delayed = 0  # the first signal during such a block; 0 for none
-        self.writing = _thread.RLock()  # held in such blocks of every thread
-        self.ending = _thread.RLock()
+    unwinds = False  # whether the first Ctrl-C raises KeyboardInterrupt
+    interrupted = False  # whether it did
+    is_second = False  # whether the next Ctrl-C ends the process
+    heard = 0.0  # when the first Ctrl-C came or was dealt with, by time.monotonic
+    delayed = 0  # the first signal during a block of the main thread; 0 for none
+    blocks = 0  # of `unbroken`, nested, that the main thread is in
+    writing = _thread.RLock()  # held in such blocks of every thread
+    wakeup = -1  # descriptor that the system writes signals to
+    wipe = b""  # control sequence that erases the status line on stderr
+    endings: "list[Callable[[], object]]" = []  # called before the process leaves
+    main = _thread.get_ident()
 
 
 _state = _State()
@@ -56,9 +52,18 @@ def guard() -> None:
         # What nohup ignores stays ignored; SIGINT is handled in background processes, too.
         if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _handle)
-    signal.signal(_WAKING, lambda *_: _handle(signal.SIGINT, None) if _state.first else None)
+    signal.signal(_WAKING, lambda *_: _handle(signal.SIGINT) if _state.is_second else None)
     sys.excepthook, sys.unraisablehook = _uncaught, _unraisable
-    _watch_signals()
+    read, _state.wakeup = os.pipe()
+    os.set_blocking(_state.wakeup, False)
+    signal.set_wakeup_fd(_state.wakeup, warn_on_full_buffer=False)
+    # A signal between fork and `_release` would be written to the parent's pipe.
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING),
+        after_in_child=_release,
+    )
+    _thread.start_new_thread(_watch, (read,))
 
 
 def unwind_on_interrupt() -> None:
@@ -68,8 +73,8 @@ def unwind_on_interrupt() -> None:
 
 def resume() -> None:
     """What a Ctrl-C interrupted is dealt with: the next one raises KeyboardInterrupt again."""
-    _state.resumed, _state.first, _state.interrupted = time.monotonic(), 0.0, False
-    _state.delayed = 0
+    _state.heard, _state.delayed = time.monotonic(), 0
+    _state.is_second = _state.interrupted = False
     if _state.wakeup >= 0:  # an event loop may have taken it
         signal.set_wakeup_fd(_state.wakeup, warn_on_full_buffer=False)
 
@@ -102,15 +107,15 @@ class unbroken:  # noqa: N801
             _state.blocks -= 1
             if not _state.blocks and _state.delayed:
                 number, _state.delayed = _state.delayed, 0
-                _handle(number, None)
+                _handle(number)
 
 
 class without_collection:  # noqa: N801
     """A block without garbage collection, from which what it imports is then excluded for good.
 
-    Importing torch and transformers creates about a million objects that are never freed. Scanning
-    them repeatedly takes a fourth of the import time. Wrap imports only. Where all modules were
-    loaded before, nothing is excluded: else models that await collection would never be freed.
+    torch and transformers create a million objects that are never freed; scanning them takes a
+    fourth of their import. Where all modules were loaded before, nothing is excluded: else models
+    that await collection would never be freed.
     """
 
     def __enter__(self) -> None:
@@ -140,7 +145,7 @@ def leave(code: int) -> "NoReturn":
     os._exit(code)
 
 
-def _handle(number: int, frame: object) -> None:
+def _handle(number: int, frame: object = None) -> None:
     """The handler of signals: Python calls it in the main thread."""
     if _state.blocks:
         _state.delayed = _state.delayed or number
@@ -152,35 +157,15 @@ def _handle(number: int, frame: object) -> None:
 
 
 def _end(number: int) -> None:
-    """Write the last message and end the process; waits where another thread does so."""
-    _state.ending.acquire()
+    """Write the last message and end the process, once no file is being written."""
     _state.writing.acquire(timeout=WRITE_S)
-    words = b""
-    if number == signal.SIGINT:
-        words = b"\n" * _state.unwinds + b"ngt: interrupted\n"
+    is_told = number == signal.SIGINT
+    words = (b"\n" * _state.unwinds + b"ngt: interrupted\n") * is_told
     try:
         os.write(2, _state.wipe + words)
     except OSError:
         pass
     os._exit(128 + number)
-
-
-def _watch_signals() -> None:
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    _state.wakeup = write
-    # A signal between fork and `_release` would be written to the parent's pipe.
-    os.register_at_fork(
-        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING),
-        after_in_parent=_unblock,
-        after_in_child=_release,
-    )
-    _thread.start_new_thread(_watch, (read,))
-
-
-def _unblock() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
 def _release() -> None:
@@ -191,38 +176,31 @@ def _release() -> None:
         if signal.getsignal(number) is _handle:
             default = signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler
             signal.signal(number, default)
-    _unblock()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
-def _watch(handle: int) -> None:
+def _watch(pipe: int) -> None:
     """End the process at signals that the main thread does not handle."""
-    while data := os.read(handle, 64):
+    while data := os.read(pipe, 64):
         for number in filter(_ENDING.__contains__, data):
-            if number != signal.SIGINT or not _state.unwinds or _is_second():
+            if number != signal.SIGINT or not _state.unwinds:
                 _end(number)
+            elif time.monotonic() - _state.heard >= AGAIN_S:
+                if _state.is_second:
+                    _end(number)
+                _state.heard, _state.is_second = time.monotonic(), True
+                time.sleep(_HANDLED_S)
+                # The system may hand a signal to another thread, or just before the main thread
+                # begins to wait; or what the handler raised was lost in a finalizer.
+                if not _state.interrupted:
+                    signal.pthread_kill(_state.main, _WAKING)
 
 
-def _is_second() -> bool:
-    """Whether a Ctrl-C is to end the process; the first one is seen to reach the main thread."""
-    now = time.monotonic()
-    if _state.first or now - _state.resumed < AGAIN_S:
-        return bool(_state.first) and now - _state.first >= AGAIN_S
-    _state.first = now
-    time.sleep(_HANDLED_S)
-    # The system may hand a signal to another thread, or just before the main thread begins to wait:
-    # then Python has not called the handler. Or what it raised was lost in a finalizer.
-    if not _state.interrupted:
-        signal.pthread_kill(_state.main, _WAKING)
-    return False
-
-
-def _uncaught(
-    kind: type[BaseException], error: BaseException, trace: "TracebackType | None"
-) -> None:
+def _uncaught(kind: type[BaseException], *rest: "Any") -> None:
     """Hook for uncaught errors: a KeyboardInterrupt ends the process without a traceback."""
     if issubclass(kind, KeyboardInterrupt):
         _end(signal.SIGINT)
-    sys.__excepthook__(kind, error, trace)
+    sys.__excepthook__(kind, *rest)
 
 
 def _unraisable(args: "Any") -> None:

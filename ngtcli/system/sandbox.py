@@ -1,9 +1,8 @@
 """Confines code: this process for good, or one call within bounds of time and memory.
 
-`confine` uses seccomp and Landlock, where the system has them. Both need no privileges and hold for
-native code too. A seccomp filter refuses the system calls that open connections, start programs,
-reach other processes or a terminal, open files for writing, make, rename, link, truncate and remove
-files, or change their owners, modes and times; Landlock refuses to open any file but those of some
+`confine` uses seccomp and Landlock, where the system has them: they hold for native code too. A
+filter of seccomp refuses system calls that open connections, start programs, reach other processes
+or a terminal, or change files in any way; Landlock refuses to open any file but those of some
 folders, which can be read.
 """
 
@@ -22,44 +21,39 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-# System calls that are refused: their numbers on x86_64 and aarch64, -1 where there is no such one.
-_REFUSED = {
-    "socket": (41, 198), "connect": (42, 203), "bind": (49, 200),
-    "execve": (59, 221), "execveat": (322, 281), "fork": (57, -1), "vfork": (58, -1),
-    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
-    "pidfd_getfd": (438, 438), "kill": (62, 129), "tkill": (200, 130),
-    "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "pidfd_send_signal": (424, 424),
-    "io_uring_setup": (425, 425), "bpf": (321, 280), "userfaultfd": (323, 282),
-    "perf_event_open": (298, 241), "keyctl": (250, 219), "add_key": (248, 217),
-    "request_key": (249, 218), "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40),
-    "shmget": (29, 194), "shmat": (30, 196), "msgget": (68, 186), "semget": (64, 190),
-    "mq_open": (240, 180),
-    "chmod": (90, -1), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
-    "chown": (92, -1), "fchown": (93, 55), "lchown": (94, -1), "fchownat": (260, 54),
-    "utime": (132, -1), "utimes": (235, -1), "utimensat": (280, 88), "futimesat": (261, -1),
-    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
-    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
-    "unlink": (87, -1), "unlinkat": (263, 35), "rmdir": (84, -1), "creat": (85, -1),
-    "rename": (82, -1), "renameat": (264, 38), "renameat2": (316, 276),
-    "truncate": (76, 45), "ftruncate": (77, 46), "mkdir": (83, -1), "mkdirat": (258, 34),
-    "link": (86, -1), "linkat": (265, 37), "symlink": (88, -1), "symlinkat": (266, 36),
-    "mknod": (133, -1), "mknodat": (259, 33),
-}  # fmt: skip
-# Those that are answered as by a system, or for a file, that has no such thing.
-_UNKNOWN = {
-    "clone3": ((435, 435), errno.ENOSYS), "openat2": ((437, 437), errno.ENOSYS),
-    "ioctl": ((16, 29), errno.ENOTTY),  # with it a terminal takes text for typed
-}  # fmt: skip
-_CLONE, _TGKILL, _PRLIMIT = (56, 220), (234, 131), (302, 261)
-_OPEN, _OPENAT = (2, -1), (257, 56)
+# System calls that are refused: their numbers on x86_64 and aarch64, -1 where there is no such one,
+# and the error if it is not EPERM, but as of a system, or for a file, that has no such thing.
+_REFUSED = """
+    socket 41 198, connect 42 203, bind 49 200, execve 59 221, execveat 322 281, fork 57 -1,
+    vfork 58 -1, ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271,
+    pidfd_getfd 438 438, kill 62 129, tkill 200 130, rt_sigqueueinfo 129 138,
+    rt_tgsigqueueinfo 297 240, pidfd_send_signal 424 424, io_uring_setup 425 425, bpf 321 280,
+    userfaultfd 323 282, perf_event_open 298 241, keyctl 250 219, add_key 248 217,
+    request_key 249 218, unshare 272 97, setns 308 268, mount 165 40, shmget 29 194, shmat 30 196,
+    msgget 68 186, semget 64 190, mq_open 240 180, chmod 90 -1, fchmod 91 52, fchmodat 268 53,
+    fchmodat2 452 452, chown 92 -1, fchown 93 55, lchown 94 -1, fchownat 260 54, utime 132 -1,
+    utimes 235 -1, utimensat 280 88, futimesat 261 -1, setxattr 188 5, lsetxattr 189 6,
+    fsetxattr 190 7, removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16, unlink 87 -1,
+    unlinkat 263 35, rmdir 84 -1, creat 85 -1, rename 82 -1, renameat 264 38, renameat2 316 276,
+    truncate 76 45, ftruncate 77 46, mkdir 83 -1, mkdirat 258 34, link 86 -1, linkat 265 37,
+    symlink 88 -1, symlinkat 266 36, mknod 133 -1, mknodat 259 33,
+    clone3 435 435 ENOSYS, openat2 437 437 ENOSYS, ioctl 16 29 ENOTTY
+"""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC  # flags that no file is opened with
-_THREAD = 0x10000  # CLONE_THREAD: a new thread, not a new process
+_THREAD = 0x10000  # CLONE_THREAD: no new process
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, AUDIT_ARCH
 _X32 = 0x40000000  # from this number on, x86_64 has the calls of another ABI
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of BPF
-_NUMBER, _ARCHITECTURE = 0, 4  # offsets in what a filter sees
-_ARGUMENTS = (16, 24, 32)  # those of the low words of the first arguments
+_NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16  # offsets in what a filter sees; 8 to each further one
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
+# Those that an argument allows: its numbers, which one, and the test of its low word.
+_ALLOWED_BY = (
+    ((56, 220), 0, (_ANY_BIT, 1, 0, _THREAD)),  # clone
+    ((302, 261), 0, (_EQUAL, 1, 0, 0)),  # prlimit, of this process
+    ((2, -1), 1, (_ANY_BIT, 0, 1, _WRITES)),  # open
+    ((257, 56), 2, (_ANY_BIT, 0, 1, _WRITES)),  # openat
+)
+_TGKILL = (234, 131)
 _NO_NEW_PRIVILEGES, _SET_SECCOMP, _GET_SECCOMP = 38, 22, 21  # of prctl
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # Landlock's system calls, on all machines
@@ -135,21 +129,15 @@ def _filter(column: int, architecture: int) -> list[tuple[int, int, int, int]]:
     refuse, allow = (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
     steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), refuse]
     steps += [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), refuse]
-    for numbers in _REFUSED.values():
-        if numbers[column] >= 0:
-            steps += [(_EQUAL, 0, 1, numbers[column]), refuse]
-    for numbers, error in _UNKNOWN.values():  # libraries take `clone` and `openat` then
-        steps += [(_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _ERROR | error)]
-    for numbers, argument, test in (
-        (_CLONE, 0, (_ANY_BIT, 1, 0, _THREAD)),
-        (_TGKILL, 0, (_EQUAL, 1, 0, os.getpid())),  # as `abort` does
-        (_PRLIMIT, 0, (_EQUAL, 1, 0, 0)),
-        (_OPEN, 1, (_ANY_BIT, 0, 1, _WRITES)),
-        (_OPENAT, 2, (_ANY_BIT, 0, 1, _WRITES)),
-    ):
-        if numbers[column] >= 0:
-            value = (_LOAD, 0, 0, _ARGUMENTS[argument])
-            steps += [(_EQUAL, 0, 4, numbers[column]), value, test, refuse, allow]
+    for row in _REFUSED.split(","):
+        numbers, error = row.split()[1:3], [*row.split(), "EPERM"][3]
+        if (number := int(numbers[column])) >= 0:  # libraries take `clone` and `openat` then
+            steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERROR | getattr(errno, error))]
+    own = (_TGKILL, 0, (_EQUAL, 1, 0, os.getpid()))  # as `abort` does
+    for calls, argument, test in (*_ALLOWED_BY, own):
+        if calls[column] >= 0:
+            value = (_LOAD, 0, 0, _ARGUMENT + 8 * argument)
+            steps += [(_EQUAL, 0, 4, calls[column]), value, test, refuse, allow]
     return [*steps, allow]
 
 
@@ -184,9 +172,8 @@ def _limited(work: Callable[[], T], seconds: float, megabytes: int) -> T:
         signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
         with suppress(OSError):  # the system does not say how much the process has
             taken = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
-            limit = taken + megabytes * 1_000_000
-            limit = limit if before == resource.RLIM_INFINITY else min(limit, before)
-            resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+            limits = {taken + megabytes * 1_000_000, before} - {resource.RLIM_INFINITY}
+            resource.setrlimit(resource.RLIMIT_AS, (min(limits), most))
         return work()
     except MemoryError:
         raise BoundError(f"it takes more than {megabytes} MB") from None
