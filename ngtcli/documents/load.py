@@ -8,18 +8,18 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from itertools import count as count_from
 from typing import IO, TypeVar
 
 from ngtcli.config import Settings
-from ngtcli.documents.content import About, Extracted
+from ngtcli.documents.content import About
 from ngtcli.documents.find import STDIN, Found, Listing, Skipped, find
 from ngtcli.documents.parsers import INSTALL, MissingExtra
-from ngtcli.documents.read import Documents, Row, TokenCounter
+from ngtcli.documents.read import Documents, TokenCounter
 from ngtcli.documents.text import Unreadable, utf8
 
 Read = TypeVar("Read")
@@ -109,15 +109,19 @@ def load(
         read = _readable(listing, reader.read(listing.found.values(), stdin), status)
     finally:
         remarks = reader.remarks() if files else reader.close()
-    return Loaded(_named(read), listing.all_skipped(), tuple(remarks))
+    documents = tuple(
+        Document(name, text.text, text.about, "" if found.real == STDIN else found.path)
+        for name, (found, text) in read
+    )
+    return Loaded(documents, listing.all_skipped(), tuple(remarks))
 
 
 def _readable(
     listing: Listing,
     results: Generator[tuple[Found, Read | Unreadable], None, None],
     status: Callable[[str], None],
-) -> dict[str, tuple[Found, Read]]:
-    """What was read of each file, by real path and in order; files of folders may be left out.
+) -> Iterable[tuple[str, tuple[Found, Read]]]:
+    """The name of each document and what was read of it; files of folders may be left out.
 
     Raises InputError for one that was named outright, and for a path of which nothing is left.
     """
@@ -141,19 +145,28 @@ def _readable(
                     status(f"Reading the documents: {len(read)} of {len(listing.found)} …")
             if not any(real in read for real in reals):
                 raise listing.nothing(path)
-    return read
+    return zip(_names([found for found, _ in read.values()]), read.values(), strict=True)
 
 
-def _named(read: Mapping[str, tuple[Found, Extracted]]) -> tuple[Document, ...]:
-    """The documents, under distinct names."""
-    files = [(found.path, found.below) for real, (found, _) in read.items() if real != STDIN]
-    names = iter(distinct_names(files, [_STDIN_NAME] if STDIN in read else []))
-    return tuple(
-        Document(_STDIN_NAME, text.text, text.about)
-        if real == STDIN
-        else Document(next(names), text.text, text.about, found.path)
-        for real, (found, text) in read.items()
-    )
+def _names(found: Sequence[Found]) -> list[str]:
+    """Distinct names for these documents."""
+    files = [(one.path, one.below) for one in found if one.real != STDIN]
+    names = iter(distinct_names(files, [_STDIN_NAME] if len(files) < len(found) else []))
+    return [_STDIN_NAME if one.real == STDIN else next(names) for one in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A document: its name in prompts, and what was read of it. `dropped` is as in `About`."""
+
+    name: str
+    path: str
+    format: str
+    pages: int
+    characters: int
+    tokens: int
+    dropped: int
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +191,9 @@ def survey(
         read = _readable(listing, reader.about(listing.found.values(), counter), status)
     finally:
         remarks = reader.close()
-    names = distinct_names([(found.path, found.below) for found, _ in read.values()])
-    rows = (replace(row, name=name) for name, (_, row) in zip(names, read.values(), strict=True))
-    return Survey(tuple(rows), listing.all_skipped(), tuple(remarks), reader.opened)
+    rows = tuple(
+        Row(name, utf8(found.path), entry.about.format, entry.about.pages, entry.characters,
+            tokens, entry.about.dropped, entry.about.warnings)
+        for name, (found, (entry, tokens)) in read
+    )  # fmt: skip
+    return Survey(rows, listing.all_skipped(), tuple(remarks), reader.opened)
