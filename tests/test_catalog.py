@@ -17,7 +17,7 @@ from ngtcli.documents.catalog import FILES, TEXTS
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.load import load, survey
 from ngtcli.documents.parsers import FailedParser, Parsers
-from ngtcli.documents.read import Documents, Reader, TokenCounter
+from ngtcli.documents.read import Documents, Reader
 from ngtcli.documents.text import Unreadable
 from ngtcli.errors import InputError
 from ngtcli.system import store
@@ -70,10 +70,6 @@ def texts(folder: Path, **settings: object) -> dict[str, Extracted]:
     return {d.name: Extracted(d.text, d.about) for d in loaded.documents}
 
 
-def changed(folder: Path) -> None:
-    (folder / "people.csv").write_text("a,b\nc,d\n")
-
-
 def changed_with_its_size_and_time(folder: Path) -> None:
     path = folder / "people.csv"
     about = os.stat(path)
@@ -86,7 +82,7 @@ def changed_with_its_size_and_time(folder: Path) -> None:
     ("act", "again"),
     [
         (lambda folder: None, []),
-        (changed, ["csv", "people.csv"]),
+        (lambda folder: (folder / "people.csv").write_text("a,b\n"), ["csv", "people.csv"]),
         (changed_with_its_size_and_time, ["csv", "people.csv"]),
         (lambda folder: os.utime(folder / "people.tsv"), ["people.tsv"]),
         (lambda folder: (folder / "people.csv").rename(folder / "moved.csv"), ["moved.csv"]),
@@ -165,7 +161,7 @@ def test_each_load_has_the_bound_for_itself(folder: Path) -> None:
         load([path], settings=one, files=files)
     with pytest.raises(InputError, match="more than 1 MB of text in all"):
         load(both, settings=one, files=files)
-    assert files.close() == []
+    files.close()
 
 
 def test_a_text_larger_than_a_smaller_bound_is_left_out_alone(folder: Path) -> None:
@@ -257,10 +253,9 @@ def test_many_files_take_few_transactions(
         monkeypatch.setattr(store._Store, name, noted)
     first = texts(tmp_path)
     assert len(first) == len(done) == 2_000
-    counter = TokenCounter("words", lambda text: len(text.split()))
     for is_second in (False, True):
         done.clear()
-        found = survey([str(tmp_path)], Settings(), counter)
+        found = survey([str(tmp_path)], Settings(), "words", lambda text: len(text.split()))
         assert [(row.tokens, row.characters) for row in found.rows] == [
             (2, len(text.text)) for text in first.values()
         ]

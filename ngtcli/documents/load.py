@@ -19,8 +19,9 @@ from ngtcli.config import Settings
 from ngtcli.documents.content import About
 from ngtcli.documents.find import STDIN, Found, Listing, Skipped, find
 from ngtcli.documents.parsers import INSTALL, MissingExtra
-from ngtcli.documents.read import Documents, TokenCounter
+from ngtcli.documents.read import Documents
 from ngtcli.documents.text import Unreadable, utf8
+from ngtcli.system import store
 
 Read = TypeVar("Read")
 _STDIN_NAME = "stdin"
@@ -108,12 +109,13 @@ def load(
     try:
         read = _readable(listing, reader.read(listing.found.values(), stdin), status)
     finally:
-        remarks = reader.remarks() if files else reader.close()
+        if files is None:
+            reader.close()
     documents = tuple(
         Document(name, text.text, text.about, "" if found.real == STDIN else found.path)
         for name, (found, text) in read
     )
-    return Loaded(documents, listing.all_skipped(), tuple(remarks))
+    return Loaded(documents, listing.all_skipped(), _remarks())
 
 
 def _readable(
@@ -182,18 +184,26 @@ class Survey:
 def survey(
     paths: Sequence[str],
     settings: Settings,
-    counter: TokenCounter,
+    tokenizer: str,
+    count: Callable[[str], int],
     status: Callable[[str], None] = lambda _: None,
 ) -> Survey:
-    """The documents of `paths`, in the order of `load`. Raises InputError as `load` does."""
+    """The documents of `paths`, in the order of `load`. Raises InputError as `load` does.
+
+    `tokenizer` and `count` are as in `Documents.about`.
+    """
     listing, reader = find(paths, settings), Documents(settings)
     try:
-        read = _readable(listing, reader.about(listing.found.values(), counter), status)
+        read = _readable(listing, reader.about(listing.found.values(), tokenizer, count), status)
     finally:
-        remarks = reader.close()
+        reader.close()
     rows = tuple(
         Row(name, utf8(found.path), entry.about.format, entry.about.pages, entry.characters,
             tokens, entry.about.dropped, entry.about.warnings)
         for name, (found, (entry, tokens)) in read
     )  # fmt: skip
-    return Survey(rows, listing.all_skipped(), tuple(remarks), reader.opened)
+    return Survey(rows, listing.all_skipped(), _remarks(), reader.opened)
+
+
+def _remarks() -> tuple[str, ...]:
+    return tuple(filter(None, [store.take_remark()]))

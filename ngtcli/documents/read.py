@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -18,7 +18,6 @@ from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, reason_of
-from ngtcli.system import store
 from ngtcli.system.files import key_of, read_bounded, read_stream
 
 Outcome = Extracted | Unreadable  # a file's text, or why it has none
@@ -78,18 +77,6 @@ class Reader:
             raise InputError(what, f"Name less. {_RAISE_BOUND}")
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCounter:
-    """How tokens are counted; `key` stands for the tokenizer in the cache."""
-
-    key: str
-    count: Callable[[str], int]
-
-    def key_of(self, entry: Entry) -> str:
-        """The key in TOKENS of a file's text."""
-        return key_of(entry.text, self.key)
-
-
 class Documents:
     """Reads files as `settings` say; `close` ends what is still running.
 
@@ -129,30 +116,33 @@ class Documents:
                 self._catalog.save(new)
 
     def about(
-        self, found: Iterable[Found], counter: TokenCounter
+        self, found: Iterable[Found], tokenizer: str, count: Callable[[str], int]
     ) -> Generator[tuple[Found, tuple[Entry, int] | Unreadable], None, None]:
         """What is known of each file and how many tokens it has, or why it has no text.
 
-        No file that is unchanged is opened, and there is no bound on all.
+        `tokenizer` is the key in the cache of the one that `count` counts with. No file that is
+        unchanged is opened, and there is no bound on all.
         """
         for group in _groups(found):
             known = self._catalog.known(one.real for one in group)
-            counts = TOKENS.get_many(counter.key_of(entry) for entry in known.values())
-            told = {r: e for r, e in known.items() if e.reason or counter.key_of(e) in counts}
+            keys = {real: key_of(entry.text, tokenizer) for real, entry in known.items()}
+            counts, new = TOKENS.get_many(keys.values()), dict[str, Entry]()
+            told = {r: e for r, e in known.items() if e.reason or keys[r] in counts}
             rest = [one for one in group if one.real not in told]
             self.opened += len(rest)
-            results, new, tokens = self._each(rest, known), dict[str, Entry](), dict[str, int]()
+            results, tokens = self._each(rest, known), dict[str, int]()
             try:
                 for one in group:
                     if entry := told.get(one.real):
-                        yield one, entry.error or (entry, counts[counter.key_of(entry)])
+                        yield one, entry.error or (entry, counts[keys[one.real]])
                         continue
                     _, entry, outcome = next(results)
                     new[one.real] = entry = entry.of(outcome)
                     if isinstance(outcome, Unreadable):
                         yield one, outcome
                     else:
-                        tokens[counter.key_of(entry)] = number = counter.count(outcome.text)
+                        number = count(outcome.text)
+                        tokens[key_of(entry.text, tokenizer)] = number
                         yield one, (entry, number)
             finally:
                 self._catalog.save(new)
@@ -220,15 +210,10 @@ class Documents:
             TEXTS.put(entry.source, text)
         return text
 
-    def remarks(self) -> list[str]:
-        """What is wrong with the store, each once."""
-        return [remark] if (remark := store.take_remark()) else []
-
-    def close(self) -> list[str]:
-        """End the workers; `remarks` that nobody took."""
+    def close(self) -> None:
+        """End the workers."""
         self._parsers.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
-        return self.remarks()
 
 
 def _groups(found: Iterable[Found]) -> Iterator[list[Found]]:
