@@ -18,7 +18,7 @@ from typing import IO, TypeVar
 from ngtcli.config import Settings
 from ngtcli.documents.content import About
 from ngtcli.documents.find import STDIN, Found, Listing, Skipped, find
-from ngtcli.documents.parsers import INSTALL, MissingExtra
+from ngtcli.documents.parsers import INSTALL
 from ngtcli.documents.read import Documents
 from ngtcli.documents.text import Unreadable, utf8
 from ngtcli.system import store
@@ -41,9 +41,8 @@ def distinct_names(files: Sequence[tuple[str, int]], taken: Iterable[str] = ()) 
     names = [utf8(part[-1]) for part in parts]
     wider = [below for _, below in files]  # the number of parts of the next longer name
     while True:
-        counts = Counter(names) + Counter(taken)
-        repeated = (i for i, name in enumerate(names) if counts[name] > 1)
-        short = [i for i in repeated if wider[i] <= len(parts[i])]
+        counts = Counter([*names, *taken])
+        short = [i for i, n in enumerate(names) if counts[n] > 1 and wider[i] <= len(parts[i])]
         if not short:
             break
         for i in short:
@@ -139,7 +138,7 @@ def _readable(
                 elif found.outright:
                     raise result.of(utf8(found.path))
                 else:
-                    needs = INSTALL if isinstance(result, MissingExtra) else ""
+                    needs = INSTALL if result.advice == INSTALL else ""
                     skipped = Skipped(utf8(found.path), str(result), needs=needs)
                     listing.leave_out(path, skipped)
                 if time.monotonic() - told > _INTERVAL_S:

@@ -36,31 +36,27 @@ _ADVICE = {
 
 
 class Reader:
-    """Reads at most `max_mb` megabytes (10^6 bytes) in all; see `read` for what is not counted."""
+    """Reads at most `max_mb` megabytes (10^6 bytes) in all."""
 
     def __init__(self, max_mb: int) -> None:
-        self._bound, self.most = f"{max_mb} MB", max_mb * 1_000_000  # bytes
-        self._left = self.most
+        self._bound, self._most = f"{max_mb} MB", max_mb * 1_000_000  # bytes
+        self._left = self._most
 
     def read(self, source: str | Path | IO[bytes], pipes: bool = False) -> bytes:
-        """The bytes of a stream, a regular file, or with `pipes` of a pipe; they are not counted.
+        """The bytes of a stream, a regular file, or with `pipes` of a pipe.
 
-        Raises Unreadable if it cannot be read or is larger than the bound by itself. May be called
-        from any thread.
+        Raises Unreadable if it cannot be read; else as `count`.
         """
         try:
             if isinstance(source, str | Path):
-                return read_bounded(source, self.most, pipes)
-            return read_stream(source, self.most)
+                data = read_bounded(source, self._most, pipes)
+            else:
+                data = read_stream(source, self._most)
         except OSError as error:
             if error.errno == errno.EFBIG:
-                raise Unreadable(f"more than {self._bound}", _RAISE_BOUND) from None
+                raise self._too_large() from None
             advice = _CHECK if isinstance(source, str | Path) else _PIPE
             raise Unreadable(reason_of(error), _ADVICE.get(error.errno or 0, advice)) from None
-
-    def file(self, source: str | Path | IO[bytes], pipes: bool = False) -> bytes:
-        """As `read`, and counted. Raises InputError for more than what is left of the bound."""
-        data = self.read(source, pipes)
         self.count(len(data))
         return data
 
@@ -69,12 +65,15 @@ class Reader:
 
         Raises Unreadable where it is more than the bound by itself; InputError for too much in all.
         """
-        if size > self.most:
-            raise Unreadable(f"more than {self._bound}", _RAISE_BOUND)
+        if size > self._most:
+            raise self._too_large()
         self._left -= size
         if self._left < 0:
             what = f"more than {self._bound} of text in all"
             raise InputError(what, f"Name less. {_RAISE_BOUND}")
+
+    def _too_large(self) -> Unreadable:
+        return Unreadable(f"more than {self._bound}", _RAISE_BOUND)
 
 
 class Documents:
@@ -87,7 +86,7 @@ class Documents:
         self._settings = settings
         self._parsers = Parsers(settings.parser_seconds, settings.parser_mb)
         self._threads = ThreadPoolExecutor(self._parsers.size)
-        self._catalog, self._reader = Catalog(settings), Reader(settings.max_mb)
+        self._catalog = Catalog(settings)
         self.opened = 0  # files of which too little was known for a survey
 
     def read(
@@ -182,7 +181,7 @@ class Documents:
             raise InputError("standard input: nothing is piped in", _PIPE)
         suffix = suffix_of(one.path)
         try:
-            data = self._reader.read(source, one.outright)
+            data = Reader(self._settings.max_mb).read(source, one.outright)
             form = format_of(suffix, data[:HEAD]) if data else None
             if form is None:
                 text = decode_text(data)
