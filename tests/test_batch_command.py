@@ -25,7 +25,6 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.documents.read import Documents
 from ngtcli.errors import ClosedPipeError, ModelError, NgtError, UsageError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
 from ngtcli.session.question import Question
@@ -33,8 +32,6 @@ from ngtcli.session.session import FinishedAnswer, NumberedPrompt
 from tests.support.fakes import CONTEXT, FakeAnswers, FakeSession, answer_with
 from tests.support.helpers import HARBOUR, Done, in_terminal, ngt
 from tests.support.warm import Warm
-
-needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 
 @pytest.fixture
@@ -533,7 +530,6 @@ def test_on_a_terminal_no_answer_stands_behind_the_line_of_progress(
 # --- the real engine ---
 
 
-@needs_model
 def test_answers_are_those_of_the_single_commands(tmp_path: Path) -> None:
     text = Path(HARBOUR).read_text()
     long = "The tide came in at noon that day. " * 400
@@ -566,7 +562,6 @@ def test_answers_are_those_of_the_single_commands(tmp_path: Path) -> None:
     assert len(found[4]["parts"]) > 1
 
 
-@needs_model
 def test_a_line_is_answered_before_the_next_one_comes_and_ctrl_c_ends_the_stream() -> None:
     command = ("batch", "-", "--max-tokens", "4", "--method", "none", "--threads", "1")
     with Warm(*command, stdin=subprocess.PIPE) as process:

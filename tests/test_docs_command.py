@@ -14,7 +14,6 @@ from ngtcli.documents.content import markdown
 from ngtcli.documents.load import load
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.documents.read import Reader
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from tests import document_files as made
 from tests.support.helpers import ngt
@@ -24,7 +23,6 @@ pytest.importorskip("trafilatura")
 pytest.importorskip("docx")
 pytestmark = [
     pytest.mark.usefixtures("kept_workers"),
-    pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model"),
 ]
 
 

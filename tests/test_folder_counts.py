@@ -16,14 +16,11 @@ from ngtcli.background.folder import FolderCounts
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import parse_method
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system.files import home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import DEPTH, FIRST, BackgroundCounts, build_counts
 from tests.support.counted import count_of
 from tests.support.helpers import FakeBackend, ngt
-
-needs_model = pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model")
 
 
 class CountingTokenizer(Tokenizer):
@@ -152,7 +149,6 @@ def test_a_context_lends_auto_its_counts_for_one_answer() -> None:
     assert drafted(None)[:1] == (6,)
 
 
-@needs_model
 def test_a_question_drafts_from_all_documents_where_that_is_set(tmp_path: Path) -> None:
     for i in range(2):
         lines = " ".join(f"Barge {i}.{j} came in with the tide." for j in range(300))

@@ -144,6 +144,7 @@ def test_reference_answers_are_scored_behind_their_prompts_and_answers_judged() 
     assert [row.judged for row in two.rows] == [2, 2]
 
 
+@pytest.mark.loads
 def test_one_model_is_gone_before_the_next_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     real, alive = precision.LocalSession, list[weakref.ref[Any]]()
 

@@ -48,7 +48,6 @@ from tests.support.helpers import Done, examples, ngt
 pytest.importorskip("reportlab")
 pytest.importorskip("pypdfium2")
 pytestmark = [
-    pytest.mark.skipif(not BUILTIN_PATH.exists(), reason="no built-in model"),
     pytest.mark.skipif(find_spec("faiss") is None, reason="no faiss"),
     pytest.mark.skipif(not hasattr(os, "waitid"), reason="no os.waitid"),
 ]

@@ -2,8 +2,8 @@
 
 They are safetensors. Arrays are written one after the other as they come, each at a multiple of 64
 bytes; padding is an array, too. The header is zeros until all are written, and the file has no name
-until then, where the system has such files: a killed run leaves nothing. A file is compared with
-its checksum when it is mapped, unless it is in the state in which that was done or it was written.
+until then, where the system has such files: a run that is killed meanwhile leaves nothing. A file
+is compared with its checksum when it is mapped, unless it is as it was when that was done before.
 What numbers mean, their reader must check: a manipulated file has the checksum that it should have.
 """
 

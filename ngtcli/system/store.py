@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from ngtcli.errors import reason_of
+from ngtcli.errors import UsageError, reason_of
 from ngtcli.system.files import home, identity, private_folder
 
 NAME = "ngt.db"
@@ -126,10 +126,11 @@ def remove(pieces: Sequence[Used]) -> None:
 
 def take_remark() -> str:
     """What is wrong with the store, each thing once; "" for nothing new."""
-    remarks = [store.remark for store in _stores.values() if store.remark]
-    for store in _stores.values():
-        store.remark = ""
-    return "; ".join(remarks)
+    with suppress(UsageError):  # another user's, which was not used
+        if (store := _stores.get(home("cache") / NAME)) is not None:
+            remark, store.remark = store.remark, ""
+            return remark
+    return ""
 
 
 class _Store:
