@@ -8,7 +8,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ngtcli.config import Settings
@@ -22,6 +22,7 @@ VERSION = 9  # of the parsers' output and of these pieces
 _RACE_NS = 2_000_000_000  # a file this young when it was read may change without a new time; guess
 _TRIED_S = 86_400.0  # seconds after which a parser that failed at a file is tried again; guess
 _TRY_AGAIN = ", when it was last tried; ngt docs clear has it tried again"
+_FILES, _HELD = 1_000, 1_000_000  # files and characters of texts that are stored at once; guess
 Stamp = tuple[int, int, int]  # size, modification and change time, all as the system has
 NO_FILE: Stamp = (0, 0, 0)
 
@@ -81,6 +82,8 @@ class Catalog:
         self._field = settings.field
         limits = settings.max_mb, settings.parser_seconds, settings.parser_mb
         self._reading = key_of(VERSION, settings.field, *limits, bool(settings.password))
+        self._entries, self._texts = dict[str, Entry](), dict[str, Extracted]()  # not stored yet
+        self._held = 0  # characters of these texts
 
     def known(self, paths: Iterable[str]) -> dict[str, Entry]:
         """What came of the files at these real paths that are as they were. Opens no file."""
@@ -99,9 +102,23 @@ class Catalog:
         """The key in TEXTS of a file's text."""
         return key_of(VERSION, hashlib.sha256(data).hexdigest(), suffix, self._field)
 
-    def save(self, entries: Mapping[str, Entry]) -> None:
-        """Store what came of the files at these real paths."""
-        FILES.put_many({self._key(p): e for p, e in entries.items() if e.stamp != NO_FILE})
+    def note(self, path: str, entry: Entry, outcome: Extracted | Unreadable) -> None:
+        """Have stored what came of the file at this real path, at the latest by `save`."""
+        if entry.stamp == NO_FILE:
+            return
+        self._entries[self._key(path)] = entry
+        if entry.source and isinstance(outcome, Extracted):
+            self._texts[entry.source] = outcome
+            self._held += len(outcome.text)
+        if len(self._entries) >= _FILES or self._held >= _HELD:
+            self.save()
+
+    def save(self) -> None:
+        """Store what was noted."""
+        (entries, texts), self._held = (self._entries, self._texts), 0
+        self._entries, self._texts = {}, {}
+        TEXTS.put_many(texts)
+        FILES.put_many(entries)
 
     def _key(self, path: str) -> str:
         return key_of(path, self._reading)

@@ -21,7 +21,7 @@ from ngtcli.errors import InputError, reason_of
 from ngtcli.system.files import key_of, read_bounded, read_stream
 
 Outcome = Extracted | Unreadable  # a file's text, or why it has none
-_GROUP = 256  # files of which is asked at once what is known, and then stored; guess
+_GROUP = 256  # files of which is asked at once what is known; guess
 _AHEAD = 2  # files a worker that are read before their texts are asked for; guess
 _MARKDOWN = (".md", ".markdown")
 _PRINTED = bytes(range(32, 256)) + b"\t\n\v\f\r"
@@ -98,21 +98,20 @@ class Documents:
         in. Plain text is not stored: to take it from the store takes as long as from its file.
         """
         reader = Reader(self._settings.max_mb)
-        for group in _groups(found):
-            known = self._catalog.known(one.real for one in group if not _is_plain(one))
-            new = dict[str, Entry]()
-            try:
+        try:
+            for group in _groups(found):
+                known = self._catalog.known(one.real for one in group if not _is_plain(one))
                 for one, entry, outcome in self._each(group, known, stdin):
                     if entry.source and one.real not in known:
-                        new[one.real] = entry.of(outcome)
+                        self._catalog.note(one.real, entry.of(outcome), outcome)
                     try:
                         if isinstance(outcome, Extracted):
                             reader.count(len(outcome.text))
                     except Unreadable as error:
                         outcome = error
                     yield one, outcome
-            finally:
-                self._catalog.save(new)
+        finally:
+            self._catalog.save()
 
     def about(
         self, found: Iterable[Found], tokenizer: str, count: Callable[[str], int]
@@ -125,7 +124,7 @@ class Documents:
         for group in _groups(found):
             known = self._catalog.known(one.real for one in group)
             keys = {real: key_of(entry.text, tokenizer) for real, entry in known.items()}
-            counts, new = TOKENS.get_many(keys.values()), dict[str, Entry]()
+            counts = TOKENS.get_many(keys.values())
             told = {r: e for r, e in known.items() if e.reason or keys[r] in counts}
             rest = [one for one in group if one.real not in told]
             self.opened += len(rest)
@@ -136,7 +135,8 @@ class Documents:
                         yield one, entry.error or (entry, counts[keys[one.real]])
                         continue
                     _, entry, outcome = next(results)
-                    new[one.real] = entry = entry.of(outcome)
+                    entry = entry.of(outcome)
+                    self._catalog.note(one.real, entry, outcome)
                     if isinstance(outcome, Unreadable):
                         yield one, outcome
                     else:
@@ -144,7 +144,7 @@ class Documents:
                         tokens[key_of(entry.text, tokenizer)] = number
                         yield one, (entry, number)
             finally:
-                self._catalog.save(new)
+                self._catalog.save()
                 TOKENS.put_many(tokens)
 
     def _each(
@@ -157,10 +157,8 @@ class Documents:
         """
         parsed = [o for o in group if o.real not in known and not _is_plain(o) and stamp_of(o.real)]
         threads = (self._threads.submit(self._outcome, one) for one in parsed)
-        waiting, ahead = (
-            deque(islice(threads, _AHEAD * self._parsers.size)),
-            {o.real for o in parsed},
-        )
+        waiting = deque(islice(threads, _AHEAD * self._parsers.size))
+        ahead = {one.real for one in parsed}
         for one in group:
             if one.real in ahead:
                 entry, outcome = waiting.popleft().result()
@@ -194,20 +192,17 @@ class Documents:
     def _parsed(self, form: Format, data: bytes, suffix: str, entry: Entry) -> Extracted:
         """The text of a file of a format other than plain text. Raises Unreadable."""
         _check_begin(form, data[:HEAD])
-        if text := TEXTS.get(entry.source):
-            return text
         settings = self._settings
-        source = Source(
-            data=data,
-            suffix=suffix,
-            most=settings.max_mb * 1_000_000,
-            password=settings.password,
-            field=settings.field,
+        return TEXTS.get(entry.source) or self._parsers.extract(
+            form,
+            Source(
+                data=data,
+                suffix=suffix,
+                most=settings.max_mb * 1_000_000,
+                password=settings.password,
+                field=settings.field,
+            ),
         )
-        text = self._parsers.extract(form, source)
-        if entry.stamp != NO_FILE and not text.about.secret:
-            TEXTS.put(entry.source, text)
-        return text
 
     def close(self) -> None:
         """End the workers."""
