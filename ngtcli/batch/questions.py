@@ -133,10 +133,9 @@ class Questions:
                     yield line
 
     def close(self) -> None:
-        """End the readers, and keep what they learned of the files."""
+        """End the readers."""
         while self._open:
-            for remark in self._open.popitem()[1].close():
-                self._warn(remark)
+            self._open.popitem()[1].close()
 
     def _load(self, paths: Sequence[str], settings: Settings) -> Loaded:
         """The documents of a line, without what this run writes."""
