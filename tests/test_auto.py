@@ -15,11 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ngtcli.config import Settings
-from ngtcli.draft.auto.blend import (
-    ORDERS,
-    UNSEEN,
-    named,
-)
+from ngtcli.draft.auto.blend import ORDERS, UNSEEN, named
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto, AutoDrafters
 from ngtcli.draft.auto.escapes import SHAPE, EscapeTallies, attribute, fitted_escapes

@@ -349,10 +349,7 @@ REFUSED: list[tuple[str, dict[str, Tensor]]] = [
     ("its file has no 1.1.weight", medusa_but("1.1.weight", None)),
     ("its file has no 3.0.linear.bias and 2 more", medusa_but("900.0.linear.bias", torch.ones(H))),
     ("a head of this kind has no 1.2.weight", medusa_but("1.2.weight", torch.ones(VOCABULARY, H))),
-    (
-        "1.0.linear.bias has shape 3, and 32 is needed",
-        medusa_but("1.0.linear.bias", torch.ones(3)),
-    ),
+    ("1.0.linear.bias has shape 3, and 32 is needed", medusa_but("1.0.linear.bias", torch.ones(3))),
     (
         "1.0.linear.weight has numbers that are not finite",
         medusa_but("1.0.linear.weight", torch.full((H, H), torch.nan)),

@@ -49,10 +49,7 @@ def test_nothing_is_written_over_what_is_read(tmp_path: Path, arguments: tuple[s
 
 @pytest.mark.parametrize("named", [".", "*.txt"])
 def test_the_result_of_the_same_command_before_is_no_document(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    named: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], named: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for number in range(9):  # more than are named without -v

@@ -103,11 +103,7 @@ def alone(folder: str, dtype: torch.dtype, text: str) -> list[tuple[float, Any]]
 
 
 @pytest.mark.parametrize(
-    "folder",
-    [
-        str(BUILTIN_PATH),
-        pytest.param(str(STORIES), marks=needs_stories),
-    ],
+    "folder", [str(BUILTIN_PATH), pytest.param(str(STORIES), marks=needs_stories)]
 )
 def test_the_figures_are_those_of_transformers(folder: str) -> None:
     made = compared(replace(HALF, model=folder))
@@ -159,9 +155,7 @@ def test_one_model_is_gone_before_the_next_is_loaded(monkeypatch: pytest.MonkeyP
     assert len(compared().rows) == len(alive) == 2
 
 
-def test_what_does_not_fit_in_memory_is_left_out_and_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_does_not_fit_in_memory_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "MOST_BYTES", 2 * 8192 * 600)
     made = compared(texts=(TEXT, TEXT))
     assert made.rows[0].tokens < 600 and len(made.notes) == 1

@@ -14,13 +14,7 @@ from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document, load
 from ngtcli.grounding.find import spans
 from ngtcli.grounding.sources import Sources, Span, copied_fact, share_copied, sources_of
-from ngtcli.render.answer_view import (
-    listed,
-    svg,
-    terminal_list,
-    terminal_view,
-    with_marks,
-)
+from ngtcli.render.answer_view import listed, svg, terminal_list, terminal_view, with_marks
 from ngtcli.render.sinks import Run
 from tests.document_files import paged_pdf
 from tests.support.helpers import in_terminal, ngt

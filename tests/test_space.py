@@ -328,8 +328,7 @@ def test_masks_hang_where_verification_is_likeliest_to_stop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "rows"),
-    [(GREEDY, None), (GREEDY, PassRows.fixed(9)), (SAMPLED, PassRows(33, 4))],
+    ("sampling", "rows"), [(GREEDY, None), (GREEDY, PassRows.fixed(9)), (SAMPLED, PassRows(33, 4))]
 )
 def test_auto_drafts_what_masks_guess(sampling: Settings, rows: PassRows | None) -> None:
     """Where nothing repeats; two answers by one drafter, with costs and without."""

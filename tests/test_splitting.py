@@ -24,15 +24,7 @@ from ngtcli.errors import ContextOverflowError, ModelError, NgtError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Task
 from ngtcli.prompt.preset import load_preset
-from ngtcli.prompt.splitting import (
-    Part,
-    _groups,
-    _Piece,
-    fits,
-    refined,
-    split,
-    split_to_refine,
-)
+from ngtcli.prompt.splitting import Part, _groups, _Piece, fits, refined, split, split_to_refine
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.session.local import LocalSession
 from ngtcli.session.parts import PARTS, KeptParts

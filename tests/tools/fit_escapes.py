@@ -20,16 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import (
-    BACKGROUND,
-    COPIED,
-    EDITED,
-    OWN,
-    POOL,
-    PROMPT,
-    SCORES,
-    named,
-)
+from ngtcli.draft.auto.blend import BACKGROUND, COPIED, EDITED, OWN, POOL, PROMPT, SCORES, named
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import (
@@ -50,9 +41,7 @@ _SMOOTH = 3.0  # observations that an order's mean over its buckets weighs
 
 
 def fit(
-    recordings: Sequence[Sequence[Trace]],
-    rounds: int,
-    backgrounds: Sequence[BackgroundCounts] = (),
+    recordings: Sequence[Sequence[Trace]], rounds: int, backgrounds: Sequence[BackgroundCounts] = ()
 ) -> tuple[npt.NDArray[np.float64], list[float]]:
     """Escape probabilities, float64 (row, order, bucket), and each round's mean negative log
     probability a token of the first recording.
