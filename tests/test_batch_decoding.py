@@ -69,11 +69,9 @@ def test_each_text_has_the_tokens_of_its_run_alone(
     ]
     right = {tuple(text): output for text, output in zip(texts, alone, strict=True)}
     for drafts in (
-        own(),
-        Drafters(lambda: Scripted(guess), 16),
-        Drafters(lambda: Scripted(drafts_of(right)), 16),
-        joint(Pool(1000)),
-    ):
+        own(), Drafters(lambda: Scripted(guess), 16),
+        Drafters(lambda: Scripted(drafts_of(right)), 16), joint(Pool(1000)),
+    ):  # fmt: skip
         found = together(model, texts, drafts, size, sampling, rising)
         assert outputs(found) == alone
         assert [m.text.finish_reason for m in found] == [

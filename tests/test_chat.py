@@ -119,9 +119,7 @@ def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
         (DROPS_SYSTEM, Chat(system="Be brief."), "leaves the system text out", "without --system."),
         (CHATML, Chat(documents=True), "leaves documents out", "without --template-documents."),
         (
-            {"default": CHATML, "rag": LISTED},
-            Chat(documents=True),
-            "leaves documents out",
+            {"default": CHATML, "rag": LISTED}, Chat(documents=True), "leaves documents out",
             "Or choose from default, rag with --chat-template.",
         ),
         (
@@ -131,16 +129,12 @@ def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
             "(-m)",  # the message alone fails as well
         ),
         (
-            "{{ 1 // x if x is defined }}" + CHATML,
-            Chat(arguments=("x=0",)),
-            "fails: integer division",
-            "without --template-arg.",
+            "{{ 1 // x if x is defined }}" + CHATML, Chat(arguments=("x=0",)),
+            "fails: integer division", "without --template-arg.",
         ),
         (
-            LISTED + "{{ '!' if 'tide' in (documents or [{}])[0].text }}",
-            Chat(documents=True),
-            "depends on the text",
-            "without --template-documents.",
+            LISTED + "{{ '!' if 'tide' in (documents or [{}])[0].text }}", Chat(documents=True),
+            "depends on the text", "without --template-documents.",
         ),
     ],
 )  # fmt: skip
@@ -306,14 +300,11 @@ def test_every_command_that_makes_prompts_takes_a_system_text(model: str, tmp_pa
     lines = tmp_path / "in.jsonl"
     lines.write_text('{"context": "The tide."}\n')
     for command in (
-        ["summarize", HARBOUR],
-        ["summarize", HARBOUR, "-o", f"{tmp_path}/out/"],
-        ["ask", "When?", "-d", HARBOUR],
-        ["batch", str(lines), "-o", str(tmp_path / "out.jsonl")],
-        ["check", HARBOUR],
-        ["bench", HARBOUR, "--methods", "auto,none"],
+        ["summarize", HARBOUR], ["summarize", HARBOUR, "-o", f"{tmp_path}/out/"],
+        ["ask", "When?", "-d", HARBOUR], ["batch", str(lines), "-o", str(tmp_path / "out.jsonl")],
+        ["check", HARBOUR], ["bench", HARBOUR, "--methods", "auto,none"],
         ["tune", HARBOUR, "--sweep", "num_draft=4,8"],
-    ):
+    ):  # fmt: skip
         done = ngt(*command, "-m", model, "--system", "Be brief.")
         assert done.returncode == 4 and b"fails: None here" in done.stderr, (command, done.stderr)
         assert b"without --system" in done.stderr

@@ -443,13 +443,11 @@ def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("wrong", "words", "code"),
     [
-        (["-m", "./no-model"], "no such folder", 4),
-        (["-m", "MODEL"], "chat template fails", 4),
-        (["--method", "auto:typo=1"], "typo", 2),
-        (["--background", "no-such"], "no background", 2),
+        (["-m", "./no-model"], "no such folder", 4), (["-m", "MODEL"], "chat template fails", 4),
+        (["--method", "auto:typo=1"], "typo", 2), (["--background", "no-such"], "no background", 2),
         (["--device", "mps"], "no mps device here", 4),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_model_template_or_setting_is_told_before_any_document_is_opened(
     tmp_path: Path, wrong: list[str], words: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -467,13 +465,10 @@ def test_a_wrong_model_template_or_setting_is_told_before_any_document_is_opened
     (model / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }")
     wrong = [str(model) if word == "MODEL" else word for word in wrong]
     commands = [
-        ["summarize", str(text)],
-        ["summarize", str(text), "-o", f"{tmp_path}/out/"],
-        ["ask", "When?", "-d", str(text)],
-        ["batch", str(text), "-o", str(tmp_path / "out.jsonl")],
-        ["check", str(text)],
-        ["tune", str(text), "--sweep", "num_draft=4,8"],
-    ]
+        ["summarize", str(text)], ["summarize", str(text), "-o", f"{tmp_path}/out/"],
+        ["ask", "When?", "-d", str(text)], ["batch", str(text), "-o", str(tmp_path / "out.jsonl")],
+        ["check", str(text)], ["tune", str(text), "--sweep", "num_draft=4,8"],
+    ]  # fmt: skip
     if "--method" not in wrong:
         commands.append(["bench", str(text), "--methods", "auto,none"])
     for command in commands:

@@ -157,12 +157,10 @@ def test_an_embedding_on_the_disk_is_one_line(on_disk: Place) -> None:
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
-        ({"quantize": "int8"}, "quantize is 'int8'"),
-        ({"compile": True}, "compile is true"),
-        ({"device": "cpu"}, "device is 'cpu'"),
-        ({"exact": "on"}, "exact is 'on'"),
+        ({"quantize": "int8"}, "quantize is 'int8'"), ({"compile": True}, "compile is true"),
+        ({"device": "cpu"}, "device is 'cpu'"), ({"exact": "on"}, "exact is 'on'"),
     ],
-)
+)  # fmt: skip
 def test_what_is_for_one_device_is_refused(given: dict[str, Any], shown: str) -> None:
     with pytest.raises(UsageError, match=f"^device_map is auto and {shown}$"):
         Settings(device_map="auto", **given)

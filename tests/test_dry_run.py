@@ -25,15 +25,10 @@ def dry_run(*documents: Document, question: str = "", **values: Any) -> None:
     task = "ask" if question else "summarize"
     run(
         AnswerRequest(
-            task=task,
-            loaded=Loaded(tuple(documents)),
-            question=question,
-            settings=Settings(**values),
-            preset=load_preset(task),
-            dry_run=True,
-            **options,
+            task=task, loaded=Loaded(tuple(documents)), question=question,
+            settings=Settings(**values), preset=load_preset(task), dry_run=True, **options,
         )
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("overflow", ["error", "truncate"])

@@ -99,16 +99,13 @@ def test_names_are_judged_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name, told, hint in (
         ("models/x/Qwen2.5-7B", "no such folder", "-m builtin"),
         ("./models/Qwen2.5-7", "no such folder", "models/Qwen2.5-7B?"),
-        ("~/no/such", "no such folder", ""),
-        ("/no/such", "no such folder", ""),
-        ("x" * 5000, "no such folder", ""),
-        ("Builtin", "no such model", "Did you mean builtin?"),
-        ("model.gguf", "no such file", ""),
-        ("file", "a file, not a folder", ""),
+        ("~/no/such", "no such folder", ""), ("/no/such", "no such folder", ""),
+        ("x" * 5000, "no such folder", ""), ("Builtin", "no such model", "Did you mean builtin?"),
+        ("model.gguf", "no such file", ""), ("file", "a file, not a folder", ""),
         ("models/Qwen2.5-7B", "no config.json", ""),
         ("nobody/nothing", "HF_HUB_OFFLINE is set", ""),
         ("biultin", "HF_HUB_OFFLINE is set", "Did you mean builtin?"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(ModelError, match=told) as caught:
             find(name)
         assert hint in caught.value.hint

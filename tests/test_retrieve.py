@@ -126,11 +126,9 @@ def fitted(documents: list[Document], question: str, context: int, **values: Any
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(LETTERS.filter(str.strip), min_size=1, max_size=5),
-    st.integers(150, 900),
-    st.integers(1, 400),
-    st.integers(0, 3),
-)
+    st.lists(LETTERS.filter(str.strip), min_size=1, max_size=5), st.integers(150, 900),
+    st.integers(1, 400), st.integers(0, 3),
+)  # fmt: skip
 def test_a_fitted_prompt_never_exceeds_the_context(
     texts: list[str], context: int, answer: int, most: int
 ) -> None:

@@ -260,16 +260,12 @@ def test_a_mask_that_the_model_chooses_is_emitted_as_by_generate() -> None:
         ({"mask_id": 5, "mask_num": 3, "mask_diff": True}, (5, 6, 7)),
         ({"mask_id": 8, "mask_num": 2, "mask_diff": True}, (8, 9)),
         ({"mask_id": 9, "mask_num": 2, "mask_diff": True}, ()),
-        ({"mask_id": 10, "mask_num": 1}, ()),
-        ({"mask_id": -1, "mask_num": 1}, ()),
-        ({"mask_id": "5", "mask_num": 1}, ()),
-        ({"mask_id": 5, "mask_num": True}, ()),
-        ({"mask_id": 5, "mask_num": 0}, ()),
-        ({"mask_id": 5, "mask_num": 10**9}, ()),
-        ({"mask_id": 5}, ()),
-        ({}, ()),
+        ({"mask_id": 10, "mask_num": 1}, ()), ({"mask_id": -1, "mask_num": 1}, ()),
+        ({"mask_id": "5", "mask_num": 1}, ()), ({"mask_id": 5, "mask_num": True}, ()),
+        ({"mask_id": 5, "mask_num": 0}, ()), ({"mask_id": 5, "mask_num": 10**9}, ()),
+        ({"mask_id": 5}, ()), ({}, ()),
     ],
-)
+)  # fmt: skip
 def test_the_configuration_names_the_masks(values: dict[str, Any], masks: tuple[int, ...]) -> None:
     assert mask_tokens(SimpleNamespace(vocab_size=10, **values)) == masks
 

@@ -244,13 +244,10 @@ def test_a_datastore_comes_back_and_is_listed_by_its_name() -> None:
 
 def test_the_key_depends_on_everything() -> None:
     keys = {
-        store.trie_key("t", DOCUMENTS, 13, 3),
-        store.trie_key("u", DOCUMENTS, 13, 3),
-        store.trie_key("t", DOCUMENTS[::-1], 13, 3),
-        store.trie_key("t", DOCUMENTS, 12, 3),
-        store.trie_key("t", DOCUMENTS, 13, 4),
-        store.trie_key("t", DOCUMENTS[:1], 13, 3),
-    }
+        store.trie_key("t", DOCUMENTS, 13, 3), store.trie_key("u", DOCUMENTS, 13, 3),
+        store.trie_key("t", DOCUMENTS[::-1], 13, 3), store.trie_key("t", DOCUMENTS, 12, 3),
+        store.trie_key("t", DOCUMENTS, 13, 4), store.trie_key("t", DOCUMENTS[:1], 13, 3),
+    }  # fmt: skip
     assert len(keys) == 6
 
 

@@ -268,11 +268,9 @@ def test_an_error_is_that_of_its_own_prompt(served: Served) -> None:
     found = {a.key: a for a in session.answers(asked, 4)}
     told = {key: str(a.error) if a.error else a.text for key, a in found.items()}
     assert told == {
-        0: "The answer to question 0.",
-        1: "vLLM failed: broken",
-        2: "no such file",
+        0: "The answer to question 0.", 1: "vLLM failed: broken", 2: "no such file",
         3: "the prompt has 256 tokens, vLLM takes 255",
-    }
+    }  # fmt: skip
 
 
 def test_where_vllm_has_ended_no_line_gets_an_error_and_the_run_ends(served: Served) -> None:

@@ -149,12 +149,9 @@ def main() -> None:
         told += f", with {' and '.join(args.background)}"
     rows = [[[round(float(v), 4) for v in o] for o in s] for s in escapes]
     table = {
-        **said,
-        f"{which}fitted_on": told,
-        f"{which}nats_per_token": round(losses[-1], 4),
-        "escapes": rows[OWN:SCORES],
-        "copies": rows[COPIED:],
-    }
+        **said, f"{which}fitted_on": told, f"{which}nats_per_token": round(losses[-1], 4),
+        "escapes": rows[OWN:SCORES], "copies": rows[COPIED:],
+    }  # fmt: skip
     args.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
 
