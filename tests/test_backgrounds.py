@@ -160,14 +160,6 @@ def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
     return Auto(DraftSettings(background=counts, pool=pool))
 
 
-def test_what_only_the_background_knows_is_drafted_and_named_after_it() -> None:
-    drafter = drafter_with([1, 2, 3, 4, 5])
-    drafter.reset(Context((9, 1, 2), vocabulary=10))
-    tree = drafter.propose((), 8)
-    assert tree.tokens[:2] == (3, 4)
-    assert {tree.origin(i) for i in range(2)} == {"background"}
-
-
 def test_prompt_and_pool_are_asked_before_the_background() -> None:
     drafter = drafter_with([1, 2, 3], Pool(answers=[np.array([1, 2, 7], np.int32)]))
     drafter.reset(Context((1, 2, 8, 1, 2), vocabulary=10))

@@ -56,25 +56,6 @@ def built(template: Any, chat: Chat, question: str = "When?") -> Prompt:
     return Task(preset(), TIDE, question, tokenizer, 10**6, 0, chat=chat).build(TIDE)
 
 
-def test_a_system_text_stands_in_its_place() -> None:
-    prompt = built(CHATML, Chat(system="Be brief."))
-    assert prompt.text.startswith(
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\na.txt"
-    )
-    assert built(CHATML, Chat()).text == prompt.text.replace(
-        "<|im_start|>system\nBe brief.<|im_end|>\n", ""
-    )
-
-
-def test_without_a_chat_template_a_system_text_stands_before_the_message() -> None:
-    tokenizer = with_template(None)
-    prompt = built(tokenizer, Chat(system="Be brief."))
-    assert prompt.text.startswith('Be brief.\n\na.txt\nThe "tide"')
-    assert [tokenizer.decode(ids).strip() for ids in prompt.references] == [
-        d.text.strip() for d in TIDE
-    ]
-
-
 @pytest.mark.parametrize("template", [LISTED, NUMBERED, AS_JSON])
 def test_documents_go_where_the_template_has_a_place_for_them(template: str) -> None:
     tokenizer = with_template(template)
@@ -166,12 +147,6 @@ def test_what_cannot_be_given_to_a_template_is_refused(
     with pytest.raises(UsageError, match=words.replace("|", r"\|")) as caught:
         built(template, chat)
     assert caught.value.hint
-
-
-def test_one_of_several_templates_is_chosen_by_its_name() -> None:
-    templates = {"default": CHATML, "rag": "rag\n" + CHATML}
-    rag = built(templates, Chat(template="rag")).text
-    assert rag == "rag\n" + built(templates, Chat()).text == built("rag\n" + CHATML, Chat()).text
 
 
 def test_documents_are_numbered_for_the_template_that_asks_for_it() -> None:

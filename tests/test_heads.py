@@ -22,7 +22,6 @@ from ngtcli.heads.files import Target, save_head
 from ngtcli.heads.head import Head
 from ngtcli.heads.hydra import Hydra, HydraHead, prefix_layer
 from ngtcli.heads.load import load_head
-from ngtcli.heads.medusa import Medusa
 from tests.support.helpers import VOCABULARY
 from tests.support.hub_server import Hub, files_of
 from tests.support.tiny_models import make_hf
@@ -243,16 +242,6 @@ def test_training_sees_what_drafting_computes(family: str) -> None:
         scores = [network.scores(i, made[i][:, 5], target).double().numpy() for i in range(2)]
     agrees(head, first, scores[0])
     agrees(head, below, scores[1])
-
-
-def test_medusa_trains_over_all_rows_at_once() -> None:
-    network = Medusa(H, VOCABULARY, 2)
-    made = network(torch.randn(5, H))
-    scores = network.scores(made, Target(make_hf("llama"), CPU, torch.float32))
-    assert (made.shape, scores.shape) == ((2, 5, H), (2, 5, VOCABULARY))
-    scores.sum().backward()
-    assert {*network.state_dict()} == {*medusa_tensors(2)}
-    assert {*Hydra(H, VOCABULARY, 3, 2).state_dict()} == {*hydra_tensors()}
 
 
 def test_a_head_that_has_read_nothing_guesses_nothing(tmp_path: Path) -> None:

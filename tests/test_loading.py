@@ -20,7 +20,6 @@ from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.load import load_model
 from ngtcli.decode.probe import target_model
 from ngtcli.decode.sampling import Sampler
-from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import find
@@ -28,14 +27,13 @@ from ngtcli.model_files.hub import Remote
 from ngtcli.model_files.pretrained import context_limit
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.families import FAMILIES as MANY
-from tests.support.families import WINDOW, LongBackend, build, target
-from tests.support.helpers import CONTEXT, FakeBackend, changed
+from tests.support.families import LongBackend, build, target
+from tests.support.helpers import FakeBackend, changed
 from tests.support.tiny_models import (
     GREEDY,
     Scripted,
     decode,
     generate,
-    make_drafter,
     make_hf,
     make_target,
     plain,
@@ -313,14 +311,6 @@ def test_minimax_reads_a_prompt_in_one_pass() -> None:
     with torch.no_grad():
         whole = hf(torch.tensor([prompt])).logits[0, -1]
     assert torch.allclose(scores, whole, atol=1e-3)
-
-
-def test_tables_of_windows_are_in_the_prompt_of_the_probe() -> None:
-    from ngtcli.decode.probe import NEW_TOKENS, sizes
-
-    prompt, wrong = sizes(target(build(next(f for f in MANY if f.name == "gpt_neo")), "gpt_neo"))
-    assert prompt > WINDOW and wrong > WINDOW and CONTEXT >= prompt + wrong + 2 * NEW_TOKENS
-    assert make_drafter("none", DraftSettings())
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,6 @@ class TestServed:
 
     test_a_stdin_is_a_document = staticmethod(test_cli.test_stdin_is_a_document)
     test_json = staticmethod(test_cli.test_json_is_one_object_with_the_names_of_the_field)
-    test_plain_text = staticmethod(test_cli.test_drafted_and_plain_text_are_the_same)
     test_whole_output = staticmethod(test_cli.test_output_is_written_whole_to_a_file)
     test_colours = staticmethod(test_cli.test_a_terminal_sees_colours_and_a_summary)
     test_no_color = staticmethod(test_cli.test_no_color_leaves_the_underline)

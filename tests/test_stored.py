@@ -129,15 +129,9 @@ class _Slice:
     shuffled=st.booleans(), seed=st.integers(0, 1000),
 )  # fmt: skip
 def test_4_bits_are_repacked_without_loss(
-    tmp_path_factory: pytest.TempPathFactory,
-    method: str,
-    outputs: int,
-    groups: int,
-    group: int,
-    sym: bool,
-    shuffled: bool,
-    seed: int,
-) -> None:
+    tmp_path_factory: pytest.TempPathFactory, method: str, outputs: int, groups: int, group: int,
+    sym: bool, shuffled: bool, seed: int,
+) -> None:  # fmt: skip
     source = torch.Generator().manual_seed(seed)
     weight = torch.randn((8 * outputs, groups * group), generator=source)
     if method == "awq":

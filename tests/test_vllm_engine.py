@@ -157,15 +157,13 @@ def test_what_was_started_of_vllm_is_ended_where_it_does_not_start(
         raise ValueError("no memory")
 
     parts = {
-        "vllm": {"SamplingParams": None},
-        "vllm.engine": {},
+        "vllm": {"SamplingParams": None}, "vllm.engine": {},
         "vllm.engine.arg_utils": {"AsyncEngineArgs": MagicMock()},
         "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: True)},
-        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(DELTA=0)},
-        "vllm.v1": {},
+        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(DELTA=0)}, "vllm.v1": {},
         "vllm.v1.engine": {},
         "vllm.v1.engine.async_llm": {"AsyncLLM": SimpleNamespace(from_engine_args=fails)},
-    }
+    }  # fmt: skip
     for name, content in parts.items():
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**content))
     monkeypatch.setattr(keeper, "start", lambda: "the keeper")
