@@ -505,17 +505,6 @@ def test_wrong_names_are_refused_with_the_nearest_one() -> None:
     assert (
         done.returncode == 2 and b"mine" in done.stderr and b"no background 'mien'" in done.stderr
     )
-    for wrong in (
-        ["trie", "build", "--background", HARBOUR, "--name", "english"],
-        ["trie", "build", "--background", "--rest", HARBOUR],
-        ["trie", "build", "--background", HARBOUR, "--name", "a,b"],
-        ["trie", "build", "--background", HARBOUR, "--name", "a\nb"],
-        ["trie", "build", "--rest", HARBOUR, "--name", "a\x1bb"],
-        ["trie", "build", "--background", HARBOUR, "--n", "8"],
-        ["summarize", HARBOUR, "--background", "mine", "--no-background"],
-        ["summarize", HARBOUR, "--background", "mine", "--method", "llma"],
-    ):
-        assert ngt(*wrong).returncode == 2, wrong
 
 
 def test_the_known_names_are_told_once_each(monkeypatch: pytest.MonkeyPatch) -> None:

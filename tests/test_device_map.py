@@ -166,13 +166,6 @@ def test_what_is_for_one_device_is_refused(given: dict[str, Any], shown: str) ->
         Settings(device_map="auto", **given)
 
 
-def test_flags_without_effect_and_integers_are_refused() -> None:
-    done = ngt("summarize", HARBOUR, "--device-map", "auto", "--no-packed")
-    assert (done.returncode, b"--no-packed does nothing with --dev" in done.stderr) == (2, True)
-    done = ngt("bench", "--replay", "x", "--shape", "y", "--device-map", "auto")
-    assert (done.returncode, b"--device-map does nothing with" in done.stderr) == (2, True)
-
-
 def test_a_missing_package_is_named_before_documents_are_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -57,31 +57,6 @@ def test_drafted_plain_and_generate_agree(family: str) -> None:
     assert accepted > 100
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2-sliding"])
-def test_trees_that_fork_leave_the_right_rows(family: str) -> None:
-    """The true path hidden among wrong siblings, at every place in the tree order."""
-    model = make_target(family)
-    rng = random.Random(1)
-    for prompt in prompts(examples(6), seed=2):
-        truth = plain(model, prompt)
-
-        def forked(ids: list[int], budget: int, truth=truth, prompt=prompt) -> DraftTree:
-            done = len(ids) - len(prompt)
-            tokens, parents, tip = [], [], -1
-            for token in truth[done : done + 5]:
-                siblings = [token, (token + 1) % VOCABULARY, (token + 2) % VOCABULARY]
-                rng.shuffle(siblings)
-                at = len(tokens)
-                tokens += siblings
-                parents += [tip] * 3
-                tip = at + siblings.index(token)
-            return DraftTree(tuple(tokens), tuple(parents))
-
-        run = decode(model, Scripted(forked), prompt)
-        assert run.output == truth
-        assert run.statistics.mean_acceptance_length > 3
-
-
 def test_drafts_of_wrong_tokens_of_end_tokens_and_of_zeros_change_nothing() -> None:
     """The paper's code pads with 0 and accepts the padding; a drafted 0 must be earned."""
     model, rng = make_target(), random.Random(3)

@@ -216,22 +216,6 @@ def test_a_file_that_is_no_text_is_an_error(
     assert second.strip() == "Name a text file of at most 1 MB."
 
 
-@pytest.mark.parametrize(
-    ("flags", "what"),
-    [
-        (("--method", "suffix"), "a predicted answer does nothing with --method suffix"),
-        (("--dry-run",), "--predict"),
-        (("-o", "old.txt"), "old.txt"),
-    ],
-)
-def test_what_would_have_no_effect_is_refused(
-    tmp_path: Path, flags: tuple[str, ...], what: str
-) -> None:
-    (tmp_path / "old.txt").write_text("At noon.", "utf-8")
-    done = ngt("generate", "Go on.", "--predict", "old.txt", *flags, cwd=tmp_path)
-    assert done.returncode == 2 and what in done.stderr.decode()
-
-
 def test_a_prediction_has_a_bound() -> None:
     check_prediction("a" * MOST_PREDICTED, Settings())
     for text, settings in (

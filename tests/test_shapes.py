@@ -304,9 +304,3 @@ def test_every_output_of_bench_says_whose_weights_and_whose_tokens(
     assert words in ngt(*command, "--markdown").stdout.decode().split("\n")[0]
     found = json.loads(ngt(*command, "--json").stdout)
     assert (found["kind"], found["label"], found["shape"]) == ("shape", words, "tiny")
-
-
-def test_wrong_flags_are_told_before_anything_is_read(recording: Path) -> None:
-    for flag in ("--model", "--temperature"):
-        done = ngt("bench", "--replay", str(recording), "--shape", "llama-3.1-8b", flag, "1")
-        assert done.returncode == 2 and b"does nothing with --shape" in done.stderr
