@@ -184,24 +184,6 @@ def test_each_part_is_asked_and_held_out_as_a_whole() -> None:
     assert not held & {one.text for one in chosen if not one.held}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--kind", "nonesuch", "-d", "x"], "medusa"),
-        (["--kind", "medusa"], "--data"),
-        (["--kind", "medusa", "-d", "nowhere.txt"], "nowhere.txt"),
-        (["--kind", "space", "-d", "x", "--quantize", "int8"], "--quantize"),
-        (["--kind", "medusa", "-d", "x", "--inner", "9"], "--inner does nothing with --kind"),
-        (["--kind", "eagle3", "-d", "x", "--quantize", "int8"], "--quantize"),
-        (["--kind", "hydra", "--model-scores", "-d", "x", "--quantize", "int8"], "--quantize"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused(words: list[str], said: str, tmp_path: Path) -> None:
-    done = ngt("heads", "train", "-o", "head", *words, cwd=tmp_path)
-    assert done.returncode in (2, 3) and said in done.stderr.decode()
-    assert not (tmp_path / "head").exists()
-
-
 def test_the_command_trains_a_head(tmp_path: Path) -> None:
     words = ["heads", "train", "--kind", "medusa", "-d", HARBOUR, "-o", "head", "--steps", "2"]
     words += ["--part-tokens", "40", "--questions", "0", "--batch-tokens", "200", "--json"]

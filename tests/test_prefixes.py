@@ -237,12 +237,10 @@ def test_chunks_of_one_prompt_look_through_the_store_once(
 @pytest.mark.parametrize(
     "keeping",
     [
-        MINE,
-        replace(DISK, least_s=math.inf),
-        replace(DISK, most=1),
+        MINE, replace(DISK, least_s=math.inf), replace(DISK, most=1),
         Keeping("", False, math.inf, 10**9),
     ],
-)
+)  # fmt: skip
 def test_nothing_is_written_where_it_is_not_worth_it(model: TargetModel, keeping: Keeping) -> None:
     read(model, IDS, keeping)
     assert model.prefixes.store(model.cache) == 0 and read(model, OTHER, keeping)
@@ -334,13 +332,11 @@ def test_weights_that_took_the_place_of_others_have_another_name(tmp_path: Path)
 @pytest.mark.parametrize(
     ("keep", "many", "owner", "reads", "least_s"),
     [
-        ("auto", False, "", True, module.WORTH_S),
-        ("auto", True, "", True, math.inf),
-        ("on", True, "", True, 0.0),
-        ("off", False, "", False, math.inf),
+        ("auto", False, "", True, module.WORTH_S), ("auto", True, "", True, math.inf),
+        ("on", True, "", True, 0.0), ("off", False, "", False, math.inf),
         ("on", False, "a key", False, math.inf),
     ],
-)
+)  # fmt: skip
 def test_the_setting_says_what_goes_to_disk(
     keep: str, many: bool, owner: str, reads: bool, least_s: float
 ) -> None:
