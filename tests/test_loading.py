@@ -1,8 +1,6 @@
 """What is refused before a model answers: names, folders, weights, configurations, scores."""
 
 import os
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +26,7 @@ from ngtcli.model_files.pretrained import context_limit
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.families import FAMILIES as MANY
 from tests.support.families import LongBackend, build, target
-from tests.support.helpers import FakeBackend, changed
+from tests.support.helpers import HARBOUR, FakeBackend, changed, run_and_look
 from tests.support.tiny_models import (
     GREEDY,
     Scripted,
@@ -144,17 +142,8 @@ def test_a_model_in_the_cache_needs_no_network(
 
 
 def test_a_missing_model_is_told_without_torch() -> None:
-    code = (
-        "import sys\nfrom ngtcli.cli.app import main\n"
-        "sys.argv = ['ngt', 'ask', 'Who?', '-m', './nowhere/model']\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    assert end.code == 4, end.code\n"
-        "assert not {'torch', 'transformers', 'huggingface_hub'} & set(sys.modules)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], input="A text.", capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert "no such folder" in done.stderr
+    words = ["ask", "Who?", "-d", HARBOUR, "-m", "./nowhere/model"]
+    run_and_look([words], {"torch", "transformers", "huggingface_hub"})
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
