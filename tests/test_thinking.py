@@ -505,13 +505,6 @@ def test_ctrl_c_in_a_thought_leaves_nothing_on_standard_output(folder: Path) -> 
     assert errors.decode().endswith("ngt: interrupted; the answer is incomplete\n")
 
 
-def test_the_flag_is_refused_where_it_does_nothing(folder: Path) -> None:
-    for more, words in ((("--json",), "--json"), (("--dry-run",), "--dry-run")):
-        done = ngt(*asked(folder, "qwen"), "--show-thinking", *more)
-        assert done.returncode == 2
-        assert f"--show-thinking does nothing with {words}" in done.stderr.decode()
-
-
 def test_the_context_is_shared_by_prompt_thought_and_answer(folder: Path) -> None:
     found = json.loads(ngt(*asked(folder, "endless"), "--json", "--max-tokens", "40").stdout)
     s = found["statistics"]

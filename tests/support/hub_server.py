@@ -1,7 +1,6 @@
 """A stand-in for a hub on the loopback address: what huggingface_hub asks for, and its failures.
 
-A repository is a mapping of revisions to files. `python -m tests.support.hub_server FOLDER ID`
-(and BYTES/S) serves a folder until it is ended, for looking at a download in a terminal.
+A repository is a mapping of revisions to files.
 """
 
 import hashlib
@@ -9,9 +8,7 @@ import json
 import re
 import socket
 import subprocess
-import sys
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -76,7 +73,6 @@ class Hub:
         self.held: dict[str, int] = {}
         self.sent: dict[str, bytes] = {}
         self.status = 0
-        self.rate = 0.0  # bytes a second; 0: no bound
         self.log: list[tuple[str, str, int]] = []
         self.leaked: list[str] = []
         self.ended = threading.Event()
@@ -210,21 +206,9 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(OSError):  # the client is gone
             for at in range(first, end, _PIECE):
                 self.wfile.write(content[at : min(at + _PIECE, end)])
-                if self.hub.rate:
-                    time.sleep(_PIECE / self.hub.rate)
             if name in self.hub.held:
                 self.hub.ended.wait()
             if end < len(content):
                 self.close_connection = True
                 self.wfile.flush()
                 self.connection.shutdown(socket.SHUT_RDWR)
-
-
-if __name__ == "__main__":
-    served = Hub({sys.argv[2]: {"main": files_of(Path(sys.argv[1]))}})
-    served.rate = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
-    with served:
-        print(served.url, flush=True)
-        for line in sys.stdin:  # "stop FILE BYTE", or "go"
-            words = line.split()
-            served.stops = {words[1]: int(words[2])} if len(words) == 3 else {}
