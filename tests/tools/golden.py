@@ -132,8 +132,8 @@ def stories() -> Iterator[list[str]]:
     ]  # fmt: skip
     yield [
         "check harbour.txt --max-tokens 12", "check harbour.txt --max-tokens 12 --json",
-        "check --methods nope", "bench --methods none,auto --limit 1 --max-tokens 9 --rounds 1",
-        "bench --methods nope", "bench --rounds 0", "tune --sweep n=nonsense", "tune",
+        "check --methods nope", "bench --methods none --rounds 1 --prompts missing",
+        "bench --methods nope", "bench --rounds 0", "tune --sweep n=nonsense", "tune --sweep",
         "bench --replay missing", "heads train", "heads train --kind nope -d harbour.txt -o h",
         "mcp", "serve --port 99999999", "stop", "status", "config path", "env --frobnicate",
     ]  # fmt: skip
