@@ -416,8 +416,8 @@ def test_what_is_searched_of_texts_that_another_gives_is_neither_stored_nor_read
     question = asked(text=long, overflow="retrieve", max_tokens=4)
     of_server = replace(question.documents[0], path="/served/a.txt")
 
-    def stored() -> set[Path]:
-        return set(own_home.rglob("*.index.*")) | set(own_home.rglob("*.vectors.*"))
+    def stored() -> set[str]:
+        return {key for kind in ("passages", "vectors") for key in Kind(kind, object).each()}
 
     def index_for(owner: str, question: Question = question) -> str:
         found = [e for e in resident.ask(question, owner=owner) if isinstance(e, Prompted)]
