@@ -21,6 +21,7 @@ from ngtcli.system import process
 from ngtcli.system.files import home
 from ngtcli.system.machine import return_memory
 from tests.support import warm
+from tests.support.browser import Browser
 from tests.support.helpers import EXAMPLES, in_memory
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -130,6 +131,16 @@ def kept_workers(_workers: dict[tuple[int, ...], Parsers], monkeypatch: pytest.M
         return _Lent(_workers.setdefault(limits, Parsers(*limits)))
 
     monkeypatch.setattr("ngtcli.documents.read.Parsers", lent)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    try:
+        found = Browser()
+    except RuntimeError as error:  # as where "chromium" only says how to install it
+        pytest.skip(str(error))
+    yield found
+    found.close()
 
 
 # Files with a test of more than 2 s of one core (measured); with them first no long test is the

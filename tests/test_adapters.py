@@ -21,7 +21,7 @@ from ngtcli.model_files.quantized import identity, kept
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.files import home
 from ngtcli.weights.load_quantized import load_quantized
-from tests.support.helpers import HARBOUR, ngt
+from tests.support.helpers import HARBOUR, changed, ngt
 from tests.support.int8_layers import WAY
 from tests.support.tiny_models import decode, generate, make_drafter
 
@@ -174,8 +174,8 @@ def test_what_is_known_of_it_sees_the_files_of_both(tmp_path: Path) -> None:
     folder = written(tmp_path / "adapter", str(base))
     seen = {find(folder): identity(find(folder))}
     assert seen == {find(folder): identity(find(folder))}
-    for changed in (Path(folder, "adapter_model.safetensors"), base / "model.safetensors"):
-        changed.write_bytes(changed.read_bytes() + b" ")
+    for path in (Path(folder, "adapter_model.safetensors"), base / "model.safetensors"):
+        path.write_bytes(path.read_bytes() + b" ")
         assert find(folder) not in seen and identity(find(folder)) not in seen.values()
         seen[find(folder)] = identity(find(folder))
     assert {one["folder"] for one in seen.values()} == {folder}
@@ -197,16 +197,13 @@ def test_the_tokenizer_is_the_adapters_where_it_has_one(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("present")
 def test_what_is_wrong_with_its_base_is_told(tmp_path: Path) -> None:
     folder = written(tmp_path / "adapter")
-    quantised = shutil.copytree(BUILTIN_PATH, tmp_path / "quantised")
-    values = json.loads((quantised / "config.json").read_text())
-    values["quantization_config"] = {"quant_method": "awq"}
-    (quantised / "config.json").write_text(json.dumps(values))
+    quantised = changed(tmp_path / "quantised", quantization_config={"quant_method": "awq"})
     for base, words in (
         (str(tmp_path / "nowhere"), "its base model: .*nowhere: no such folder"),
         (folder, "its base model: .*: an adapter, where a whole folder is needed"),
         ("", "its base model: the model's name is empty"),
         (None, "names no base model"),
-        (str(quantised), "is quantised"),
+        (quantised, "is quantised"),
     ):
         written(tmp_path / "adapter", base)  # type: ignore[arg-type]
         with pytest.raises(ModelError, match=words) as caught:

@@ -2,7 +2,6 @@
 
 import re
 from base64 import b64decode
-from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from ngtcli.documents.load import Document
 from ngtcli.draft.steps import OWN, Step, Token
 from ngtcli.grounding.sources import sources_of
 from ngtcli.render.answer_page import answer_page
-from tests.support.browser import CHROMIUM, Browser, Page
+from tests.support.browser import Browser, Page, in_browser
 from tests.support.helpers import ngt
 
 
@@ -124,8 +123,6 @@ def test_html_writes_a_page_beside_the_answer(tmp_path: Path) -> None:
 
 
 # --- in Chromium: mouse, keyboard, widths, paper, the dark, hostile texts ---
-
-in_browser = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
 FERRY = "The ferry leaves the northern quay at noon."
 BUS = "The night bus carries doctors and bakers."
 LAST = "The museum shows nets, barrels and one boat."
@@ -137,16 +134,6 @@ HOSTILE = (
     "<link rel=stylesheet href=https://evil.example/y.css>"
     "<meta http-equiv=refresh content='0;url=x'>"
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    try:
-        found = Browser()
-    except RuntimeError as error:  # as where "chromium" only says how to install it
-        pytest.skip(str(error))
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="module")
@@ -216,25 +203,21 @@ def test_what_is_shown_lies_within_the_window(browser: Browser, path: Path) -> N
 
 
 @in_browser
-def test_a_click_scrolls_the_document_to_the_place(browser: Browser, path: Path) -> None:
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_click_opens_the_document_and_scrolls_to_the_place_beside_the_answer(
+    browser: Browser, path: Path, closed: bool
+) -> None:
     browser.open(path)
-    before = browser.js("document.querySelector('#place-1').getBoundingClientRect().top")
-    assert before > 900
+    top = "document.querySelector('{}').getBoundingClientRect().top"
+    if closed:
+        browser.js("document.querySelectorAll('details').forEach(e => { e.open = false; })")
+    else:
+        assert browser.js(top.format("#place-1")) > 900
     browser.click(FIRST)
     browser.wait(lambda: focused(browser) == "place-1")
-    top = browser.js("document.querySelector('#place-1').getBoundingClientRect().top")
-    assert 0 <= top < 900
+    assert all(0 <= browser.js(top.format(name)) < 900 for name in ("#place-1", ".stretch"))
     assert browser.js("document.querySelector('#place-1').innerText").endswith(FERRY)
-
-
-@in_browser
-def test_a_document_that_was_closed_is_opened_by_a_click(browser: Browser, path: Path) -> None:
-    browser.open(path)
-    browser.js("document.querySelectorAll('details').forEach(e => { e.open = false; })")
-    browser.click(FIRST)
-    browser.wait(lambda: focused(browser) == "place-1")
-    assert 0 <= browser.js("document.querySelector('#place-1').getBoundingClientRect().top") < 900
-    assert browser.js("document.querySelectorAll('details[open]').length") == 1
+    assert not closed or browser.js("document.querySelectorAll('details[open]').length") == 1
 
 
 @in_browser
@@ -330,14 +313,6 @@ def test_no_width_scrolls_sideways(browser: Browser, path: Path, width: int) -> 
         )
         assert browser.js(wide) == []
         browser.hover(FIRST)
-
-
-@in_browser
-def test_the_answer_stays_beside_a_place_on_a_wide_screen(browser: Browser, path: Path) -> None:
-    browser.open(path)
-    browser.click(FIRST)
-    browser.wait(lambda: focused(browser) == "place-1")
-    assert 0 <= browser.js("document.querySelector('.stretch').getBoundingClientRect().top") < 900
 
 
 @in_browser

@@ -14,12 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ngtcli.config import Settings
-from ngtcli.draft.auto.blend import (
-    ORDERS,
-    UNSEEN,
-    named,
-)
+from ngtcli.draft.auto.blend import ORDERS, UNSEEN, named
 from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.drafter import Auto, AutoDrafters
 from ngtcli.draft.auto.escapes import SHAPE, EscapeTallies, attribute, fitted_escapes
@@ -44,10 +39,10 @@ from ngtcli.trie.counts import (
     CountTrie,
 )
 from tests.support.counted import count_of
-from tests.support.helpers import HARBOUR, examples, ngt
+from tests.support.helpers import HARBOUR, ngt
 from tests.support.naive_blend import Naive
 from tests.support.naive_copy import NaiveCopy
-from tests.support.tiny_models import check_tree, decode, make_drafter, make_target, plain, prompts
+from tests.support.tiny_models import check_tree
 
 ids = st.lists(st.integers(0, 4), max_size=40)
 DEAR = CostCurve({1: 1.0, 2: 9.0, 64: 99.0})
@@ -227,17 +222,6 @@ def test_what_comes_moves_the_escapes() -> None:
     assert escapes.max() <= 0.999
 
 
-@pytest.mark.parametrize("sampling", [Settings(), Settings(temperature=0.9, seed=3)])
-def test_auto_changes_no_token(sampling: Settings) -> None:
-    model = make_target("llama", seed=4)
-    costs = Costs({SHORT: CostCurve({1: 1e-3, 64: 2e-3})})
-    for settings_ in (DraftSettings(), DraftSettings(costs=costs)):
-        drafter = make_drafter("auto", settings_)
-        for prompt in prompts(examples(8)):
-            wanted = plain(model, prompt, sampling)
-            assert decode(model, drafter, prompt, sampling).output == wanted
-
-
 def test_scores_that_predict_nothing_are_seldom_read() -> None:
     for follows, least, most in (((2, 3, 4), 80, 80), ((9, 9, 9), 8, 20)):
         drafter = Auto()
@@ -385,13 +369,6 @@ def step(
     size, paying = policy.choose(np.array(chances))
     policy.stand_downs += pause.learn(paying > 0)
     return size
-
-
-def test_steep_costs_buy_nothing_and_flat_costs_everything() -> None:
-    chances = np.full(64, 0.3)
-    assert Policy(CURVES["steep"]).choose(chances) == (0, 0)
-    assert Policy(CURVES["flat"]).choose(chances) == (64, 64)
-    assert Policy(CURVES["stepped"]).choose(np.full(64, 0.02)) == (7, 7)
 
 
 def test_drafts_that_do_not_pay_are_looked_for_less_and_less() -> None:
@@ -550,12 +527,9 @@ def drafted(batch: AutoDrafters, prompt: list[int], budget: int, pooled: bool = 
 
 
 def begun(
-    batch: AutoDrafters,
-    prompt: Sequence[int],
-    said: Sequence[int] = (),
-    pooled: bool = True,
+    batch: AutoDrafters, prompt: Sequence[int], said: Sequence[int] = (), pooled: bool = True,
     chains: bool = False,
-) -> Auto:
+) -> Auto:  # fmt: skip
     drafter = batch.start(Context(prompt, vocabulary=5000, chains=chains, private=not pooled))
     if said:
         batch.observe([drafter], [said])

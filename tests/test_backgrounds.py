@@ -160,14 +160,6 @@ def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
     return Auto(DraftSettings(background=counts, pool=pool))
 
 
-def test_what_only_the_background_knows_is_drafted_and_named_after_it() -> None:
-    drafter = drafter_with([1, 2, 3, 4, 5])
-    drafter.reset(Context((9, 1, 2), vocabulary=10))
-    tree = drafter.propose((), 8)
-    assert tree.tokens[:2] == (3, 4)
-    assert {tree.origin(i) for i in range(2)} == {"background"}
-
-
 def test_prompt_and_pool_are_asked_before_the_background() -> None:
     drafter = drafter_with([1, 2, 3], Pool(answers=[np.array([1, 2, 7], np.int32)]))
     drafter.reset(Context((1, 2, 8, 1, 2), vocabulary=10))
@@ -513,17 +505,6 @@ def test_wrong_names_are_refused_with_the_nearest_one() -> None:
     assert (
         done.returncode == 2 and b"mine" in done.stderr and b"no background 'mien'" in done.stderr
     )
-    for wrong in (
-        ["trie", "build", "--background", HARBOUR, "--name", "english"],
-        ["trie", "build", "--background", "--rest", HARBOUR],
-        ["trie", "build", "--background", HARBOUR, "--name", "a,b"],
-        ["trie", "build", "--background", HARBOUR, "--name", "a\nb"],
-        ["trie", "build", "--rest", HARBOUR, "--name", "a\x1bb"],
-        ["trie", "build", "--background", HARBOUR, "--n", "8"],
-        ["summarize", HARBOUR, "--background", "mine", "--no-background"],
-        ["summarize", HARBOUR, "--background", "mine", "--method", "llma"],
-    ):
-        assert ngt(*wrong).returncode == 2, wrong
 
 
 def test_the_known_names_are_told_once_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,23 +56,9 @@ def test_an_error_in_place_of_a_prompt_is_that_keys_answer() -> None:
         assert found[5].error is not None and "empty" in str(found[5].error)
 
 
-@pytest.mark.parametrize(
-    ("method", "temperature"), [("none", 0.9), ("trie", 0.0), ("auto", 0.0), ("auto", 0.9)]
-)
-def test_answers_together_are_those_given_one_by_one(method: str, temperature: float) -> None:
-    session = session_with(method=method, temperature=temperature, calibrate=False)
-    one, many = (
-        {a.key: a for a in session.answers(given(session), size)} for size in (1, 0)
-    )  # fmt: skip
-    assert one.keys() == many.keys() == {key for key, _ in given(session)}
-    for key, alone in one.items():
-        assert ids_of(many[key]) == ids_of(alone)
-        assert (many[key].text, many[key].finish_reason) == (alone.text, alone.finish_reason)
-
-
-@pytest.mark.parametrize("method", ["none", "auto"])
+@pytest.mark.parametrize(("method", "size"), [("none", 6), ("trie", 0), ("auto", 6), ("auto", 0)])
 def test_answers_with_settings_of_their_own_share_passes_and_are_those_given_alone(
-    method: str, monkeypatch: pytest.MonkeyPatch
+    method: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base: dict[str, Any] = {"method": method, "calibrate": False, "pool": False}
     of_each: list[dict[str, Any]] = [
@@ -89,7 +75,7 @@ def test_answers_with_settings_of_their_own_share_passes_and_are_those_given_alo
         return score(target, roots, watch)
 
     monkeypatch.setattr(BatchTarget, "score", counted)
-    found = {a.key: a for a in sessions[0].answers(asked, 6, lambda key: sessions[key - 10])}
+    found = {a.key: a for a in sessions[0].answers(asked, size, lambda key: sessions[key - 10])}
     assert max(together) > 3
     for one in alone:
         assert ids_of(found[one.key]) == ids_of(one)

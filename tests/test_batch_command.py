@@ -17,14 +17,13 @@ from jsonschema import Draft202012Validator
 
 from ngtcli.batch import questions
 from ngtcli.batch.input import InputLine, Lines
-from ngtcli.batch.output import check_not_read
 from ngtcli.batch.questions import Outcome, Questions
 from ngtcli.batch.runner import Runner
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.documents.read import Documents
-from ngtcli.errors import ClosedPipeError, ModelError, NgtError, UsageError
+from ngtcli.errors import ClosedPipeError, ModelError, NgtError
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
 from ngtcli.session.question import Question
@@ -119,8 +118,8 @@ def test_an_interrupted_run_goes_on_where_it_was(
     assert done.returncode == 130 and b"interrupted" in done.stderr
     before = [row["id"] for row in read(source)]
     assert before == IDS[: len(before)]
-    journal = (source.parent / "out.jsonl.journal").read_text().splitlines()
-    kept = len(journal) - 1  # the head
+    journal = source.parent / "out.jsonl.journal"
+    kept = len(journal.read_text().splitlines()) - 1 if journal.exists() else 0  # but for the head
     fake.before = lambda _: None
     again = run(source)
     assert again.returncode == 7
@@ -195,8 +194,8 @@ def test_an_unexpected_error_is_that_of_its_line_and_the_others_are_answered(
 
 
 def test_few_long_texts_are_held_before_one_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def split(self: Runner, line: InputLine, question: Question) -> Iterator[Outcome]:
-        yield self._done(line, question, FinishedAnswer(line.index, error=NgtError("too long")))
+    def split(self: Runner, one: Any) -> Iterator[Outcome]:
+        yield self._done(one, FinishedAnswer(one.line.index, error=NgtError("too long")))
 
     monkeypatch.setattr(Runner, "_split", split)
     set_so, read = Settings(overflow="split"), list[int]()
@@ -272,7 +271,7 @@ def summary(settings: Settings, text: Loaded) -> Question:
 
 
 def test_lines_whose_documents_changed_since_they_were_answered_are_named(
-    tmp_path: Path, three: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, three: Path, fake: FakeAnswers
 ) -> None:
     """Also where answers came out of order, and for a line that was run again."""
 
@@ -302,10 +301,8 @@ def test_lines_whose_documents_changed_since_they_were_answered_are_named(
     assert b"of 2 lines have changed" in done.stderr and b": 'c', 'all';" in done.stderr
     os.utime(three / "b.txt", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     (three / "c.txt").write_text("Text c of three.")
-    assert b"changed" not in run(source).stderr
-    read_again: list[object] = []
-    monkeypatch.setattr("ngtcli.batch.questions.load", lambda *_, **__: read_again.append(1))
-    assert b"done before: 5 of 5 lines\n" in run(source).stderr and read_again == []
+    done = run(source)
+    assert b"done before: 5 of 5 lines\n" in done.stderr and b"changed" not in done.stderr
     assert len(fake.asked) == 2
 
 
@@ -319,8 +316,14 @@ def test_a_resumed_batch_lists_a_folder_once_and_looks_at_a_file_once(
     scandir, stamp_of = os.scandir, questions.stamp_of
     monkeypatch.setattr(os, "scandir", lambda path: walks.append(path) or scandir(path))
     monkeypatch.setattr(questions, "stamp_of", lambda path: looks.update([path]) or stamp_of(path))
+    monkeypatch.setattr(questions, "load", load := Mock())
     assert b"done before: 18 of 18 lines\n" in run(source).stderr
-    assert walks.count(str(three)) == 1 and len(looks) == 3 and set(looks.values()) == {1}
+    assert (
+        load.call_count == 0
+        and walks.count(str(three)) == 1
+        and len(looks) == 3
+        and set(looks.values()) == {1}
+    )
 
 
 def test_shards_together_are_the_whole(source: Path, fake: FakeAnswers) -> None:
@@ -451,7 +454,8 @@ def test_questions_are_asked_though_the_preset_has_no_place_for_one_and_one_line
 
 
 @pytest.mark.parametrize(
-    "named", ["out.jsonl", "link.txt", "twin.txt", "out.jsonl.journal", "./folder/../new.jsonl"]
+    "named",
+    ["out.jsonl", "link.txt", "twin.txt", "out.jsonl.journal", "folder/../new.jsonl", "~/x.jsonl"],
 )
 def test_a_line_that_names_the_output_is_refused_before_that_is_emptied_or_made(
     tmp_path: Path, fake: FakeAnswers, named: str
@@ -463,25 +467,25 @@ def test_a_line_that_names_the_output_is_refused_before_that_is_emptied_or_made(
     rows = [{"context": "Tide one."}, {"paths": [named]}]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    output = "new.jsonl" if "new" in named else "out.jsonl"
+    (tmp_path / "~").mkdir()  # a folder of that name comes before the user's own
+    (tmp_path / "~" / "x.jsonl").touch()
+    output = "new.jsonl" if "new" in named else "./~/x.jsonl" if "~" in named else "out.jsonl"
     done = ngt("batch", "in.jsonl", "-o", output, "--restart", cwd=tmp_path)
     assert done.returncode == 2 and b"line 2 reads" in done.stderr, done.stderr
     after = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     assert after == before and not fake.asked
 
 
-def test_few_readers_are_open_and_their_remarks_are_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(Documents, "close", lambda files: [f"closed {files._settings.field}"])
-    told: list[str] = []
-    reader = Questions({}, None, str(tmp_path), None, told.append)
+def test_few_readers_are_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(Documents, "close", lambda files: closed.append(files._settings.field))
+    reader = Questions({}, None, str(tmp_path), None, lambda _: None)
     for field in "abcdae":
         own = reader._files(replace(Settings(), field=field))
         assert reader._files(replace(Settings(max_tokens=9), field=field)) is own
-    assert sorted(told) == [f"closed {field}" for field in "abcd"]
+    assert sorted(closed) == list("abcd")
     reader.close()
-    assert told[4:] == ["closed e"]
+    assert closed[4:] == ["e"]
 
 
 @pytest.mark.parametrize("strict", [(), ("--strict",)])
@@ -573,16 +577,6 @@ def test_a_line_is_answered_before_the_next_one_comes_and_ctrl_c_ends_the_stream
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
         assert b"interrupted" in process.stderr.read()
-
-
-def test_what_is_checked_for_being_written_is_the_path_that_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "~").mkdir()
-    monkeypatch.chdir(tmp_path)
-    Path("~/out.jsonl").touch()
-    with pytest.raises(UsageError, match="line 3 reads ~/out.jsonl"):
-        check_not_read(3, ["~/out.jsonl"], tmp_path / "~" / "out.jsonl")
 
 
 # --- a file each ---

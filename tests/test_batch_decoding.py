@@ -24,9 +24,7 @@ from tests.support.tiny_models import (
     GREEDY,
     Scripted,
     drafts_of,
-    generate,
     make_drafter,
-    make_hf,
     make_target,
     plain,
     prompts,
@@ -69,11 +67,9 @@ def test_each_text_has_the_tokens_of_its_run_alone(
     ]
     right = {tuple(text): output for text, output in zip(texts, alone, strict=True)}
     for drafts in (
-        own(),
-        Drafters(lambda: Scripted(guess), 16),
-        Drafters(lambda: Scripted(drafts_of(right)), 16),
-        joint(Pool(1000)),
-    ):
+        own(), Drafters(lambda: Scripted(guess), 16),
+        Drafters(lambda: Scripted(drafts_of(right)), 16), joint(Pool(1000)),
+    ):  # fmt: skip
         found = together(model, texts, drafts, size, sampling, rising)
         assert outputs(found) == alone
         assert [m.text.finish_reason for m in found] == [
@@ -95,28 +91,16 @@ def test_drafts_that_are_right_are_accepted_beside_other_texts() -> None:
         assert statistics.decode_s > 0 and sum(statistics.split_s.values()) > 0
 
 
-def test_a_window_of_guesses_fits_a_pass_over_several_texts() -> None:
-    """That of lookahead is deeper than a share of the nodes, and it learns from whole ones only."""
-    model, texts = target("llama"), prompts(3, seed=3)
-    alone = [plain(model, text, max_tokens=20) for text in texts]
-    found = together(model, texts, own("lookahead"), 3)
-    assert outputs(found) == alone
-    assert any(member.text.statistics.drafted_tokens for member in found)
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma2-sliding"])
-def test_a_batch_has_the_ids_of_generate(family: str) -> None:
-    hf, texts = make_hf(family), prompts(5, seed=11)
-    found = together(target(family), texts, joint(), 4)
-    assert outputs(found) == [generate(hf, text, 20) for text in texts]
-
-
-@pytest.mark.parametrize("method", ["trie", "prompt-lookup", "recycling"])
-def test_other_methods_draft_for_each_text_and_share_the_nodes(method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "most"),
+    [("trie", 12), ("prompt-lookup", 12), ("recycling", 12), ("lookahead", 32)],
+)
+def test_other_methods_draft_for_each_text_and_share_the_nodes(method: str, most: int) -> None:
+    """The window of lookahead is deeper than a share of the nodes: it learns from whole ones."""
     model, texts = target("llama"), [[*text, *text[:9]] for text in prompts(6, seed=5)]
-    found = together(model, texts, own(method, 12), 3)
+    found = together(model, texts, own(method, most), 3)
     assert outputs(found) == [plain(model, text, max_tokens=20) for text in texts]
-    assert all(step.nodes <= 12 for m in found for step in m.steps)
+    assert all(step.nodes <= most for m in found for step in m.steps)
     assert sum(m.text.statistics.drafted_tokens for m in found) > 0
 
 

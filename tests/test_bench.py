@@ -5,8 +5,6 @@ import signal
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from ngtcli.measure.traces import TraceWriter
 from tests.support import warm
 from tests.support.helpers import END, HARBOUR, NGT, ngt, wait_until_loading
@@ -81,34 +79,6 @@ def test_ctrl_c_while_loading_measures_nothing_and_is_quiet() -> None:
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and out == b"" and b"Traceback" not in errors
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["--methods", "nonsense"], 2, "no method can run"),
-        (["--num-draft", "8,x"], 2, "--num-draft 16,32,64"),
-        (["--num-draft", "8", "--sweep-num-draft"], 2, "Give one of them"),
-        (["--json", "--markdown"], 2, "Give one of them"),
-        (["--against", "vllm"], 2, "Known: hf"),
-        (["--against", "hf", "--temperature", "1"], 2, "greedy"),
-        (["--prompts", "{tmp}/no.jsonl"], 3, "no.jsonl"),
-        (["--prompts", "{tmp}/bad.jsonl"], 3, "bad.jsonl:1: not JSON"),
-        (["--prompts", "{tmp}/bad.jsonl", HARBOUR], 2, "and files or --docs"),
-        ([HARBOUR, "--noise", "3"], 2, "only 0 unrelated passages"),
-        (["--tasks", "rag"], 2, "Known: summarize, ask."),
-        (["-o", "{tmp}/no/a.json"], 2, "no such folder"),
-        (["--html", "{tmp}"], 2, "a folder"),
-        (["--template", "vicuna"], 2, "--replay"),
-        (["nowhere.txt"], 3, "nowhere.txt"),
-    ],
-)  # fmt: skip
-def test_errors_are_two_lines_and_an_exit_code(tmp_path, arguments, code, words) -> None:
-    (tmp_path / "bad.jsonl").write_text("{\n")
-    done = ngt("bench", *(a.replace("{tmp}", str(tmp_path)) for a in arguments))
-    assert done.returncode == code and done.stdout == b"", done.stderr
-    assert words in done.stderr.decode() and b"Traceback" not in done.stderr
-    assert done.stderr.count(b"\n") == 2
 
 
 def record(folder: Path) -> Path:

@@ -4,7 +4,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from ngtcli.trie.files import list_files
 from tests.support.helpers import ngt
 
 DAY = 86_400
+PATTERNS = {s.name: [p for p in s.parts.split() if "/" in p] for s in STORES}  # of files
+KINDS = {p: s.name for s in STORES for p in s.parts.split() if "/" not in p}
 BY_NAME = {"datastores", "backgrounds", "pools", "tune"}
 
 
@@ -44,7 +46,7 @@ def put_piece(kind: str, key: str, size: int, days: float) -> None:
 
 def names() -> set[str]:
     """Files and keys of pieces."""
-    pieces = (Kind(kind, bytes).each() for named in STORES for kind in named.kinds)
+    pieces = (Kind(kind, bytes).each() for kind in KINDS)
     files = (
         p.name for p in home("cache").rglob("*") if p.is_file() and not p.name.startswith(NAME)
     )
@@ -93,22 +95,9 @@ def test_of_what_has_its_own_bound_the_file_used_last_stays_whatever_its_size() 
     put("quantized/a.safetensors", 3_000_000, 2)
     put("stand-ins/b", 500_000, 2)
     in_bounds.hold_to(1_000_000)
-    in_bounds.wrote(put("quantized/c.safetensors", 2_000_000, 0))
+    in_bounds.wrote(2_000_000, put("quantized/c.safetensors", 2_000_000, 0))
     assert (removed := in_bounds.finish()).files == 1 and removed.bytes == 3_000_000
     assert names() == {"b", "c.safetensors"}
-
-
-def test_many_small_files_do_not_make_the_folder_of_their_bound_be_listed_each_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looks: list[int] = []
-    monkeypatch.setattr(cache, "bound", lambda *a: looks.append(1) or bound(*a))
-    in_bounds.finish()  # what other tests wrote
-    in_bounds.hold_to(60_000)
-    for i in range(60):
-        in_bounds.wrote(put(f"prefixes/{i}", 1000, 0))
-    in_bounds.finish()
-    assert 10 < len(looks) < 30
 
 
 def test_use_is_noted_of_pieces_and_of_files_of_the_cache_alone(tmp_path: Path) -> None:
@@ -125,7 +114,18 @@ def test_use_is_noted_of_pieces_and_of_files_of_the_cache_alone(tmp_path: Path) 
     assert len(bound(300)) == 1 and names() == {"a", "c"}
 
 
-def test_the_cache_is_bounded_while_a_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def write_piece(number: int) -> None:
+    Kind("parts", bytes).put(str(number), b"x" * 2000)
+
+
+def write_file(number: int) -> None:
+    in_bounds.wrote(2000, put(f"prefixes/{number}", 2000, -number / 86_400))
+
+
+@pytest.mark.parametrize("write", [write_piece, write_file])
+def test_the_cache_is_bounded_while_a_command_runs_and_not_at_each_write(
+    write: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks: list[int] = []
     monkeypatch.setattr(cache, "bound", lambda *a: looks.append(1) or bound(*a))
     in_bounds.finish()  # what other tests wrote
@@ -133,11 +133,12 @@ def test_the_cache_is_bounded_while_a_command_runs(monkeypatch: pytest.MonkeyPat
     for i in range(500):
         at = time.time() - 9999 + i
         monkeypatch.setattr("ngtcli.system.store.time.time", lambda at=at: at)
-        Kind("parts", bytes).put(str(i), b"x" * 2000)
-        assert sum(g.bytes for g in cache.store.by_use()) <= 200_000 * 1.05 + 2200
-    assert 10 < len(looks) < 120  # not at each piece
+        write(i)
+        entries = cache._pieces() + cache._files([])
+        assert sum(entry.size for entry in entries) <= 200_000 * 1.05 + 2200
+    assert 10 < len(looks) < 120
     removed = in_bounds.finish()
-    assert removed.pieces > 350 and removed.most == 200_000
+    assert removed.pieces + removed.files > 350 and removed.most == 200_000
 
 
 def test_the_bound_is_the_commands_largest_and_without_writing_nothing_is_looked_at() -> None:
@@ -159,12 +160,15 @@ def printed(*words: str) -> Any:
 @pytest.fixture
 def one_of_each(own_home: Path) -> Mapping[str, int]:
     """Of every store a file of 3 bytes, and a piece of 203 of each of its kinds: bytes by name."""
+    sizes: dict[str, int] = {}
     for named in STORES:
-        if named.folder:
-            put(f"{named.folder}/{named.name}{named.ends[0] if named.ends else ''}", 3, 0)
-        for kind in named.kinds:
-            put_piece(kind, f"{named.name} {kind}", 203, 0)
-    return {s.name: 203 * len(s.kinds) + 3 * bool(s.folder) for s in STORES}
+        sizes[named.name] = 3 * len(PATTERNS[named.name])
+        for pattern in PATTERNS[named.name]:
+            put(pattern.replace("*", named.name), 3, 0)
+    for kind, name in KINDS.items():
+        put_piece(kind, f"{name} {kind}", 203, 0)
+        sizes[name] += 203
+    return sizes
 
 
 def test_list_and_show_have_every_store(one_of_each: Mapping[str, int]) -> None:
@@ -207,7 +211,7 @@ def test_all_that_commands_store_is_known_and_goes(tmp_path: Path) -> None:
     assert ngt("ask", "-d", str(tmp_path), "When?", *flags).returncode == 0
     assert ngt("trie", "build", str(tmp_path / "tides.json")).returncode == 0
     every = {p for p in home("cache").rglob("*") if p.is_file() and not p.name.startswith(NAME)}
-    entries = cache._files() + cache._pieces()
+    entries = cache._files([]) + cache._pieces()
     assert {entry.of for entry in entries} >= every and all(entry.store for entry in entries)
     stored = {entry.store.name for entry in entries if entry.store}
     assert stored >= {"documents", "passages", "counts", "tries", "pools", "trials"}

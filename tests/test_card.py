@@ -72,11 +72,9 @@ def test_a_model_whose_card_names_no_scripts_gets_no_line(tmp_path: Path) -> Non
 @pytest.mark.parametrize("command", [["ask"], ["ask", "--dry-run"], ["summarize"], ["batch"]])
 def test_a_command_says_once_that_a_script_is_not_read(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "h.txt").write_text("यह एक घर है। इसमें दो कमरे हैं।\n" * 3)
-    given = {
-        "ask": ["-d", "h.txt", "How many rooms?"],
-        "summarize": ["h.txt"],
-        "batch": ["-"],
-    }[command[0]]
+    given = {"ask": ["-d", "h.txt", "How many rooms?"], "summarize": ["h.txt"], "batch": ["-"]}[
+        command[0]
+    ]
     line = json.dumps({"paths": ["h.txt"], "question": "How many rooms?"}).encode()
     done = ngt(*command, *given, "--max-tokens", "4", stdin=line, cwd=tmp_path)
     said = [line for line in done.stderr.decode().splitlines() if "reads English" in line]

@@ -17,15 +17,7 @@ from ngtcli.decode.plain import RESTORES, STEPS, TREES, PlainRows
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.drafter import Context, Drafters, DraftSettings, PassRows
 from ngtcli.draft.tree import ROOT, DraftTree, chain
-from tests.support.families import (
-    FAMILIES,
-    VOCABULARY,
-    build,
-    chained,
-    family,
-    prompts,
-    target,
-)
+from tests.support.families import FAMILIES, VOCABULARY, build, chained, family, prompts, target
 from tests.support.tiny_models import decode, generate, make_drafter, make_target
 
 MANY = [f for f in FAMILIES if f.way not in (TREES, STEPS) and f.kind not in ("openai-gpt", "bert")]

@@ -56,25 +56,6 @@ def built(template: Any, chat: Chat, question: str = "When?") -> Prompt:
     return Task(preset(), TIDE, question, tokenizer, 10**6, 0, chat=chat).build(TIDE)
 
 
-def test_a_system_text_stands_in_its_place() -> None:
-    prompt = built(CHATML, Chat(system="Be brief."))
-    assert prompt.text.startswith(
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\na.txt"
-    )
-    assert built(CHATML, Chat()).text == prompt.text.replace(
-        "<|im_start|>system\nBe brief.<|im_end|>\n", ""
-    )
-
-
-def test_without_a_chat_template_a_system_text_stands_before_the_message() -> None:
-    tokenizer = with_template(None)
-    prompt = built(tokenizer, Chat(system="Be brief."))
-    assert prompt.text.startswith('Be brief.\n\na.txt\nThe "tide"')
-    assert [tokenizer.decode(ids).strip() for ids in prompt.references] == [
-        d.text.strip() for d in TIDE
-    ]
-
-
 @pytest.mark.parametrize("template", [LISTED, NUMBERED, AS_JSON])
 def test_documents_go_where_the_template_has_a_place_for_them(template: str) -> None:
     tokenizer = with_template(template)
@@ -119,9 +100,7 @@ def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
         (DROPS_SYSTEM, Chat(system="Be brief."), "leaves the system text out", "without --system."),
         (CHATML, Chat(documents=True), "leaves documents out", "without --template-documents."),
         (
-            {"default": CHATML, "rag": LISTED},
-            Chat(documents=True),
-            "leaves documents out",
+            {"default": CHATML, "rag": LISTED}, Chat(documents=True), "leaves documents out",
             "Or choose from default, rag with --chat-template.",
         ),
         (
@@ -131,16 +110,12 @@ def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
             "(-m)",  # the message alone fails as well
         ),
         (
-            "{{ 1 // x if x is defined }}" + CHATML,
-            Chat(arguments=("x=0",)),
-            "fails: integer division",
-            "without --template-arg.",
+            "{{ 1 // x if x is defined }}" + CHATML, Chat(arguments=("x=0",)),
+            "fails: integer division", "without --template-arg.",
         ),
         (
-            LISTED + "{{ '!' if 'tide' in (documents or [{}])[0].text }}",
-            Chat(documents=True),
-            "depends on the text",
-            "without --template-documents.",
+            LISTED + "{{ '!' if 'tide' in (documents or [{}])[0].text }}", Chat(documents=True),
+            "depends on the text", "without --template-documents.",
         ),
     ],
 )  # fmt: skip
@@ -172,12 +147,6 @@ def test_what_cannot_be_given_to_a_template_is_refused(
     with pytest.raises(UsageError, match=words.replace("|", r"\|")) as caught:
         built(template, chat)
     assert caught.value.hint
-
-
-def test_one_of_several_templates_is_chosen_by_its_name() -> None:
-    templates = {"default": CHATML, "rag": "rag\n" + CHATML}
-    rag = built(templates, Chat(template="rag")).text
-    assert rag == "rag\n" + built(templates, Chat()).text == built("rag\n" + CHATML, Chat()).text
 
 
 def test_documents_are_numbered_for_the_template_that_asks_for_it() -> None:
@@ -306,14 +275,11 @@ def test_every_command_that_makes_prompts_takes_a_system_text(model: str, tmp_pa
     lines = tmp_path / "in.jsonl"
     lines.write_text('{"context": "The tide."}\n')
     for command in (
-        ["summarize", HARBOUR],
-        ["summarize", HARBOUR, "-o", f"{tmp_path}/out/"],
-        ["ask", "When?", "-d", HARBOUR],
-        ["batch", str(lines), "-o", str(tmp_path / "out.jsonl")],
-        ["check", HARBOUR],
-        ["bench", HARBOUR, "--methods", "auto,none"],
+        ["summarize", HARBOUR], ["summarize", HARBOUR, "-o", f"{tmp_path}/out/"],
+        ["ask", "When?", "-d", HARBOUR], ["batch", str(lines), "-o", str(tmp_path / "out.jsonl")],
+        ["check", HARBOUR], ["bench", HARBOUR, "--methods", "auto,none"],
         ["tune", HARBOUR, "--sweep", "num_draft=4,8"],
-    ):
+    ):  # fmt: skip
         done = ngt(*command, "-m", model, "--system", "Be brief.")
         assert done.returncode == 4 and b"fails: None here" in done.stderr, (command, done.stderr)
         assert b"without --system" in done.stderr

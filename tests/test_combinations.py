@@ -67,13 +67,11 @@ def test_what_would_be_ignored_is_refused_before_anything_is_read(
         (["--record", "x", "--html", "b.html"], "--html does nothing with --record"),
         (["--methods", "trie", "--method", "auto"], "--methods and --method"),
         (["--num-draft", "8", "--sweep-num-draft"], "--num-draft and --sweep-num-draft"),
-        (["--methods", ""], "--methods is empty"),
-        (["--methods", " , "], "--methods is empty"),
-        (["--tasks", ","], "--tasks is empty"),
-        (["--against", ""], "--against is empty"),
+        (["--methods", ""], "--methods is empty"), (["--methods", " , "], "--methods is empty"),
+        (["--tasks", ","], "--tasks is empty"), (["--against", ""], "--against is empty"),
         (["--num-draft", ""], "--num-draft is empty"),
     ],
-)
+)  # fmt: skip
 def test_combinations_of_bench_that_say_nothing_are_refused(
     arguments: list[str], said: str
 ) -> None:

@@ -50,11 +50,9 @@ def test_each_line_of_a_pipe_is_a_question_with_those_before_it(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "said", "code", "words"),
     [
-        ([], b"/sorces\n", 2, "no command /sorces"),
-        ([], b"/docs add /no/such\n", 3, "/no/such"),
+        ([], b"/sorces\n", 2, "no command /sorces"), ([], b"/docs add /no/such\n", 3, "/no/such"),
         ([], b"/docs add 'x\n", 2, "Close the quotes."),
-        ([], b"/docs drop x\n", 2, "Say /docs add"),
-        ([], b"/save\n", 2, "/save names no file"),
+        ([], b"/docs drop x\n", 2, "Say /docs add"), ([], b"/save\n", 2, "/save names no file"),
         ([], b"/save in.txt\n", 2, "in.txt: there is one"),
         (["-d", "-"], b"x\n", 2, "what is asked comes from standard input"),
         (["--overflow", "truncate"], b"x\n", 2, "no room for what is said"),

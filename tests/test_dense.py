@@ -35,11 +35,9 @@ CONCEPTS = [
     ("ill", "sick"), ("king", "monarch"), ("bread", "loaf"), ("tree", "oak"),
 ]  # fmt: skip
 TEXTS = [
-    "the monarch ate a loaf under the oak.",
-    "a vessel foundered off the cape in a gale.",
-    "the physician saw that the boy was sick.",
-    "the quick fox went in and out all day.",
-]
+    "the monarch ate a loaf under the oak.", "a vessel foundered off the cape in a gale.",
+    "the physician saw that the boy was sick.", "the quick fox went in and out all day.",
+]  # fmt: skip
 LETTERS = ["abc def", "a", "the tide came in at dawn", "a [SEP] b"]  # no control token
 
 

@@ -157,22 +157,13 @@ def test_an_embedding_on_the_disk_is_one_line(on_disk: Place) -> None:
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
-        ({"quantize": "int8"}, "quantize is 'int8'"),
-        ({"compile": True}, "compile is true"),
-        ({"device": "cpu"}, "device is 'cpu'"),
-        ({"exact": "on"}, "exact is 'on'"),
+        ({"quantize": "int8"}, "quantize is 'int8'"), ({"compile": True}, "compile is true"),
+        ({"device": "cpu"}, "device is 'cpu'"), ({"exact": "on"}, "exact is 'on'"),
     ],
-)
+)  # fmt: skip
 def test_what_is_for_one_device_is_refused(given: dict[str, Any], shown: str) -> None:
     with pytest.raises(UsageError, match=f"^device_map is auto and {shown}$"):
         Settings(device_map="auto", **given)
-
-
-def test_flags_without_effect_and_integers_are_refused() -> None:
-    done = ngt("summarize", HARBOUR, "--device-map", "auto", "--no-packed")
-    assert (done.returncode, b"--no-packed does nothing with --dev" in done.stderr) == (2, True)
-    done = ngt("bench", "--replay", "x", "--shape", "y", "--device-map", "auto")
-    assert (done.returncode, b"--device-map does nothing with" in done.stderr) == (2, True)
 
 
 def test_a_missing_package_is_named_before_documents_are_read(

@@ -17,12 +17,7 @@ from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
-from ngtcli.decode.exact_check import (
-    _Case,
-    find_exactness,
-    gives_equal_bits,
-    has_experts,
-)
+from ngtcli.decode.exact_check import _Case, find_exactness, gives_equal_bits, has_experts
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
@@ -37,13 +32,7 @@ from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.places import packable
 from tests.support.helpers import CONTEXT, FakeBackend, ngt
 from tests.support.rounding import SAMPLINGS, Guessing, RoundingModel, capacity, rounded, run
-from tests.support.tiny_models import (
-    KnownHeads,
-    make_drafter,
-    make_hf,
-    pack_layers,
-    supply,
-)
+from tests.support.tiny_models import KnownHeads, make_drafter, make_hf, pack_layers, supply
 from tests.tools import exactness
 
 pytestmark = pytest.mark.numeric

@@ -17,11 +17,9 @@ def sent(*arguments: str, stdin: bytes = b"", cwd: Path | None = None) -> str:
 def test_a_prompt_comes_from_an_argument_a_file_or_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("\n Tell of boats.\r\n")
     for prompt in (
-        sent("Tell of boats."),
-        sent("@p.txt", cwd=tmp_path),
-        sent("-", stdin=b"Tell of boats.\n"),
+        sent("Tell of boats."), sent("@p.txt", cwd=tmp_path), sent("-", stdin=b"Tell of boats.\n"),
         sent(stdin=b"Tell of boats.\n"),
-    ):
+    ):  # fmt: skip
         assert prompt == "<|user|>Tell of boats.<|end|><|assistant|>"
 
 
@@ -42,11 +40,9 @@ def test_an_answer_is_printed_as_that_of_a_question_is() -> None:
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code", "words"),
     [
-        ([""], b"", 2, "the prompt is empty"),
-        (["one", "two"], b"", 2, "ngt generate 'one two'"),
+        ([""], b"", 2, "the prompt is empty"), (["one", "two"], b"", 2, "ngt generate 'one two'"),
         (["@none.txt"], b"", 3, "prompt @none.txt: no such file"),
-        (["-"], b" \n", 3, "prompt: empty"),
-        (["-", "-d", "-"], b"x", 2, "both standard input"),
+        (["-"], b" \n", 3, "prompt: empty"), (["-", "-d", "-"], b"x", 2, "both standard input"),
         (["x", "--cite"], b"", 2, "--cite does nothing with no documents"),
         (["x", "--overflow", "split"], b"", 2, "makes summaries of parts"),
         (["x " * 5000], b"", 5, "the prompt has 5"),

@@ -22,7 +22,6 @@ from ngtcli.heads.files import Target, save_head
 from ngtcli.heads.head import Head
 from ngtcli.heads.hydra import Hydra, HydraHead, prefix_layer
 from ngtcli.heads.load import load_head
-from ngtcli.heads.medusa import Medusa
 from tests.support.helpers import VOCABULARY
 from tests.support.hub_server import Hub, files_of
 from tests.support.tiny_models import make_hf
@@ -245,16 +244,6 @@ def test_training_sees_what_drafting_computes(family: str) -> None:
     agrees(head, below, scores[1])
 
 
-def test_medusa_trains_over_all_rows_at_once() -> None:
-    network = Medusa(H, VOCABULARY, 2)
-    made = network(torch.randn(5, H))
-    scores = network.scores(made, Target(make_hf("llama"), CPU, torch.float32))
-    assert (made.shape, scores.shape) == ((2, 5, H), (2, 5, VOCABULARY))
-    scores.sum().backward()
-    assert {*network.state_dict()} == {*medusa_tensors(2)}
-    assert {*Hydra(H, VOCABULARY, 3, 2).state_dict()} == {*hydra_tensors()}
-
-
 def test_a_head_that_has_read_nothing_guesses_nothing(tmp_path: Path) -> None:
     for tensors in (medusa_tensors(), hydra_tensors()):
         head = load(written(tmp_path, tensors), make_hf("llama"))
@@ -349,10 +338,7 @@ REFUSED: list[tuple[str, dict[str, Tensor]]] = [
     ("its file has no 1.1.weight", medusa_but("1.1.weight", None)),
     ("its file has no 3.0.linear.bias and 2 more", medusa_but("900.0.linear.bias", torch.ones(H))),
     ("a head of this kind has no 1.2.weight", medusa_but("1.2.weight", torch.ones(VOCABULARY, H))),
-    (
-        "1.0.linear.bias has shape 3, and 32 is needed",
-        medusa_but("1.0.linear.bias", torch.ones(3)),
-    ),
+    ("1.0.linear.bias has shape 3, and 32 is needed", medusa_but("1.0.linear.bias", torch.ones(3))),
     (
         "1.0.linear.weight has numbers that are not finite",
         medusa_but("1.0.linear.weight", torch.full((H, H), torch.nan)),

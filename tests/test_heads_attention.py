@@ -190,11 +190,8 @@ def test_eagle3_guesses_what_its_formulas_give(
     hf = make_hf("llama")
     head = load_head(name, hf, CPU, torch.float32)
     assert (head.kind, head.layers, head.reads_all, head.by_path) == (
-        "eagle3",
-        (0, 1, 1),
-        True,
-        True,
-    )
+        "eagle3", (0, 1, 1), True, True,
+    )  # fmt: skip
     states, ids = text(30, 3 * H)
     table = hf.get_input_embeddings().weight.detach().double().numpy()
     window = changes.get("max_position_embeddings", CONTEXT)
@@ -295,11 +292,8 @@ def test_dflash_guesses_what_its_formulas_give(tmp_path: Path, window: int | Non
     hf = make_hf("llama")
     head = load_head(name, hf, CPU, torch.float32)
     assert (head.kind, head.layers, head.reads_all, head.by_path) == (
-        "dflash",
-        (1, -1),
-        True,
-        False,
-    )
+        "dflash", (1, -1), True, False,
+    )  # fmt: skip
     assert head.depth == BLOCK - 1
     states, ids = text(30, 2 * H)
     for start, end in ((0, 7), (7, 9), (9, 10), (10, 16)):

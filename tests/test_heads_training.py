@@ -164,11 +164,6 @@ def test_answers_are_kept_up_to_a_torn_line(tmp_path: Path) -> None:
         Answers(path, about(asked, model="n"))
     with pytest.raises(UsageError, match="other documents"):
         Answers(path, about(asked[:1], model="m"))
-    head = {"format": "ngt-training-answers", "version": 1, "about": about(asked, model="m")}
-    line = {"n": 5, "held": False, "prompt": [1], "answer": [2]}
-    path.write_text(f"{json.dumps(head)}\n{json.dumps(line)}\n")  # as earlier versions wrote it
-    with closing(Answers(path, about(asked, model="m"))) as earlier:
-        assert [*earlier.done] == [5]
     path.write_text("mine\n")
     with pytest.raises(UsageError, match="did not write"):
         Answers(path, about(asked, model="m"))
@@ -187,24 +182,6 @@ def test_each_part_is_asked_and_held_out_as_a_whole() -> None:
     held = {one.text for one in chosen if one.held}
     assert len(held) == max(1, round(len(parts) / 10))
     assert not held & {one.text for one in chosen if not one.held}
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--kind", "nonesuch", "-d", "x"], "medusa"),
-        (["--kind", "medusa"], "--data"),
-        (["--kind", "medusa", "-d", "nowhere.txt"], "nowhere.txt"),
-        (["--kind", "space", "-d", "x", "--quantize", "int8"], "--quantize"),
-        (["--kind", "medusa", "-d", "x", "--inner", "9"], "--inner does nothing with --kind"),
-        (["--kind", "eagle3", "-d", "x", "--quantize", "int8"], "--quantize"),
-        (["--kind", "hydra", "--model-scores", "-d", "x", "--quantize", "int8"], "--quantize"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused(words: list[str], said: str, tmp_path: Path) -> None:
-    done = ngt("heads", "train", "-o", "head", *words, cwd=tmp_path)
-    assert done.returncode in (2, 3) and said in done.stderr.decode()
-    assert not (tmp_path / "head").exists()
 
 
 def test_the_command_trains_a_head(tmp_path: Path) -> None:

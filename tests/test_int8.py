@@ -38,14 +38,9 @@ def made(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(1, 70),
-    st.integers(1, 150),
-    st.integers(1, 20),
-    st.floats(-30, 30),
-    st.booleans(),
-    st.integers(0, 99),
-    st.sampled_from(WAYS or [Way()]),
-)
+    st.integers(1, 70), st.integers(1, 150), st.integers(1, 20), st.floats(-30, 30), st.booleans(),
+    st.integers(0, 99), st.sampled_from(WAYS or [Way()]),
+)  # fmt: skip
 def test_a_layer_gives_the_product_of_its_integers(
     outputs: int, inputs: int, count: int, magnitude: float, bias: bool, seed: int, way: Way
 ) -> None:

@@ -1,7 +1,6 @@
 """Methods that learn from scores or hold a second model: what they draft, against naive forms."""
 
 import random
-from functools import cache
 
 import numpy as np
 import pytest
@@ -163,26 +162,6 @@ def test_a_draft_model_has_to_be_named() -> None:
     with pytest.raises(UsageError) as caught:
         make_drafter("draft-model", DraftSettings())
     assert caught.value.hint == "Name one with --draft-model."
-
-
-@cache
-def plain_answers(family: str, sampling: Settings) -> list[tuple[list[int], list[int]]]:
-    """Prompts, the last of which leaves little room in the context, and their plain answers."""
-    model = make_target(family, seed=6)
-    return [(prompt, plain(model, prompt, sampling)) for prompt in [*prompts(3), [5] * 150]]
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma2-sliding"])
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
-@pytest.mark.parametrize("method", ["lookahead", "recycling"])
-def test_methods_that_read_scores_change_no_token(method: str, sampling, family: str) -> None:
-    model = make_target(family, seed=6)
-    drafter = make_drafter(method, DraftSettings())
-    assert drafter.top_k > 0  # read after every pass
-    for prompt, truth in plain_answers(family, sampling):
-        for num_draft in (1, 8, 80):
-            run = decode(model, drafter, prompt, sampling, num_draft=num_draft)
-            assert run.output == truth
 
 
 @pytest.mark.parametrize("method", ["lookahead", "recycling", "auto"])

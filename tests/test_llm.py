@@ -132,11 +132,8 @@ def test_a_conversation_goes_on_with_its_turns(asked: list[Question]) -> None:
     for question in ("a", "b", "c"):
         conversation.prompt(question, system="Be brief.").text()
     assert [t.text for t in asked[-1].turns] == [
-        "a",
-        "High tide at nine.",
-        "b",
-        "High tide at nine.",
-    ]
+        "a", "High tide at nine.", "b", "High tide at nine.",
+    ]  # fmt: skip
     assert asked[-1].settings.system == "Be brief."
 
 

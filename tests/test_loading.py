@@ -20,7 +20,6 @@ from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.load import load_model
 from ngtcli.decode.probe import target_model
 from ngtcli.decode.sampling import Sampler
-from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import find
@@ -28,14 +27,13 @@ from ngtcli.model_files.hub import Remote
 from ngtcli.model_files.pretrained import context_limit
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.families import FAMILIES as MANY
-from tests.support.families import WINDOW, LongBackend, build, target
-from tests.support.helpers import CONTEXT, FakeBackend, changed
+from tests.support.families import LongBackend, build, target
+from tests.support.helpers import FakeBackend, changed
 from tests.support.tiny_models import (
     GREEDY,
     Scripted,
     decode,
     generate,
-    make_drafter,
     make_hf,
     make_target,
     plain,
@@ -99,16 +97,13 @@ def test_names_are_judged_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name, told, hint in (
         ("models/x/Qwen2.5-7B", "no such folder", "-m builtin"),
         ("./models/Qwen2.5-7", "no such folder", "models/Qwen2.5-7B?"),
-        ("~/no/such", "no such folder", ""),
-        ("/no/such", "no such folder", ""),
-        ("x" * 5000, "no such folder", ""),
-        ("Builtin", "no such model", "Did you mean builtin?"),
-        ("model.gguf", "no such file", ""),
-        ("file", "a file, not a folder", ""),
+        ("~/no/such", "no such folder", ""), ("/no/such", "no such folder", ""),
+        ("x" * 5000, "no such folder", ""), ("Builtin", "no such model", "Did you mean builtin?"),
+        ("model.gguf", "no such file", ""), ("file", "a file, not a folder", ""),
         ("models/Qwen2.5-7B", "no config.json", ""),
         ("nobody/nothing", "HF_HUB_OFFLINE is set", ""),
         ("biultin", "HF_HUB_OFFLINE is set", "Did you mean builtin?"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(ModelError, match=told) as caught:
             find(name)
         assert hint in caught.value.hint
@@ -316,14 +311,6 @@ def test_minimax_reads_a_prompt_in_one_pass() -> None:
     with torch.no_grad():
         whole = hf(torch.tensor([prompt])).logits[0, -1]
     assert torch.allclose(scores, whole, atol=1e-3)
-
-
-def test_tables_of_windows_are_in_the_prompt_of_the_probe() -> None:
-    from ngtcli.decode.probe import NEW_TOKENS, sizes
-
-    prompt, wrong = sizes(target(build(next(f for f in MANY if f.name == "gpt_neo")), "gpt_neo"))
-    assert prompt > WINDOW and wrong > WINDOW and CONTEXT >= prompt + wrong + 2 * NEW_TOKENS
-    assert make_drafter("none", DraftSettings())
 
 
 @pytest.mark.parametrize(

@@ -69,10 +69,8 @@ def test_a_quick_example_succeeds(
 ) -> None:
     """With four tokens an answer and the built-in model in the place of every other."""
     known = {
-        "mine": "summarize",
-        "~/models/Qwen2.5-7B-Instruct": "builtin",
-        "Qwen/Qwen3-8B": "builtin",
-    }
+        "mine": "summarize", "~/models/Qwen2.5-7B-Instruct": "builtin", "Qwen/Qwen3-8B": "builtin",
+    }  # fmt: skip
     words = [known.get(word, word) for word in words]
     piped = words in (["summarize"], ["batch", "-"])
     stdin = (world / "in.jsonl").read_bytes() if piped else b""

@@ -182,11 +182,8 @@ def test_an_answer_comes_with_its_sources_and_with_what_was_remarked(folder: Pat
     ask, summary = answering.asked
     assert (ask.task, ask.question, ask.settings.max_tokens) == ("ask", "When?", 7)
     assert [d.name for d in ask.documents] == ["tides.txt"] and ask.settings.overflow == "retrieve"
-    assert (summary.task, summary.settings.overflow, len(summary.documents)) == (
-        "summarize",
-        "split",
-        2,
-    )
+    told_of = summary.task, summary.settings.overflow, len(summary.documents)
+    assert told_of == ("summarize", "split", 2)
     numbers = [done for done, _ in told]
     assert numbers == sorted(set(numbers)) and told[0][1] == "Loading …"  # they grow
 
@@ -200,16 +197,11 @@ def test_what_is_wrong_is_told_to_the_client_in_words(folder: Path) -> None:
     async def work(client: Client) -> None:
         for name, arguments, words in (
             ("ask", {"question": "Who?"}, "the model is gone. Name another."),
-            ("ask", {}, "question"),
-            ("ask", {"question": "Who?", "max_tokens": 0}, "max_tokens"),
+            ("ask", {}, "question"), ("ask", {"question": "Who?", "max_tokens": 0}, "max_tokens"),
             ("ask", {"question": "Who?", "documents": []}, "no document is named"),
             ("show_passage", {"document": "tide.txt"}, "Did you mean tides.txt?"),
-            (
-                "show_passage",
-                {"document": "tides.txt", "page": 2},
-                "has no page 2. It has no pages.",
-            ),
-        ):
+            ("show_passage", {"document": "tides.txt", "page": 2}, "no page 2. It has no pages."),
+        ):  # fmt: skip
             assert words in error_of(await client.call_tool(name, arguments)), name
 
     called(folder, work, Failing())
@@ -263,21 +255,22 @@ def test_a_folder_is_read_again_where_files_changed(folder: Path) -> None:
     called(folder, work)
 
 
+async def cancelled(client: Client, answering: Answering) -> None:
+    """Cancel a call whose endless answer has begun, and wait until that has ended."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(client.call_tool, "ask", {"question": "Who?"})
+        await anyio.to_thread.run_sync(answering.begun.wait)
+        assert (await client.list_tools()).tools  # it listens meanwhile
+        group.cancel_scope.cancel()
+    await anyio.to_thread.run_sync(answering.ended.wait)
+    assert answering.steps < 1_000_000
+
+
 def test_a_cancelled_call_ends_the_answer_within_a_step(folder: Path) -> None:
     answering = Answering(many=1_000_000)
 
     async def work(client: Client) -> None:
-        async with anyio.create_task_group() as group:
-
-            async def ask() -> None:
-                await client.call_tool("ask", {"question": "Who?"})
-
-            group.start_soon(ask)
-            await anyio.to_thread.run_sync(answering.begun.wait)
-            assert (await client.list_tools()).tools  # it listens meanwhile
-            group.cancel_scope.cancel()
-        await anyio.to_thread.run_sync(answering.ended.wait)
-        assert answering.steps < 1_000_000
+        await cancelled(client, answering)
         assert not (await client.call_tool("list_documents", {})).is_error
 
     called(folder, work, answering)
@@ -462,19 +455,9 @@ def test_the_manuals_entries_are_json_and_start_the_server() -> None:
         StdioServerParameters(command=own["command"], args=own["args"])
 
 
-def test_what_is_wrong_is_told_before_a_client_waits(
+def test_another_engine_and_a_missing_package_are_told_before_a_client_waits(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for arguments, code, words in (
-        (["-d", "nowhere"], 3, "nowhere: no such file or folder"),
-        (["-d", "-"], 2, "standard input has the protocol"),
-        ([], 2, "--docs"),
-        (["-d", str(folder), "-m", "nowhere/at/all"], 4, "nowhere/at/all: no such folder"),
-        (["-d", str(folder), "--color", "always"], 2, "--color always does nothing with ngt mcp"),
-    ):
-        done = ngt("mcp", *arguments)
-        assert done.returncode == code and not done.stdout, arguments
-        assert words in done.stderr.decode()
     vllm = ngt("mcp", "-d", str(folder), NGT_ENGINE="vllm")
     assert vllm.returncode == 2
     monkeypatch.setattr("ngtcli.cli.mcp.find_spec", lambda name: None)
@@ -520,16 +503,8 @@ def test_the_http_server_has_the_same_tools(folder: Path) -> None:
             answering.many = 1_000_000
             answering.ended.clear()
             answering.begun.clear()
-            async with anyio.create_task_group() as group:
-
-                async def ask() -> None:
-                    await client.call_tool("ask", {"question": "Who?"})
-
-                group.start_soon(ask)
-                await anyio.to_thread.run_sync(answering.begun.wait)
-                group.cancel_scope.cancel()
-            await anyio.to_thread.run_sync(answering.ended.wait)
-            assert answering.steps < 1_000_000 and answering.owner == "http"
+            await cancelled(client, answering)
+            assert answering.owner == "http"
 
     with Over(folder, answering) as url:
         anyio.run(work, url)

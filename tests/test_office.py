@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from ngtcli.config import Settings
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.formats.archives import parse_zip
 from ngtcli.documents.load import load
-from ngtcli.documents.text import Unreadable
 from ngtcli.errors import InputError
 from tests import document_files as made
 
@@ -47,11 +47,12 @@ def test_a_sheet_that_tells_a_wrong_size_is_read_whole() -> None:
     assert read(data).text == made.wanted("prices.xlsx")
 
 
-def test_more_text_than_may_be_read_of_a_workbook_is_refused() -> None:
+def test_more_text_than_may_be_read_of_a_workbook_is_refused(tmp_path: Path) -> None:
     wide = b"<row><c r='XFD1'><v>1</v></c></row>" * 100  # 16384 columns
     data = replaced(made.xlsx(), SHEET, b"</sheetData>", wide + b"</sheetData>")
-    with pytest.raises(Unreadable, match="too much text"):
-        read(data, most=1_000_000)
+    (tmp_path / "wide.xlsx").write_bytes(data)
+    with pytest.raises(InputError, match="an Excel workbook with too much text in it"):
+        load([str(tmp_path / "wide.xlsx")], settings=Settings(max_mb=1))
     assert len(read(data).text) > 1_000_000
 
 

@@ -17,12 +17,10 @@ from tests.support.helpers import HARBOUR, ngt
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("summarize", "a.txt", "-o", "a.txt"),
-        ("summarize", "a.txt", "-o", "link.txt"),
+        ("summarize", "a.txt", "-o", "a.txt"), ("summarize", "a.txt", "-o", "link.txt"),
         ("summarize", "a.txt", "--html", "a.txt"),
         ("ask", "Who?", "-d", "folder", "-d", "a.txt", "--svg", "./folder/../a.txt"),
-        ("bench", "a.txt", "-o", "a.txt"),
-        ("bench", "--prompts", "a.txt", "--html", "a.txt"),
+        ("bench", "a.txt", "-o", "a.txt"), ("bench", "--prompts", "a.txt", "--html", "a.txt"),
         ("bench", "--prompts", "naming.jsonl", "-o", "folder/a.txt"),
         ("bench", "--replay", "rec", "--methods", "trie", "-o", "rec/traces.jsonl"),
         ("bench", "--replay", "rec", "--methods", "trie", "--html", "rec/trace.json"),
@@ -31,7 +29,7 @@ from tests.support.helpers import HARBOUR, ngt
         ("tune", "--sweep", "n=8,9", "--replay", "rec", "-o", "rec/traces.jsonl"),
         ("tune", "--sweep", "n=8,9", "--replay", "rec", "--costs", "a.txt", "-o", "a.txt"),
     ],
-)
+)  # fmt: skip
 def test_nothing_is_written_over_what_is_read(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     (tmp_path / "a.txt").write_text('{"context": "The tide.", "question": "When?"}\n')
     (tmp_path / "folder").mkdir()
@@ -49,10 +47,7 @@ def test_nothing_is_written_over_what_is_read(tmp_path: Path, arguments: tuple[s
 
 @pytest.mark.parametrize("named", [".", "*.txt"])
 def test_the_result_of_the_same_command_before_is_no_document(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    named: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], named: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for number in range(9):  # more than are named without -v

@@ -11,14 +11,10 @@ from ngtcli.model_files.scheme import require_for_weights, scheme_of
 from tests.support.helpers import changed, ngt
 
 METHODS = {
-    "bitsandbytes": "bitsandbytes and accelerate",
-    "gptq": "gptqmodel and optimum",
-    "awq": "gptqmodel and accelerate",
-    "torchao": "torchao",
-    "compressed-tensors": "compressed-tensors",
-    "fp8": "accelerate",
-    "mxfp4": "accelerate",
-}
+    "bitsandbytes": "bitsandbytes and accelerate", "gptq": "gptqmodel and optimum",
+    "awq": "gptqmodel and accelerate", "torchao": "torchao",
+    "compressed-tensors": "compressed-tensors", "fp8": "accelerate", "mxfp4": "accelerate",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("method", METHODS)

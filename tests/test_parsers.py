@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from ngtcli.config import Settings
 from ngtcli.documents import parsers, worker
 from ngtcli.documents.content import About, Extracted, Section, Source
-from ngtcli.documents.formats import FORMATS, PDF, Format
+from ngtcli.documents.formats import FORMATS, Format
 from ngtcli.documents.load import load
 from ngtcli.documents.parsers import FailedParser, Parsers
 from ngtcli.documents.text import Unreadable
@@ -34,10 +33,6 @@ pytest.importorskip("reportlab")
 
 SMALL = 20, 300  # seconds, megabytes
 QUICK = 2, 300  # for what is not done in any time
-
-
-def settings(seconds: int, mb: int) -> Settings:
-    return Settings(parser_seconds=seconds, parser_mb=mb)
 
 
 BY_NAME = dict(cases())
@@ -58,9 +53,6 @@ def pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield made_pool
 
 
-quick = pytest.mark.parametrize("pool", [QUICK], indirect=True, ids=["quick"])
-
-
 def child(code: str, **how: Any) -> subprocess.CompletedProcess[str]:
     """What Python does with this code in a process of its own."""
     command = [sys.executable, "-c", code]
@@ -72,12 +64,33 @@ def workers_of(pool: Parsers) -> list[int]:
     return [worker._process.pid for worker in pool._workers if worker._process]
 
 
-@quick
-def test_a_file_that_takes_too_long_is_given_up_and_the_next_is_read(pool: Parsers) -> None:
-    with pytest.raises(Unreadable, match="an EPUB that takes more than 2 s to read") as caught:
-        pool.extract(EPUB, source(BY_NAME["often.epub"](), ".epub", 10**9))
-    assert "--parser-seconds" in caught.value.advice
+PAGES = "<itemref idref='a'/>" * 300
+BOOK = {  # of 150 kB of text
+    "META-INF/container.xml": "<c><rootfile full-path='p'/></c>",
+    "p": f"<p><item id='a' href='a' media-type='text/html'/>{PAGES}</p>",
+    "a": f"<p>{'word ' * 100}</p>",
+}
+
+
+@pytest.mark.parametrize(
+    ("pool", "form", "make", "most", "told", "flag"),
+    [
+        (QUICK, EPUB, BY_NAME["often.epub"], 10**9, "an EPUB that takes more than 2 s", "seconds"),
+        (SMALL, DOCX, BY_NAME["tiny.docx"], 10**9, "document that takes more than 300 MB", "mb"),
+        (SMALL, EPUB, lambda: made.zipped(BOOK), 100_000, "an EPUB with too much text", "max-mb"),
+    ],
+    ids=["time", "memory", "text"],
+    indirect=["pool"],
+)
+def test_a_file_that_takes_too_much_is_given_up_and_the_next_is_read(
+    pool: Parsers, form: Format, make: Callable[[], bytes], most: int, told: str, flag: str
+) -> None:
+    with pytest.raises(Unreadable, match=told) as caught:
+        pool.extract(form, source(make(), form.suffixes[0], most))
+    assert f"-{flag}" in caught.value.advice
+    before = workers_of(pool)
     assert pool.extract(JSON, source(b"[1]")).text == "[1]"
+    assert (workers_of(pool) == before) == (flag == "max-mb")  # others are replaced
 
 
 @pytest.mark.parametrize(
@@ -112,12 +125,7 @@ def test_a_worker_that_something_stops_for_a_while_is_waited_for(pool: Parsers) 
     threading.Timer(0.5, os.kill, (pid, signal.SIGCONT)).start()
     assert pool.extract(JSON, source(b"[2]")).text == "[2]"
     assert workers_of(pool) == [pid]
-
-
-def test_a_worker_has_no_terminal_to_type_into(pool: Parsers) -> None:
-    pool.extract(JSON, source(b"[1]"))
-    (pid,) = workers_of(pool)
-    assert os.getsid(pid) == pid
+    assert os.getsid(pid) == pid  # it has no terminal to type into
 
 
 # A worker of which the first import of a format's module takes 1.5 s of CPU time.
@@ -142,14 +150,6 @@ def test_imports_of_a_format_do_not_count_as_its_files_time(
     monkeypatch.setattr(parsers, "_CODE", SLOW_IMPORT)
     with closing(Parsers(1, 300)) as pool:
         assert pool.extract(JSON, source(b"[1]")).text == "[1]"
-
-
-def test_a_file_that_takes_too_much_memory_is_given_up(pool: Parsers) -> None:
-    with pytest.raises(Unreadable, match="a Word document that takes more than 300 MB") as caught:
-        pool.extract(DOCX, source(BY_NAME["tiny.docx"](), ".docx", 10**9))
-    assert "--parser-mb" in caught.value.advice
-    full = workers_of(pool)
-    assert pool.extract(JSON, source(b"[1]")).text == "[1]" and workers_of(pool) != full
 
 
 @pytest.mark.parametrize("kind", [ImportError, OSError])
@@ -241,17 +241,6 @@ def test_a_pool_that_is_closed_while_it_parses_blames_no_file_and_leaves_no_work
     assert [str(error)[:9] for error in errors] == ["not read:"] * pool.size
     assert not any(error.lasting or isinstance(error, FailedParser) for error in errors)
     assert not any(Path(f"/proc/{pid}").exists() for pid in (*workers, *workers_of(pool)))
-
-
-def test_too_much_text_is_refused(pool: Parsers) -> None:
-    pages = "<itemref idref='a'/>" * 300
-    book = {
-        "META-INF/container.xml": "<c><rootfile full-path='p'/></c>",
-        "p": f"<p><item id='a' href='a' media-type='text/html'/>{pages}</p>",
-        "a": f"<p>{'word ' * 100}</p>",
-    }
-    with pytest.raises(Unreadable, match="too much text"):
-        pool.extract(EPUB, source(made.zipped(book), ".epub", 100_000))
 
 
 def sending(data: bytes) -> str:
@@ -439,19 +428,3 @@ def test_a_file_named_like_a_module_is_not_imported(
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert load(["docs"]).documents[0].text == made.DOCX_TEXT
-
-
-def test_no_worker_outlives_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pools: list[Parsers] = []
-    close = Parsers.close
-    monkeypatch.setattr(Parsers, "close", lambda pool: pools.append(pool) or close(pool))
-    (tmp_path / "a.pdf").write_bytes(made.pdf(1))
-    load([str(tmp_path)])
-    started = [pid for pool in pools for pid in workers_of(pool)]
-    assert started and not any(Path(f"/proc/{pid}").exists() for pid in started)
-
-
-def test_an_unknown_format_is_a_lost_worker_not_a_crash(pool: Parsers) -> None:
-    with pytest.raises(Unreadable):
-        pool.extract(Format("none", "none", ()), source(b"x"))
-    assert pool.extract(PDF, source(made.pdf(1), ".pdf")).about.pages == 1

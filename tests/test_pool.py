@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
-from ngtcli.draft.pool import (
-    QUOTE,
-    Pool,
-    load_pool,
-    own_words,
-    pool_path,
-    save_pool,
-    used_last,
-)
+from ngtcli.draft.pool import QUOTE, Pool, load_pool, own_words, pool_path, save_pool, used_last
 from ngtcli.system.arrays import ArrayWriter
 from ngtcli.system.files import DamagedFileError
 

@@ -103,11 +103,7 @@ def alone(folder: str, dtype: torch.dtype, text: str) -> list[tuple[float, Any]]
 
 
 @pytest.mark.parametrize(
-    "folder",
-    [
-        str(BUILTIN_PATH),
-        pytest.param(str(STORIES), marks=needs_stories),
-    ],
+    "folder", [str(BUILTIN_PATH), pytest.param(str(STORIES), marks=needs_stories)]
 )
 def test_the_figures_are_those_of_transformers(folder: str) -> None:
     made = compared(replace(HALF, model=folder))
@@ -159,9 +155,7 @@ def test_one_model_is_gone_before_the_next_is_loaded(monkeypatch: pytest.MonkeyP
     assert len(compared().rows) == len(alive) == 2
 
 
-def test_what_does_not_fit_in_memory_is_left_out_and_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_does_not_fit_in_memory_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "MOST_BYTES", 2 * 8192 * 600)
     made = compared(texts=(TEXT, TEXT))
     assert made.rows[0].tokens < 600 and len(made.notes) == 1
@@ -255,24 +249,3 @@ def test_bench_prints_tables_and_writes_a_page(tmp_path: Path) -> None:
     prompts.write_text(json.dumps(line))
     out = ngt(*run[:4], "--prompts", str(prompts), "--markdown").stdout.decode()
     assert "of the reference answers to 1 prompt" in out and "| EM | F1 |" in out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        ([], 2, "Give --dtype bfloat16"),
-        (["--dtype", "float32"], 2, "compares with float32"),
-        (["--dtype", "float16", HARBOUR, "--limit", "2"], 2, "--tasks and --limit choose prompts"),
-        (["--dtype", "float16", "--prompts", "{tmp}/p.jsonl", HARBOUR], 2, "--prompts and files"),
-        (["--dtype", "float16", "--prompts", "{tmp}/p.jsonl"], 3, "no prompt has a reference"),
-        (["--dtype", "float16", "--temperature", "1"], 2, "does nothing with --quality"),
-        (["--dtype", "float16", "--record", "{tmp}/r"], 2, "--quality does nothing with --record"),
-        (["--dtype", "float16", "nowhere.txt"], 3, "nowhere.txt"),
-    ],
-)  # fmt: skip
-def test_errors_are_two_lines(tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
-    (tmp_path / "p.jsonl").write_text(json.dumps({"context": "The tide came in at noon."}))
-    given_here = [a.replace("{tmp}", str(tmp_path)) for a in arguments]
-    done = ngt("bench", "--quality", *given_here)
-    assert done.returncode == code and done.stdout == b"", done.stderr
-    assert words in done.stderr.decode() and done.stderr.count(b"\n") == 2

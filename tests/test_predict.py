@@ -96,12 +96,9 @@ SETTINGS = Settings(max_tokens=32, overflow="truncate", calibrate=False, backgro
 def asked(prediction: str = "", **changes: Any) -> Question:
     text = Path(HARBOUR).read_text("utf-8")
     return Question(
-        task="summarize",
-        settings=replace(SETTINGS, **changes),
-        preset=load_preset("summarize"),
-        loaded=Loaded((Document("harbour.txt", text),)),
-        prediction=prediction,
-    )
+        task="summarize", settings=replace(SETTINGS, **changes), preset=load_preset("summarize"),
+        loaded=Loaded((Document("harbour.txt", text),)), prediction=prediction,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -202,13 +199,10 @@ def test_a_line_of_a_batch_has_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (None, "no such file"),
-        (b"", "empty"),
-        (b" \n", "empty"),
-        (b"\x00\x01\x02" * 50, "binary"),
+        (None, "no such file"), (b"", "empty"), (b" \n", "empty"), (b"\x00\x01\x02" * 50, "binary"),
         (b"a" * (MOST_PREDICTED + 1), "more than 1 MB"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_is_no_text_is_an_error(
     tmp_path: Path, content: bytes | None, what: str
 ) -> None:
@@ -220,22 +214,6 @@ def test_a_file_that_is_no_text_is_an_error(
     assert done.returncode == 3 and not more and not done.stdout
     assert f"--predict {path}: " in first and what.lower() in first.lower()
     assert second.strip() == "Name a text file of at most 1 MB."
-
-
-@pytest.mark.parametrize(
-    ("flags", "what"),
-    [
-        (("--method", "suffix"), "a predicted answer does nothing with --method suffix"),
-        (("--dry-run",), "--predict"),
-        (("-o", "old.txt"), "old.txt"),
-    ],
-)
-def test_what_would_have_no_effect_is_refused(
-    tmp_path: Path, flags: tuple[str, ...], what: str
-) -> None:
-    (tmp_path / "old.txt").write_text("At noon.", "utf-8")
-    done = ngt("generate", "Go on.", "--predict", "old.txt", *flags, cwd=tmp_path)
-    assert done.returncode == 2 and what in done.stderr.decode()
 
 
 def test_a_prediction_has_a_bound() -> None:

@@ -219,8 +219,7 @@ def test_odd_and_even_ids_are_the_two_halves_and_turns_stay_together(tmp_path: P
 
 @pytest.mark.skipif(not SPEC_BENCH.is_dir(), reason="the Spec-Bench recording is not here")
 @pytest.mark.parametrize(
-    ("method", "task", "length"),
-    [("trie", "rag", 1.77), ("trie:learn_output=true", "rag", 2.05)],
+    ("method", "task", "length"), [("trie", "rag", 1.77), ("trie:learn_output=true", "rag", 2.05)]
 )
 def test_the_recording_of_a_7b_model_gives_its_known_figures(
     method: str, task: str, length: float

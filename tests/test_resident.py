@@ -22,6 +22,8 @@ from ngtcli.errors import BusyError, ContextOverflowError, NgtError, StoppedErro
 from ngtcli.heads.files import Target, save_head
 from ngtcli.heads.medusa import Medusa
 from ngtcli.prompt.preset import load_preset
+from ngtcli.retrieve.index import PASSAGES
+from ngtcli.retrieve.vectors import VECTORS
 from ngtcli.serve import fair_queue
 from ngtcli.serve.fair_queue import FairQueue
 from ngtcli.serve.resident import Resident
@@ -410,14 +412,14 @@ HARMLESS = "The keeper wrote in his log that {year} boats came in with the morni
 
 
 def test_what_is_searched_of_texts_that_another_gives_is_neither_stored_nor_read(
-    resident: Resident, own_home: Path
+    resident: Resident,
 ) -> None:
     long = " ".join(MILL.format(year=year) for year in range(1500, 1700))
     question = asked(text=long, overflow="retrieve", max_tokens=4)
     of_server = replace(question.documents[0], path="/served/a.txt")
 
     def stored() -> set[str]:
-        return {key for kind in ("passages", "vectors") for key in Kind(kind, object).each()}
+        return {*PASSAGES.each(), *VECTORS.each()}
 
     def index_for(owner: str, question: Question = question) -> str:
         found = [e for e in resident.ask(question, owner=owner) if isinstance(e, Prompted)]

@@ -126,11 +126,9 @@ def fitted(documents: list[Document], question: str, context: int, **values: Any
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(LETTERS.filter(str.strip), min_size=1, max_size=5),
-    st.integers(150, 900),
-    st.integers(1, 400),
-    st.integers(0, 3),
-)
+    st.lists(LETTERS.filter(str.strip), min_size=1, max_size=5), st.integers(150, 900),
+    st.integers(1, 400), st.integers(0, 3),
+)  # fmt: skip
 def test_a_fitted_prompt_never_exceeds_the_context(
     texts: list[str], context: int, answer: int, most: int
 ) -> None:
@@ -234,19 +232,3 @@ def test_a_folder_that_does_not_fit_is_answered_from_its_best_passages(harbour: 
     dry = ngt(*asked, "--dry-run", "--json")
     Draft202012Validator(build("ask")).validate(json.loads(dry.stdout))
     assert json.loads(dry.stdout)["retrieval"]["index"] == "cached"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("ask -d . x --overflow error --passages 3", b"--passages does nothing"),
-        ("ask -d . x --overflow truncate --embedder x", b"--embedder does nothing"),
-        ("ask -d . x --passage-tokens 4", b"passage_tokens is 4"),
-        ("ask -d . x --passage-overlap 200", b"passage_overlap is 200"),
-        ("summarize . --overflow retrieve", b"by a question"),
-        ("summarize . --passages 3", b"--passages does nothing"),
-    ],
-)
-def test_wrong_settings_of_passages_are_refused(words: str, message: bytes, tmp_path: Path) -> None:
-    done = ngt(*words.split(), cwd=tmp_path)
-    assert done.returncode == 2 and message in done.stderr

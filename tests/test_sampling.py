@@ -30,15 +30,12 @@ from tests.support.tiny_models import distribution, make_target, prompts
 pytestmark = pytest.mark.numeric
 
 WARPED = [
-    Settings(temperature=0.7),
-    Settings(temperature=1.0, top_k=1),
-    Settings(temperature=1.3, top_k=40),
-    Settings(temperature=0.8, top_p=0.9),
-    Settings(temperature=1.0, top_p=0.001),
-    Settings(temperature=2.0, top_p=0.999),
+    Settings(temperature=0.7), Settings(temperature=1.0, top_k=1),
+    Settings(temperature=1.3, top_k=40), Settings(temperature=0.8, top_p=0.9),
+    Settings(temperature=1.0, top_p=0.001), Settings(temperature=2.0, top_p=0.999),
     Settings(temperature=0.8, min_p=0.05),
     Settings(temperature=0.9, top_k=50, top_p=0.8, min_p=0.01),
-]
+]  # fmt: skip
 
 
 def by_transformers(s: Settings, scores: torch.Tensor) -> torch.Tensor:

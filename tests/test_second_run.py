@@ -518,9 +518,7 @@ def test_a_second_run_does_what_a_first_would(machine: type[SecondRuns]) -> None
     print("\n".join(f"{count} {what}" for what, count in machine.done.most_common()))
 
 
-@pytest.mark.parametrize(
-    "how", ["kill", "interrupt", "interrupt_command", "fail_beside", "suspend"]
-)
+@pytest.mark.parametrize("how", DISTURBANCES)
 def test_what_befalls_a_parser_is_not_recorded_of_the_document(
     machine: type[SecondRuns], how: str
 ) -> None:

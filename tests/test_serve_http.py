@@ -271,31 +271,24 @@ def test_a_predicted_answer(live: Live) -> None:
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"n": 2}, "n"),
-        ({"logprobs": True}, "logprobs"),
+        ({"n": 2}, "n"), ({"logprobs": True}, "logprobs"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"logit_bias": {"1": 2}}, "logit_bias"),
-        ({"temperature": 101}, "temperature"),
-        ({"top_p": 0}, "top_p"),
-        ({"temperature": "hot"}, "temperature"),
-        ({"seed": 10**30}, "seed"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"stop": ["x"] * 17}, "stop"),
-        ({"stop": ""}, "stop"),
-        ({"colour": "red"}, "colour"),
+        ({"logit_bias": {"1": 2}}, "logit_bias"), ({"temperature": 101}, "temperature"),
+        ({"top_p": 0}, "top_p"), ({"temperature": "hot"}, "temperature"),
+        ({"seed": 10**30}, "seed"), ({"max_tokens": 0}, "max_tokens"),
+        ({"stop": ["x"] * 17}, "stop"), ({"stop": ""}, "stop"), ({"colour": "red"}, "colour"),
         ({"prediction": {"type": "content", "content": [{"type": "image"}]}}, "prediction"),
         ({"settings": {"model": "other"}}, "settings"),
         ({"settings": {"system": "@/etc/passwd"}}, "settings.system"),
         ({"settings": {"top_k": "x"}}, "settings.top_k"),
-        ({"documents": ["a"] * 10_001}, "documents"),
-        ({"messages": []}, "messages"),
+        ({"documents": ["a"] * 10_001}, "documents"), ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0]"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "too long"}]}, "messages"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_or_not_here_is_refused(live: Live, more: Any, param: str) -> None:
     response = live.post(**more)
     assert response.status_code == 400, response.text

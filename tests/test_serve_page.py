@@ -22,7 +22,7 @@ from ngtcli.serve.page import page_and_policy
 from ngtcli.session.events import Ended, Event, Message, Prompted, Reading, Stepped
 from ngtcli.session.question import Question
 from ngtcli.session.run_records import read_runs
-from tests.support.browser import CHROMIUM, Browser
+from tests.support.browser import Browser, in_browser
 
 FERRY = "The ferry leaves the northern quay at noon."
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>\u202ebold"
@@ -144,18 +144,6 @@ def test_with_keys_the_page_opens_and_all_else_needs_one(tmp_path: Path) -> None
 
 
 # --- in Chromium ---
-
-in_browser = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    try:
-        found = Browser()
-    except RuntimeError as error:  # as where "chromium" only says how to install it
-        pytest.skip(str(error))
-    yield found
-    found.close()
 
 
 @pytest.fixture

@@ -65,16 +65,14 @@ def timeless(text: bytes) -> str:
 
 
 SAME = [
-    ASK,
-    ("summarize", HARBOUR, "--cite", *SHORT),
+    ASK, ("summarize", HARBOUR, "--cite", *SHORT),
     ("summarize", HARBOUR, "--explain", "--color", "always", *SHORT, *PLAIN),
     ("summarize", HARBOUR, "--temperature", "0.8", "--seed", "3", *SHORT),
     ("ask", "-d", HARBOUR, "-v", "Who saved the town?", *PLAIN),
     ("ask", "-d", HARBOUR, "--show-passages", "Πού;", *SHORT),
     ("ask", "-d", HARBOUR, "Who?", "--method", "trie:x=1"),
     ("ask", "-d", HARBOUR, "Who?", "--method", "rest"),
-    ("ask", "-d", HARBOUR, "Who?", "--think", "on"),
-    ("generate", "Once upon a time", *SHORT),
+    ("ask", "-d", HARBOUR, "Who?", "--think", "on"), ("generate", "Once upon a time", *SHORT),
 ]  # fmt: skip
 LOADING = re.compile(r"(Starting|Loading|Packed|Preparing|Compiling|Reading|Choosing).*\n")
 
@@ -97,7 +95,6 @@ class TestServed:
 
     test_a_stdin_is_a_document = staticmethod(test_cli.test_stdin_is_a_document)
     test_json = staticmethod(test_cli.test_json_is_one_object_with_the_names_of_the_field)
-    test_plain_text = staticmethod(test_cli.test_drafted_and_plain_text_are_the_same)
     test_whole_output = staticmethod(test_cli.test_output_is_written_whole_to_a_file)
     test_colours = staticmethod(test_cli.test_a_terminal_sees_colours_and_a_summary)
     test_no_color = staticmethod(test_cli.test_no_color_leaves_the_underline)

@@ -304,13 +304,3 @@ def test_every_output_of_bench_says_whose_weights_and_whose_tokens(
     assert words in ngt(*command, "--markdown").stdout.decode().split("\n")[0]
     found = json.loads(ngt(*command, "--json").stdout)
     assert (found["kind"], found["label"], found["shape"]) == ("shape", words, "tiny")
-
-
-def test_wrong_flags_are_told_before_anything_is_read(recording: Path) -> None:
-    done = ngt("bench", "--replay", str(recording), "--shape", "lama-3.1-8b")
-    assert done.returncode == 2 and b"Did you mean llama-3.1-8b?" in done.stderr
-    done = ngt("bench", "--shape", "llama-3.1-8b")
-    assert done.returncode == 2 and b"--shape does nothing without --replay" in done.stderr
-    for flag in ("--model", "--temperature"):
-        done = ngt("bench", "--replay", str(recording), "--shape", "llama-3.1-8b", flag, "1")
-        assert done.returncode == 2 and b"does nothing with --shape" in done.stderr

@@ -13,14 +13,8 @@ from rich.cells import cell_len
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document, load
 from ngtcli.grounding.find import spans
-from ngtcli.grounding.sources import Sources, Span, copied_fact, share_copied, sources_of
-from ngtcli.render.answer_view import (
-    listed,
-    svg,
-    terminal_list,
-    terminal_view,
-    with_marks,
-)
+from ngtcli.grounding.sources import Sources, Span, copied_fact, sources_of
+from ngtcli.render.answer_view import listed, svg, terminal_list, terminal_view, with_marks
 from ngtcli.render.sinks import Run
 from tests.document_files import paged_pdf
 from tests.support.helpers import in_terminal, ngt
@@ -251,13 +245,10 @@ def test_what_counts_as_copied(answer: str, documents: list[str], found: list[Sp
 @pytest.mark.parametrize(
     "text",
     [
-        "I don't know",
-        "at 08:15 o'clock",
-        "it’s 3.14 then",
-        "हिन्दी में लिखा",
+        "I don't know", "at 08:15 o'clock", "it’s 3.14 then", "हिन्दी में लिखा",
         "e\u0301te\u0301 la\u0300 haut",
     ],
-)
+)  # fmt: skip
 def test_apostrophes_points_in_numbers_and_combining_marks_part_no_word(text: str) -> None:
     assert spans(text, [text]) == []  # three words
     assert spans(f"{text} again", [f"{text} again"]) == [
@@ -273,11 +264,6 @@ def test_a_row_of_a_long_table_is_found_whole() -> None:
 def test_a_document_of_one_repeated_word_takes_little_time() -> None:
     (span,) = spans("a " * 500, ["a " * 100_000])
     assert span.end - span.start == 999
-
-
-def test_the_share_counts_characters_without_white_space() -> None:
-    answer = "one two three four five"
-    assert share_copied(answer, spans(answer, ["one two three four"])) == pytest.approx(15 / 19)
 
 
 def test_a_source_in_a_pdf_has_its_page(tmp_path: Path) -> None:

@@ -21,24 +21,15 @@ from ngtcli.config import Settings
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Task
 from ngtcli.prompt.preset import load_preset
-from ngtcli.prompt.splitting import (
-    Part,
-    _groups,
-    _Piece,
-    fits,
-    refined,
-    split,
-    split_to_refine,
-)
+from ngtcli.prompt.splitting import Part, _groups, _Piece, fits, refined, split, split_to_refine
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.session.local import LocalSession
 from ngtcli.session.parts import PARTS, KeptParts
 from ngtcli.session.session import FinishedAnswer
 from ngtcli.tokens.tokenizer import Tokenizer
-from tests.support.helpers import FakeBackend, in_terminal, ngt
+from tests.support.helpers import FakeBackend, changed, in_terminal, ngt
 from tests.support.warm import Warm
 
 TEXTS = st.text(st.sampled_from(list("abc \n潮.|")), max_size=900)
@@ -155,13 +146,8 @@ def book(tmp_path: Path) -> str:
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Flags for short answers of the built-in model with a context in which a chapter fits."""
-    folder = tmp_path_factory.mktemp("model")
-    for path in BUILTIN_PATH.iterdir():
-        (folder / path.name).symlink_to(path)
-    config = json.loads((BUILTIN_PATH / "config.json").read_text())
-    (folder / "config.json").unlink()
-    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 560}))
-    return ("-m", str(folder), "--max-tokens", "8", "--method", "none")
+    folder = changed(tmp_path_factory.mktemp("short") / "model", max_position_embeddings=560)
+    return ("-m", folder, "--max-tokens", "8", "--method", "none")
 
 
 def failing(answer: Any, at: int, error: BaseException) -> Any:

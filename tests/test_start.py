@@ -141,30 +141,12 @@ def test_the_status_follows_what_is_done(tmp_path: Path) -> None:
     assert re.fullmatch(r"Reading the prompt: 2\d\d\d tokens …", told[4])
 
 
-def test_prefill_tells_how_many_ids_are_read() -> None:
-    from tests.support.tiny_models import make_target
-
-    model, told = make_target(), list[int]()
-    model.start(20)
-    model.prefill(range(3, 13), chunk=4, progress=told.append)
-    assert told == [0, 4, 8] and model.length == 10
-
-
 def test_the_listing_says_of_each_command_what_the_command_says() -> None:
     from ngtcli.cli.app import COMMANDS, load
 
     for name, (line, _) in COMMANDS.items():
         assert load(name).help.split("\n\n")[0] == line
         assert load(name).name == name
-
-
-def test_a_mistyped_command_is_met_with_the_nearest(tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    from ngtcli.cli.app import app
-
-    done = CliRunner().invoke(app, ["sumarize", "x"])
-    assert done.exit_code == 2 and "summarize" in done.output
 
 
 def test_imports_without_collection_leave_collection_as_it_was() -> None:

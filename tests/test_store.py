@@ -49,7 +49,7 @@ def test_pieces_are_kept_by_kind_and_key(path: Path) -> None:
     assert IDS.each() == {"a": b"\0\1"}
     READINGS.delete(["a"])
     assert list(READINGS.each()) == ["b"]
-    IDS.delete()
+    IDS.delete(IDS.each())
     assert not IDS.each() and path.stat().st_mode & 0o777 == 0o600 and not store.take_remark()
 
 

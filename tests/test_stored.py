@@ -124,24 +124,14 @@ class _Slice:
 
 @settings(max_examples=15, deadline=None)
 @given(
-    method=st.sampled_from(["gptq", "gptq_v2", "awq"]),
-    outputs=st.integers(1, 12),
-    groups=st.integers(1, 3),
-    group=st.sampled_from([32, 64, 96, 128, 256]),
-    sym=st.booleans(),
-    shuffled=st.booleans(),
-    seed=st.integers(0, 1000),
-)
+    method=st.sampled_from(["gptq", "gptq_v2", "awq"]), outputs=st.integers(1, 12),
+    groups=st.integers(1, 3), group=st.sampled_from([32, 64, 96, 128, 256]), sym=st.booleans(),
+    shuffled=st.booleans(), seed=st.integers(0, 1000),
+)  # fmt: skip
 def test_4_bits_are_repacked_without_loss(
-    tmp_path_factory: pytest.TempPathFactory,
-    method: str,
-    outputs: int,
-    groups: int,
-    group: int,
-    sym: bool,
-    shuffled: bool,
-    seed: int,
-) -> None:
+    tmp_path_factory: pytest.TempPathFactory, method: str, outputs: int, groups: int, group: int,
+    sym: bool, shuffled: bool, seed: int,
+) -> None:  # fmt: skip
     source = torch.Generator().manual_seed(seed)
     weight = torch.randn((8 * outputs, groups * group), generator=source)
     if method == "awq":

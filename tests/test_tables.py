@@ -125,18 +125,10 @@ def test_tables_stand_side_by_side_only_where_both_have_room() -> None:
 def test_a_wide_terminal_shows_all_columns() -> None:
     lines = to_terminal([SMALL], width=40, colour=False, lines=["End."]).split("\n")
     assert lines == [
-        "Two rows",
-        "",
-        "                      same",
-        "method      speed-up   ids   MiB",
-        "─────────────────────────────────",
-        "none           1.00×   4/4  19.3",
-        "a|b [bold]     2.10×   4/4   7.0",
-        "",
-        "A note.",
-        "",
-        "End.",
-    ]
+        "Two rows", "", "                      same", "method      speed-up   ids   MiB",
+        "─────────────────────────────────", "none           1.00×   4/4  19.3",
+        "a|b [bold]     2.10×   4/4   7.0", "", "A note.", "", "End.",
+    ]  # fmt: skip
 
 
 def test_a_narrow_terminal_loses_the_least_needed_columns_and_says_which() -> None:

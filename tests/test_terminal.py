@@ -216,15 +216,12 @@ def test_lines_break_between_words(width: int, size: int) -> None:
 
 
 UNCHANGED = [
-    "a" * 10 + " " + "b" * 9,
-    "    indented = code + that + is + longer + than + the + line",
+    "a" * 10 + " " + "b" * 9, "    indented = code + that + is + longer + than + the + line",
     "| a table | with cells | that are | longer | than the line |",
     "`a_name_in_code` that stands at the beginning of a line",
     "```\nfenced code that is longer than twenty columns\n```\n",
-    "short\n\n  \n\nlines  with   gaps \n",
-    "x" * 70,
-    "",
-]
+    "short\n\n  \n\nlines  with   gaps \n", "x" * 70, "",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

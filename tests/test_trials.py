@@ -51,71 +51,53 @@ def test_a_result_of_another_form_is_made_again(other: Any) -> None:
     assert tried().find(lambda: Result("b", 2)) == tried().load() == Result("b", 2)
 
 
-def test_a_cache_that_cannot_be_written_to_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("NGT_HOME", str(tmp_path / "file"))
-    assert tried().find(lambda: Result("a")) == Result("a")
-
-
 INTEL = """processor : 0
 vendor_id : GenuineIntel
 model name : Xeon
 cpu MHz : 2000.1
-flags : fpu avx512f{more}
-
-processor : 1
-vendor_id : GenuineIntel
-model name : Xeon
-cpu MHz : 3111.5
-flags : fpu avx512f{more}
+flags : fpu avx512f
 """
+TWICE = INTEL + INTEL.replace("2000.1", "3111.5")  # two cores
 
 
-def key_on(path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The key on a machine whose CPUs the text tells of."""
-    path.write_text(text)
-    monkeypatch.setattr(trials, "_CPU_INFO", path)
-    cpu.cache_clear()
-    return tried().key
-
-
-def test_flags_of_the_cpu_are_in_the_key_and_its_clock_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "value", "counts"),
+    [
+        ("cpu", INTEL.replace("2000.1", "2600.0"), False),
+        ("cpu", TWICE, False),
+        ("cpu", INTEL.replace("avx512f", "avx512f amx_bf16"), True),  # other kernels of oneDNN
+        ("cpu", INTEL.replace("Xeon", "Core"), True),
+        ("cpu", "", True),
+        ("platform.processor", lambda: "arm", True),  # all that is known elsewhere
+        ("ONEDNN_MAX_CPU_ISA", "AVX2", True),
+        ("ATEN_CPU_CAPABILITY", "avx2", True),
+        ("PATH", "/", False),
+        ("ngtcli.system.trials.__version__", "another", True),
+        ("ngtcli.system.trials._libraries", lambda: ("9.9", "5.0"), True),
+        ("torch.get_num_threads", lambda: 77, True),
+    ],
+)
+def test_a_key_depends_on_versions_cpu_switches_and_threads_alone(
+    name: str, value: Any, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With AMX torch names the same capability, and oneDNN chooses other kernels."""
     file = tmp_path / "cpuinfo"
+    file.write_text(INTEL)
+    monkeypatch.setattr(trials, "_CPU_INFO", file)
+    for variable in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"):
+        monkeypatch.delenv(variable, raising=False)
+    cpu.cache_clear()
     try:
-        plain = key_on(file, INTEL.format(more=""), monkeypatch)
-        faster = INTEL.format(more="").replace("2000.1", "2600.0").replace("3111.5", "99")
-        assert key_on(file, faster, monkeypatch) == plain
-        assert key_on(file, INTEL.format(more=" amx_bf16"), monkeypatch) != plain
-        assert key_on(file, INTEL.format(more="").replace("Xeon", "Core"), monkeypatch) != plain
-        monkeypatch.setattr("platform.processor", lambda: "arm")  # all that is known elsewhere
-        elsewhere = key_on(file, "", monkeypatch)
-        monkeypatch.setattr("platform.processor", lambda: "Intel64 Family 6")
-        assert key_on(file, "", monkeypatch) != elsewhere != plain
+        before = tried().key
+        cpu.cache_clear()
+        if name == "cpu":
+            file.write_text(value)
+        elif "." in name:
+            monkeypatch.setattr(name, value)
+        else:
+            monkeypatch.setenv(name, value)
+        assert (tried().key != before) == counts
     finally:
         cpu.cache_clear()
-
-
-def test_versions_switches_and_threads_are_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"):
-        monkeypatch.delenv(name, raising=False)
-    changes = [
-        lambda patch: patch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2"),
-        lambda patch: patch.setenv("ATEN_CPU_CAPABILITY", "avx2"),
-        lambda patch: patch.setattr(trials, "__version__", "another"),
-        lambda patch: patch.setattr(torch, "get_num_threads", lambda: 77),
-        lambda patch: patch.setattr(trials, "_libraries", lambda: ("9.9", "5.0")),
-    ]
-    keys = {tried().key}
-    for change in changes:
-        with monkeypatch.context() as patch:
-            change(patch)
-            keys.add(tried().key)
-    assert len(keys) == 1 + len(changes)
 
 
 def test_a_gpu_is_named_and_threads_of_its_host_do_not_count(
@@ -131,32 +113,29 @@ def test_a_gpu_is_named_and_threads_of_its_host_do_not_count(
 
 
 @pytest.mark.parametrize(
-    ("busy", "numbers"),
+    ("timed", "busy", "numbers"),
     [
-        ([(True, True), (False, False), (True, True)], [1, 2, 2]),  # sure once it was idle
-        ([(True, True)] * 5, [1, 2, 3, 3, 3]),  # a machine that is always busy
-        ([(False, True), (False, False)], [1, 2]),  # it got busy meanwhile
+        (True, [(True, True), (False, False), (True, True)], [1, 2, 2]),  # sure once it was idle
+        (True, [(True, True)] * 5, [1, 2, 3, 3, 3]),  # a machine that is always busy
+        (True, [(False, True), (False, False)], [1, 2]),  # it got busy meanwhile
+        (False, [(True, True)] * 2, [1, 1]),
     ],
 )
 def test_what_a_busy_machine_measured_is_measured_again_at_the_next_uses(
-    busy: list[tuple[bool, bool]], numbers: list[int], monkeypatch: pytest.MonkeyPatch
+    timed: bool,
+    busy: list[tuple[bool, bool]],
+    numbers: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each use is another process's, on a machine that is busy before and after it measures."""
     for number, (answers, wanted) in enumerate(zip(busy, numbers, strict=True), 1):
         states = iter(answers)
         monkeypatch.setattr(trials, "busy", lambda threads, states=states: next(states))
-        found = tried(timed=True).find(lambda number=number: Result("s", number))
+        found = tried(timed=timed).find(lambda number=number: Result("s", number))
         assert found.number == wanted
-        if wanted == 1:  # saving what was learned since does not make it sure
-            tried(timed=True).save(Result("s", 7))
+        if timed and wanted == 1:  # saving what was learned since does not make it sure
+            tried().save(Result("s", 7))
             assert tried().load() == Result("s", 7)
-
-
-def test_what_is_not_a_time_is_final_from_a_busy_machine_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(trials, "busy", lambda threads: True)
-    assert tried().find(lambda: Result("a", 1)) == tried().find(lambda: Result("b", 2))
 
 
 @pytest.mark.parametrize(

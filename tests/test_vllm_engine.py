@@ -157,15 +157,13 @@ def test_what_was_started_of_vllm_is_ended_where_it_does_not_start(
         raise ValueError("no memory")
 
     parts = {
-        "vllm": {"SamplingParams": None},
-        "vllm.engine": {},
+        "vllm": {"SamplingParams": None}, "vllm.engine": {},
         "vllm.engine.arg_utils": {"AsyncEngineArgs": MagicMock()},
         "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: True)},
-        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(DELTA=0)},
-        "vllm.v1": {},
+        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(DELTA=0)}, "vllm.v1": {},
         "vllm.v1.engine": {},
         "vllm.v1.engine.async_llm": {"AsyncLLM": SimpleNamespace(from_engine_args=fails)},
-    }
+    }  # fmt: skip
     for name, content in parts.items():
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**content))
     monkeypatch.setattr(keeper, "start", lambda: "the keeper")
@@ -268,11 +266,9 @@ def test_an_error_is_that_of_its_own_prompt(served: Served) -> None:
     found = {a.key: a for a in session.answers(asked, 4)}
     told = {key: str(a.error) if a.error else a.text for key, a in found.items()}
     assert told == {
-        0: "The answer to question 0.",
-        1: "vLLM failed: broken",
-        2: "no such file",
+        0: "The answer to question 0.", 1: "vLLM failed: broken", 2: "no such file",
         3: "the prompt has 256 tokens, vLLM takes 255",
-    }
+    }  # fmt: skip
 
 
 def test_where_vllm_has_ended_no_line_gets_an_error_and_the_run_ends(served: Served) -> None:

@@ -31,9 +31,9 @@ Shard = tuple[int, int]  # the I-th of every N lines, from 1
 class InputLine:
     """A line that is to be answered.
 
-    `index` is its place in the output, from 0, `number` that in the input, from 1. `wrong` is what
-    is wrong with a line that cannot be answered. Its bytes are `raw`, or in the file from `start`
-    on, `size` of them, whose `hash` tells whether they are still the same.
+    `index` is its place in the output, from 0, `number` that in the input, from 1. `said` is what
+    it says, or what is wrong with it; None where it is in a file, from `start` on, `size` bytes,
+    whose `hash` tells whether they are still the same.
     """
 
     index: int
@@ -41,31 +41,30 @@ class InputLine:
     id: Id
     task: str = ""
     documents_key: str = ""
-    wrong: NgtError | None = None
+    said: BatchLine | NgtError | None = None
     start: int = 0
     size: int = 0
     hash: int = 0
-    raw: bytes = b""
 
     def content(self, path: Path | None = None) -> BatchLine:
-        """What it says, read again from its file where it has no bytes. Raises NgtError."""
-        if self.wrong is not None:
-            raise self.wrong
-        raw = self.raw
-        if path is not None:
-            try:
-                with path.open("rb") as file:
-                    file.seek(self.start)
-                    raw = file.read(self.size)
-            except OSError as error:
-                raise InputError(f"{path}: {reason_of(error)}", "Run it again.") from None
-            if hash(raw) != self.hash:
-                hint = "Start again with --restart, and leave the input as it is while it runs."
-                raise InputError("the line has changed since the run began", hint)
-        _, said = read_line(raw)
+        """What it says, read from its file where it is not known. Raises NgtError."""
+        said = self._read_again(path) if path and self.said is None else self.said
+        assert said is not None
         if isinstance(said, NgtError):
             raise said
         return said
+
+    def _read_again(self, path: Path) -> BatchLine | NgtError:
+        try:
+            with path.open("rb") as file:
+                file.seek(self.start)
+                raw = file.read(self.size)
+        except OSError as error:
+            return InputError(f"{path}: {reason_of(error)}", "Run it again.")
+        if hash(raw) != self.hash:
+            hint = "Start again with --restart, and leave the input as it is while it runs."
+            return InputError("the line has changed since the run began", hint)
+        return read_line(raw)[1]
 
 
 def read_lines(
@@ -76,19 +75,16 @@ def read_lines(
     *,
     ids: int = IDS,
     check: CheckPaths = lambda number, paths: None,
-    taken: Callable[[bytes], object] = lambda raw: None,
 ) -> Iterator[InputLine]:
     """The lines of a shard; those of white space alone are passed over.
 
     A line of more than `most` bytes is wrong, and one whose id is among the last `ids` (0: among
-    all). `check` gets the number and the paths of each line, `taken` all bytes as they are read.
-    Raises what `check` raises, and InputError for a stream, called `name`, that is not lines or
-    empty.
+    all). `check` gets the number and the paths of each line. Raises what `check` raises, and
+    InputError for a stream, called `name`, that is not lines or empty.
     """
     end = number = count = 0
     known = Ids(ids)
     while raw := stream.readline(most + 1):
-        taken(raw)
         start, end, number = end, end + len(raw), number + 1
         too_long = len(raw) > most
         if number == 1:
@@ -97,14 +93,18 @@ def read_lines(
             start = end - len(raw)
         while too_long and raw and not raw.endswith(b"\n"):
             raw = stream.readline(_PIECE)
-            taken(raw)
             end += len(raw)
         if too_long or raw.strip():
             index, place = divmod(count, shard[1])
-            if place == shard[0] - 1:
-                line = InputLine(index, number, number, start=start, raw=raw)
-                yield _too_long(line, most) if too_long else _read(line, known, check)
             count += 1
+            if place != shard[0] - 1:
+                continue
+            line = InputLine(index, number, number, start=start, size=len(raw), hash=hash(raw))
+            if too_long:
+                what = f"a line of more than {most / 1e6:g} MB"
+                yield replace(line, said=InputError(what, "Raise the bound with --max-mb."))
+            else:
+                yield _read(line, raw, known, check)
     if not count:
         raise InputError(f"{name}: empty", "Write one JSON object a line.")
 
@@ -119,25 +119,19 @@ def _check_head(head: bytes, name: str) -> None:
         raise error.of(name) from None
 
 
-def _too_long(line: InputLine, most: int) -> InputLine:
-    hint = "Raise the bound with --max-mb."
-    return replace(line, raw=b"", wrong=InputError(f"a line of more than {most / 1e6:g} MB", hint))
-
-
-def _read(line: InputLine, ids: Ids, check: CheckPaths) -> InputLine:
-    """The line with its id, and what is known of it or wrong with it."""
-    own, said = read_line(line.raw)
-    if own is not None or not isinstance(said, NgtError):  # else its number may be another's id
-        line = replace(line, id=line.number if own is None else own)
+def _read(line: InputLine, raw: bytes, ids: Ids, check: CheckPaths) -> InputLine:
+    """The line with its id, and what it says or is wrong with it."""
+    own, said = read_line(raw)
+    line = replace(line, id=line.number if own is None else own)
+    if own is not None or isinstance(said, BatchLine):  # else its number may be another's id
         try:
             ids.check(line.id, line.number)
         except InputError as error:
-            said = said if isinstance(said, NgtError) else error
+            said = error if isinstance(said, BatchLine) else said
     if isinstance(said, NgtError):
-        return replace(line, raw=b"", wrong=said)
+        return replace(line, said=said)
     check(line.number, said.paths)
-    line = replace(line, task=said.task, documents_key=said.documents_key)
-    return replace(line, size=len(line.raw), hash=hash(line.raw))
+    return replace(line, said=said, task=said.task, documents_key=said.documents_key)
 
 
 def scan(
@@ -146,11 +140,10 @@ def scan(
     """The lines of a file, as `read_lines`, and SHA-256 in hex of all of its bytes."""
     try:
         with path.open("rb") as file:
-            sha256 = hashlib.sha256()
-            lines = read_lines(
-                file, str(path), most, shard, ids=0, check=check, taken=sha256.update
-            )
-            return [replace(line, raw=b"") for line in lines], sha256.hexdigest()
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            file.seek(0)
+            lines = read_lines(file, str(path), most, shard, ids=0, check=check)
+            return [replace(n, said=None) if n.task else n for n in lines], sha256  # not wrong
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: {reason_of(error)}", "Name a file of JSON lines.") from None
 
@@ -181,7 +174,7 @@ class Lines:
             for line in lines:
                 with self._changed:
                     self._changed.wait_for(partial(self._has_room, line.index))
-                    self._open[line.index] = len(line.raw)
+                    self._open[line.index] = line.size
                     of_task = self._waiting.setdefault(line.task, {})
                     of_task.setdefault(line.documents_key, deque()).append(line)
                     self.count += 1

@@ -2,12 +2,11 @@
 
 The journal of an output, `NAME.journal`, has all lines that are done: it is the truth. The file is
 a view of it, which gets the lines in the order of the input as their turns come, and is written
-again where a line was run again. A file that holds anything else is refused. When all is written,
-the journal keeps hashes in the place of texts.
+again where a line was run again. A file that holds anything else is refused.
 
-The journal of a folder with a file for each answer, `.ngt.journal`, has two records for each: a
-hash of its text before it is written, then a key of all that it was made from. So a file that
-another program wrote or changed is known, also after a kill, and is not written over.
+The journal of a folder with a file for each answer, `.ngt.journal`, has for each a hash of its text
+and a key of all that it was made from, from before it is written. So a file that another program
+wrote or changed is known, also after a kill, and is not written over.
 """
 
 import hashlib
@@ -23,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ngtcli.documents.find import expanded
-from ngtcli.errors import UsageError, reason_of
+from ngtcli.errors import UsageError
 from ngtcli.system import process
 from ngtcli.system.files import identity, write_atomically
 from ngtcli.system.journal import Form, Journal, LineFile, errors_named, write_all
@@ -43,7 +42,7 @@ _RECORD = 1_000_000  # bytes of a record beside its text, which may be twice as 
 
 
 class DoneLine(Struct, frozen=True, omit_defaults=True):
-    """A line that is done: its `index`, its text or a hash of that, and whether it is an error.
+    """A line that is done: its `index`, its text, and whether that is an error.
 
     `files` is a hash of the sizes and times of the files that were read for it, `texts` one of
     their texts; "" where it names none.
@@ -51,7 +50,6 @@ class DoneLine(Struct, frozen=True, omit_defaults=True):
 
     index: int
     text: str = ""
-    sha256: str = ""
     failed: bool = False
     files: str = ""
     texts: str = ""
@@ -61,40 +59,35 @@ class StreamOutput:
     """Writes lines in order, each at once when its turn comes; those before it wait in memory.
 
     They go to `path`, which is emptied, or with `write` where there is none. `close` it.
-    Raises NgtError for what fails at the file.
+    Raises NgtError for what fails at the file, and what `write` raises.
     """
 
     def __init__(self, path: Path | None, write: Callable[[str], object]) -> None:
         self._path, self._write, self._next = path, write, 0
         self._waiting: dict[int, str] = {}
-        self._file: io.FileIO | None = None
+        self.close: Callable[[], None] = lambda: None
         if path is not None:
             with errors_named(path, ANOTHER_FILE):
-                self._file = io.FileIO(path, "w")  # no buffer: closing it writes nothing more
+                file = io.FileIO(path, "w")  # no buffer: closing it writes nothing more
+            self._write, self.close = partial(self._write_to, file), file.close
+
+    def _write_to(self, file: io.FileIO, text: str) -> None:
+        with errors_named(self._path, ANOTHER_FILE):
+            write_all(file, f"{text}\n".encode())
 
     def put(self, done: DoneLine) -> None:
-        """Take a line. Raises what `write` raises."""
+        """Take a line."""
         self._waiting[done.index] = done.text
         while self._next in self._waiting:
-            text = self._waiting.pop(self._next)
+            self._write(self._waiting.pop(self._next))
             self._next += 1
-            if self._file is None:
-                self._write(text)
-            else:
-                with errors_named(self._path, ANOTHER_FILE):
-                    write_all(self._file, f"{text}\n".encode())
-
-    def close(self) -> None:
-        """Close the file, if there is one."""
-        if self._file is not None:
-            self._file.close()
 
 
 _BATCH = Form("ngt-batch", 3, DoneLine, ANOTHER_FILE, _WORDS)
 
 
 class FileOutput:
-    """The file of a batch of `count` lines and its journal, begun with what `head` says.
+    """The file of a batch and its journal, begun with what `head` says.
 
     `head` has SHA-256 of the `input` in hex, which of its lines are meant (`shard`), the `engine`,
     and under "TASK.NAME" how lines are answered, settings and wording. Lines have at most `most`
@@ -103,68 +96,50 @@ class FileOutput:
     writes it, or it cannot be opened; NgtError where it cannot be written later. `close` it.
     """
 
-    def __init__(
-        self, path: Path, head: Mapping[str, Any], count: int, restart: bool, most: int
-    ) -> None:
-        self._path, self._given, self._count, self._most = path.resolve(), path, count, most
+    def __init__(self, path: Path, head: Mapping[str, Any], restart: bool, most: int) -> None:
+        self._path, self._given, self._most = path.resolve(), path, most
         self.done: dict[int, DoneLine] = {}
-        self._places: dict[int, int] = {}  # in the journal, of the last text of each line
+        self._places: dict[int, list[int]] = {}  # in the journal, of all texts of each line
         self._written = 0  # lines in the file
         self._is_old = False  # a line in the file was run again since
-        bound, begin = 2 * most + _RECORD, partial(self._begin, restart)
-        with ExitStack() as stack:
-            self._journal = Journal(
-                journal_of(path), _BATCH, head, most=bound, restart=restart, begin=begin
-            )
+        with ExitStack() as stack, errors_named(path, ANOTHER_FILE, UsageError):
+            journal = journal_of(path)
+            self._journal = Journal(journal, _BATCH, head, 2 * most + _RECORD, restart)
             stack.callback(self._journal.close)
-            with errors_named(path, ANOTHER_FILE, UsageError):
-                self._file = LineFile(self._path, 0o666)
-                stack.callback(lambda: self._file.close())
-                self._read()
-                self._renew()
-                self._append()
+            self._file = LineFile(self._path, 0o666)
+            stack.callback(lambda: self._file.close())
+            if restart:
+                self._file.truncate(0)
+            for place, done in self._journal:
+                self._note(place, done)
+            self._check()
+            self._append()
             self._open = stack.pop_all()
 
-    def _begin(self, restart: bool) -> None:
-        """Empty the file. Raises UsageError where there is one and it is not begun again."""
-        if self._path.exists() and self._path.stat().st_size:
-            if not restart:
+    def _check(self) -> None:
+        """Compare the file with the journal. Raises UsageError where it has a line not of ours."""
+        for start, raw in self._file.lines(self._most):
+            if not self._journal.begun:
                 what = "is there, and no journal says what it was made from"
                 raise UsageError(f"{self._given}: {what}", ANOTHER_FILE)
-            with errors_named(self._given, ANOTHER_FILE, UsageError), LineFile(self._path) as file:
-                file.truncate(0)
-
-    def _read(self) -> None:
-        """Compare the file with the journal. Raises UsageError where it has a line not of ours."""
-        hashes: dict[int, list[str]] = {}  # of all texts of each line, the last one's last
-        for place, done in self._journal:
-            if done.text or done.sha256:  # else it says what was read and no more
-                own = done.sha256 or _hash(f"{done.text}\n".encode())
-                hashes.setdefault(done.index, []).append(own)
-            self._note(place, done)
-        for start, raw in self._file.lines(self._most):
-            if not raw.endswith(b"\n") and self._text(self._written).encode().startswith(raw):
+            places = self._places.get(self._written, ())
+            own = [f"{self._text(place)}\n".encode() for place in places]
+            if not raw.endswith(b"\n") and any(line.startswith(raw) for line in own):
                 self._file.truncate(start)  # torn
-                break
-            own = _hash(raw)
-            if own not in hashes.get(self._written, ()):
+                return
+            if raw not in own:
                 what = f"line {self._written + 1} is not as it was written"
                 hint = "Move the file away, and it is made again, or name another with -o."
                 raise UsageError(f"{self._given}: {what}", hint)
-            self._is_old |= own != hashes[self._written][-1]
+            self._is_old |= raw != own[-1]
             self._written += 1
-        for index in [i for i in self.done if i >= self._written and i not in self._places]:
-            del self.done[index]  # its text was in the file alone
 
     def _note(self, place: int, done: DoneLine) -> None:
-        if done.text:
-            self._places[done.index] = place
+        self._places.setdefault(done.index, []).append(place)
         self.done[done.index] = replace(done, text="")
 
-    def _text(self, index: int) -> str:
-        """The last text of a line; "" where the journal has none."""
-        place = self._places.get(index)
-        return "" if place is None else self._journal.at(place).text
+    def _text(self, place: int) -> str:
+        return self._journal.at(place).text
 
     def failed(self, index: int) -> bool:
         """Whether a line is done and is an error."""
@@ -174,37 +149,21 @@ class FileOutput:
         """Take a line, which is on disk when this returns. Raises NgtError where it cannot be."""
         with errors_named(self._given, ANOTHER_FILE), process.unbroken():
             self._note(self._journal.add(done), done)
-            self._is_old |= bool(done.text) and done.index < self._written
+            self._is_old |= done.index < self._written
             self._append()
 
     def _append(self) -> None:
         """Write to the file the lines whose turn has come."""
-        while text := self._text(self._written):
-            self._file.append(text.encode(), sync=False)
+        while places := self._places.get(self._written):
+            self._file.append(self._text(places[-1]).encode(), sync=False)
             self._written += 1
 
-    def _renew(self) -> None:
-        """Write the file again where a line in it was run again."""
-        if self._is_old:
-            rows = enumerate(self._file.lines(self._most))
-            own = (f"{text}\n" if (text := self._text(i)) else raw.decode() for i, (_, raw) in rows)
-            write_atomically(self._path, own)
-            self._file.close()
-            self._file, self._is_old = LineFile(self._path, 0o666), False
-
     def close(self) -> None:
-        """Put lines that were run again in place; the journal of a whole file needs no texts."""
+        """Write the file again where a line in it was run again."""
         with errors_named(self._given, ANOTHER_FILE), process.unbroken(), self._open:
-            self._renew()
-            if self._written == self._count and self._places:
-                os.fsync(self._file.fileno())
-                rows = enumerate(self._file.lines(self._most))
-                own = (replace(self.done[i], sha256=_hash(raw)) for i, (_, raw) in rows)
-                self._journal.close_with(own)
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+            if self._is_old:
+                last = (self._text(self._places[i][-1]) for i in range(self._written))
+                write_atomically(self._path, (f"{text}\n" for text in last))
 
 
 def journal_of(path: Path) -> Path:
@@ -234,15 +193,15 @@ def check_not_read(number: int, paths: Sequence[str], output: Path | None) -> No
 # --- a file for each answer ---
 
 
-class _Made(Struct, frozen=True, omit_defaults=True):
-    """A file, a hash of its text, and a key of all that it was made from once it is written."""
+class _Made(Struct, frozen=True):
+    """A file, a hash of its text, and a key of all that it was made from."""
 
     file: str
-    sha256: str = ""
-    key: str = ""
+    sha256: str
+    key: str
 
 
-_FOLDER = Form("ngt-answers", 1, _Made, "Name another folder with -o.")
+_FOLDER = Form("ngt-answers", 2, _Made, "Name another folder with -o.")
 
 
 class AnswerFolder:
@@ -256,58 +215,64 @@ class AnswerFolder:
         self._path, self._restart = path, restart
         with errors_named(path, _FOLDER.hint, UsageError):
             path.mkdir(parents=True, exist_ok=True)
-        self._journal = Journal(path / _FOLDER_JOURNAL, _FOLDER, {}, most=_FOLDER_LINE)
+        self._journal = Journal(path / _FOLDER_JOURNAL, _FOLDER, {}, _FOLDER_LINE, restart=False)
         self.close = self._journal.close
-        self._made: dict[str, list[_Made]] = {}
+        self._keys: dict[str, dict[str, str]] = {}  # of each file, by hash of its text
         for _, made in self._journal:
-            self._made.setdefault(made.file, []).append(made)
+            self._note(made)
+
+    def _note(self, made: _Made) -> None:
+        keys = self._keys.setdefault(made.file, {})
+        keys.pop(made.sha256, None)  # the last one is the last
+        keys[made.sha256] = made.key
 
     def has(self, name: str, key: str) -> bool:
         """Whether the file of that name was made from what `key` stands for, and is there.
 
         It may have been changed since.
         """
-        keys = [made.key for made in self._made.get(name, ()) if made.key]
-        return not self._restart and keys[-1:] == [key] and (self._path / name).is_file()
+        keys = self._keys.get(name)
+        if self._restart or not keys or not (self._path / name).is_file():
+            return False
+        return keys.get(self._hash(name), [*keys.values()][-1]) == key
 
     def check(self, names: Iterable[str]) -> None:
         """Raise UsageError for files that are there and are not as they were written here."""
-        if self._restart:
-            return
-        found = [(name, reason) for name in names if (reason := self._changed(name))]
-        if found:
+        found = [(name, why) for name in names if (why := self._changed(name))]
+        if found and not self._restart:
             more = f", and {len(found) - 1} more" if len(found) > 1 else ""
             raise UsageError(f"{self._path / found[0][0]}: {found[0][1]}{more}", _KEEP)
 
     def _changed(self, name: str) -> str:
         """Why a file is not written over; "" where it is absent, or as it was written here."""
-        path = self._path / name
-        if not os.path.lexists(path):
+        if not os.path.lexists(self._path / name):
             return ""
-        if name not in self._made or not path.is_file():
+        if name not in self._keys or not (self._path / name).is_file():
             return "it is there, and this command did not write it"
-        try:
-            with path.open("rb") as file:
-                own = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            return reason_of(error)
-        known = any(made.sha256 == own for made in self._made[name])
+        known = self._hash(name) in self._keys[name]
         return "" if known else "it was changed after this command wrote it"
+
+    def _hash(self, name: str) -> str:
+        """Of a file; "" where it cannot be read."""
+        try:
+            with (self._path / name).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:
+            return ""
 
     def wrote(self, path: str) -> bool:
         """Whether the file at `path` was written here."""
         folder, name = os.path.split(os.path.realpath(path))
-        return name in self._made and folder == os.path.realpath(self._path)
+        return name in self._keys and folder == os.path.realpath(self._path)
 
     def write(self, name: str, key: str, text: str) -> None:
-        """Write a file whole, and note what it was made from.
+        """Note what a file is made from, and write it whole.
 
         Raises UsageError as `check` does, for what happened since, and NgtError.
         """
         self.check([name])
-        made = _Made(name, _hash(text.encode()), key)
+        made = _Made(name, hashlib.sha256(text.encode()).hexdigest(), key)
         with errors_named(self._path / name, _FOLDER.hint):
-            self._journal.add(replace(made, key=""))
-            write_atomically(self._path / name, text)
             self._journal.add(made)
-        self._made.setdefault(name, []).append(made)
+            write_atomically(self._path / name, text)
+        self._note(made)

@@ -1,12 +1,10 @@
 """What the lines of a batch ask for, with the documents and settings of each."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from msgspec import structs
 
 from ngtcli.batch.input import InputLine
 from ngtcli.batch.lines import BatchLine, below
@@ -92,11 +90,12 @@ class Questions:
             self._warn(f"{what}: preset {preset.name} words the lines that have one")
         if self._tasks["ask"][0].engine == "vllm":
             settings = self._of_vllm(content.task, settings)
-        loaded, files = Loaded(content.texts), ""
+        files = texts = ""
+        loaded = Loaded(content.texts)
         if paths:
-            # Before they are read, to notice a later change.
-            files = _hash_of_files(paths, settings, written_with(self._output), stamp_of)
+            files = self._hash_of_files(paths, settings, stamp_of)  # first, to notice a change
             loaded = self._load(paths, settings)
+            texts = _hash_of_texts(loaded)
         return Request(
             task=content.task,
             settings=settings,
@@ -105,47 +104,38 @@ class Questions:
             question=content.question or "",
             prediction=content.predict,
             files=files,
-            texts=_hash_of_texts(loaded) if paths else "",
+            texts=texts,
         )
 
     def changed(
         self, lines: Iterable[InputLine], path: Path, done: Mapping[int, DoneLine]
-    ) -> Iterator[tuple[InputLine, DoneLine | None]]:
-        """Lines whose files have changed since they were done, with what would be read now.
+    ) -> Iterator[InputLine]:
+        """Lines whose files have other texts than when they were done, or none. Raises NgtError.
 
-        That is None for other texts or none. The paths of many lines are listed once, a file is
-        asked once for its size and times, and is read only where these have changed.
+        The paths of many lines are listed once, a file is asked once for its size and times, and is
+        read only where these have changed.
         """
-        stamp, written = cache(stamp_of), written_with(self._output)
+        stamp = cache(stamp_of)
 
         @cache
-        def files(paths: tuple[str, ...], reading: Settings) -> str:
-            return _hash_of_files(paths, reading, written, stamp)
-
-        @cache
-        def texts(paths: tuple[str, ...], reading: Settings) -> str:
+        def is_same(paths: tuple[str, ...], reading: Settings, files: str, texts: str) -> bool:
             try:
-                return _hash_of_texts(self._load(paths, reading))
+                if self._hash_of_files(paths, reading, stamp) == files:
+                    return True
+                return _hash_of_texts(self._load(paths, reading)) == texts
             except NgtError:
-                return ""
+                return False
 
         for line in lines:
-            if not (then := done[line.index]).texts:
-                continue
-            try:
+            if (then := done[line.index]).texts:
                 _, paths, settings = self._asked(line, path)
-                key = tuple(paths), _reading(settings)
-                if (now := files(*key)) != then.files:
-                    same = texts(*key) == then.texts
-                    yield line, structs.replace(then, files=now) if same else None
-            except NgtError:
-                yield line, None
+                if not is_same(tuple(paths), _reading(settings), then.files, then.texts):
+                    yield line
 
     def close(self) -> None:
-        """End the readers, and keep what they learned of the files."""
+        """End the readers."""
         while self._open:
-            for remark in self._open.popitem()[1].close():
-                self._warn(remark)
+            self._open.popitem()[1].close()
 
     def _load(self, paths: Sequence[str], settings: Settings) -> Loaded:
         """The documents of a line, without what this run writes."""
@@ -157,6 +147,14 @@ class Questions:
         for remark in loaded.remarks:
             self._warn(remark)
         return loaded
+
+    def _hash_of_files(
+        self, paths: Sequence[str], settings: Settings, stamp: Callable[[str], object]
+    ) -> str:
+        """A hash of the names and stamps of all files of paths; "" where one is not a file."""
+        found = find(paths, settings, written_with(self._output)).found
+        stamps = [(path, stamp(path)) for path in found]
+        return key_of(*stamps) if all(known is not None for _, known in stamps) else ""
 
     def _files(self, settings: Settings) -> Documents:
         """The reader for these settings; a few are open."""
@@ -190,17 +188,6 @@ class Questions:
 def _reading(settings: Settings) -> Settings:
     """What of the settings decides how files are found and read, all else as by default."""
     return Settings(**{name: getattr(settings, name) for name in settings_where(reading=True)})
-
-
-def _hash_of_files(
-    paths: Sequence[str],
-    settings: Settings,
-    written: Collection[tuple[int, int]],
-    stamp: Callable[[str], object],
-) -> str:
-    """A hash of the names and stamps of all files of paths; "" where one is not a file."""
-    stamps = [(path, stamp(path)) for path in find(paths, settings, written).found]
-    return "" if any(found is None for _, found in stamps) else key_of(*stamps)
 
 
 def _hash_of_texts(loaded: Loaded) -> str:

@@ -28,11 +28,14 @@ _SESSIONS = 4  # with other settings, and drafters of their own, that are kept; 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A line that is being answered, with the session whose settings are the line's."""
+    """A line that is being answered, with the session whose settings are the line's.
+
+    It has no prompt where it is to be split, no question where that could not be read.
+    """
 
     line: InputLine
     question: Question | None
-    prompt: Prompt | NgtError
+    prompt: Prompt | NgtError | None
     session: Session
 
 
@@ -48,7 +51,7 @@ class Runner:
         self._session, self._size, self._lines, self._read = session, size, lines, read
         self._sessions: dict[Settings, Session] = {}
         self._open: dict[int, _Open] = {}  # by the line's index
-        self._long: list[tuple[InputLine, Question]] = []
+        self._long: list[_Open] = []
 
     def run(self) -> Generator[Outcome, None, None]:
         """All lines as they are done, in any order. Raises what the session raises."""
@@ -58,16 +61,14 @@ class Runner:
 
     def _of_task(self, first: InputLine) -> Iterator[Outcome]:
         """Lines of the task of the first one, as long as there are any."""
-        question = self._try(self._read, first)
-        if isinstance(question, NgtError):
-            yield self._done(first, None, FinishedAnswer(first.index, error=question))
+        one = self._opened(first)
+        if isinstance(one.prompt, NgtError) and one.question is None:  # its task has no session yet
+            yield self._done(one, FinishedAnswer(first.index, error=one.prompt))
             return
-        session = self._session_for(question.settings)
-        prompts = self._prompts(first, question)
+        session, prompts = one.session, self._prompts(one)
         try:
             for answer in session.answers(prompts, self._size, lambda key: self._open[key].session):
-                one = self._open.pop(answer.key)
-                yield self._done(one.line, one.question, answer)
+                yield self._done(self._open.pop(answer.key), answer)
         except NgtError:
             raise
         except Exception as error:  # of which line it was can be told from each alone
@@ -75,10 +76,9 @@ class Runner:
         # Here, not where the error is caught: it holds all that the failed batch had in memory.
         for one in list(self._open.values()):
             del self._open[one.line.index]
-            answer = self._alone(one.session, one.line, one.prompt)
-            yield self._done(one.line, one.question, answer)
+            yield self._done(one, self._alone(one))
         while self._long:
-            yield from self._split(*self._long.pop(0))
+            yield from self._split(self._long.pop(0))
 
     def _session_for(self, settings: Settings) -> Session:
         """The session with these settings, whose model is loaded. Raises UsageError."""
@@ -95,24 +95,25 @@ class Runner:
             del self._sessions[next(iter(self._sessions))]
         return found
 
-    def _prompts(self, line: InputLine, question: Question | NgtError) -> Iterator[NumberedPrompt]:
+    def _opened(self, line: InputLine) -> _Open:
+        """A line with its question and prompt; UsageErrors of its session end the run."""
+        question = self._try(self._read, line)
+        if isinstance(question, NgtError):
+            return _Open(line, None, question, self._session)
+        session = self._session_for(question.settings)
+        return _Open(line, question, self._prompt(session, question), session)
+
+    def _prompts(self, one: _Open) -> Iterator[NumberedPrompt]:
         """The prompts of this line and those of its task; lines to be split are put aside."""
-        while True:
-            if isinstance(question, NgtError):
-                self._open[line.index] = _Open(line, None, question, self._session)
-                yield line.index, question
+        following: InputLine | None = one.line
+        while following is not None:
+            if one.prompt is None:
+                self._long.append(one)
             else:
-                session = self._session_for(question.settings)
-                prompt = self._prompt(session, question)
-                if prompt is None:
-                    self._long.append((line, question))
-                else:
-                    self._open[line.index] = _Open(line, question, prompt, session)
-                    yield line.index, prompt
-            following = self._lines.take(line.task) if len(self._long) < _LONG else None
-            if following is None:
-                return
-            line, question = following, self._try(self._read, following)
+                self._open[one.line.index] = one
+                yield one.line.index, one.prompt
+            following = self._lines.take(one.line.task) if len(self._long) < _LONG else None
+            one = self._opened(following) if following is not None else one
 
     def _prompt(self, session: Session, question: Question) -> Prompt | NgtError | None:
         """The prompt of a question; None where it does not fit and is split."""
@@ -125,30 +126,29 @@ class Runner:
             return found
         return self._try(predicting, session, question, found)
 
-    def _split(self, line: InputLine, question: Question) -> Iterator[Outcome]:
+    def _split(self, one: _Open) -> Iterator[Outcome]:
         """The answer to a line that does not fit, part by part.
 
         What is kept of the parts stays until the answer was taken, and where it is an error.
         """
-        session, documents = self._session_for(question.settings), question.documents
-        splitting = Splitting(session, question.preset, documents)
+        assert (question := one.question) is not None
+        splitting = Splitting(one.session, question.preset, question.documents)
         prompt = self._try(
-            lambda: predicting(session, question, splitting.whole() or splitting.prompt())
+            lambda: predicting(one.session, question, splitting.whole() or splitting.prompt())
         )
-        if isinstance(prompt, NgtError):
-            yield self._done(line, question, FinishedAnswer(line.index, error=prompt))
-            return
-        answer = self._alone(session, line, replace(prompt, given=tuple(documents)))
-        yield self._done(line, question, replace(answer, parts=tuple(splitting.reports)))
+        if isinstance(prompt, Prompt):
+            prompt = replace(prompt, given=tuple(question.documents))
+        answer = self._alone(replace(one, prompt=prompt))
+        yield self._done(one, replace(answer, parts=tuple(splitting.reports)))
         if answer.error is None:
             splitting.forget()
 
-    def _alone(
-        self, session: Session, line: InputLine, prompt: Prompt | NgtError
-    ) -> FinishedAnswer:
+    def _alone(self, one: _Open) -> FinishedAnswer:
         """The answer to one prompt by itself, or the error it ends with."""
-        found = self._try(lambda: [*session.answers([(line.index, prompt)], 1)])
-        return FinishedAnswer(line.index, error=found) if isinstance(found, NgtError) else found[0]
+        assert one.prompt is not None
+        prompts, key = [(one.line.index, one.prompt)], one.line.index
+        found = self._try(lambda: [*one.session.answers(prompts, 1)])
+        return FinishedAnswer(key, error=found) if isinstance(found, NgtError) else found[0]
 
     def _try(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T | NgtError:
         """What work for one line gives, or the error that the line ends with."""
@@ -163,6 +163,6 @@ class Runner:
             raise KeyboardInterrupt from error
         return error if isinstance(error, NgtError) else unexpected(error)
 
-    def _done(self, line: InputLine, question: Question | None, answer: FinishedAnswer) -> Outcome:
-        self._lines.done(line)
-        return Outcome(line, question, answer)
+    def _done(self, one: _Open, answer: FinishedAnswer) -> Outcome:
+        self._lines.done(one.line)
+        return Outcome(one.line, one.question, answer)

@@ -154,7 +154,7 @@ class _Batch:
             how = sorted(deciding(*self._tasks[task]).items())
             head |= {f"{task}.{name}": value for name, value in how}
         out, restart = self._given.output, self._given.restart
-        with closing(FileOutput(out, head, len(lines), restart, self._most)) as output:
+        with closing(FileOutput(out, head, restart, self._most)) as output:
             good = [n for n in chosen if n.index in output.done and not output.failed(n.index)]
             kept = {n.index for n in good} if self._given.retry_failed else output.done
             left = [n for n in chosen if n.index not in kept]
@@ -166,13 +166,7 @@ class _Batch:
 
     def _warn_of_changes(self, done: Iterable[InputLine], path: Path, output: FileOutput) -> None:
         """Name the lines whose documents have other texts than when they were answered."""
-        changed: list[str] = []
-        for line, now in self._questions.changed(done, path, output.done):
-            if now is None:
-                changed.append(shown(line.id))
-            else:
-                with suppress(NgtError):  # then the texts are compared again the next time
-                    output.put(now)
+        changed = [shown(n.id) for n in self._questions.changed(done, path, output.done)]
         if changed:
             ids, more = ", ".join(changed[:_IDS_SHOWN]), len(changed) - _IDS_SHOWN
             self._notes.warn(

@@ -18,10 +18,9 @@ from ngtcli.cli.reading import distinct, read_documents, standard_input, tell_sk
 from ngtcli.config import SETTINGS, settings_where
 from ngtcli.documents.content import About
 from ngtcli.documents.find import Skipped
-from ngtcli.documents.load import Document, survey
+from ngtcli.documents.load import Document, Row, survey
 from ngtcli.documents.passages import Cutting, place
 from ngtcli.documents.passages import passages as passages_of
-from ngtcli.documents.read import Row, TokenCounter
 from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.checkpoint import fetch, find
 from ngtcli.render.terminal import visible
@@ -124,7 +123,7 @@ def docs_list(
     notes = Notes(verbose)
     notes.status("Looking for documents …")
     counter = _Counter(settings.model, notes)
-    found = survey(paths, settings, TokenCounter(counter.key, counter), notes.status)
+    found = survey(paths, settings, counter.key, counter, notes.status)
     notes.clear()
     if json:
         print_json(DocumentList(found.rows, distinct(found.skipped)))

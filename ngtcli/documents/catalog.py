@@ -6,7 +6,6 @@ the same bytes before is taken. Texts for which a password was needed are not st
 
 import hashlib
 import os
-import queue
 import stat
 import time
 from collections.abc import Iterable
@@ -19,37 +18,50 @@ from ngtcli.documents.text import Unreadable
 from ngtcli.system.files import key_of
 from ngtcli.system.store import Kind
 
-VERSION = 8  # of the parsers' output and of these pieces
-SMALL = 65_536  # most characters of a plain text that is stored, not read from its file; guess
+VERSION = 9  # of the parsers' output and of these pieces
 _RACE_NS = 2_000_000_000  # a file this young when it was read may change without a new time; guess
 _TRIED_S = 86_400.0  # seconds after which a parser that failed at a file is tried again; guess
 _TRY_AGAIN = ", when it was last tried; ngt docs clear has it tried again"
+_FILES, _HELD = 1_000, 1_000_000  # files and characters of texts that are stored at once; guess
 Stamp = tuple[int, int, int]  # size, modification and change time, all as the system has
+NO_FILE: Stamp = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file as it was read. `reason` and `advice` say why there is no text.
+    """A file as it was read; with the stamp NO_FILE, one of which nothing is stored.
 
-    `until` is when these end, in seconds since 1970, as the machine may have been to blame; 0.0:
-    they hold for good. `about` has no sections.
+    `reason` and `advice` say why there is no text. `until` is when these end, in seconds since
+    1970, as the machine may have been to blame; 0.0: they hold for good. `about` has no sections.
     """
 
-    stamp: Stamp = (0, 0, 0)
+    stamp: Stamp = NO_FILE
     seen: int = 0  # nanoseconds since 1970
+    source: str = ""  # key of the text in TEXTS, "" for plain text
     about: About = About()
     characters: int = 0
-    source: str = ""  # key of the text in TEXTS
     text: str = ""  # SHA-256 of the text
     reason: str = ""
     advice: str = ""
     until: float = 0.0
 
-    def described(self, text: Extracted) -> "Entry":
-        """This with what is known of its text."""
-        about = replace(text.about, sections=())
-        digest = hashlib.sha256(text.text.encode()).hexdigest()
-        return replace(self, about=about, characters=len(text.text), text=digest)
+    def of(self, outcome: Extracted | Unreadable) -> "Entry":
+        """This with what came of reading, if that is the file's own."""
+        if isinstance(outcome, Extracted):
+            about = replace(outcome.about, sections=())
+            digest = hashlib.sha256(outcome.text.encode()).hexdigest()
+            stamp = NO_FILE if about.secret else self.stamp
+            return replace(
+                self, stamp=stamp, about=about, characters=len(outcome.text), text=digest
+            )
+        is_its_own = outcome.lasting or isinstance(outcome, FailedParser)
+        return replace(
+            self,
+            stamp=self.stamp if is_its_own else NO_FILE,
+            reason=str(outcome),
+            advice=outcome.advice,
+            until=0.0 if outcome.lasting else time.time() + _TRIED_S,
+        )
 
     @property
     def error(self) -> Unreadable | None:
@@ -70,7 +82,8 @@ class Catalog:
         self._field = settings.field
         limits = settings.max_mb, settings.parser_seconds, settings.parser_mb
         self._reading = key_of(VERSION, settings.field, *limits, bool(settings.password))
-        self._new: queue.SimpleQueue[tuple[str, Entry, Extracted | None]] = queue.SimpleQueue()
+        self._entries, self._texts = dict[str, Entry](), dict[str, Extracted]()  # not stored yet
+        self._held = 0  # characters of these texts
 
     def known(self, paths: Iterable[str]) -> dict[str, Entry]:
         """What came of the files at these real paths that are as they were. Opens no file."""
@@ -89,27 +102,23 @@ class Catalog:
         """The key in TEXTS of a file's text."""
         return key_of(VERSION, hashlib.sha256(data).hexdigest(), suffix, self._field)
 
-    def add(self, path: str, entry: Entry, text: Extracted) -> None:
-        """Note the text of a file; `entry` has its stamp and source. Both are stored by `save`."""
-        if text.about.secret:
+    def note(self, path: str, entry: Entry, outcome: Extracted | Unreadable) -> None:
+        """Have stored what came of the file at this real path, at the latest by `save`."""
+        if entry.stamp == NO_FILE:
             return
-        is_small = len(text.text) <= SMALL
-        if not is_small and text.about.format != "text":  # at once, so that it is not held
-            TEXTS.put(entry.source, text)
-        self._new.put((self._key(path), entry.described(text), text if is_small else None))
-
-    def add_failure(self, path: str, entry: Entry, error: Unreadable) -> None:
-        """Note why a file has no text, if that is the file's fault."""
-        if error.lasting or isinstance(error, FailedParser):
-            until = 0.0 if error.lasting else time.time() + _TRIED_S
-            failed = replace(entry, reason=str(error), advice=error.advice, until=until)
-            self._new.put((self._key(path), failed, None))
+        self._entries[self._key(path)] = entry
+        if entry.source and isinstance(outcome, Extracted):
+            self._texts[entry.source] = outcome
+            self._held += len(outcome.text)
+        if len(self._entries) >= _FILES or self._held >= _HELD:
+            self.save()
 
     def save(self) -> None:
         """Store what was noted."""
-        new = [self._new.get() for _ in range(self._new.qsize())]
-        TEXTS.put_many({entry.source: text for _, entry, text in new if text is not None})
-        FILES.put_many({key: entry for key, entry, _ in new})
+        (entries, texts), self._held = (self._entries, self._texts), 0
+        self._entries, self._texts = {}, {}
+        TEXTS.put_many(texts)
+        FILES.put_many(entries)
 
     def _key(self, path: str) -> str:
         return key_of(path, self._reading)

@@ -101,6 +101,7 @@ class Listing:
     def add(self, path: str) -> None:
         """Add the files of a path. Raises InputError, and UsageError as `find` does."""
         self.named[path], self.skipped[path] = [], []
+        self._named = utf8(shortened(path))  # as errors show it
         try:
             for found in self._find(path):
                 if isinstance(found, Skipped):
@@ -109,8 +110,9 @@ class Listing:
                     self.named[path].append(found.real)
                     self.found.setdefault(found.real, found)
         except (OSError, RuntimeError, ValueError) as error:  # too long, no home, a null byte
-            what = f"{utf8(shortened(path))}: {reason_of(error)}"
-            raise InputError(what, "Check the path.") from None
+            is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+            what = "no such file or folder" if is_missing else reason_of(error)
+            raise InputError(f"{self._named}: {what}", "Check the path.") from None
 
     def leave_out(self, path: str, skipped: Skipped) -> None:
         """Note what is not read of `path`. Raises InputError if `settings` are strict."""
@@ -141,7 +143,6 @@ class Listing:
 
     def _find(self, path: str) -> Iterator[Found | Skipped]:
         """The files of a path, and what is left out. Raises InputError, OSError and ValueError."""
-        self._named = utf8(shortened(path))  # as errors show it
         if path == STDIN:
             yield Found("standard input", STDIN, outright=True)
             return
@@ -150,13 +151,11 @@ class Listing:
         root = expanded(path)
         if os.path.isdir(root):
             yield from self._folder(root)
-        elif _is_there(root):
-            # A dangling link, too.
-            yield self._wanted(Found(root, os.path.realpath(root), outright=True))
-        elif glob.has_magic(path):
+        elif glob.has_magic(path) and not os.path.lexists(root):
             yield from self._matches(root)
         else:
-            raise InputError(f"{self._named}: no such file or folder", "Check the path.")
+            os.lstat(root)  # raises where there is nothing, not for a dangling link
+            yield self._wanted(Found(root, os.path.realpath(root), outright=True))
 
     def _folder(self, named: str) -> Iterator[Found | Skipped]:
         """The files below a folder, depth first, in the order of the parts of their relative paths.
@@ -249,12 +248,3 @@ def find(
     for path in dict.fromkeys(paths):
         listing.add(path)
     return listing
-
-
-def _is_there(path: str) -> bool:
-    """Whether there is a file or link at `path`. Raises OSError if that cannot be determined."""
-    try:
-        os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True

@@ -8,19 +8,20 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from itertools import count as count_from
 from typing import IO, TypeVar
 
 from ngtcli.config import Settings
-from ngtcli.documents.content import About, Extracted
+from ngtcli.documents.content import About
 from ngtcli.documents.find import STDIN, Found, Listing, Skipped, find
-from ngtcli.documents.parsers import INSTALL, MissingExtra
-from ngtcli.documents.read import Documents, Row, TokenCounter
+from ngtcli.documents.parsers import INSTALL
+from ngtcli.documents.read import Documents
 from ngtcli.documents.text import Unreadable, utf8
+from ngtcli.system import store
 
 Read = TypeVar("Read")
 _STDIN_NAME = "stdin"
@@ -40,9 +41,8 @@ def distinct_names(files: Sequence[tuple[str, int]], taken: Iterable[str] = ()) 
     names = [utf8(part[-1]) for part in parts]
     wider = [below for _, below in files]  # the number of parts of the next longer name
     while True:
-        counts = Counter(names) + Counter(taken)
-        repeated = (i for i, name in enumerate(names) if counts[name] > 1)
-        short = [i for i in repeated if wider[i] <= len(parts[i])]
+        counts = Counter([*names, *taken])
+        short = [i for i, n in enumerate(names) if counts[n] > 1 and wider[i] <= len(parts[i])]
         if not short:
             break
         for i in short:
@@ -108,16 +108,21 @@ def load(
     try:
         read = _readable(listing, reader.read(listing.found.values(), stdin), status)
     finally:
-        remarks = reader.remarks() if files else reader.close()
-    return Loaded(_named(read), listing.all_skipped(), tuple(remarks))
+        if files is None:
+            reader.close()
+    documents = tuple(
+        Document(name, text.text, text.about, "" if found.real == STDIN else found.path)
+        for name, (found, text) in read
+    )
+    return Loaded(documents, listing.all_skipped(), _remarks())
 
 
 def _readable(
     listing: Listing,
     results: Generator[tuple[Found, Read | Unreadable], None, None],
     status: Callable[[str], None],
-) -> dict[str, tuple[Found, Read]]:
-    """What was read of each file, by real path and in order; files of folders may be left out.
+) -> Iterable[tuple[str, tuple[Found, Read]]]:
+    """The name of each document and what was read of it; files of folders may be left out.
 
     Raises InputError for one that was named outright, and for a path of which nothing is left.
     """
@@ -133,7 +138,7 @@ def _readable(
                 elif found.outright:
                     raise result.of(utf8(found.path))
                 else:
-                    needs = INSTALL if isinstance(result, MissingExtra) else ""
+                    needs = INSTALL if result.advice == INSTALL else ""
                     skipped = Skipped(utf8(found.path), str(result), needs=needs)
                     listing.leave_out(path, skipped)
                 if time.monotonic() - told > _INTERVAL_S:
@@ -141,19 +146,28 @@ def _readable(
                     status(f"Reading the documents: {len(read)} of {len(listing.found)} …")
             if not any(real in read for real in reals):
                 raise listing.nothing(path)
-    return read
+    return zip(_names([found for found, _ in read.values()]), read.values(), strict=True)
 
 
-def _named(read: Mapping[str, tuple[Found, Extracted]]) -> tuple[Document, ...]:
-    """The documents, under distinct names."""
-    files = [(found.path, found.below) for real, (found, _) in read.items() if real != STDIN]
-    names = iter(distinct_names(files, [_STDIN_NAME] if STDIN in read else []))
-    return tuple(
-        Document(_STDIN_NAME, text.text, text.about)
-        if real == STDIN
-        else Document(next(names), text.text, text.about, found.path)
-        for real, (found, text) in read.items()
-    )
+def _names(found: Sequence[Found]) -> list[str]:
+    """Distinct names for these documents."""
+    files = [(one.path, one.below) for one in found if one.real != STDIN]
+    names = iter(distinct_names(files, [_STDIN_NAME] if len(files) < len(found) else []))
+    return [_STDIN_NAME if one.real == STDIN else next(names) for one in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A document: its name in prompts, and what was read of it. `dropped` is as in `About`."""
+
+    name: str
+    path: str
+    format: str
+    pages: int
+    characters: int
+    tokens: int
+    dropped: int
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +183,26 @@ class Survey:
 def survey(
     paths: Sequence[str],
     settings: Settings,
-    counter: TokenCounter,
+    tokenizer: str,
+    count: Callable[[str], int],
     status: Callable[[str], None] = lambda _: None,
 ) -> Survey:
-    """The documents of `paths`, in the order of `load`. Raises InputError as `load` does."""
+    """The documents of `paths`, in the order of `load`. Raises InputError as `load` does.
+
+    `tokenizer` and `count` are as in `Documents.about`.
+    """
     listing, reader = find(paths, settings), Documents(settings)
     try:
-        read = _readable(listing, reader.about(listing.found.values(), counter), status)
+        read = _readable(listing, reader.about(listing.found.values(), tokenizer, count), status)
     finally:
-        remarks = reader.close()
-    names = distinct_names([(found.path, found.below) for found, _ in read.values()])
-    rows = (replace(row, name=name) for name, (_, row) in zip(names, read.values(), strict=True))
-    return Survey(tuple(rows), listing.all_skipped(), tuple(remarks), reader.opened)
+        reader.close()
+    rows = tuple(
+        Row(name, utf8(found.path), entry.about.format, entry.about.pages, entry.characters,
+            tokens, entry.about.dropped, entry.about.warnings)
+        for name, (found, (entry, tokens)) in read
+    )  # fmt: skip
+    return Survey(rows, listing.all_skipped(), _remarks(), reader.opened)
+
+
+def _remarks() -> tuple[str, ...]:
+    return tuple(filter(None, [store.take_remark()]))

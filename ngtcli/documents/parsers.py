@@ -27,8 +27,7 @@ from ngtcli.documents.content import About, Extracted, Source
 from ngtcli.documents.formats import Format
 from ngtcli.documents.text import Unreadable
 
-EXTRA = "ngtcli[docs]"
-INSTALL = f"Install it: pip install '{EXTRA}'"
+INSTALL = "Install it: pip install 'ngtcli[docs]'"
 MOST_WORKERS = 4  # each may take `parser_mb`; guess
 _END_S = 0.2  # in which a worker that crashed is gone and its code known; guess
 _REPLY = 64_000_000  # most bytes of a reply's description; guess
@@ -54,13 +53,6 @@ class Reply:
     reason: str = ""
     advice: str = ""
     lasting: bool = True
-
-
-class MissingExtra(Unreadable):
-    """A package that the format needs is not installed."""
-
-    def __init__(self, what: str, package: str) -> None:
-        super().__init__(f"{what}, which needs the package {package}", INSTALL, lasting=False)
 
 
 class FailedParser(Unreadable):
@@ -90,7 +82,7 @@ class Parsers:
         """The text of `source`. Raises Unreadable; OSError where no worker can be started."""
         for package in form.needs:
             if importlib.util.find_spec(package) is None:
-                raise MissingExtra(form.what, package)
+                raise _missing(form, package)
         try:
             return self._extract(form, source)
         except FailedParser as failed:
@@ -180,7 +172,7 @@ class _Worker:
         """The text in a reply. Raises Unreadable for an error in it; ValueError for nonsense."""
         reason, advice = reply.reason[:_SHOWN], reply.advice[:_SHOWN]
         if reply.error == "missing":
-            raise MissingExtra(form.what, reason)
+            raise _missing(form, reason)
         if reply.error == "failed":
             self.kill()  # its memory is fragmented: the next file gets another
             raise FailedParser(reason, advice)
@@ -215,3 +207,8 @@ class _Worker:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+
+def _missing(form: Format, package: str) -> Unreadable:
+    what = f"{form.what}, which needs the package {package}"
+    return Unreadable(what, INSTALL, lasting=False)

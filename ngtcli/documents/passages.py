@@ -54,17 +54,15 @@ def passages(document: Document, cutting: Cutting) -> list[Passage]:
     start = end = size = 0  # of the passage that is open; size 0: none is
     for is_below_heading, first, last in _blocks(document, most):
         more = _size(text[first:last])
-        if not size:
-            start = first
-        elif is_below_heading and size * _SHORT >= most:
+        is_apart = is_below_heading and size * _SHORT >= most
+        if size and (is_apart or size + more > most):
             done.append(Passage(start, end))
-            start, size = first, 0
-        elif size + more > most:
-            done.append(Passage(start, end))
-            low = max(start + 1, first - overlap)
-            word = _WORD_START.search(text, low, first) if overlap else None
+            low = max(start + 1, first - overlap * (not is_apart))
+            word = _WORD_START.search(text, low, first)
             start = word.start() if word else first
             size = _size(text[start:first])
+        elif not size:
+            start = first
         end = last
         size += more
     return [*done, Passage(start, end)] if size else done

@@ -1,34 +1,28 @@
 """The texts of files: the one loop that reads them, what is known of them, and their bounds."""
 
 import errno
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, Generic, TypeVar
+from typing import IO
 
 from ngtcli.config import Settings
-from ngtcli.documents.catalog import SMALL, TEXTS, TOKENS, Catalog, Entry, stamp_of
+from ngtcli.documents.catalog import NO_FILE, TEXTS, TOKENS, Catalog, Entry, stamp_of
 from ngtcli.documents.content import Extracted, Source, markdown
 from ngtcli.documents.find import STDIN, Found
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
-from ngtcli.documents.text import Unreadable, decode_text, utf8
+from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, reason_of
-from ngtcli.system import store
 from ngtcli.system.files import key_of, read_bounded, read_stream
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+Outcome = Extracted | Unreadable  # a file's text, or why it has none
 _GROUP = 256  # files of which is asked at once what is known; guess
-_AHEAD = 64  # files that are read before what is in them is asked for; guess
-_SAVE_S = 1.0  # after which what was read is stored; guess
+_AHEAD = 2  # files a worker that are read before their texts are asked for; guess
 _MARKDOWN = (".md", ".markdown")
 _PRINTED = bytes(range(32, 256)) + b"\t\n\v\f\r"
 _CHECK = "Check the file and its permissions."
@@ -42,86 +36,44 @@ _ADVICE = {
 
 
 class Reader:
-    """Reads at most `max_mb` megabytes (10^6 bytes) in all; see `read` for what is not counted."""
+    """Reads at most `max_mb` megabytes (10^6 bytes) in all."""
 
     def __init__(self, max_mb: int) -> None:
-        self._bound, self.most = f"{max_mb} MB", max_mb * 1_000_000  # bytes
-        self._left, self._lock = self.most, threading.Lock()
+        self._bound, self._most = f"{max_mb} MB", max_mb * 1_000_000  # bytes
+        self._left = self._most
 
     def read(self, source: str | Path | IO[bytes], pipes: bool = False) -> bytes:
-        """The bytes of a stream, a regular file, or with `pipes` of a pipe; they are not counted.
+        """The bytes of a stream, a regular file, or with `pipes` of a pipe.
 
-        Raises Unreadable if it cannot be read or is larger than the bound by itself. May be called
-        from any thread, as `count`.
+        Raises Unreadable if it cannot be read; else as `count`.
         """
         try:
             if isinstance(source, str | Path):
-                return read_bounded(source, self.most, pipes)
-            return read_stream(source, self.most)
+                data = read_bounded(source, self._most, pipes)
+            else:
+                data = read_stream(source, self._most)
         except OSError as error:
             if error.errno == errno.EFBIG:
-                raise Unreadable(f"more than {self._bound}", _RAISE_BOUND) from None
+                raise self._too_large() from None
             advice = _CHECK if isinstance(source, str | Path) else _PIPE
             raise Unreadable(reason_of(error), _ADVICE.get(error.errno or 0, advice)) from None
-
-    def file(self, source: str | Path | IO[bytes], pipes: bool = False) -> bytes:
-        """As `read`, and counted. Raises InputError for more than what is left of the bound."""
-        data = self.read(source, pipes)
         self.count(len(data))
         return data
 
     def count(self, size: int) -> None:
         """Count bytes, or the characters of a text.
 
-        Raises Unreadable where it is more than the bound by itself; InputError for too much in all,
-        from then on always.
+        Raises Unreadable where it is more than the bound by itself; InputError for too much in all.
         """
-        if size > self.most:
-            raise Unreadable(f"more than {self._bound}", _RAISE_BOUND)
-        with self._lock:
-            self._left = self._left - size if size <= self._left else -1
+        if size > self._most:
+            raise self._too_large()
+        self._left -= size
         if self._left < 0:
             what = f"more than {self._bound} of text in all"
             raise InputError(what, f"Name less. {_RAISE_BOUND}")
 
-    def stop(self) -> None:
-        """Let nothing more be counted."""
-        self._left = -1
-
-
-@dataclass(frozen=True, slots=True)
-class TokenCounter:
-    """How tokens are counted; `key` stands for the tokenizer in the cache."""
-
-    key: str
-    count: Callable[[str], int]
-
-    def key_of(self, entry: Entry) -> str:
-        """The key in TOKENS of a file's text."""
-        return key_of(entry.text, self.key)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A document: its name in prompts, and what was read of it. `dropped` is as in `About`."""
-
-    name: str
-    path: str
-    format: str
-    pages: int
-    characters: int
-    tokens: int
-    dropped: int
-    warnings: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading(Generic[Result]):
-    """One way through files: what is made of each text, in any thread, and what counts them."""
-
-    take: Callable[[Extracted], Result]
-    reader: Reader
-    stdin: IO[bytes] | None = None
+    def _too_large(self) -> Unreadable:
+        return Unreadable(f"more than {self._bound}", _RAISE_BOUND)
 
 
 class Documents:
@@ -135,134 +87,113 @@ class Documents:
         self._parsers = Parsers(settings.parser_seconds, settings.parser_mb)
         self._threads = ThreadPoolExecutor(self._parsers.size)
         self._catalog = Catalog(settings)
-        self.opened = 0  # files of which nothing was known
+        self.opened = 0  # files of which too little was known for a survey
 
     def read(
         self, found: Iterable[Found], stdin: IO[bytes] | None = None
-    ) -> Generator[tuple[Found, Extracted | Unreadable], None, None]:
+    ) -> Generator[tuple[Found, Outcome], None, None]:
         """The text of each file in order, or why it has none; some are read ahead.
 
         Raises InputError where they are larger than the bound in all, and where nothing is piped
-        in. It is to be closed, and so is `about`.
+        in. Plain text is not stored: to take it from the store takes as long as from its file.
         """
         reader = Reader(self._settings.max_mb)
-
-        def counted(text: Extracted) -> Extracted:
-            reader.count(len(text.text))
-            return text
-
-        return self._each(found, _Reading(counted, reader, stdin))
-
-    def about(
-        self, found: Iterable[Found], counter: TokenCounter
-    ) -> Generator[tuple[Found, Row | Unreadable], None, None]:
-        """What is known of each file, or why it has no text; rows have no names yet.
-
-        No file that is unchanged is opened, and there is no bound on all.
-        """
-        counting = threading.Lock()  # not all tokenizers may be used by several threads
-
-        def described(text: Extracted) -> tuple[Entry, int]:
-            with counting:
-                return Entry().described(text), counter.count(text.text)
-
-        for group in _groups(found):
-            known = self._catalog.known(one.real for one in group)
-            counts = TOKENS.get_many(counter.key_of(entry) for entry in known.values())
-            told = {r: e for r, e in known.items() if e.reason or counter.key_of(e) in counts}
-            rest, new = [one for one in group if one.real not in told], dict[str, int]()
-            results = self._each(rest, _Reading(described, Reader(self._settings.max_mb)))
-            try:
-                with closing(results):
-                    for one in group:
-                        if (entry := told.get(one.real)) is None:
-                            result = next(results)[1]
-                            if isinstance(result, Unreadable):
-                                yield one, result
-                                continue
-                            entry, tokens = result
-                            counts[counter.key_of(entry)] = new[counter.key_of(entry)] = tokens
-                        yield one, entry.error or _row(one, entry, counts[counter.key_of(entry)])
-            finally:
-                TOKENS.put_many(new)
-
-    def _each(
-        self, found: Iterable[Found], reading: _Reading[Result]
-    ) -> Generator[tuple[Found, Result | Unreadable], None, None]:
-        """What is made of each file in order, or why it has no text; some are read ahead."""
-        saved, begun = time.monotonic(), self._begun(found, reading)
-        waiting = deque(islice(begun, _AHEAD))
         try:
-            while waiting:
-                one, text = waiting.popleft()
-                result: Result | Unreadable
-                try:
-                    result = text()
-                except Unreadable as error:
-                    result = error
-                if time.monotonic() - saved > _SAVE_S:
-                    self._catalog.save()
-                    saved = time.monotonic()
-                yield one, result
-                waiting.extend(islice(begun, 1))
+            for group in _groups(found):
+                known = self._catalog.known(one.real for one in group if not _is_plain(one))
+                for one, entry, outcome in self._each(group, known, stdin):
+                    if entry.source and one.real not in known:
+                        self._catalog.note(one.real, entry.of(outcome), outcome)
+                    try:
+                        if isinstance(outcome, Extracted):
+                            reader.count(len(outcome.text))
+                    except Unreadable as error:
+                        outcome = error
+                    yield one, outcome
         finally:
-            reading.reader.stop()
             self._catalog.save()
 
-    def _begun(
-        self, found: Iterable[Found], reading: _Reading[Result]
-    ) -> Iterator[tuple[Found, Callable[[], Result]]]:
-        """Each file with what gives its result: at once where it is known, or from a thread.
+    def about(
+        self, found: Iterable[Found], tokenizer: str, count: Callable[[str], int]
+    ) -> Generator[tuple[Found, tuple[Entry, int] | Unreadable], None, None]:
+        """What is known of each file and how many tokens it has, or why it has no text.
 
-        A pipe and the like are read when they are asked for: if nobody writes to one, a thread
-        would not end.
+        `tokenizer` is the key in the cache of the one that `count` counts with. No file that is
+        unchanged is opened, and there is no bound on all.
         """
         for group in _groups(found):
             known = self._catalog.known(one.real for one in group)
-            texts = TEXTS.get_many(e.source for e in known.values() if e.characters <= SMALL)
-            for one in group:
-                entry = known.get(one.real)
-                self.opened += entry is None
-                if entry and (entry.reason or entry.source in texts):
-                    yield one, partial(_taken, entry, texts, reading)
-                elif one.real != STDIN and stamp_of(one.real):
-                    yield one, self._threads.submit(self._made, one, entry, reading).result
-                else:
-                    yield one, partial(self._piped, one, reading)
-
-    def _piped(self, one: Found, reading: _Reading[Result]) -> Result:
-        """What is made of standard input, or of a pipe. Raises Unreadable and InputError."""
-        if one.real == STDIN and reading.stdin is None:
-            raise InputError("standard input: nothing is piped in", _PIPE)
-        source = reading.stdin if one.real == STDIN and reading.stdin else one.path
-        return reading.take(self._parsed(one, reading.reader.read(source, one.outright)))
-
-    def _made(self, one: Found, known: Entry | None, reading: _Reading[Result]) -> Result:
-        """What is made of a regular file, whose text is noted in the catalog. Raises Unreadable."""
-        reading.reader.count(0)  # raises where there is too much already
-        text = TEXTS.get(known.source) if known else None
-        if text is None:
-            entry = Entry(stamp_of(one.real) or (0, 0, 0), time.time_ns())
-            data = reading.reader.read(one.path)
-            entry = replace(entry, source=self._catalog.source(data, suffix_of(one.path)))
+            keys = {real: key_of(entry.text, tokenizer) for real, entry in known.items()}
+            counts = TOKENS.get_many(keys.values())
+            told = {r: e for r, e in known.items() if e.reason or keys[r] in counts}
+            rest = [one for one in group if one.real not in told]
+            self.opened += len(rest)
+            results, tokens = self._each(rest, known), dict[str, int]()
             try:
-                text = self._parsed(one, data, entry.source)
-            except Unreadable as error:
-                self._catalog.add_failure(one.real, entry, error)
-                raise
-            self._catalog.add(one.real, entry, text)
-        return reading.take(text)
+                for one in group:
+                    if entry := told.get(one.real):
+                        yield one, entry.error or (entry, counts[keys[one.real]])
+                        continue
+                    _, entry, outcome = next(results)
+                    entry = entry.of(outcome)
+                    self._catalog.note(one.real, entry, outcome)
+                    if isinstance(outcome, Unreadable):
+                        yield one, outcome
+                    else:
+                        number = count(outcome.text)
+                        tokens[key_of(entry.text, tokenizer)] = number
+                        yield one, (entry, number)
+            finally:
+                self._catalog.save()
+                TOKENS.put_many(tokens)
 
-    def _parsed(self, one: Found, data: bytes, source: str = "") -> Extracted:
-        """The text of a file's bytes, or the one stored under `source`. Raises Unreadable."""
+    def _each(
+        self, group: list[Found], known: Mapping[str, Entry], stdin: IO[bytes] | None = None
+    ) -> Iterator[tuple[Found, Entry, Outcome]]:
+        """What comes of each file in order; those that are parsed are read ahead, in threads.
+
+        What is known, plain text and pipes are read when they are asked for: the first two take no
+        time, and if nobody writes to a pipe, a thread would not end.
+        """
+        parsed = [o for o in group if o.real not in known and not _is_plain(o) and stamp_of(o.real)]
+        threads = (self._threads.submit(self._outcome, one) for one in parsed)
+        waiting = deque(islice(threads, _AHEAD * self._parsers.size))
+        ahead = {one.real for one in parsed}
+        for one in group:
+            if one.real in ahead:
+                entry, outcome = waiting.popleft().result()
+                waiting.extend(islice(threads, 1))
+            else:
+                entry, outcome = self._outcome(one, known.get(one.real), stdin)
+            yield one, entry, outcome
+
+    def _outcome(
+        self, one: Found, known: Entry | None = None, stdin: IO[bytes] | None = None
+    ) -> tuple[Entry, Outcome]:
+        """What comes of a file, and its entry without that. Raises InputError for no stdin."""
+        if known and (of_known := known.error or TEXTS.get(known.source)):
+            return known, of_known
+        entry = Entry(stamp_of(one.real) or NO_FILE, time.time_ns())
+        source = stdin if one.real == STDIN else one.path
+        if source is None:
+            raise InputError("standard input: nothing is piped in", _PIPE)
         suffix = suffix_of(one.path)
-        form = format_of(suffix, data[:HEAD]) if data else None
-        if form is None:
-            text = decode_text(data)
-            return markdown(text) if suffix in _MARKDOWN else Extracted(text)
+        try:
+            data = Reader(self._settings.max_mb).read(source, one.outright)
+            form = format_of(suffix, data[:HEAD]) if data else None
+            if form is None:
+                text = decode_text(data)
+                return entry, markdown(text) if suffix in _MARKDOWN else Extracted(text)
+            entry = replace(entry, source=self._catalog.source(data, suffix))
+            return entry, self._parsed(form, data, suffix, entry)
+        except Unreadable as error:
+            return entry, error
+
+    def _parsed(self, form: Format, data: bytes, suffix: str, entry: Entry) -> Extracted:
+        """The text of a file of a format other than plain text. Raises Unreadable."""
         _check_begin(form, data[:HEAD])
         settings = self._settings
-        return TEXTS.get(source) or self._parsers.extract(
+        return TEXTS.get(entry.source) or self._parsers.extract(
             form,
             Source(
                 data=data,
@@ -273,35 +204,21 @@ class Documents:
             ),
         )
 
-    def remarks(self) -> list[str]:
-        """What is wrong with the store, each once."""
-        return [remark] if (remark := store.take_remark()) else []
-
-    def close(self) -> list[str]:
-        """Store what is known and end the workers; `remarks` that nobody took."""
+    def close(self) -> None:
+        """End the workers."""
         self._parsers.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
-        self._catalog.save()
-        return self.remarks()
 
 
-def _groups(files: Iterable[Item]) -> Iterator[list[Item]]:
-    rest = iter(files)
+def _groups(found: Iterable[Found]) -> Iterator[list[Found]]:
+    rest = iter(found)
     while group := list(islice(rest, _GROUP)):
         yield group
 
 
-def _taken(entry: Entry, texts: Mapping[str, Extracted], reading: _Reading[Result]) -> Result:
-    """What is made of a file that is known. Raises Unreadable."""
-    if error := entry.error:
-        raise error
-    return reading.take(texts[entry.source])
-
-
-def _row(one: Found, entry: Entry, tokens: int) -> Row:
-    about = entry.about
-    return Row("", utf8(one.path), about.format, about.pages, entry.characters, tokens,
-               about.dropped, about.warnings)  # fmt: skip
+def _is_plain(one: Found) -> bool:
+    """Whether it is plain text by its name; its first bytes may say something else."""
+    return one.real == STDIN or format_of(suffix_of(one.path), b"") is None
 
 
 def _check_begin(form: Format, head: bytes) -> None:

@@ -216,7 +216,7 @@ def _file(folder: Path, name: str, reader: Reader, check: CheckPath) -> str:
         if not path.is_relative_to(folder):
             raise InputError(f"file {name!r} is elsewhere", "Name one in the folder of this file.")
         check(path)
-        return decode_text(reader.file(path))
+        return decode_text(reader.read(path))
     except Unreadable as error:
         raise InputError(f"file {name!r} cannot be read: {error}", "Check it.") from None
     except (OSError, ValueError, RuntimeError):  # not a path, a loop of links

@@ -30,7 +30,7 @@ def read_rows(path: Path, reader: Reader, pipes: bool = False) -> Iterator[Input
     Raises InputError: for the file, or for the first line that `json_object` refuses.
     """
     try:
-        text = decode_text(reader.file(path, pipes))
+        text = decode_text(reader.read(path, pipes))
     except Unreadable as error:
         raise error.of(str(path)) from None
     for number, line in enumerate(text.split("\n"), 1):

@@ -72,8 +72,7 @@ class State:
         self._begun: dict[tuple[str, int], list[Figures]] = {}
         with errors_named(path, _HINT, UsageError):
             path.parent.mkdir(parents=True, exist_ok=True)
-        head = {"key": key}
-        self._journal = Journal(path.resolve(), _FORM, head, most=_LONGEST, restart=fresh)
+        self._journal = Journal(path.resolve(), _FORM, {"key": key}, _LONGEST, restart=fresh)
         self.close = self._journal.close
         known = (one for _, one in self._journal)
         self.done = {(p.contestant, p.round): p.records for p in known if len(p.records) == prompts}

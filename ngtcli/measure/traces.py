@@ -172,7 +172,7 @@ def _value(row: Mapping[str, Any], key: str, kind: type) -> Any:
 def _own_traces(folder: Path, reader: Reader) -> TraceSet:
     path = folder / "trace.json"
     try:
-        head = json_object(decode_text(reader.file(path)))
+        head = json_object(decode_text(reader.read(path)))
         if (head.get("format"), head.get("version")) != (FORMAT, VERSION):
             raise InputError(f"not a recording of version {VERSION}")
         model, tokenizer = (_value(head, key, str) for key in ("model", "tokenizer"))

@@ -62,8 +62,8 @@ def stand_in(name: str, made_of: object, make: Callable[[Path], Source]) -> str:
             private_folder(folder)
             for file in (*files, _CONFIG):
                 with new_file(folder / file) as new:
-                    new.write((Path(place) / file).read_bytes())
-                in_bounds.wrote(folder / file)
+                    size = new.write((Path(place) / file).read_bytes())
+                in_bounds.wrote(size, folder / file)
     for path in folder.iterdir():
         mark_used(path)
     return os.path.realpath(folder)

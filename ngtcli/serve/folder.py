@@ -64,6 +64,6 @@ class ServedFolder:
         return None
 
     def close(self) -> None:
-        """End the reader, and keep what it learned of the files."""
+        """End the reader."""
         with self._lock:
             self._files.close()

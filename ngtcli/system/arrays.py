@@ -14,7 +14,6 @@ import math
 import mmap
 import os
 import stat
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -22,15 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ngtcli.errors import reason_of
-from ngtcli.system import process
 from ngtcli.system.cache import in_bounds
 from ngtcli.system.files import (
     DamagedFileError,
+    NewFile,
     home,
+    key_of,
     mark_used,
-    name_new,
-    open_new,
-    passing_name,
     private_folder,
 )
 from ngtcli.system.store import Kind
@@ -49,7 +46,6 @@ TYPES = {
 ROOM = 1 << 22  # bytes of a header and its spaces: 30,000 arrays of usual names
 PADDING = ":pad"  # end of a padding's name
 _ALIGNED = 64  # bytes: a line of the CPU's cache, and what oneDNN aligns its own memory to
-_RACE_NS = 2_000_000_000  # a file this young may change without a new time; guess
 
 
 class Stamp(NamedTuple):
@@ -61,7 +57,7 @@ class Stamp(NamedTuple):
     ctime_ns: int
 
 
-_CHECKED = Kind("checked", Stamp)  # of files, by their paths, as they had their checksums
+_CHECKED = Kind("checked", Stamp)  # of files, by hashes of their paths, as they had their checksums
 
 
 class Array(NamedTuple):
@@ -152,29 +148,24 @@ class ArrayFile:
         begin = 8 + int.from_bytes(data[:8], "little")
         arrays = _views(data, begin, shapes)
         self._check(arrays)
-        if not (is_known := is_verified(path, stamp)):
+        if (noted := _CHECKED.get(key_of(path))) != stamp:
             digest = hashlib.sha256(memoryview(data)[begin:])
             if checksum != _checksum(digest, shapes, metadata):
                 raise DamagedFileError("checksum differs")
         mark_used(path)  # which changes the last time of the stamp
-        is_old = time.time_ns() - stamp.mtime_ns > _RACE_NS
         with suppress(OSError):  # it was removed meanwhile
-            now = _stamp(path)
-            if now[:3] == stamp[:3] and (now != stamp if is_known else is_old):
-                note_verified(path, now)
+            if stamp[:3] == (now := _stamp(path))[:3] and now != noted:
+                _CHECKED.put(key_of(path), now)
         return arrays, metadata
 
     def _check(self, arrays: Arrays) -> None:
         """Raise DamagedFileError unless these arrays are as they are declared."""
-        if self.arrays and arrays.keys() != self.arrays.keys():
+        wanted = {name: (declared.dtype, 1) for name, declared in self.arrays.items()}
+        if self.arrays and wanted != {n: (a.dtype.name, a.ndim) for n, a in arrays.items()}:
             raise DamagedFileError("it holds other arrays")
-        lengths: dict[str, int] = {}
-        for name, declared in self.arrays.items():
-            array = arrays[name]
-            if array.dtype.name != declared.dtype or array.ndim != 1:
-                raise DamagedFileError("arrays of another type")
-            if lengths.setdefault(declared.rows or name, len(array)) != len(array):
-                raise DamagedFileError("arrays of different lengths")
+        words = {name: declared.rows or name for name, declared in self.arrays.items()}
+        if len({(words[n], len(arrays[n])) for n in words}) > len({*words.values()}):
+            raise DamagedFileError("arrays of different lengths")
 
 
 class ArrayWriter:
@@ -185,15 +176,11 @@ class ArrayWriter:
 
     def __init__(self, folder: Path, room: int = ROOM) -> None:
         private_folder(folder)
-        self._passing, self._room = passing_name(folder), room
-        self._file = os.fdopen(open_new(self._passing), "w+b", buffering=0)
+        self._new, self._room = NewFile(folder, buffering=0), room
+        self._file = self._new.file
         self._digest, self._shapes = hashlib.sha256(), Shapes()
         self._header: dict[str, Any] = {}
-        try:
-            self._end = self._file.seek(self._file.truncate(room))
-        except OSError:
-            self.close()
-            raise
+        self._end = self._file.seek(self._file.truncate(room))
 
     def add(self, name: str, array: "np.ndarray") -> None:
         """Write an array."""
@@ -220,10 +207,9 @@ class ArrayWriter:
             raise OSError(f"{len(self._header)} arrays are too many")
         self._file.seek(0)
         self._write(most.to_bytes(8, "little") + header.ljust(most))
-        with process.unbroken():
-            name_new(self._file.fileno(), self._passing, path)
-        note_verified(path, _stamp(self._file.fileno()))
-        in_bounds.wrote(path)
+        self._new.finish(path)
+        _CHECKED.put(key_of(path), _stamp(self._file.fileno()))
+        in_bounds.wrote(self._end, path)
 
     def mapped(self) -> Arrays:
         """The arrays written so far, as `map` gives them; another run may remove the file."""
@@ -232,8 +218,7 @@ class ArrayWriter:
 
     def close(self) -> None:
         """Close the file; nothing is left of it unless it is finished."""
-        self._file.close()
-        self._passing.unlink(missing_ok=True)
+        self._new.close()
 
     def _write(self, data: Any) -> None:
         rest = memoryview(data)
@@ -263,16 +248,6 @@ def read_header(path: Path, most: int | None = None) -> tuple[Metadata, Shapes]:
         raise
     except (SafetensorError, OSError, ValueError, TypeError, MemoryError) as error:
         raise DamagedFileError(f"unreadable ({error})") from None
-
-
-def is_verified(path: Path, stamp: Stamp) -> bool:
-    """Whether the file was compared with its checksum, or written, in the state of this stamp."""
-    return _CHECKED.get(str(path)) == stamp
-
-
-def note_verified(path: Path, stamp: Stamp) -> None:
-    """Note that the file in this state is as its checksum says."""
-    _CHECKED.put(str(path), stamp)
 
 
 def _stamp(file: Path | int) -> Stamp:

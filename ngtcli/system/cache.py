@@ -7,11 +7,12 @@ STORES).
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from ngtcli.errors import counted
 from ngtcli.system import store
@@ -22,32 +23,32 @@ LEFT_S = 3600.0  # seconds after which a file that is not finished is a killed r
 POOL = ".pool.safetensors"
 DATASTORE = ".datastore.safetensors"
 BACKGROUND = ".background.safetensors"
-Bound = Literal["shared", "own", "none"]
+ALL = ""  # the bound that all of the cache has together
+NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """One kind of thing that the cache holds: what it is, what makes it, and where it lies.
+    """One kind of thing that the cache holds: what it is, and what makes it.
 
-    It is pieces of `kinds`, and all files in `folder`, or those whose names have one of `ends`. Its
-    `bound` is what all of the cache may have together ("shared"); another one, as large, that the
-    file used last may exceed ("own"); or it has "none". What is `cleared_by_name` alone was learned
-    or was made by a command for it, so that ngt does not make it again by itself.
+    It is pieces of the kinds, and files that match the patterns, which `parts` names. Those of one
+    `bound` may have so much together; of another than ALL the file used last may exceed it, and of
+    NONE nothing is removed. What is `cleared_by_name` alone was learned or was made by a command
+    for it, so that ngt does not make it again by itself.
     """
 
     name: str
     holds: str
     made_by: str
-    kinds: tuple[str, ...] = field(default=(), metadata=HIDDEN)
-    folder: str = field(default="", metadata=HIDDEN)
-    ends: tuple[str, ...] = field(default=(), metadata=HIDDEN)
-    bound: Bound = "shared"
+    parts: str = field(metadata=HIDDEN)
+    bound: str = field(default=ALL, metadata=HIDDEN)
     cleared_by_name: bool = False
 
     @property
     def path(self) -> Path:
         """The folder of its files, or the file of its pieces."""
-        return home("cache") / (self.folder or store.NAME)
+        folder, slash, _ = self.parts.rpartition(" ")[2].partition("/")
+        return home("cache") / (folder if slash else store.NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,57 +63,47 @@ class Held:
 
 
 STORES = (
-    Store("documents", "texts of documents", "reading them", ("files", "texts", "tokens")),
+    Store("documents", "texts of documents", "reading them", "files texts tokens"),
     Store(
-        "passages", "passages and their vectors", "choosing passages",
-        ("passages", "vectors", "ivf-pq"),
+        "passages", "passages and their vectors", "choosing passages", "passages vectors ivf-pq"
     ),
-    Store("counts", "ids of documents and their n-gram counts", "auto", ("ids",), "folders"),
-    Store("parts", "answers to parts of long texts", "splitting them", ("parts",)),
+    Store("counts", "ids of documents and their n-gram counts", "auto", "ids folders/*"),
+    Store("parts", "answers to parts of long texts", "splitting them", "parts"),
+    Store("tries", "n-gram tries of documents", "the method trie", "tries/*.trie.safetensors"),
     Store(
-        "tries", "n-gram tries of documents", "the method trie", folder="tries",
-        ends=(".trie.safetensors",),
-    ),
-    Store(
-        "datastores", "corpora for the method rest", "ngt trie build --rest", folder="tries",
-        ends=(DATASTORE,), bound="none", cleared_by_name=True,
+        "datastores", "corpora for the method rest", "ngt trie build --rest", f"tries/*{DATASTORE}",
+        NONE, True,
     ),
     Store(
         "backgrounds", "n-gram counts of general texts", "auto; ngt trie build --background",
-        ("failures",), "tries", (BACKGROUND,), "none", cleared_by_name=True,
+        f"failures tries/*{BACKGROUND}", NONE, True,
     ),
-    Store(
-        "pools", "phrases of earlier answers", "auto", folder="tries", ends=(POOL,), bound="none",
-        cleared_by_name=True,
-    ),
-    Store(
-        "compiled", "compiled functions", "the first use of auto", folder="compiled", bound="none"
-    ),
+    Store("pools", "phrases of earlier answers", "auto", f"tries/*{POOL}", NONE, True),
+    Store("compiled", "compiled functions", "the first use of auto", "compiled/*", NONE),
     Store(
         "trials", "what was tried of models, and times of passes", "loading a model; auto",
-        ("trials",), bound="none",
+        "trials", NONE,
     ),
     Store(
-        "quantized", "models' quantised weights", "--quantize int8", folder="quantized", bound="own"
+        "quantized", "models' quantised weights", "--quantize int8", "quantized/*", "quantized"
     ),
+    Store("prefixes", "what models read of prompts", "answering", "prefixes/*", "prefixes"),
     Store(
-        "prefixes", "what models read of prompts", "answering", folder="prefixes", bound="own"
+        "stand-ins", "what GGUF files and adapters load with", "the first use of one", "stand-ins/*"
     ),
-    Store(
-        "stand-ins", "what GGUF files and adapters load with", "the first use of one",
-        folder="stand-ins",
-    ),
-    Store("checked", "which files were compared with their checksums", "using them", ("checked",)),
-    Store(
-        "tune", "measurements of ngt tune", "ngt tune", folder="tune", bound="none",
-        cleared_by_name=True,
-    ),
+    Store("checked", "which files were compared with their checksums", "using them", "checked"),
+    Store("tune", "measurements of ngt tune", "ngt tune", "tune/*", NONE, True),
 )  # fmt: skip
-_BY_KIND = {kind: named for named in STORES for kind in named.kinds}
-_OWN = {named.folder: named for named in STORES if named.bound == "own"}
+_BY_PART = [(part, named) for named in STORES for part in named.parts.split()]
 _OF_STORE = (store.NAME, f"{store.NAME}-journal")
 _FREED = 10  # this part of the bound is free afterwards; guess
 _SHARE = 20  # this part of the bound may be written before the cache is looked at again; guess
+
+
+def store_of(part: str | Path) -> Store | None:
+    """What a kind of piece or a file of the cache belongs to; None: it is an earlier version's."""
+    name = part if isinstance(part, str) else os.path.relpath(part, home("cache"))
+    return next((named for pattern, named in _BY_PART if fnmatchcase(name, pattern)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,45 +127,31 @@ class Removed:
 
 
 class _Entry(NamedTuple):
-    """A file, or pieces that were used last in the same second; `store` is None if none knows it.
-
-    Then it is an earlier version's.
-    """
+    """A file, or pieces that were used last in the same second since 1970."""
 
     of: Path | store.Used
     store: Store | None
-    used_ns: int  # since 1970
+    used_ns: int
     size: int
 
 
 def _pieces() -> list[_Entry]:
-    return [
-        _Entry(group, _BY_KIND.get(group.kind), group.used * 10**9, group.bytes)
-        for group in store.by_use()
-    ]
+    return [_Entry(g, store_of(g.kind), g.used * 10**9, g.bytes) for g in store.by_use()]
 
 
-def _files(on_error: Callable[[OSError], None] | None = None) -> list[_Entry]:
-    """All files but those of the store and those that are being written; `on_error` as `os.walk`.
+def _files(errors: list[OSError]) -> list[_Entry]:
+    """All files but those of the store and those that are being written.
 
     A killed run's file that is not finished is one of them an hour after.
     """
     found = []
-    for place, _, names in os.walk(home("cache"), onerror=on_error):
+    for place, _, names in os.walk(home("cache"), onerror=errors.append):
         for path in (Path(place, name) for name in names if name not in _OF_STORE):
             with suppress(OSError):  # another process has removed it
                 about = path.lstat()
                 if path.suffix != PARTIAL or time.time() - about.st_mtime > LEFT_S:
-                    named = store_of(path)
-                    found.append(_Entry(path, named, _used_ns(about), about.st_size))
+                    found.append(_Entry(path, store_of(path), _used_ns(about), about.st_size))
     return found
-
-
-def store_of(path: Path) -> Store | None:
-    """The store that a file of the cache belongs to."""
-    folder = path.relative_to(home("cache")).parts[0]
-    ours = (named for named in STORES if named.folder == folder)
-    return next((s for s in ours if not s.ends or path.name.endswith(s.ends)), None)
 
 
 def _used_ns(about: os.stat_result) -> int:
@@ -182,10 +159,8 @@ def _used_ns(about: os.stat_result) -> int:
     return max(about.st_atime_ns, about.st_mtime_ns)
 
 
-def _remove(
-    entries: Iterable[_Entry], on_error: Callable[[OSError], object] = lambda _: None
-) -> list[_Entry]:
-    """Remove what no other process has removed, or used, since; `on_error` is told what stays."""
+def _remove(entries: Iterable[_Entry], errors: list[OSError]) -> list[_Entry]:
+    """Remove what no other process has removed, or used, since."""
     gone = []
     for entry in entries:
         try:
@@ -195,38 +170,32 @@ def _remove(
                 entry.of.unlink()
             gone.append(entry)
         except OSError as error:
-            on_error(error)
-    store.remove([entry.of for entry in gone if isinstance(entry.of, store.Used)])
+            errors.append(error)
+    store.remove(entry.of for entry in gone if isinstance(entry.of, store.Used))
     return gone
 
 
-def bound(most: int, own: Store | None = None) -> list[_Entry]:
-    """Remove from the cache what is the longest unused where it has more than `most` bytes.
+def bound(most: int, name: str = ALL) -> list[_Entry]:
+    """Remove what is the longest unused of all that has this bound, if it has more than `most`.
 
-    Nine tenths are left, so that this is rare: to look at all pieces takes long. Of a store that
-    has its `own` bound all may be left, and the file used last stays. What has more than `most`
-    goes before all others, which would not make room for it. Returns what was removed.
+    That are bytes. Nine tenths are left, so that this is rare: to look at all pieces takes long.
+    What has more than `most` goes before all others, which would not make room for it; but the file
+    used last stays where it is not the bound of ALL. Returns what was removed.
     """
-    entries = _counted(_files(), own)
-    if own is None and sum(entry.size for entry in entries) + _size_of_store() > most:
-        entries += _counted(_pieces(), own)
+    entries = _files([])
+    if sum(entry.size for entry in entries) + _size_of_store() > most:
+        entries += _pieces()
+    entries = [entry for entry in entries if (entry.store.bound if entry.store else ALL) == name]
     if (left := sum(entry.size for entry in entries)) <= most:
         return []
-    if own is not None:
+    if name != ALL:
         entries.remove(max(entries, key=lambda entry: entry.used_ns))
     chosen = []
     for entry in sorted(entries, key=lambda entry: (entry.size <= most, entry.used_ns)):
-        if left > (most if own else most - most // _FREED):
+        if left > most - most // _FREED:
             chosen.append(entry)
             left -= entry.size
-    return _remove(chosen)
-
-
-def _counted(entries: list[_Entry], own: Store | None) -> list[_Entry]:
-    """Those that count for the bound of a store, or the shared one."""
-    if own is not None:
-        return [entry for entry in entries if entry.store is own]
-    return [entry for entry in entries if entry.store is None or entry.store.bound == "shared"]
+    return _remove(chosen, [])
 
 
 def _size_of_store() -> int:
@@ -235,44 +204,33 @@ def _size_of_store() -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _sum(gone: Sequence[_Entry], most: int = 0) -> Removed:
-    files = [entry.size for entry in gone if isinstance(entry.of, Path)]
-    pieces = [entry.of.pieces for entry in gone if isinstance(entry.of, store.Used)]
-    size = sum(entry.size for entry in gone)
-    return Removed(sum(pieces), len(files), size, max(files, default=0), most)
+def _sum(entries: Sequence[_Entry], most: int = 0) -> Removed:
+    files = [entry.size for entry in entries if isinstance(entry.of, Path)]
+    pieces = sum(entry.of.pieces for entry in entries if isinstance(entry.of, store.Used))
+    size = sum(entry.size for entry in entries)
+    return Removed(pieces, len(files), size, max(files, default=0), most)
 
 
 class CacheBound:
     """Holds the cache to its bound while a command runs: each time that much was written.
 
-    Until `hold_to` has told the bound nothing is removed.
+    `most` is in bytes. Until `hold_to` has told it nothing is removed.
     """
 
     def __init__(self) -> None:
-        self._most = 0
-        self._written = Counter[str]()  # bytes since that was looked at, by the folder of a bound
+        self.most = 0
+        self._written = Counter[str]()  # bytes since that was looked at, by the bound
         self._gone: list[_Entry] = []
 
     def hold_to(self, most: int) -> None:
         """The bound in bytes; of several in one command the largest holds."""
-        self._most = max(self._most, most)
+        self.most = max(self.most, most)
 
-    @property
-    def most(self) -> int:
-        """The bound in bytes; 0 where there is none yet."""
-        return self._most
-
-    def wrote(self, path: Path) -> None:
-        """Note that a file was written."""
-        if path.is_relative_to(home("cache")):
-            with suppress(OSError):  # another process has removed it
-                name = path.relative_to(home("cache")).parts[0]
-                self.wrote_bytes(path.stat().st_size, name if name in _OWN else "")
-
-    def wrote_bytes(self, size: int, own: str = "") -> None:
-        """Note that pieces, or a file in the folder of its `own` bound, were written."""
-        self._written[own] += max(1, size)
-        self._hold(self._most // _SHARE)
+    def wrote(self, size: int, path: Path | None = None) -> None:
+        """Note that pieces, or a file of the cache, of so many bytes were written."""
+        named = store_of(path) if path else None
+        self._written[named.bound if named else ALL] += max(1, size)
+        self._hold(self.most // _SHARE)
 
     def finish(self) -> Removed:
         """Hold to the bound at the end of a command; all that was removed since the last end.
@@ -280,25 +238,25 @@ class CacheBound:
         Nothing is looked at where nothing was written.
         """
         self._hold(0)
-        removed = _sum(self._gone, self._most)
-        self._gone, self._most = [], 0
+        removed = _sum(self._gone, self.most)
+        self._gone, self.most = [], 0
         return removed
 
     def _hold(self, written: int) -> None:
         """Hold to the bounds below which more than `written` bytes were written since."""
-        for own, size in list(self._written.items()):
-            if self._most and size > written:
-                self._written[own] = 0
-                self._gone += bound(self._most, _OWN.get(own))
+        for name, size in list(self._written.items()):
+            if self.most and size > written and name != NONE:
+                self._written[name] = 0
+                self._gone += bound(self.most, name)
 
 
 in_bounds = CacheBound()
-store.listeners.append(in_bounds.wrote_bytes)
+store.listeners.append(in_bounds.wrote)
 
 
 def held(stores: Iterable[Store]) -> list[Held]:
     """What stores hold."""
-    entries, found = _pieces() + _files(), []
+    entries, found = _pieces() + _files([]), []
     for named in stores:
         size = _sum([entry for entry in entries if entry.store is named])
         found.append(Held(named, size.pieces, size.files, size.bytes, named.path))
@@ -311,8 +269,8 @@ def clear(stores: Collection[Store]) -> Removed:
     What cannot be deleted does not keep the rest: its OSError is raised at the end.
     """
     errors = list[OSError]()
-    entries = [entry for entry in _pieces() + _files(errors.append) if entry.store in stores]
-    gone = _remove(entries, errors.append)
+    entries = [entry for entry in _pieces() + _files(errors) if entry.store in stores]
+    gone = _remove(entries, errors)
     for error in errors:
         if not isinstance(error, FileNotFoundError):  # another run may be clearing as well
             raise error

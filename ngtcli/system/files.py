@@ -8,15 +8,14 @@ Only their owner can read those of the cache, since they contain text of documen
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import select
 import stat
-import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -27,7 +26,7 @@ from ngtcli.system import process
 
 PARTIAL = ".partial"  # end of the name of a file that is being written
 Kind = TypeVar("Kind")
-_LARGEST = 2.0**63  # the largest whole number read from JSON; derived: files have int64 at most
+_LARGEST = 2.0**63  # whole numbers in JSON are below; derived: files have int64 at most
 WRITER_WAIT_S = 5.0  # longest wait for the first writer of a named pipe; guess
 _PIECE = 1 << 20  # bytes read at once if the size is not known; guess
 _DIGITS = 32  # hex digits of a key, 128 bits; guess
@@ -89,25 +88,24 @@ def key_of(*parts: object) -> str:
 def parse_json(text: str | bytes, kind: type[Kind]) -> Kind:
     """The JSON value in `text`, of type `kind` (dict, list, …). Raises DamagedFileError.
 
-    It is also raised for NaN, infinities, whole numbers beyond 2^63, and values nested too deep.
+    It is also raised for NaN, infinities, whole numbers from 2^63 on, and values nested too deep.
     """
-    whole, real = partial(_number, int, _LARGEST), partial(_number, float, sys.float_info.max)
     try:
-        value = json.loads(text, parse_int=whole, parse_float=real, parse_constant=real)
+        value = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
     except RecursionError:
         raise DamagedFileError("nested too deep") from None
-    except (json.JSONDecodeError, UnicodeError, MemoryError):
+    except (ValueError, MemoryError):
         raise DamagedFileError("not JSON") from None
     if not isinstance(value, kind):
         raise DamagedFileError(f"not {'an object' if kind is dict else f'a {kind.__name__}'}")
     return value
 
 
-def _number(kind: type[float], most: float, text: str) -> float:
-    # As a float first: it is not NaN, and has no more digits than `int` takes.
-    if not (abs(float(text)) <= most and abs(number := kind(text)) <= most):
+def _number(text: str) -> float:
+    is_whole = text.lstrip("-").isdigit()
+    if not abs(float(text)) < (_LARGEST if is_whole else math.inf):  # as NaN is not
         raise DamagedFileError("a number out of range")
-    return number
+    return int(text) if is_whole else float(text)
 
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:
@@ -117,20 +115,18 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     directly, and so is a descriptor such as /dev/stdout: behind what it wrote before, and the file
     that it leads to stays the same. Raises OSError.
     """
-    pieces = [text] if isinstance(text, str) else text
-    if (descriptor := _descriptor(path)) is not None:
-        with os.fdopen(os.dup(descriptor), "w", encoding="utf-8", newline="") as file:
+    pieces = (piece.encode() for piece in ([text] if isinstance(text, str) else text))
+    descriptor = _descriptor(path)
+    if descriptor is not None or (path.exists() and not path.is_file()):
+        with open(path if descriptor is None else os.dup(descriptor), "wb") as file:
             file.writelines(pieces)
         return
     path = path.resolve()
-    if (exists := path.exists()) and not path.is_file():
-        path.write_text("".join(pieces), encoding="utf-8")
-        return
     with new_file(path, 0o666) as file:
-        file.writelines(piece.encode() for piece in pieces)
+        file.writelines(pieces)
         file.flush()
         os.fsync(file.fileno())
-        if exists:
+        with suppress(FileNotFoundError):
             os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
 
 
@@ -161,44 +157,45 @@ def private_folder(path: Path) -> None:
 
 @contextmanager
 def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
-    """A file to write, which is `path` when the block ends; nothing is left of it after an error.
+    """A `NewFile` to write, which is `path` when the block ends. Raises OSError."""
+    with process.unbroken(), closing(NewFile(path.parent, mode)) as new:
+        yield new.file
+        new.file.flush()
+        new.finish(path)
 
-    The user's mask holds for `mode`. Raises OSError.
+
+class NewFile:
+    """A file that is written, and gets its name when it is complete.
+
+    The user's mask holds for `mode`. Methods raise OSError; `close` is to be called at last.
     """
-    passing = passing_name(path.parent)
-    with process.unbroken():  # an interruption would leave that name
-        try:
-            with os.fdopen(open_new(passing, mode), "wb") as file:
-                yield file
-                file.flush()
-                name_new(file.fileno(), passing, path)
-        finally:
-            passing.unlink(missing_ok=True)
 
+    def __init__(self, folder: Path, mode: int = 0o600, buffering: int = -1) -> None:
+        self._passing = folder / f".{os.urandom(8).hex()}{PARTIAL}"
+        self.file: IO[bytes] = os.fdopen(self._open(mode), "w+b", buffering)
 
-def passing_name(folder: Path) -> Path:
-    """What a new file in a folder is called until it is complete, where it has a name."""
-    return folder / f".{os.urandom(8).hex()}{PARTIAL}"
+    def _open(self, mode: int) -> int:
+        """A descriptor; the file has a name only where the file system wants one."""
+        flags = os.O_RDWR | os.O_CLOEXEC
+        if (nameless := getattr(os, "O_TMPFILE", 0)) and os.path.isdir("/proc/self/fd"):
+            with suppress(OSError):
+                return os.open(self._passing.parent, nameless | flags, mode)
+        return os.open(self._passing, os.O_CREAT | os.O_EXCL | flags, mode)
 
+    def finish(self, path: Path) -> None:
+        """The file, which is flushed, is `path` then, in the place of another."""
+        handle = self.file.fileno()
+        with process.unbroken():  # an interruption would leave the other name
+            if not os.fstat(handle).st_nlink:
+                # With a descriptor it is linkat, which follows the link; else it is ignored.
+                link = f"/proc/self/fd/{handle}"
+                os.link(link, self._passing, src_dir_fd=handle, follow_symlinks=True)
+            self._passing.replace(path)
 
-def open_new(passing: Path, mode: int = 0o600) -> int:
-    """The descriptor of a new file, which has a name only where the system wants one."""
-    if (nameless := getattr(os, "O_TMPFILE", 0)) and os.path.isdir("/proc/self/fd"):
-        with suppress(OSError):  # the file system wants one
-            return os.open(passing.parent, nameless | os.O_RDWR | os.O_CLOEXEC, mode)
-    return os.open(passing, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, mode)
-
-
-def name_new(handle: int, passing: Path, path: Path) -> None:
-    """Give a complete file of `open_new` the name `path`, in the place of another. Raises OSError.
-
-    An interruption would leave the passing name: the caller is `unbroken`.
-    """
-    if not os.fstat(handle).st_nlink:
-        # With a descriptor it is linkat, which follows the link; else it is ignored.
-        link = f"/proc/self/fd/{handle}"
-        os.link(link, passing, src_dir_fd=handle, follow_symlinks=True)
-    passing.replace(path)
+    def close(self) -> None:
+        """Close it; nothing is left of a file that is not finished."""
+        self._passing.unlink(missing_ok=True)
+        self.file.close()
 
 
 def read_bounded(path: Path | str, most: int, pipes: bool = False) -> bytes:

@@ -9,28 +9,28 @@ import io
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from ngtcli.errors import NgtError, UsageError, reason_of
-from ngtcli.system.files import write_atomically
+from ngtcli.system.files import identity
 from ngtcli.system.yaml_file import shown
 
 Record = TypeVar("Record")  # a dataclass, or a Struct of msgspec
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _HEAD = 16_000_000  # bytes of a head at most; its settings come from files of 1 MB; guess
 _PAUSE_S = 0.005  # between two looks whether a lock is free; guess
-
-
-class LongLineError(OSError):
-    """A line of a file has more bytes than may be read."""
+_FULL = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Make room")
+_FIRST = {  # what to do first, by the number of an error
+    **_FULL,
+    errno.EMSGSIZE: "Raise the bound with --max-mb",
+    errno.EAGAIN: "Wait for it",
+}
 
 
 class LineFile(io.FileIO):
@@ -42,31 +42,27 @@ class LineFile(io.FileIO):
 
     def __init__(self, path: Path, mode: int = 0o600, wait_s: float = 0.0) -> None:
         end = time.monotonic() + wait_s
-        while True:
-            super().__init__(path, "r+", opener=lambda name, _: os.open(name, _FLAGS, mode))
-            try:
-                if self._is_locked(path):
-                    return
-                if time.monotonic() >= end:
-                    raise BlockingIOError(errno.EAGAIN, "another process is writing it", str(path))
-            except BaseException:
-                self.close()
-                raise
-            self.close()
+        while not self._is_opened(path, mode):
+            if time.monotonic() >= end:
+                raise BlockingIOError(errno.EAGAIN, "another process is writing it", str(path))
             time.sleep(_PAUSE_S)
 
-    def _is_locked(self, path: Path) -> bool:
-        """Whether it could be locked, and no other process put another file in its place."""
-        own = os.fstat(self.fileno())
-        if not stat.S_ISREG(own.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        try:
-            fcntl.flock(self, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:  # a file system without locks
-            pass
-        return os.path.exists(path) and os.path.samestat(own, os.stat(path))
+    def _is_opened(self, path: Path, mode: int) -> bool:
+        """Open it; False where another process has it, or put another file in its place."""
+        super().__init__(path, "r+", opener=lambda name, _: os.open(name, _FLAGS, mode))
+        with ExitStack() as unless_locked:
+            unless_locked.callback(self.close)
+            if not stat.S_ISREG(os.fstat(self.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", str(path))
+            try:
+                fcntl.flock(self, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            except OSError:  # a file system without locks
+                pass
+            if identity(path) == identity(self.fileno()):
+                unless_locked.pop_all()
+        return not self.closed
 
     def append(self, line: bytes, sync: bool = True) -> int:
         """Write a line, with `sync` to disk, or nothing; where it begins. Raises OSError."""
@@ -84,13 +80,13 @@ class LineFile(io.FileIO):
     def lines(self, most: int, start: int = 0) -> Iterator[tuple[int, bytes]]:
         """Each line from `start` on with its place; a torn last one has no line feed.
 
-        Raises OSError, LongLineError for a line of more than `most` bytes.
+        Raises OSError, also for a line of more than `most` bytes.
         """
         with os.fdopen(os.dup(self.fileno()), "rb") as buffered:
             buffered.seek(start)
             while raw := buffered.readline(most + 1):
                 if len(raw) > most:
-                    raise LongLineError("a line is too long")
+                    raise OSError(errno.EMSGSIZE, "a line is too long")
                 yield start, raw
                 start += len(raw)
 
@@ -110,13 +106,8 @@ def errors_named(where: object, hint: str, kind: type[NgtError] = NgtError) -> I
     try:
         yield
     except OSError as error:
-        other = _lower(hint)
-        if error.errno in _FULL:
-            kind, hint = NgtError, f"Make room, or {other}"
-        elif isinstance(error, LongLineError):
-            hint = f"Raise the bound with --max-mb, or {other}"
-        elif isinstance(error, BlockingIOError):
-            hint = f"Wait for it, or {other}"
+        kind = NgtError if error.errno in _FULL else kind
+        hint = _either(_FIRST.get(error.errno or 0), hint)
         raise kind(f"{where}: {reason_of(error)}", hint) from None
 
 
@@ -138,113 +129,87 @@ class Form(Generic[Record]):
 class Journal(Generic[Record]):
     """Records behind a head that says what was begun; locked until it is closed.
 
-    What stands behind the last whole record is cut off. Raises UsageError for a journal that
-    another version or program wrote, that was begun with another `head`, or that cannot be opened;
-    with `restart` it is begun anew unless another program wrote it. `begin` is called before a head
-    is written, and may raise. A line has at most `most` bytes.
+    The head is written with the first record, and what stands behind the last whole one is cut off.
+    Raises UsageError for a journal that another version or program wrote, that was begun with
+    another `head`, or that cannot be opened; with `restart` it is emptied unless another program
+    wrote it. A line has at most `most` bytes.
     """
 
     def __init__(
-        self,
-        path: Path,
-        form: Form[Record],
-        head: Mapping[str, Any],
-        *,
-        most: int,
-        restart: bool = False,
-        begin: Callable[[], object] = lambda: None,
+        self, path: Path, form: Form[Record], head: Mapping[str, Any], most: int, restart: bool
     ) -> None:
         self._path, self._form, self._most = path, form, most
-        self._read = msgspec.json.Decoder(form.kind).decode
         self._head = msgspec.json.encode({"format": form.format, "version": form.version, **head})
         with errors_named(path, form.hint, UsageError):
             self._file = LineFile(path)
             try:
-                begun = self._place_of_records(restart)
-                if begun is None:
-                    begin()
+                self.begun = self._place_of_records(restart)  # as a place: 0 for an empty file
+                if not self.begun:
                     self._file.truncate(0)
-                    self._file.append(self._head)
-                self._start = len(self._head) + 1 if begun is None else begun
             except BaseException:
-                if not os.fstat(self._file.fileno()).st_size:  # it has just been made
-                    path.unlink()
                 self._file.close()
                 raise
 
-    def _place_of_records(self, restart: bool) -> int | None:
-        """Where they begin; None where they are to. Raises UsageError for another journal."""
+    def _place_of_records(self, restart: bool) -> int:
+        """Where they begin; 0 where there are none. Raises UsageError for another journal."""
         line, feed, _ = os.pread(self._file.fileno(), _HEAD, 0).partition(b"\n")
         if not feed and self._head.startswith(line[: self._head.index(b",")]):
-            return None
-        if self._record(line + feed) is not None:  # of an earlier version, without a head
             return 0
-        then, now = _object(line), _object(self._head)
+        then, now = (_read(one, dict[str, Any]) or {} for one in (line + feed, self._head))
         if not feed or then.get("format") != self._form.format:
-            hint = f"Move it away, or {_lower(self._form.hint)}"
+            hint = _either("Move it away", self._form.hint)
             raise UsageError(f"{self._path}: ngt did not write it", hint)
         if restart:
-            return None
+            return 0
         if then.get("version") != self._form.version:
             raise UsageError(f"{self._path}: another version of ngt wrote it", self._form.hint)
         changed: dict[str, str] = {}  # by the last part of a key: told once for two tasks
         for key in {**now, **then}:
             task, _, name = key.rpartition(".")
+            words = f"{name} {shown(then.get(key))}, now {shown(now.get(key))}"
             if then.get(key) != now.get(key):
-                words = f"{name} {shown(then.get(key))}, now {shown(now.get(key))}"
-                known = self._form.words.get(name, "").replace("{task}", task)
-                changed.setdefault(name, known or words)
+                changed.setdefault(name, self._form.words.get(name, words).replace("{task}", task))
         if changed:
             more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
-            what = f"{self._path} was begun with {next(iter(changed.values()))}{more}"
+            what = f"{self._path} was begun with {[*changed.values()][0]}{more}"
             raise UsageError(what, self._form.hint)
         return len(line) + 1
 
     def __iter__(self) -> Iterator[tuple[int, Record]]:
         """Each record with its place. Raises OSError."""
-        for place, line in self._file.lines(self._most, self._start):
-            record = self._record(line)
+        for place, line in self._file.lines(self._most, self.begun):
+            record = _read(line, self._form.kind) if line.endswith(b"\n") else None
             if record is None:  # torn: nothing whole can follow
                 self._file.truncate(place)
                 return
             yield place, record
 
-    def _record(self, line: bytes) -> Record | None:
-        try:
-            return self._read(line) if line.endswith(b"\n") else None
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            return None
-
     def at(self, place: int) -> Record:
         """The record at a place. Raises OSError."""
         _, line = next(self._file.lines(self._most, place))
-        return self._read(line)
+        return msgspec.json.decode(line, type=self._form.kind)
 
     def add(self, record: Record) -> int:
         """Write a record to disk; its place. Raises OSError, and then nothing is written."""
-        return self._file.append(msgspec.json.encode(record))
+        head = self._head + b"\n" if not self.begun else b""
+        place = self._file.append(head + msgspec.json.encode(record)) + len(head)
+        self.begun = self.begun or place
+        return place
 
     def close(self) -> None:
-        """End the lock."""
+        """End the lock; an empty file is taken away."""
+        if not self.begun:
+            self._path.unlink(missing_ok=True)
         self._file.close()
 
-    def close_with(self, records: Iterable[Record]) -> None:
-        """Put these in the place of all records, and end the lock. Raises OSError."""
-        lines = chain([self._head], map(msgspec.json.encode, records))
-        write_atomically(self._path, (f"{line.decode()}\n" for line in lines))
-        self.close()
+
+def _either(first: str | None, hint: str) -> str:
+    return f"{first}, or {hint[:1].lower()}{hint[1:]}" if first else hint
 
 
-def _lower(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    """The values in a line by key, those of an inner object by both keys; {} for another line."""
+def _read(line: bytes, kind: type[Record]) -> Record | None:
+    """What a line says; None where that is nothing of the kind."""
     try:
-        found = msgspec.json.decode(line, type=dict[str, Any])
+        return msgspec.json.decode(line, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return {}
-    outer = {key: value for key, value in found.items() if not isinstance(value, dict)}
-    inner = ((a, own) for a, own in found.items() if isinstance(own, dict))
-    return outer | {f"{a}.{b}": value for a, own in inner for b, value in own.items()}
+        return None

@@ -9,7 +9,6 @@ opened the store is in memory.
 import hashlib
 import os
 import sqlite3
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,8 +26,6 @@ NAME = "ngt.db"
 DAMAGED = ".damaged"  # end of the name of a file that was set aside
 ROW = 150  # bytes of a piece in the file beside its value, keys of 32 digits in mind; measured
 Value = TypeVar("Value")
-Result = TypeVar("Result")
-_AT_ONCE = 500  # keys in a query; SQLite has room for 999 parameters
 _WAIT_S = 10.0  # longest wait for another process that writes; guess
 _USED_S = 86_400  # seconds after which another use of a piece is noted; guess
 _DAMAGE = {
@@ -38,7 +35,7 @@ _DAMAGE = {
 _OPENING = (
     "PRAGMA synchronous = OFF",  # what a failing power supply damages is noticed by sums
     "PRAGMA page_size = 16384",  # of 4 kB ones, values of 2.5 kB would waste a third (measured)
-    "PRAGMA auto_vacuum = INCREMENTAL",
+    "PRAGMA auto_vacuum = FULL",
     "PRAGMA journal_mode = TRUNCATE",
     "CREATE TABLE IF NOT EXISTS piece (kind TEXT NOT NULL, key TEXT NOT NULL,"
     " used INTEGER NOT NULL, checksum BLOB NOT NULL, value BLOB NOT NULL, PRIMARY KEY (kind, key))",
@@ -63,7 +60,7 @@ class Kind(Generic[Value]):
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Value]:
         """The pieces that there are of these keys."""
-        return self._decoded(_store().read(self.name, list(keys)))
+        return self._decoded(_store().read(self.name, keys))
 
     def each(self) -> dict[str, Value]:
         """All pieces by their keys."""
@@ -81,12 +78,9 @@ class Kind(Generic[Value]):
                 for tell in listeners:
                     tell(sum(map(len, pieces.values())))
 
-    def delete(self, keys: Iterable[str] | None = None) -> None:
-        """Delete the pieces of these keys; of None, all of the kind."""
-        if keys is None:
-            _store().change("DELETE FROM piece WHERE kind = ?", [(self.name,)])
-        else:
-            _store().delete(self.name, keys)
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete the pieces of these keys."""
+        _store().delete(self.name, keys)
 
     def _decoded(self, stored: dict[str, bytes]) -> dict[str, Value]:
         values, decoder = dict[str, Value](), msgspec.msgpack.Decoder(self.type)
@@ -97,31 +91,31 @@ class Kind(Generic[Value]):
 
 
 class Used(NamedTuple):
-    """Pieces of a kind that were used last in the same second since 1970, or a part of them.
+    """Pieces of a kind that were used last in the same second since 1970.
 
-    `end` is that of their keys, `bytes` what they take in the file.
+    `bytes` are what they take in the file.
     """
 
     kind: str
     used: int
-    end: str
     pieces: int
     bytes: int
 
 
 def by_use() -> list[Used]:
     """All pieces by their kind and last use."""
-    rows = _store().rows(
-        "SELECT kind, used, substr(key, -2) AS end, count(*),"
-        f" sum(ifnull(length(value), 0) + {ROW}) FROM piece GROUP BY kind, used, end"
+    rows = _store().execute(
+        "SELECT kind, CAST(used AS INTEGER) AS at, count(*),"
+        f" sum(ifnull(length(value), 0) + {ROW}) FROM piece GROUP BY kind, at",
+        [()],
     )
     return [Used(*row) for row in rows]
 
 
-def remove(pieces: Sequence[Used]) -> None:
+def remove(groups: Iterable[Used]) -> None:
     """Delete these pieces but those that were used since."""
-    delete = "DELETE FROM piece WHERE kind = ? AND used = ? AND substr(key, -2) = ?"
-    _store().change(delete, [group[:3] for group in pieces])
+    delete = "DELETE FROM piece WHERE kind = ? AND CAST(used AS INTEGER) = ?"
+    _store().execute(delete, [(group.kind, group.used) for group in groups])
 
 
 def take_remark() -> str:
@@ -144,108 +138,92 @@ class _Store:
         self._told: set[str] = set()
         self.remark = ""
 
-    def read(self, kind: str, keys: list[str] | None) -> dict[str, bytes]:
+    def read(self, kind: str, keys: Iterable[str] | None) -> dict[str, bytes]:
         """Pieces, of None all; damaged ones are deleted, and a use of the others is noted."""
-        select = "SELECT key, used, checksum, value FROM piece WHERE kind = ?"
-        rows = self.rows(select, kind) if keys is None else []
-        for begin in range(0, len(keys or ()), _AT_ONCE):
-            some = (keys or [])[begin : begin + _AT_ONCE]
-            rows += self.rows(f"{select} AND key IN ({', '.join('?' * len(some))})", kind, *some)
-        whole, old, now = {}, [], int(time.time())
-        for key, used, checksum, value in rows:
-            if type(value) is bytes and checksum == _checksum(kind, key, value):
-                whole[key] = value
-                if not (isinstance(used, int) and now - used <= _USED_S):
-                    old.append((now, kind, key))
-        if len(whole) < len(rows):
-            self.delete(kind, [key for key, *_ in rows if key not in whole])
-        if old:
-            self.change("UPDATE piece SET used = ? WHERE kind = ? AND key = ?", old)
+        now = int(time.time())
+        rows = self.execute(
+            "SELECT key, checksum, value, used < ? FROM piece WHERE kind = ?"
+            + (" AND key = ?" if keys is not None else ""),
+            [(now - _USED_S, kind, *some) for some in (zip(keys) if keys is not None else [()])],
+        )
+        whole = {
+            key: value
+            for key, checksum, value, _ in rows
+            if type(value) is bytes and checksum == _checksum(kind, key, value)
+        }
+        self.delete(kind, [key for key, *_ in rows if key not in whole])
+        old = [(now, kind, key) for key, *_, is_old in rows if is_old and key in whole]
+        self.execute("UPDATE piece SET used = ? WHERE kind = ? AND key = ?", old)
         return whole
 
     def write(self, kind: str, values: Mapping[str, bytes]) -> None:
         now = int(time.time())
-        self.change(
+        self.execute(
             "REPLACE INTO piece (kind, key, used, checksum, value) VALUES (?, ?, ?, ?, ?)",
             [(kind, key, now, _checksum(kind, key, value), value) for key, value in values.items()],
         )
 
     def delete(self, kind: str, keys: Iterable[str]) -> None:
         rows = [(kind, key) for key in keys]
-        self.change("DELETE FROM piece WHERE kind = ? AND key = ?", rows)
+        self.execute("DELETE FROM piece WHERE kind = ? AND key = ?", rows)
 
-    def rows(self, select: str, *parameters: str) -> list[tuple[Any, ...]]:
-        """What a query gives; nothing, and no new file, where there is none."""
-        if not self._is_there():
-            return []
-        return self._try(lambda opened: opened.execute(select, parameters).fetchall(), [])
+    def execute(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """What a statement gives for all rows of parameters, in one transaction.
 
-    def change(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Execute a statement for each row in one transaction, if it has something to change."""
-
-        def change(connection: sqlite3.Connection) -> None:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(sql, rows)
-            connection.execute("COMMIT")
-            if sql.startswith("DELETE"):
-                connection.executescript("PRAGMA incremental_vacuum")
-
-        if rows and (sql.startswith("REPLACE") or self._is_there()):
-            self._try(change, None)
-
-    def _is_there(self) -> bool:
-        is_in_memory = self._connection is not None and self._identity is None
-        return is_in_memory or os.path.lexists(self._path)
-
-    def _try(self, work: Callable[[sqlite3.Connection], Result], otherwise: Result) -> Result:
-        """What `work` returns; `otherwise` where the file does not allow it."""
+        Nothing where the file does not allow it, or where there is none: REPLACE alone makes one.
+        """
         with self._lock:
-            for _ in range(2):  # again with a new file where this one is damaged
+            for _ in range(2 if rows else 0):  # again with a new file where this one is damaged
                 try:
-                    connection = self._opened()
-                    try:
-                        return work(connection)
-                    finally:
-                        if connection.in_transaction:
-                            connection.rollback()
+                    return self._execute(sql, rows)
                 except sqlite3.ProgrammingError:  # our own
                     raise
-                except (sqlite3.Error, UnicodeError) as error:  # texts may be damaged, too
+                except (sqlite3.Error, UnicodeDecodeError) as error:  # texts may be damaged, too
+                    self._close()
                     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
                     if code & 0xFF not in _DAMAGE:
                         self._remark(f"{self._path} is not written or read: {error}")
                         break
                     self._set_aside()
-        return otherwise
+        return []
 
-    def _opened(self) -> sqlite3.Connection:
+    def _execute(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        if (connection := self._opened(sql.startswith("REPLACE"))) is None:
+            return []
+        with connection:  # the end of the transaction
+            connection.execute("BEGIN" if sql.startswith("SELECT") else "BEGIN IMMEDIATE")
+            return [result for row in rows for result in connection.execute(sql, row)]
+
+    def _opened(self, make: bool) -> sqlite3.Connection | None:
         """The connection: a new one where the file is another one than before, or is gone."""
         if self._connection is not None:
             if self._identity in (None, identity(self._path)):
                 return self._connection
             self._close()
+        if not (make or os.path.lexists(self._path)):
+            return None
+        self._identity = self._made()
+        self._connection = sqlite3.connect(
+            ":memory:" if self._identity is None else self._path,
+            timeout=_WAIT_S, isolation_level=None, check_same_thread=False,
+        )  # fmt: skip
+        for command in _OPENING:
+            self._connection.execute(command).close()
+        return self._connection
+
+    def _made(self) -> tuple[int, int] | None:
+        """Make the file if it is missing; None, with a remark, where it cannot be opened."""
         try:
             private_folder(self._path.parent)
             with suppress(FileExistsError):
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            if not stat.S_ISREG(os.lstat(self._path).st_mode):
+            if self._path.is_symlink() or not self._path.is_file():
                 raise OSError("not a regular file")
-            self._identity, name = identity(self._path), str(self._path)
         except OSError as error:
             what = f"{self._path} cannot be opened, and nothing is stored"
             self._remark(f"{what}: {reason_of(error)}")
-            self._identity, name = None, ":memory:"
-        connection = sqlite3.connect(
-            name, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
-        )
-        try:
-            for command in _OPENING:
-                connection.execute(command).close()
-        except sqlite3.Error:
-            connection.close()
-            raise
-        self._connection = connection
-        return connection
+            return None
+        return identity(self._path)
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -254,7 +232,6 @@ class _Store:
 
     def _set_aside(self) -> None:
         """Rename a file that is damaged or another version's, unless another process has."""
-        self._close()
         if self._identity is not None and self._identity == identity(self._path):
             with suppress(OSError):
                 os.replace(self._path, f"{self._path}{DAMAGED}")

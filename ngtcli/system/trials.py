@@ -57,30 +57,30 @@ class Trial(Generic[Result]):
 
     def find(self, make: Callable[[], Result]) -> Result:
         """The stored result, or else what `make` finds, which is stored."""
-        stored = self._stored()
-        if stored is not None and stored[1] in (0, _MOST_TRIES):
+        stored = self._pieces.get(self.key)
+        if stored is not None and not stored[1]:
             return stored[0]
         threads = device_and_threads(self.device)[2]
         disturbed = self.timed and busy(threads)
         found = make()
         disturbed = disturbed or (self.timed and busy(threads))
-        tries = stored[1] if stored else 0
-        _pieces(self.result).put(self.key, (found, tries + 1 if disturbed else 0))
+        left = stored[1] if stored else _MOST_TRIES
+        self._pieces.put(self.key, (found, left - 1 if disturbed else 0))
         return found
 
     def load(self) -> Result | None:
         """The stored result, a busy machine's too; None where there is none."""
-        stored = self._stored()
+        stored = self._pieces.get(self.key)
         return None if stored is None else stored[0]
 
     def save(self, result: Result) -> None:
         """Store what was learned since in the place of a result: it is no surer than that was."""
-        stored = self._stored()
-        _pieces(self.result).put(self.key, (result, stored[1] if stored else 0))
+        stored = self._pieces.get(self.key)
+        self._pieces.put(self.key, (result, stored[1] if stored else 0))
 
-    def _stored(self) -> tuple[Result, int] | None:
-        """A result, and how often a busy machine was measured; 0 for one that is final."""
-        return _pieces(self.result).get(self.key)
+    @property
+    def _pieces(self) -> Kind[tuple[Result, int]]:
+        return _pieces(self.result)
 
 
 def results(kind: str, result: type[Result]) -> list[Result]:
@@ -89,6 +89,7 @@ def results(kind: str, result: type[Result]) -> list[Result]:
 
 
 def _pieces(result: type[Result]) -> Kind[tuple[Result, int]]:
+    """Results, and how often each may still be measured on a busy machine: 0 for a final one."""
     form: Any = tuple.__class_getitem__((result, int))
     return Kind("trials", form)
 

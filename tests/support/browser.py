@@ -16,8 +16,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CHROMIUM = next((path for name in _NAMES if (path := shutil.which(name))), "")
+in_browser = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
 _PATIENCE_S = 30
 # Chromium reads commands from handle 3 and writes answers to 4.
 _START = (

@@ -24,14 +24,10 @@ def target(family: str) -> TargetModel:
 
 
 def together(
-    model: TargetModel,
-    texts: Sequence[Sequence[int]],
-    drafts: Any,
-    size: int,
-    sampling: Settings = GREEDY,
-    limits: Callable[[int], Limits] = lambda i: Limits(max_tokens=20),
+    model: TargetModel, texts: Sequence[Sequence[int]], drafts: Any, size: int,
+    sampling: Settings = GREEDY, limits: Callable[[int], Limits] = lambda i: Limits(max_tokens=20),
     keeping: Keeping | None = None,
-) -> list[Member]:
+) -> list[Member]:  # fmt: skip
     """The texts' ends in their own order; each joins as soon as there is room."""
     batch, waiting = Batch(model, drafts, size), [*enumerate(texts)]
     ended: list[Member] = []

@@ -342,14 +342,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             own += ["--replay", _recorded(Path(folder) / "recording", args.limit)]
         found = take_turns(list(every), args.rounds, own)
     about = {
-        "of": args.load or args.shape,
-        "context": args.context,
-        "rounds": args.rounds,
-        "threads": args.threads,
-        "cpu": processor(),
-        "ONEDNN_MAX_CPU_ISA": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
-        "versions": versions(),
-    }
+        "of": args.load or args.shape, "context": args.context, "rounds": args.rounds,
+        "threads": args.threads, "cpu": processor(),
+        "ONEDNN_MAX_CPU_ISA": os.environ.get("ONEDNN_MAX_CPU_ISA", ""), "versions": versions(),
+    }  # fmt: skip
     print(to_markdown(loads(found) if args.load else tables(found, args.rows)))
     print(f"\n{json.dumps(about)}")
     if args.json:

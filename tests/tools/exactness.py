@@ -50,22 +50,15 @@ _COMMON = {
     "eos_token_id": None,
 }  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"tie_word_embeddings": True},
-    "qwen2": {"tie_word_embeddings": True},
-    "qwen3": {},
+    "llama": {"tie_word_embeddings": True}, "qwen2": {"tie_word_embeddings": True}, "qwen3": {},
     "gemma2": {"sliding_window": 64, "query_pre_attn_scalar": 16},
     "gemma3_text": {"sliding_window": 64, "query_pre_attn_scalar": 16},
-    "mistral": {"sliding_window": 64},
-    "phi3": {"sliding_window": None},
-    "olmo2": {},
+    "mistral": {"sliding_window": 64}, "phi3": {"sliding_window": None}, "olmo2": {},
     "mixtral": {"sliding_window": None, "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
     "gpt_oss": {"sliding_window": 64, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "stablelm": {"num_key_value_heads": 4},
-    "granite": {},
-    "gpt_neox": {},
-    "gpt2": {},
-}
+    "stablelm": {"num_key_value_heads": 4}, "granite": {}, "gpt_neox": {}, "gpt2": {},
+}  # fmt: skip
 WEIGHTS = {  # settings of each kind of weights
     "bfloat16": Settings(dtype="bfloat16"),
     "float16": Settings(dtype="float16"),
@@ -179,13 +172,9 @@ def exact_shapes(model: TargetModel, most: int, places: int) -> list[PassRows]:
 
 
 def measure(
-    model: TargetModel,
-    name: str,
-    weights: str,
-    shapes: Sequence[PassRows],
-    tokens: int,
+    model: TargetModel, name: str, weights: str, shapes: Sequence[PassRows], tokens: int,
     answer: int,
-) -> list[Row]:
+) -> list[Row]:  # fmt: skip
     """At least `tokens` tokens for each kind of drafts, as usual and exactly in each of `shapes`.
 
     Answers have `answer` tokens.
@@ -234,17 +223,14 @@ def _count(row: Row, drafted: Run, plain: Run) -> None:
 
 _SUMMED = ("answers", "tokens", "different", "changed", "passes", "seconds", "plain_seconds")
 _COLUMNS: list[tuple[str, Callable[[Row], str]]] = [
-    ("model", lambda r: r.model),
-    ("weights", lambda r: r.weights),
-    ("drafts", lambda r: r.drafts),
-    ("passes", lambda r: _shape(r.rows, r.least)),
-    ("tokens", lambda r: f"{r.tokens:,}"),
+    ("model", lambda r: r.model), ("weights", lambda r: r.weights), ("drafts", lambda r: r.drafts),
+    ("passes", lambda r: _shape(r.rows, r.least)), ("tokens", lambda r: f"{r.tokens:,}"),
     ("answers that differ", lambda r: f"{r.different} of {r.answers}"),
     ("tokens behind a difference", lambda r: f"{r.changed:,}"),
     ("acceptance length", lambda r: f"{r.acceptance:.2f}"),
     ("ms a token", lambda r: f"{1e3 * r.seconds / max(1, r.tokens):.2f}"),
     ("plain, ms a token", lambda r: f"{1e3 * r.plain_seconds / max(1, r.tokens):.2f}"),
-]
+]  # fmt: skip
 
 
 def _shape(most: int, least: int) -> str:

@@ -20,16 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import (
-    BACKGROUND,
-    COPIED,
-    EDITED,
-    OWN,
-    POOL,
-    PROMPT,
-    SCORES,
-    named,
-)
+from ngtcli.draft.auto.blend import BACKGROUND, COPIED, EDITED, OWN, POOL, PROMPT, SCORES, named
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import (
@@ -50,9 +41,7 @@ _SMOOTH = 3.0  # observations that an order's mean over its buckets weighs
 
 
 def fit(
-    recordings: Sequence[Sequence[Trace]],
-    rounds: int,
-    backgrounds: Sequence[BackgroundCounts] = (),
+    recordings: Sequence[Sequence[Trace]], rounds: int, backgrounds: Sequence[BackgroundCounts] = ()
 ) -> tuple[npt.NDArray[np.float64], list[float]]:
     """Escape probabilities, float64 (row, order, bucket), and each round's mean negative log
     probability a token of the first recording.
@@ -160,12 +149,9 @@ def main() -> None:
         told += f", with {' and '.join(args.background)}"
     rows = [[[round(float(v), 4) for v in o] for o in s] for s in escapes]
     table = {
-        **said,
-        f"{which}fitted_on": told,
-        f"{which}nats_per_token": round(losses[-1], 4),
-        "escapes": rows[OWN:SCORES],
-        "copies": rows[COPIED:],
-    }
+        **said, f"{which}fitted_on": told, f"{which}nats_per_token": round(losses[-1], 4),
+        "escapes": rows[OWN:SCORES], "copies": rows[COPIED:],
+    }  # fmt: skip
     args.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
 

@@ -31,11 +31,7 @@ def names_of(config: Any) -> Any:
 
 
 def write(
-    path: Path,
-    config: Any,
-    tensors: Iterable[Stored],
-    tokenizer: Any = None,
-    **more: Any,
+    path: Path, config: Any, tensors: Iterable[Stored], tokenizer: Any = None, **more: Any
 ) -> None:
     """Write a file; of a tokenizer, a fast one of byte-level BPE, with its template.
 

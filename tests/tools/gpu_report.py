@@ -76,13 +76,10 @@ class Report:
         self.about: dict[str, Any] = {
             "device": device,
             "device_name": torch.cuda.get_device_name() if device == "cuda" else processor(),
-            "threads": torch.get_num_threads(),
-            "copy_bytes_per_s": self.rate,
-            "recording": traces.source,
-            "recorded_model": traces.model,
-            "questions": len(chosen),
+            "threads": torch.get_num_threads(), "copy_bytes_per_s": self.rate,
+            "recording": traces.source, "recorded_model": traces.model, "questions": len(chosen),
             "versions": versions(),
-        }
+        }  # fmt: skip
         value = f"{self.rate / 1e9:.0f} GB/s"
         self.lines.append(Line("machine", device, self.about["device_name"], value))
 

@@ -62,11 +62,9 @@ def _paragraphs(folder: Path) -> Iterator[tuple[str, str, int, str]]:
     for article in read_corpus(folder):
         for i, paragraph in enumerate(article.paragraphs):
             yield (
-                article.source,
-                f"{article.source}/{article.name}",
-                i,
+                article.source, f"{article.source}/{article.name}", i,
                 " ".join(paragraph.sentences),
-            )
+            )  # fmt: skip
     for i, row in enumerate(read_rows(folder / "scitldr.jsonl.xz")):
         yield "scitldr", f"scitldr/{i}", 0, row["target"][0]
     for i, row in enumerate(read_rows(folder / "qmsum.jsonl.xz")):

@@ -120,12 +120,9 @@ class Written:
 
 
 def write(
-    folder: Path,
-    hf: Any,
-    about: Mapping[str, Any],
-    make: Callable[[Tensor], Made],
+    folder: Path, hf: Any, about: Mapping[str, Any], make: Callable[[Tensor], Made],
     keep: tuple[str, ...] = ("lm_head",),
-) -> Written:
+) -> Written:  # fmt: skip
     """Write a `transformers` model with its linear layers, but for those to `keep`, quantised.
 
     The model gets the weights that they have then.

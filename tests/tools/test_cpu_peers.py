@@ -37,10 +37,8 @@ def test_figures_are_medians_and_ratios_to_llama_cpp_and_float32() -> None:
         "transformers float32\t2.00\t0.20\t4.00\t0.40\t2.00\t2.00",
     ]
     assert [row[1:] for row in times.rows] == [
-        ["200.00", "400.00"],
-        ["100.00", "250.00"],
-        ["–"] * 2,
-    ]
+        ["200.00", "400.00"], ["100.00", "250.00"], ["–"] * 2,
+    ]  # fmt: skip
     assert [row[1:] for row in ratios.rows] == [["1.00", "2.00"], ["0.50", "1.25"], ["–"] * 2]
     assert tables({"ngt bfloat16": {"1 rows": [0.1]}}, (1,))[2].rows == [["ngt bfloat16", "–"]]
 

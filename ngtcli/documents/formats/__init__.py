@@ -22,8 +22,9 @@ HEAD = 1024  # bytes that tell a format: in them a PDF's mark may stand, as in m
 class Format:
     """A format: its name in output, how errors call a file of it, and its suffixes.
 
-    `needs` are the packages that its parser imports. A file that begins with `mark`, and a zip
-    archive that has the file `member`, are of this format. `is_text`: first bytes do not tell it
+    `needs` are the packages that its parser imports. A file that begins with one of `marks`, in
+    lower case and after white space, and a zip archive that has the file `member`, are of this
+    format. `is_text`: first bytes do not tell it
     from plain text. `parsed_by` is a module here and a function, where they are not "NAME.parse".
     """
 
@@ -32,7 +33,7 @@ class Format:
     suffixes: tuple[str, ...]
     needs: tuple[str, ...] = ()
     member: str = ""
-    mark: bytes = b""
+    marks: tuple[bytes, ...] = ()
     is_text: bool = False
     parsed_by: str = ""
 
@@ -44,29 +45,34 @@ class Format:
 
 
 _JSON, _TABLE = "records.parse_json", "records.parse_table"
-PDF = Format("pdf", "a PDF", (".pdf",), ("pypdfium2",))
-HTML = Format("html", "HTML", (".html", ".htm", ".xhtml"), ("trafilatura", "lxml"), is_text=True)
+PDF = Format("pdf", "a PDF", (".pdf",), ("pypdfium2",), marks=(b"%pdf-",))
+HTML = Format(
+    "html", "HTML", (".html", ".htm", ".xhtml"), ("trafilatura", "lxml"),
+    marks=(b"<!doctype html", b"<html"), is_text=True,
+)  # fmt: skip
 XML = Format("xml", "XML", (".xml", ".nxml"), ("lxml",), is_text=True)
 ZIP = Format(
-    "zip", "a zip archive or an office document", (), mark=b"PK\3\4", parsed_by="archives.parse_zip"
+    "zip",
+    "a zip archive or an office document",
+    (),
+    marks=(b"pk\3\4",),
+    parsed_by="archives.parse_zip",
 )
-GZ = Format("gz", "a gzip file", (GZIP,), mark=b"\x1f\x8b", parsed_by="archives.parse_gzip")
+GZ = Format("gz", "a gzip file", (GZIP,), marks=(b"\x1f\x8b",), parsed_by="archives.parse_gzip")
 FORMATS = (
     PDF,
     HTML,
-    Format("docx", "a Word document", (".docx", ".docm"), ("docx", "lxml"), "word/document.xml"),
-    Format(
-        "pptx", "a PowerPoint file", (".pptx", ".pptm"), ("pptx", "lxml"), "ppt/presentation.xml"
-    ),
-    Format(
-        "xlsx", "an Excel workbook", (".xlsx", ".xlsm"), ("openpyxl", "defusedxml"),
-        "xl/workbook.xml",
-    ),
+    Format("docx", "a Word document", (".docx", ".docm"), ("docx", "lxml"), "word/document.xml",
+           parsed_by="office.parse_docx"),
+    Format("pptx", "a PowerPoint file", (".pptx", ".pptm"), ("docx", "lxml"),
+           "ppt/presentation.xml", parsed_by="office.parse_pptx"),
+    Format("xlsx", "an Excel workbook", (".xlsx", ".xlsm"), ("openpyxl", "defusedxml"),
+           "xl/workbook.xml"),
     Format("epub", "an EPUB", (".epub",), ("lxml",), "META-INF/container.xml"),
     Format("odt", "an OpenDocument file", (".odt", ".odp", ".ods"), ("lxml",), "content.xml"),
     XML,
     Format("latex", "LaTeX", (".tex",), ("pylatexenc",), is_text=True),
-    Format("rtf", "RTF", (".rtf",), ("striprtf",), mark=b"{\\rtf"),
+    Format("rtf", "RTF", (".rtf",), ("striprtf",), marks=(b"{\\rtf",)),
     Format("json", "JSON", (".json",), is_text=True, parsed_by=_JSON),
     Format("jsonl", "JSON lines", (".jsonl", ".ndjson"), is_text=True, parsed_by=_JSON),
     Format("csv", "CSV", (".csv",), is_text=True, parsed_by=_TABLE),
@@ -110,20 +116,12 @@ def format_of(suffix: str, head: bytes) -> Format | None:
     """
     if head.startswith(OLE):
         return None
-    found = _by_bytes(head)
+    start = head[:HEAD].lstrip(_BLANK).lower()
+    found = next((f for f in FORMATS if start.startswith(f.marks)), None)
     named = _BY_SUFFIX.get(GZIP if suffix.endswith(GZIP) else suffix)
     # What begins as HTML may be of another format by its name, and so may a zip archive.
     if named is not None and (found is HTML or (found is ZIP and named.member)):
         return named
-    if not (found or named) and suffix not in TEXT_SUFFIXES and head.lstrip(_BLANK)[:5] == b"<?xml":
+    if not (found or named) and suffix not in TEXT_SUFFIXES and start.startswith(b"<?xml"):
         return XML
     return found or named
-
-
-def _by_bytes(head: bytes) -> Format | None:
-    if found := next((f for f in FORMATS if f.mark and head.startswith(f.mark)), None):
-        return found
-    start = head[:HEAD].lstrip(_BLANK)
-    if start[:15].lower().startswith((b"<!doctype html", b"<html")):
-        return HTML
-    return PDF if start.startswith(b"%PDF-") else None

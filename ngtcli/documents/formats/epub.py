@@ -1,16 +1,20 @@
 """EPUB: the chapters in the order of the spine, each an HTML page."""
 
 import posixpath
+import zlib
 from collections.abc import Iterator
 from urllib.parse import unquote
-from zipfile import ZipFile
+from zipfile import BadZipFile, ZipFile
+
+from lxml.etree import LxmlError
 
 from ngtcli.documents.content import Extracted, Source, Writer
-from ngtcli.documents.formats.archives import member, open_archive, parse_xml
-from ngtcli.documents.formats.markup import decode_page, tree_of, write_tree
+from ngtcli.documents.formats.archives import open_archive
+from ngtcli.documents.formats.markup import decode_page, parse_xml, tree_of, write_tree
 from ngtcli.documents.text import Unreadable
 
 _CONTAINER = "META-INF/container.xml"
+_BROKEN = (KeyError, BadZipFile, zlib.error, LxmlError, Unreadable)  # is a chapter then
 _PAGES = ("application/xhtml+xml", "text/html", "application/xml")
 
 
@@ -20,25 +24,21 @@ def parse(source: Source) -> Extracted:
     writer, missing = Writer(), 0
     for name in _chapters(archive):
         try:
-            page, _ = decode_page(member(archive, name))
+            page, _ = decode_page(archive.read(name))
             write_tree(tree_of(page), writer)
-        except Unreadable:
+        except _BROKEN:
             missing += 1
     if not len(writer) and "META-INF/encryption.xml" in archive.NameToInfo:
         what = "copy-protected (DRM), so it cannot be read"
         raise Unreadable(what, "Ask its seller for one without.")
-    named = "1 chapter is" if missing == 1 else f"{missing} chapters are"
-    return writer.extracted("epub", (f"{named} missing or broken",) * bool(missing))
+    told = (f"chapters that are missing or broken: {missing}",) * bool(missing)
+    return writer.extracted("epub", told)
 
 
 def _chapters(archive: ZipFile) -> Iterator[str]:
     """The members with the book's pages, in reading order."""
-    container = parse_xml(member(archive, _CONTAINER))
-    book = container.find(".//{*}rootfile[@full-path]")
-    if book is None:
-        raise Unreadable("broken: no book in it", "Save or copy it again.")
-    place = book.get("full-path")
-    package = parse_xml(member(archive, place))
+    place = parse_xml(archive.read(_CONTAINER)).xpath("string(//@full-path)")
+    package = parse_xml(archive.read(place))
     items = {e.get("id"): e for e in package.iter("{*}item") if e.get("media-type") in _PAGES}
     for reference in package.iter("{*}itemref"):
         item = items.get(reference.get("idref"))

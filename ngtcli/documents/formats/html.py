@@ -7,15 +7,12 @@ import trafilatura
 from lxml import html
 
 from ngtcli.documents.content import Extracted, Source, Writer
-from ngtcli.documents.formats.markup import decode_page, tree_of, write_tree
+from ngtcli.documents.formats.markup import decode_page, parse_xml, tree_of, write_tree
 
 _LINKS = 5  # most links to elsewhere on a page that is read whole, its menu aside; guess
 _HEADING = 12  # most words that are left out silently; guess
 _TEMPLATES = "//noscript[normalize-space()] | //script[contains(@type, 'template')]"
 _REVEALED = 2  # least words of a page with its templates shown, to those without them; guess
-# trafilatura's elements, and those of HTML that they stand for.
-_TAGS = {"head": "h2", "list": "ul", "item": "li", "row": "tr", "cell": "td", "lb": "br",
-         "hi": "em", "ref": "a", "quote": "blockquote", "graphic": "img"}  # fmt: skip
 
 
 def parse(source: Source) -> Extracted:
@@ -50,22 +47,17 @@ def _read(tree: Any) -> tuple[Writer, int]:
     links = sum(not link.startswith("#") for link in tree.xpath("//a/@href"))
     main = None
     if links > _LINKS:
-        main = trafilatura.bare_extraction(deepcopy(tree), include_comments=False)
-    if main is not None and main.body is not None:
-        if main.body.find(".//head[@rend='h1']") is None:  # it stands outside of the main text
+        main = trafilatura.extract(deepcopy(tree), output_format="html", include_comments=False)
+    if main:
+        body = parse_xml(main)
+        for code in body.xpath("//pre[not(contains(., '\n'))]"):  # in text
+            code.tag = "code"
+        if body.find(".//h1") is None:  # it stands outside of the main text
             writer.heading(tree.xpath("string((//h1)[1])"))
-        write_tree(_as_html(main.body), writer)
+        write_tree(body, writer)
     else:
         for menu in list(tree.iter("nav")):
             menu.clear(keep_tail=True)
         write_tree(tree, writer)
     writer = writer if len(writer) else whole  # a page of menus alone
     return writer, len(whole.text().split()) - len(writer.text().split())
-
-
-def _as_html(body: Any) -> Any:
-    """What trafilatura found, in elements of HTML."""
-    for element in body.iter(*_TAGS, "code"):
-        has_lines = element.tag in ("quote", "code") and "\n" in (element.text or "")
-        element.tag = "pre" if has_lines else _TAGS.get(element.tag, element.tag)
-    return body

@@ -1,6 +1,7 @@
 """Text from a tree of HTML elements: blocks, headings, lists, and tables as rows."""
 
 import re
+from contextlib import suppress
 from typing import Any
 
 from lxml import etree, html
@@ -9,7 +10,7 @@ from ngtcli.documents.content import Writer, row_of
 from ngtcli.documents.text import Unreadable, checked_encoding, guess_encoding
 
 HIDDEN = frozenset(
-    "script style template noscript head svg math iframe object select textarea button".split()
+    "script style template noscript title svg math iframe object select textarea button".split()
 )
 INLINE = frozenset(
     "a abbr acronym b bdi bdo big br cite code data del dfn em font hi i img ins kbd label mark"
@@ -18,7 +19,6 @@ INLINE = frozenset(
 )
 _PLAIN = INLINE - {"br"} | {"p", "pre", "div"}
 _HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
-_IN_HEAD = frozenset("title meta link base script style noscript template".split())
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _CONTROL = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # not allowed in XML
 _BREAK = "\v"  # stands for <br> until white space is collapsed
@@ -38,60 +38,49 @@ def decode_page(data: bytes) -> tuple[str, tuple[str, ...]]:
 
     It is decoded by its mark, as UTF-8, in the encoding that it declares, or in a likely one.
     """
-    for mark in (b"\xff\xfe", b"\xfe\xff"):
-        if data.startswith(mark):
-            return data.decode("utf-16", "replace"), ()
-    try:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace"), ()
+    with suppress(UnicodeDecodeError):
         return data.decode("utf-8-sig"), ()
-    except UnicodeDecodeError:
-        found = _DECLARED.search(data[:4096])
-    declared = found.group(1).decode().lower() if found else ""
-    told = f"declared {declared}, " if declared else ""
-    page = data.decode("utf-8", "replace")
-    broken = page.count("\ufffd")
-    if declared in _UTF8 and sum(c > "\x7f" for c in page) > 2 * broken:  # more are whole
-        return page, (f"{told}but characters that are not: {broken}",)
-    encoding = checked_encoding(_TAG.sub(b" ", data), declared)
-    if encoding and declared not in _UTF8:
+    found = _DECLARED.search(data[:4096])
+    declared = found[1].decode().lower() if found else ""
+    page, words = data.decode("utf-8", "replace"), _TAG.sub(b" ", data)
+    if declared in _UTF8:
+        broken = page.count("\ufffd")
+        if sum(c > "\x7f" for c in page) > 2 * broken:  # more are whole
+            return page, (f"declared {declared}, but characters that are not: {broken}",)
+    elif encoding := checked_encoding(words, declared):
         return data.decode(encoding, "replace"), ()
-    guess = guess_encoding(_TAG.sub(b" ", data)) or "windows-1252"
-    return data.decode(guess, "replace"), (f"{told}read as {guess}",) if declared else ()
+    guess = guess_encoding(words) or "windows-1252"
+    return data.decode(guess, "replace"), (f"declared {declared}, read as {guess}",) * bool(
+        declared
+    )
+
+
+def parse_xml(data: str | bytes) -> Any:
+    """The root element; entities are expanded within bounds, but for those that are elsewhere.
+
+    Raises etree.XMLSyntaxError.
+    """
+    parser = etree.XMLParser(resolve_entities="internal", remove_comments=True, remove_pis=True)
+    return etree.fromstring(data, parser)
 
 
 def tree_of(page: str) -> Any:
     """The root element of an HTML page; nothing is fetched, no entity of its own is expanded.
 
-    Raises Unreadable where there is no element.
+    Raises etree.ParserError where there is no element, and Unreadable.
     """
-    parser = html.HTMLParser(
-        no_network=True, huge_tree=False, remove_comments=True, remove_pis=True
-    )
+    parser = html.HTMLParser(remove_comments=True, remove_pis=True)
+    # lxml takes no str that declares an encoding, and no null characters.
     page = _CONTROL.sub(" ", _HEAD.sub("", page).replace("\0", ""))
-    try:  # lxml takes no str that declares an encoding, and no null characters
-        root = html.document_fromstring(page, parser=parser)
-    except (etree.LxmlError, ValueError) as error:
-        advice = "Open it in a browser and save it again."
-        raise Unreadable(f"broken HTML ({str(error)[:100]})", advice) from None
+    root = html.document_fromstring(page, parser=parser)
     if any("xcessive depth" in entry.message for entry in parser.error_log):
         raise Unreadable("HTML nested too deep", "Save its text, as from a browser.")
-    _mend(root)
-    return root
-
-
-def _mend(root: Any) -> None:
-    """Put into the body what the parser, which knows no HTML 5, leaves before and behind it."""
-    head, body = root.find("head"), root.find("body")
-    if body is None:
-        body = etree.SubElement(root, "body")
-    strays = [child for child in head if child.tag not in _IN_HEAD] if head is not None else []
-    if strays:
-        strays[-1].tail = (strays[-1].tail or "") + (body.text or "")
-        body.text = None
-    for place, child in enumerate(strays):
-        body.insert(place, child)
-    for more in list(root.itersiblings("*")):
+    for more in list(root.itersiblings("*")):  # which the parser leaves behind the page
         more.tag = "div"
-        body.append(more)
+        root.append(more)
+    return root
 
 
 def write_tree(root: Any, writer: Writer) -> None:
@@ -114,11 +103,6 @@ def lines_of(root: Any) -> list[str]:
 def is_blank(*texts: str | None) -> bool:
     """Whether there is white space alone in all of them."""
     return not any(text and not text.isspace() for text in texts)
-
-
-def collapsed(text: str) -> str:
-    """`text` with each run of white space as one space, and breaks as line ends."""
-    return _AROUND_BREAK.sub("\n", _SPACE.sub(" ", text)).strip(" \n")
 
 
 class _Walk:
@@ -162,7 +146,9 @@ class _Walk:
         if self._kind == "li" and raw.strip() == "-":  # its text stands in blocks of its own
             return
         self._line.clear()
-        block = raw.replace(_BREAK, "\n") if self._preformatted else collapsed(raw)
+        block = raw.replace(_BREAK, "\n")
+        if not self._preformatted:
+            block = _AROUND_BREAK.sub("\n", _SPACE.sub(" ", raw)).strip(" \n")
         if block.strip(" -\n"):
             self._writer.add(block, self._kind)
         self._kind = ""

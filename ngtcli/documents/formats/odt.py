@@ -4,16 +4,19 @@ from copy import deepcopy
 from itertools import chain
 from typing import Any
 
-from ngtcli.documents.content import Extracted, Source, Writer
-from ngtcli.documents.formats.archives import bounded, member, open_archive, parse_xml
-from ngtcli.documents.formats.markup import lines_of, write_tree
+from lxml import etree
+
+from ngtcli.documents.content import Extracted, Source, Writer, row_of
+from ngtcli.documents.formats.archives import open_archive
+from ngtcli.documents.formats.markup import lines_of, parse_xml, write_tree
 from ngtcli.documents.text import Unreadable
 
-_NAMES = "{urn:oasis:names:tc:opendocument:xmlns:%s:1.0}"
-_TEXT, _TABLE, _OFFICE, _DRAW, _STYLE, _SHOW, _SVG = (
-    _NAMES % name for name in "text table office drawing style presentation svg-compatible".split()
-)
-_KINDS = {f"{_OFFICE}text": "odt", f"{_OFFICE}spreadsheet": "ods", f"{_OFFICE}presentation": "odp"}
+_SPACES_OF = {
+    name: f"urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"
+    for name in "text table office drawing style presentation svg-compatible".split()
+}
+_TEXT, _TABLE, _OFFICE, _DRAW, _, _SHOW, _SVG = (f"{{{space}}}" for space in _SPACES_OF.values())
+_KINDS = {f"{_OFFICE}spreadsheet": "ods", f"{_OFFICE}presentation": "odp"}  # others are as texts
 # What elements are in HTML; "pre" keeps the spaces, "template" is not shown.
 _TAGS = {
     f"{_TEXT}h": "h2", f"{_TEXT}p": "pre", f"{_TEXT}list": "ul", f"{_TEXT}list-item": "li",
@@ -24,6 +27,11 @@ _TAGS = {
     f"{_TEXT}note": "sup", f"{_TEXT}note-citation": "template",
 }  # fmt: skip
 _PARTS = (f"{_TABLE}table", f"{_DRAW}page")
+_HIDDEN = etree.XPath(  # sheets and slides whose style hides them
+    "*[@table:style-name = //style:style[*/@table:display = 'false']/@style:name or"
+    " @drawing:style-name = //style:style[*/@presentation:visibility = 'hidden']/@style:name]",
+    namespaces=_SPACES_OF,
+)
 _IN_TEXT = ("h2", "pre", "span", "a")  # what is inside of these is inline
 _COLUMNS, _ROWS = 16_384, 1_048_576  # most that sheets have
 _SPACES = 1000  # most that one element stands for: guess
@@ -32,13 +40,12 @@ _SPACES = 1000  # most that one element stands for: guess
 def parse(source: Source) -> Extracted:
     """The text of a document; hidden sheets and slides are left out. Raises Unreadable."""
     archive = open_archive(source)
-    if b"encryption-data" in member(archive, "META-INF/manifest.xml"):
+    if b"encryption-data" in archive.read("META-INF/manifest.xml"):
         raise Unreadable("encrypted", "Open it and save it without a password.")
-    root = parse_xml(member(archive, "content.xml"))
-    body = next((e for e in root.iterfind(f"{_OFFICE}body/*") if e.tag in _KINDS), None)
-    if body is None:
-        raise Unreadable("an OpenDocument file of a kind that is not read", "Save it as PDF.")
-    kind, left, writer = _KINDS[body.tag], _without_hidden(root, body), Writer()
+    body = parse_xml(archive.read("content.xml")).find(f"{_OFFICE}body")[0]
+    kind, hidden, writer = _KINDS.get(body.tag, "odt"), _HIDDEN(body), Writer()
+    for part in hidden:
+        body.remove(part)
     parts = list(body.iterchildren(*_PARTS))
     titles = [part.find(f"{_DRAW}frame[@{_SHOW}class='title']") for part in parts]
     notes = _as_html(body)
@@ -50,34 +57,15 @@ def parse(source: Source) -> Extracted:
         if kind == "ods":
             rows = (map(lines_of, row) for row in part.iter("tr"))
             drawn = ([line] for shapes in part.iter("figure") for line in lines_of(shapes))
-            every = bounded(chain(rows, drawn), writer, source.most)
-            writer.table(every, part.get(f"{_TABLE}name") or "")
+            writer.table(chain(rows, drawn), part.get(f"{_TABLE}name") or "")
         elif kind == "odp":
-            words = "" if title is None else " ".join(" ".join(lines_of(title)).split())
+            words = "" if title is None else row_of([lines_of(title)])
             writer.mark(0, f"slide {number}: {words}" if words else f"slide {number}")
             write_tree(part, writer)
     for number, note in enumerate(notes, 1):
         writer.add(f"[^{number}]: {note}", "note")
-    told = (f"hidden sheets or slides left out: {left}",) if left else ()
+    told = (f"hidden sheets or slides left out: {len(hidden)}",) * bool(hidden)
     return writer.extracted(kind, told)
-
-
-def _without_hidden(root: Any, body: Any) -> int:
-    """Take the sheets and slides out whose style hides them; how many these are."""
-    hidden = {
-        style.get(f"{_STYLE}name")
-        for style in root.iter(f"{_STYLE}style")
-        for found in style
-        if found.get(f"{_TABLE}display") == "false" or found.get(f"{_SHOW}visibility") == "hidden"
-    }
-    parts = [
-        part
-        for part in body.iterchildren(*_PARTS)
-        if (part.get(f"{_TABLE}style-name") or part.get(f"{_DRAW}style-name")) in hidden
-    ]
-    for part in parts:
-        body.remove(part)
-    return len(parts)
 
 
 def _as_html(body: Any) -> list[str]:
@@ -92,7 +80,7 @@ def _as_html(body: Any) -> list[str]:
         del covered[:]
     notes: list[str] = []
     for note in list(body.iter("sup")):
-        notes.append(" ".join(" ".join(lines_of(note)).split()))
+        notes.append(row_of([lines_of(note)]))
         note.clear(keep_tail=True)
         note.text = f"[^{len(notes)}]"
     return notes

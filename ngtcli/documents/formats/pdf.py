@@ -7,16 +7,14 @@ from contextlib import closing
 import pypdfium2 as pdfium
 
 from ngtcli.documents.content import Extracted, Source, Writer, pages_named
-from ngtcli.documents.formats.pdf_layout import Joiner, body_size, without_running_lines
+from ngtcli.documents.formats.pdf_layout import Joiner, without_running_lines
 from ngtcli.documents.formats.pdf_page import UNKNOWN, Line, field_lines, lines_of
 from ngtcli.documents.text import Unreadable
 
 _OCR = "Recognize its text first, as with ocrmypdf scan.pdf text.pdf."
-_AGAIN = "Save it again, as by printing it to a PDF."
 _LETTER, _BARE = r"[^\W\d_]", rf"[{UNKNOWN}\ue000-\uf8ff]"  # private use: known to one font alone
 _MEANINGLESS = re.compile(rf"(?<={_LETTER}){_BARE}+(?={_LETTER})|{_BARE}{{3,}}")
 _SHARE = 0.005  # of a page's characters that have no meaning, in words; guess
-_PASSWORD = 4  # PDFium's error code FPDF_ERR_PASSWORD
 
 
 def parse(source: Source) -> Extracted:
@@ -32,14 +30,13 @@ def parse(source: Source) -> Extracted:
     pages, dropped = without_running_lines([lines for lines, _ in read])
     writer = Writer()
     joiner = Joiner(pages)
-    size = body_size(pages)
     for number, (lines, (_, fields)) in enumerate(zip(pages, read, strict=True), 1):
         writer.mark(number)
-        for block in joiner.blocks(lines):
-            if block.is_heading(size):
-                writer.heading(block.text, number)
+        for text, is_heading in joiner.blocks(lines):
+            if is_heading:
+                writer.heading(text, number)
             else:
-                writer.add(block.text)
+                writer.add(text)
         writer.add("\n".join(fields))
     warnings = _warnings(empty, pages)
     return writer.extracted("pdf", warnings, pages=count, dropped=dropped, secret=secret)
@@ -47,11 +44,9 @@ def parse(source: Source) -> Extracted:
 
 def _warnings(empty: Sequence[int], pages: Sequence[Sequence[Line]]) -> tuple[str, ...]:
     """A line on pages without text, and one on fonts that do not tell their characters."""
-    unclear = []
-    for number, page in enumerate(pages, 1):
-        text = "\n".join(line.text for line in page)
-        if sum(map(len, _MEANINGLESS.findall(text))) > _SHARE * len(text):
-            unclear.append(number)
+    texts = ["\n".join(line.text for line in page) for page in pages]
+    shares = [len("".join(_MEANINGLESS.findall(text))) / max(len(text), 1) for text in texts]
+    unclear = [number for number, share in enumerate(shares, 1) if share > _SHARE]
     scans = f"no text on {pages_named(empty)}: a scan, or pictures"
     fonts = f"characters of a font have no meaning on {pages_named(unclear)}: OCR it"
     return (scans,) * bool(empty) + (fonts,) * bool(unclear)
@@ -65,9 +60,8 @@ def _open(source: Source) -> tuple[pdfium.PdfDocument, bool]:
             len(document)
             return document, password is not None
         except pdfium.PdfiumError as error:
-            code = getattr(error, "err_code", None)
-            if code != _PASSWORD and "assword" not in str(error):
-                raise Unreadable("a broken PDF", _AGAIN) from None
+            if "assword" not in str(error):
+                raise
     if source.password:
         wrong = "encrypted, and the password does not open it"
         raise Unreadable(wrong, "Give its own password.", lasting=False)

@@ -1,11 +1,10 @@
 """From a PDF's lines to its text: running heads left out, lines joined to paragraphs."""
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, pairwise, takewhile
-from statistics import median
+from itertools import chain, pairwise
+from statistics import mode
 from typing import Any
 from unicodedata import east_asian_width
 
@@ -17,8 +16,7 @@ _LEADING = 1.0  # least white space between paragraphs, in line heights, where l
 _INDENT = 0.8  # least indent of a paragraph's first line, in line heights
 _SHORT = 0.8  # share of the widest line near it that a paragraph's last line is shorter than
 _SPARSE = 1.6  # characters in a width of one line height that a table's row is below; text has 1.9
-_SPARSER = 0.7  # the same, to those in the median line
-LARGER = 1.12  # a heading's characters against those of the text
+_LARGER = 1.12  # a heading's characters against those of the text
 _OTHER = 1.08  # sizes that differ by more are not of one paragraph
 _LONGEST = 150  # characters of a heading
 _ITEM = re.compile(rf"(?:[•‣▪●○◦■□–—*{UNKNOWN}\ue000-\uf8ff-]|\(?\d{{1,3}}[.)]|\(?[a-z][.)])\s")
@@ -27,73 +25,66 @@ _SENTENCE_END = tuple('.!?:;…"”»)。！？؟۔׃')
 _HYPHENS = f"-{SOFT_HYPHEN}\u2010"
 _WORDS = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _NO_SPACE = re.compile(rf"[{UNSPACED}\u3001-\u303f\uff01-\uff60]{{2}}")
-_DEEP = 3  # lines from the top and the foot of a page that may be running heads; guess
+_DEEP = 4  # lines from the top and the foot of a page that may be running heads; guess
 _APART = 0.7  # least white space between a running head and the text, in line heights; guess
-_BESIDE = 0.5  # most that the feet of lines side by side differ, in line heights; guess
+_BESIDE = 0.5  # least that lines side by side overlap, in line heights; guess
 _PAGES = 3  # fewest pages of which it can be told; guess
 _MOST = 0.5  # share of the pages that have the line; guess
 _NUMBER = re.compile(r"\d{1,9}")
 _MOST_NUMBERS = 2  # in a line that counts the pages, as in "2-7"; dates have three
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A paragraph; `size` is the height of its lines in points."""
-
-    text: str
-    size: float
-
-    def is_heading(self, size: float) -> bool:
-        """Whether it is of larger words than text of `size`."""
-        words = any(len(word) > 1 for word in _WORDS.findall(self.text))
-        return words and self.size > LARGER * size and len(self.text) <= _LONGEST
-
-
 def body_size(pages: Sequence[Sequence[Line]]) -> float:
     """The line height that most characters have, in points."""
-    sizes: Counter[float] = Counter()
-    for line in chain.from_iterable(pages):
-        sizes[round(line.height, 1)] += len(line.text)
-    return max(sizes, key=lambda s: sizes[s], default=0.0)
+    lines = chain.from_iterable(pages)
+    return mode([round(line.height, 1) for line in lines for _ in line.text] or [0.0])
 
 
 class Joiner:
     """Joins the lines of pages; words that stand whole anywhere decide what a hyphen means."""
 
     def __init__(self, pages: Sequence[Sequence[Line]]) -> None:
-        lines = list(chain.from_iterable(pages))
+        self._size = body_size(pages)
+        lines = chain.from_iterable(pages)
         self._words = {word.lower() for line in lines for word in _WORDS.findall(line.text)}
-        usual = median([_density(line) for line in lines] or [0.0])
-        self._sparse = max(_SPARSE, _SPARSER * usual)
 
-    def blocks(self, lines: Sequence[Line]) -> Iterator[Block]:
-        """The paragraphs of a page."""
+    def blocks(self, lines: Sequence[Line]) -> Iterator[tuple[str, bool]]:
+        """The paragraphs of a page, and whether each is a heading: of few, larger words."""
         blocks: list[list[Line]] = []
         for line in lines:
             if not blocks or _ends(blocks[-1], line):
                 blocks.append([])
             blocks[-1].append(line)
-        return map(self._block, blocks)
+        for block in blocks:
+            text = self._joined(block).replace(SOFT_HYPHEN, "-")
+            large = max(line.height for line in block) > _LARGER * self._size
+            words = any(len(word) > 1 for word in _WORDS.findall(text))
+            yield text, large and words and len(text) <= _LONGEST
 
-    def _block(self, lines: Sequence[Line]) -> Block:
+    def _joined(self, lines: Sequence[Line]) -> str:
         text = lines[0].text
         for last, line in pairwise(lines):
-            rows = (self._is_row(last) or self._is_row(line)) and last.text[-1] not in _HYPHENS
-            text = f"{text}\n{line.text}" if rows else self.joined(text, line.text)
-        return Block(text.replace(SOFT_HYPHEN, "-"), max(line.height for line in lines))
-
-    def _is_row(self, line: Line) -> bool:
-        """Whether a line has gaps or dots in it, as between the cells of a table."""
-        return _density(line) < self._sparse or _LEADERS.search(line.text) is not None
+            if (_is_row(last) or _is_row(line)) and text[-1] not in _HYPHENS:
+                text += f"\n{line.text}"
+            else:
+                text = self.joined(text, line.text)
+        return text
 
     def joined(self, before: str, after: str) -> str:
         """Two lines as one; a hyphen between them is undone unless the word has one elsewhere."""
         if not (before[-1:] in _HYPHENS and before[-2:-1].isalpha() and after[:1].isalpha()):
             return before + " " * (not _NO_SPACE.match(before[-1:] + after[:1])) + after
-        first = before[:-1]
-        head, tail = _WORDS.findall(first)[-1], _WORDS.findall(after)[0]
+        head, tail = _WORDS.findall(before[:-1])[-1], _WORDS.findall(after)[0]
         known = f"{head}-{tail}".lower() in self._words or after[0].isupper()
-        return first + "-" * (known and (head + tail).lower() not in self._words) + after
+        is_kept = known and (head + tail).lower() not in self._words
+        return before[:-1] + "-" * is_kept + after
+
+
+def _is_row(line: Line) -> bool:
+    """Whether a line has gaps or dots in it, as between the cells of a table."""
+    characters = sum(1 + (east_asian_width(c) in "WF") for c in line.text)
+    is_sparse = characters * line.height < _SPARSE * (line.right - line.left)
+    return is_sparse or _LEADERS.search(line.text) is not None
 
 
 def _ends(block: Sequence[Line], line: Line) -> bool:
@@ -116,12 +107,6 @@ def _ends(block: Sequence[Line], line: Line) -> bool:
     return (indented or short) and is_end
 
 
-def _density(line: Line) -> float:
-    """How many characters stand in a width of one line height; wide ones count twice."""
-    count = sum(1 + (east_asian_width(c) in "WF") for c in line.text)
-    return count * line.height / max(line.right - line.left, line.height)
-
-
 def without_running_lines(pages: Sequence[Sequence[Line]]) -> tuple[list[list[Line]], int]:
     """The pages without their running heads, and the number of lines left out.
 
@@ -132,15 +117,16 @@ def without_running_lines(pages: Sequence[Sequence[Line]]) -> tuple[list[list[Li
     size = body_size(pages)
     groups: dict[tuple[Any, ...], list[tuple[int, Line]]] = defaultdict(list)
     for number, page in enumerate(pages if len(of_text) >= _PAGES else ()):
-        for where, line in _edges(page):
+        lines = sorted((a for a in page if a.turn == page[0].turn), key=lambda a: a.bottom)
+        for line in {*_edge(lines), *_edge(lines[::-1])}:
             for form in _forms(line, number, size):
-                groups[where, *form].append((number, line))
+                groups[form].append((number, line))
     gone: set[int] = set()
-    for (*_, counted), lines in groups.items():
-        if len({number for number, _ in lines} & of_text) > _MOST * len(of_text):
-            gone |= {id(line) for _, line in (lines[1:] if counted is None else lines)}
+    for (*_, counted), found in groups.items():
+        if len({number for number, _ in found} & of_text) > _MOST * len(of_text):
+            gone |= {id(line) for _, line in (found[1:] if counted is None else found)}
     kept = [[line for line in page if id(line) not in gone] for page in pages]
-    return kept, sum(len(a) - len(b) for a, b in zip(pages, kept, strict=True))
+    return kept, sum(map(len, pages)) - sum(map(len, kept))
 
 
 def _forms(line: Line, page: int, size: float) -> Iterator[tuple[Any, ...]]:
@@ -153,32 +139,20 @@ def _forms(line: Line, page: int, size: float) -> Iterator[tuple[Any, ...]]:
     words, numbers = tuple(_NUMBER.split(text)), [int(n) for n in _NUMBER.findall(text)]
     yield words, tuple(numbers), None
     has_words = any(map(str.isalpha, text))
-    if len(numbers) <= _MOST_NUMBERS and line.height <= LARGER * size:
+    if len(numbers) <= _MOST_NUMBERS and line.height <= _LARGER * size:
         for at, number in enumerate(numbers):
             if number <= page + 1 or not has_words:
                 yield words, (at, *numbers[:at], *numbers[at + 1 :]), number - page
 
 
-def _edges(page: Sequence[Line]) -> Iterator[tuple[str, Line]]:
-    """The lines at the top and at the foot of a page that stand apart from what comes next.
-
-    A line alone on its page is both.
-    """
-    turn = Counter(line.turn for line in page).most_common(1)[0][0] if page else 0
-    rows: list[list[Line]] = []  # lines that stand side by side, from top to bottom
-    for line in sorted((a for a in page if a.turn == turn), key=lambda line: line.bottom):
-        if not rows or line.bottom - rows[-1][0].bottom >= _BESIDE * line.height:
-            rows.append([])
-        rows[-1].append(line)
-    pairs = list(pairwise(rows))
-    top = [upper for upper, _ in takewhile(_are_apart, pairs[:_DEEP])]
-    rest = pairs[len(top) :] or pairs[1:][-1:]  # of a few lines all apart the last is the foot
-    foot = [lower for _, lower in takewhile(_are_apart, rest[: -_DEEP - 1 : -1])]
-    for where, edges in (("top", top), ("foot", foot)):
-        yield from ((where, line) for line in chain.from_iterable(edges if pairs else rows))
-
-
-def _are_apart(pair: tuple[list[Line], list[Line]]) -> bool:
-    upper, lower = pair
-    gap = min(line.top for line in lower) - max(line.bottom for line in upper)
-    return gap > _APART * min(line.height for line in (*upper, *lower))
+def _edge(lines: Sequence[Line]) -> Sequence[Line]:
+    """The first of `lines` that stand apart from what comes next; several may be side by side."""
+    apart = 0
+    for count, (line, other) in enumerate(pairwise(lines), 1):
+        height = min(line.height, other.height)
+        gap = max(line.top, other.top) - min(line.bottom, other.bottom)
+        if gap > _APART * height:
+            apart = count
+        elif gap > -_BESIDE * height:
+            return lines[: min(apart, _DEEP)]
+    return lines[:_DEEP]

@@ -2,10 +2,8 @@
 
 import ctypes
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -19,13 +17,15 @@ _HYPHEN = "\2"  # what PDFium gives for a hyphen at the end of a line
 _SAMPLES = 5  # characters of a line whose boxes are asked for; guess
 _LEVEL = 0.5  # least share of a piece's height at which it stands level with another; guess
 _GAP = 0.3  # most that pieces of one line overlap, in line heights; guess
-_ALEF_LAM = re.compile("[\u0622\u0623\u0625\u0627]\u0644")
+_ALEFS, _LAM = "\u0622\u0623\u0625\u0627", "\u0644"
 _SPACES = "\t\n\v\f\r"
 _CLEAN = {code: UNKNOWN for code in (*range(1, 32), *range(127, 160)) if chr(code) not in _SPACES}
 _CLEAN |= {0: "", ord(SOFT_HYPHEN): "-"}  # within a line it is drawn
-_Box = tuple[float, float, float, float]
-_TYPED = (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
-_TICKED = (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
+_OF_FIELD = (
+    raw.FPDFAnnot_GetFormFieldValue,
+    raw.FPDFAnnot_GetFormFieldAlternateName,
+    raw.FPDFAnnot_GetFormFieldName,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +58,22 @@ def lines_of(page: pdfium.PdfPage) -> list[Line]:
         if page.get_rotation() != (rotation := -turn % 4 * 90):
             page.set_rotation(rotation)
             characters = _Characters(page)
-        out += _put_together(characters.lines(turn))
+        for line in characters.lines(turn):
+            if out and _goes_on(last := out[-1], line):
+                main, text = max(last, line, key=lambda a: len(a.text)), f"{last.text} {line.text}"
+                out[-1] = replace(main, text=text, left=last.left, right=line.right)
+            else:
+                out.append(line)
     return out
 
 
-def _put_together(pieces: Iterable[Line]) -> list[Line]:
-    """Lines from their pieces: PDFium ends one where a raised or lowered character begins."""
-    lines: list[Line] = []
-    for line in pieces:
-        if lines and _goes_on(last := lines[-1], line):
-            main = max(last, line, key=lambda piece: len(piece.text))
-            left, right = min(last.left, line.left), max(last.right, line.right)
-            lines[-1] = replace(main, text=f"{last.text} {line.text}", left=left, right=right)
-        else:
-            lines.append(line)
-    return lines
-
-
 def _goes_on(last: Line, line: Line) -> bool:
-    """Whether the piece `line` stands right behind `last`, at most half a line higher or lower."""
+    """Whether `line` is a piece of the line `last`, which PDFium ends where characters are raised
+    or lowered: it stands right behind, at most half a line higher or lower.
+    """
     height = max(last.height, line.height)
     overlap = min(last.bottom, line.bottom) - max(last.top, line.top)
-    level = overlap > _LEVEL * min(last.height, line.height)
+    level = overlap > _LEVEL * min(last.height, line.height) and line.turn == last.turn
     return level and -_GAP * height < line.left - last.right < height
 
 
@@ -94,6 +88,10 @@ class _Characters:
         handle = self._page.raw
         codes = [raw.FPDFText_GetUnicode(handle, i) for i in range(self._page.count_chars())]
         self._text = [chr(code) if code < 0x110000 else UNKNOWN for code in codes]
+        for i, (first, second) in enumerate(zip(self._text, self._text[1:], strict=False)):
+            # PDFium takes this ligature apart backwards.
+            if second == _LAM and first in _ALEFS and self._box(i) == self._box(i + 1):
+                self._text[i : i + 2] = second, first
         self.turns = {
             i: round(raw.FPDFText_GetCharAngle(handle, i) / (math.pi / 2)) % 4
             for i, character in enumerate(self._text)
@@ -106,73 +104,46 @@ class _Characters:
         for i, character in enumerate([*self._text, "\n"]):
             parted = character == _HYPHEN and raw.FPDFText_IsHyphen(self._page.raw, i) == 1
             if parted or character in "\r\n" or self.turns.get(i, turn) != turn:
-                text = self._words(range(start, i))
                 if shown := [k for k in range(start, i) if k in self.turns]:
-                    yield self._placed(text + SOFT_HYPHEN * parted, shown, turn)
+                    text = self._words(start, i) + SOFT_HYPHEN * parted
+                    yield self._placed(text, shown, turn)
                 start = i + 1
 
-    def _words(self, span: range) -> str:
+    def _words(self, start: int, end: int) -> str:
         """These characters as words; what has no meaning becomes UNKNOWN."""
-        units = "".join(self._text[span.start : span.stop])
-        units = _ALEF_LAM.sub(
-            lambda pair: pair[0][:: -1 if self._is_one_glyph(span.start + pair.start()) else 1],
-            units,
-        )
-        text = units.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-        return " ".join(text.translate(_CLEAN).split())
+        units = "".join(self._text[start:end]).encode("utf-16-le", "surrogatepass")
+        return " ".join(units.decode("utf-16-le", "replace").translate(_CLEAN).split())
 
-    def _is_one_glyph(self, index: int) -> bool:
-        """Whether two characters are a ligature, which PDFium takes apart backwards."""
-        with suppress(pdfium.PdfiumError):
-            first, second = (self._page.get_charbox(i, loose=True) for i in (index, index + 1))
-            return bool(first == second)
-        return False
+    def _box(self, index: int) -> tuple[float, float, float, float]:
+        """(left, bottom, right, top) on the page, y growing upward."""
+        left, bottom, right, top = self._page.get_charbox(index, loose=True)
+        return left, bottom, right, top
 
     def _placed(self, text: str, shown: Sequence[int], turn: int) -> Line:
-        """The line of these visible characters."""
-        upright: list[_Box] = []  # on the page: left, bottom, right, top, y growing upward
+        """The line of these visible characters, for a reader who has turned as they are."""
+        boxes = []
         for i in [*shown[:: max(1, len(shown) // _SAMPLES)], shown[-1]]:
-            with suppress(pdfium.PdfiumError):
-                upright.append(self._page.get_charbox(i, loose=True))
-        upright = upright or [(0.0, 0.0, 0.0, 0.0)]
-        boxes = [_turned(box, turn) for box in upright]
-        left, right = min(box[0] for box in boxes), max(box[2] for box in boxes)
-        top, bottom = median(box[1] for box in boxes), median(box[3] for box in boxes)
-        return Line(text, left, top, right, max(bottom, top + 1.0), turn)
-
-
-def _turned(box: _Box, turn: int) -> _Box:
-    """(left, top, right, bottom) for a reader who has turned by so many quarters, clockwise."""
-    left, bottom, right, top = box
-    for _ in range(turn):
-        left, bottom, right, top = -top, left, -bottom, right
-    return left, -top, right, -bottom
+            left, bottom, right, top = self._box(i)
+            for _ in range(turn):
+                left, bottom, right, top = -top, left, -bottom, right
+            boxes.append((left, -top, right, -bottom))
+        lefts, tops, rights, bottoms = zip(*boxes, strict=True)
+        foot = max(median(bottoms), median(tops) + 1.0)
+        return Line(text, min(lefts), median(tops), max(rights), foot, turn)
 
 
 def field_lines(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> list[str]:
     """ "Name: value" for each field that is filled or ticked, in the order of the file."""
-    if not document.formenv:
-        return []
-    lines = []
-    for i in range(raw.FPDFPage_GetAnnotCount(page)):
+    lines: dict[str, None] = {}
+    for i in range(raw.FPDFPage_GetAnnotCount(page) if document.formenv else 0):
         annotation = raw.FPDFPage_GetAnnot(page, i)
         if annotation:
-            lines.append(_line(document.formenv.raw, annotation))
+            form = document.formenv.raw
+            value, shown, name = (_string(get, form, annotation) for get in _OF_FIELD)
+            if value not in ("", "Off"):
+                lines[f"{shown or name}: {value}"] = None
             raw.FPDFPage_CloseAnnot(annotation)
-    return list(dict.fromkeys(line for line in lines if line))
-
-
-def _line(form: Any, annotation: Any) -> str:
-    kind = raw.FPDFAnnot_GetFormFieldType(form, annotation)
-    if kind in _TYPED:
-        value = _string(raw.FPDFAnnot_GetFormFieldValue, form, annotation)
-    elif kind in _TICKED and raw.FPDFAnnot_IsChecked(form, annotation):
-        value = _string(raw.FPDFAnnot_GetFormFieldExportValue, form, annotation)
-    else:
-        return ""
-    name = _string(raw.FPDFAnnot_GetFormFieldAlternateName, form, annotation)
-    name = name or _string(raw.FPDFAnnot_GetFormFieldName, form, annotation)
-    return f"{name}: {value}" if value else ""
+    return list(lines)
 
 
 def _string(get: Callable[..., int], form: Any, annotation: Any) -> str:

@@ -17,34 +17,27 @@ _BETWEEN = ",;\t|"
 def parse_json(source: Source) -> Extracted:
     """The texts under the key `source.field` at any depth, or without one all of it."""
     text = decode_text(source.data)
-    lines = source.suffix in (".jsonl", ".ndjson")
-    name = "jsonl" if lines else "json"
-    values = list(_lines(text)) if lines else [_value(text, "")]
+    is_lines = source.suffix in (".jsonl", ".ndjson")
+    name = "jsonl" if is_lines else "json"
+    parts = text.split("\n") if is_lines else [text]
+    values = [_value(part, number) for number, part in enumerate(parts, 1) if part.strip()]
     if not source.field:
         return Extracted(text, About(name))
     writer = Writer()
-    for value in values:
-        for found in _texts(value, source.field):
-            writer.add(found)
+    for found in _texts(values, source.field):
+        writer.add(found)
     if not len(writer):
         raise Unreadable(f"no text in a field {source.field[:80]!r}", "Name another with --field.")
     return writer.extracted(name)
 
 
-def _lines(text: str) -> Iterator[Any]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield _value(line, f", line {number}")
-
-
-def _value(text: str, where: str) -> Any:
+def _value(text: str, line: int) -> Any:
+    """The value that begins in this line. Raises Unreadable."""
     try:
         return json.loads(text)
-    except RecursionError:
-        raise Unreadable(f"JSON nested too deep{where}", "Mend it first.") from None
     except ValueError as error:
-        place = where or f", line {getattr(error, 'lineno', 1)}"
-        raise Unreadable(f"broken JSON{place}", "Mend it first, or name it .txt.") from None
+        told = f"broken JSON, line {line - 1 + getattr(error, 'lineno', 1)}"
+        raise Unreadable(told, "Mend it first, or name it .txt.") from None
 
 
 def _texts(value: Any, field: str) -> Iterator[str]:
@@ -69,10 +62,7 @@ def parse_table(source: Source) -> Extracted:
     text = decode_text(source.data)
     name, mark = ("tsv", "\t") if source.suffix == ".tsv" else ("csv", between(text))
     csv.field_size_limit(sys.maxsize)
-    try:
-        rows = [row for row in csv.reader(io.StringIO(text), delimiter=mark) if row]
-    except csv.Error as error:
-        raise Unreadable(f"a broken table ({error})", "Mend it first, or name it .txt.") from None
+    rows = [row for row in csv.reader(io.StringIO(text), delimiter=mark) if row]
     writer = Writer()
     if field := source.field:
         names = [name.strip() for name in rows[0]] if rows else []

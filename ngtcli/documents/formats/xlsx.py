@@ -4,32 +4,28 @@ import datetime
 import io
 import warnings
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 import openpyxl
 
 from ngtcli.documents.content import Extracted, Source, Writer
-from ngtcli.documents.formats.archives import bounded
 
 _ROWS = 1_048_576  # most rows that Excel's sheets have
 
 
 def parse(source: Source) -> Extracted:
-    """The text of all sheets that Excel shows. Raises Unreadable for more than `source.most`."""
+    """The text of all sheets that Excel shows."""
     warnings.simplefilter("ignore")  # of styles and extensions that are not read
     book = openpyxl.load_workbook(
         io.BytesIO(source.data), read_only=True, data_only=True, keep_links=False
     )
     writer = Writer()
-    hidden = 0
-    for sheet in book.worksheets:
-        if sheet.sheet_state != "visible":
-            hidden += 1
-            continue
+    shown = [sheet for sheet in book.worksheets if sheet.sheet_state == "visible"]
+    for sheet in shown:
         sheet.reset_dimensions()  # which files tell wrong
-        rows = islice(sheet.iter_rows(values_only=True), _ROWS)
-        writer.table(bounded(map(_filled, rows), writer, source.most), sheet.title)
+        rows = sheet.iter_rows(max_row=_ROWS, values_only=True)
+        writer.table(map(_filled, rows), sheet.title)
+    hidden = len(book.worksheets) - len(shown)
     told = (f"hidden sheets left out: {hidden}",) * bool(hidden)
     return writer.extracted("xlsx", told)
 

@@ -7,9 +7,7 @@ from typing import Any
 from lxml import etree
 
 from ngtcli.documents.content import Extracted, Source, Writer
-from ngtcli.documents.formats.archives import parse_xml
-from ngtcli.documents.formats.markup import decode_page, is_blank, write_tree
-from ngtcli.documents.text import Unreadable
+from ngtcli.documents.formats.markup import decode_page, is_blank, parse_xml, write_tree
 
 _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")  # lxml takes no str that declares an encoding
 _NAMED = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)\w+;")  # a DTD that is not fetched has them
@@ -21,18 +19,13 @@ _TAGS = {name: name for name in "p pre br ul ol li table tr td th h1 h2 h3 h4 h5
 
 
 def parse(source: Source) -> Extracted:
-    """The text of all elements. Raises Unreadable."""
+    """The text of all elements. Raises etree.XMLSyntaxError."""
     page, told = decode_page(source.data)
     page = _NAMED.sub(lambda found: unescape(found[0]), _DECLARATION.sub("", page))
-    try:
-        root = parse_xml(page)
-    except Unreadable as error:
-        raise Unreadable(str(error), "Mend it first, or name it .txt.") from None
+    root = parse_xml(page)
     _as_html(root)
     writer = Writer()
     write_tree(root, writer)
-    if not len(writer):
-        raise Unreadable("no text in its elements", "Name it .txt to have it read with its tags.")
     return writer.extracted("xml", told)
 
 

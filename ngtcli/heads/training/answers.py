@@ -29,7 +29,7 @@ class Answered(Struct, frozen=True, rename={"number": "n"}):
 
 
 _WORDS = {"asked": "other documents or questions"}
-_FORM = Form("ngt-training-answers", 1, Answered, ELSEWHERE, _WORDS)
+_FORM = Form("ngt-training-answers", 2, Answered, ELSEWHERE, _WORDS)
 
 
 def about(asked: Iterable[Asked], **more: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Answers:
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        self._journal = Journal(path, _FORM, {"about": about}, most=_LONGEST)
+        self._journal = Journal(path, _FORM, about, _LONGEST, restart=False)
         self.close = self._journal.close
         self.done = {answered.number: answered for _, answered in self._journal}
 

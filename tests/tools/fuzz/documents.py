@@ -263,19 +263,15 @@ def _many(rng: Random, place: Place) -> Case:
 _SUMMARIZE = ["summarize", HARBOUR, "--max-tokens", "2"]
 _NAMED: tuple[tuple[list[str], set[int]], ...] = (
     ([*_SUMMARIZE, "-m"], {MODEL, USAGE}),
-    ([*_SUMMARIZE, "--draft-model"], {ANSWERED, MODEL, USAGE}),
-    ([*_SUMMARIZE, "-p"], {USAGE}),
-    ([*_SUMMARIZE, "--device"], {USAGE}),
-    (["presets", "show"], {USAGE}),
-    (["trie", "show"], {INPUT}),
-    (["summarize"], {INPUT}),
+    ([*_SUMMARIZE, "--draft-model"], {ANSWERED, MODEL, USAGE}), ([*_SUMMARIZE, "-p"], {USAGE}),
+    ([*_SUMMARIZE, "--device"], {USAGE}), (["presets", "show"], {USAGE}),
+    (["trie", "show"], {INPUT}), (["summarize"], {INPUT}),
     (["summarize", HARBOUR, "--dry-run", "--stop"], {ANSWERED}),
-    (["bench", "--replay"], {INPUT, USAGE}),
-    (["bench", "--prompts"], {INPUT}),
+    (["bench", "--replay"], {INPUT, USAGE}), (["bench", "--prompts"], {INPUT}),
     (["tune", "--sweep", "n=5,8", "--prompts"], {INPUT}),
     (["bench", "--methods", "none", "--limit", "1", "--tasks"], {USAGE}),
     (["trie", "clear", "--key"], {USAGE, INPUT}),
-)
+)  # fmt: skip
 _NONE = "\u2717"  # stands before each odd name, so that none is a name that there is
 
 

@@ -52,15 +52,13 @@ def odd_word(rng: Random) -> str:
     """A word for the command line: no null character, seldom a plain one."""
     make: Callable[[], str] = rng.choice(
         [
-            lambda: rng.choice(_WORDS),
-            lambda: any_text(rng, rng.randint(1, 30)),
+            lambda: rng.choice(_WORDS), lambda: any_text(rng, rng.randint(1, 30)),
             lambda: control_soup(rng)[:60],
             lambda: os.fsdecode(bytes(rng.choices(range(128, 256), k=rng.randint(1, 9)))),
-            lambda: "x" * int(2 ** rng.uniform(4, 16)),
-            lambda: rng.choice(_PATHS),
+            lambda: "x" * int(2 ** rng.uniform(4, 16)), lambda: rng.choice(_PATHS),
             lambda: str(odd_value(rng)),
         ]
-    )
+    )  # fmt: skip
     return make().replace("\0", "")
 
 

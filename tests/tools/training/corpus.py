@@ -173,10 +173,8 @@ def _spoken_answer(turns: list[list[str]], query: dict[str, Any]) -> tuple[int, 
 
 _READERS = {
     **dict.fromkeys(("eips", "peps", "rust-rfcs", "sherlock"), _plain_articles),
-    "scitldr": _abstracts,
-    "newwiki-qa": _question_articles,
-    "qmsum": _meetings,
-}
+    "scitldr": _abstracts, "newwiki-qa": _question_articles, "qmsum": _meetings,
+}  # fmt: skip
 
 
 def read_corpus(folder: Path) -> list[Article]:

@@ -17,14 +17,9 @@ ASK = "Answer the question from the text above.\nQuestion: {question}"
 
 # Share of the conversations by source, before scaling to a sum of 1; guesses.
 _WEIGHTS = {
-    "newwiki-qa": 0.50,
-    "scitldr": 0.14,
-    "peps": 0.12,
-    "rust-rfcs": 0.08,
-    "eips": 0.06,
-    "sherlock": 0.08,
-    "qmsum": 0.10,
-}
+    "newwiki-qa": 0.50, "scitldr": 0.14, "peps": 0.12, "rust-rfcs": 0.08, "eips": 0.06,
+    "sherlock": 0.08, "qmsum": 0.10,
+}  # fmt: skip
 FUNCTION_WORDS = frozenset(
     (
         "a an and are as at be been but by can could did do does for from had has have he her his "
