@@ -45,19 +45,14 @@ def test_pieces_are_kept_by_kind_and_key(path: Path) -> None:
     READINGS.put_many({"a": Reading(float("inf")), "b": Reading(1.0)})
     IDS.put("a", b"\0\1")
     assert READINGS.get("a") == Reading(float("inf")) and READINGS.get("c") is None
+    assert Kind("readings", dict[str, int]).get("a") is None  # of another form
     assert READINGS.get_many(["b", "c"]) == {"b": Reading(1.0)}
     assert IDS.each() == {"a": b"\0\1"}
     READINGS.delete(["a"])
+    READINGS.put("c", Reading(1.0, ("\ud800",)))  # no JSON, and no file, has such text
     assert list(READINGS.each()) == ["b"]
     IDS.delete(IDS.each())
     assert not IDS.each() and path.stat().st_mode & 0o777 == 0o600 and not store.take_remark()
-
-
-def test_a_value_of_another_form_is_none(path: Path) -> None:
-    READINGS.put("a", Reading(1.0))
-    assert Kind("readings", dict[str, int]).get("a") is None
-    READINGS.put("b", Reading(1.0, ("\ud800",)))  # no JSON, and no file, has such text
-    assert READINGS.get("b") is None and not store.take_remark()
 
 
 def other_version(path: Path) -> bytes:

@@ -72,11 +72,14 @@ class Kind(Generic[Value]):
 
     def put_many(self, values: Mapping[str, Value]) -> None:
         """Store pieces in one transaction: all of them or none."""
+        now, rows = int(time.time()), list[tuple[str, str, int, bytes, bytes]]()
         with suppress(UnicodeEncodeError):
-            if pieces := {key: msgspec.msgpack.encode(value) for key, value in values.items()}:
-                _store().write(self.name, pieces)
-                for tell in listeners:
-                    tell(sum(map(len, pieces.values())))
+            for key, value in values.items():
+                data = msgspec.msgpack.encode(value)
+                rows.append((self.name, key, now, _checksum(self.name, key, data), data))
+            _store().execute("REPLACE INTO piece VALUES (?, ?, ?, ?, ?)", rows)
+            for tell in listeners if rows else []:
+                tell(sum(len(row[-1]) for row in rows))
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the pieces of these keys."""
@@ -155,13 +158,6 @@ class _Store:
         old = [(now, kind, key) for key, *_, is_old in rows if is_old and key in whole]
         self.execute("UPDATE piece SET used = ? WHERE kind = ? AND key = ?", old)
         return whole
-
-    def write(self, kind: str, values: Mapping[str, bytes]) -> None:
-        now = int(time.time())
-        self.execute(
-            "REPLACE INTO piece (kind, key, used, checksum, value) VALUES (?, ?, ?, ?, ?)",
-            [(kind, key, now, _checksum(kind, key, value), value) for key, value in values.items()],
-        )
 
     def delete(self, kind: str, keys: Iterable[str]) -> None:
         rows = [(kind, key) for key in keys]
