@@ -19,7 +19,7 @@ from ngtcli.documents.text import Unreadable
 from ngtcli.system.files import key_of
 from ngtcli.system.store import Kind
 
-VERSION = 8  # of the parsers' output and of these pieces
+VERSION = 9  # of the parsers' output and of these pieces
 SMALL = 65_536  # most characters of a plain text that is stored, not read from its file; guess
 _RACE_NS = 2_000_000_000  # a file this young when it was read may change without a new time; guess
 _TRIED_S = 86_400.0  # seconds after which a parser that failed at a file is tried again; guess
