@@ -147,6 +147,14 @@ def bad_folder(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "a.txt").chmod(0)
+    with pytest.raises(InputError, match="permission denied"):
+        load([str(tmp_path / "a.txt")])
+
+
 def test_in_folders_what_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> None:
     loaded = load([str(bad_folder(tmp_path))])
     assert names(loaded) == ["a.txt", "e.md"]
