@@ -92,7 +92,7 @@ def test_a_line_is_read_by_the_kind_that_its_keys_tell(
         ({"documents": [{"file": "loop"}]}, "cannot be read"),
         ({"documents": [{"file": 7}]}, "documents[0].file is 7"),
         ({"documents": [{"file": "/dev/zero"}]}, "is elsewhere"),
-        ({"documents": [{"name": ["a"], "text": "b"}]}, "documents[0].name is ['a']"),
+        ({"documents": [{"name": ["a"], "text": "b"}]}, 'documents[0].name is ["a"]'),
         ({"turns": ["a"], "question_id": [1]}, "question_id is [1]"),
         ('{"context": "\\ud800"}', "half of a character"),
         ('{"context": "a", "question": "\\udcff?"}', "half of a character"),

@@ -337,7 +337,7 @@ def test_a_damaged_line_is_measured_again(records: Any, tmp_path: Path) -> None:
 
 
 def test_states_of_other_runs_and_other_files_are_refused(tmp_path: Path) -> None:
-    state_at(tmp_path / "s").close()
+    (tmp_path / "s").write_text('{"format": "ngt-tune", "version": 3, "key": "key"}\n')
     with pytest.raises(UsageError, match="another sweep") as caught:
         state_at(tmp_path / "s", "other")
     assert "--fresh" in caught.value.hint
