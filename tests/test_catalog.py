@@ -247,10 +247,8 @@ def test_many_files_take_few_transactions(
     for i in range(2_000):
         (tmp_path / f"{i}.txt").write_text(f"note {i}")
     begun: list[object] = []
-    for name in ("read", "write"):
-        method = getattr(store._Store, name)
-        noted = lambda *a, method=method: begun.append(a[1]) or method(*a)  # noqa: E731
-        monkeypatch.setattr(store._Store, name, noted)
+    execute = store._Store._execute
+    monkeypatch.setattr(store._Store, "_execute", lambda *a: begun.append(a[1]) or execute(*a))
     first = texts(tmp_path)
     assert len(first) == len(done) == 2_000
     for is_second in (False, True):
