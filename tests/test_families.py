@@ -49,7 +49,11 @@ TOKENS = 14  # of each answer
 
 # Most take trees, and differ in nothing that decoding looks at: of these some are tried, unless all
 # examples are wanted.
-OFTEN = [f for i, f in enumerate(FAMILIES) if EXAMPLES == 1 or f.way != TREES or i % 3 == 0]
+OFTEN = [
+    f
+    for i, f in enumerate(FAMILIES)
+    if EXAMPLES == 1 or f.way != TREES or f.reason == NO_DECODER or i % 3 == 0
+]
 SELDOM = [f for f in FAMILIES if f not in OFTEN]
 
 assert len({f.kind for f in [*FAMILIES, *OTHERS]}) >= 150

@@ -185,7 +185,7 @@ def test_code_that_is_bounded_in_threads_limits_no_other_thread() -> None:
 
 
 def test_code_that_ends_its_process_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading, "active_count", lambda: 2)
+    monkeypatch.setattr("ngtcli.system.sandbox._is_alone", lambda: False)
     with pytest.raises(BoundError, match="ends its process"):
         bounded(lambda: os.kill(os.getpid(), signal.SIGKILL), seconds=5, megabytes=100)
 

@@ -399,7 +399,8 @@ def test_half_precision_that_is_slow_with_several_rows_is_told_of(
 
 
 @pytest.mark.loads
-def test_the_answer_is_the_same_packed_or_not() -> None:
+def test_the_answer_is_the_same_packed_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.support.kept._trials", {})
     words = f"summarize {HARBOUR} --max-tokens 24 --method prompt-lookup --device cpu -v".split()
     packed, unpacked = ngt(*words), ngt(*words, "--no-packed")
     assert packed.stdout == unpacked.stdout and packed.stdout

@@ -43,7 +43,7 @@ class Passage:
 
 
 def passages(document: Document, cutting: Cutting) -> list[Passage]:
-    """The passages of a document, in its order; together they have all of its text.
+    r"""The passages of a document, in its order; together they have all of its text.
 
     >>> text = "One. Two.\n\nThree."
     >>> passages(Document("a", text), Cutting(3)), passages(Document("a", text), Cutting(4))

@@ -180,7 +180,11 @@ class ArrayWriter:
         self._file = self._new.file
         self._digest, self._shapes = hashlib.sha256(), Shapes()
         self._header: dict[str, Any] = {}
-        self._end = self._file.seek(self._file.truncate(room))
+        try:
+            self._end = self._file.seek(self._file.truncate(room))
+        except OSError:
+            self.close()
+            raise
 
     def add(self, name: str, array: "np.ndarray") -> None:
         """Write an array."""

@@ -81,7 +81,7 @@ def njit(**options: Any) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         compiled: Any = numba.njit(cache=is_kept, **options)(function)
-        if is_kept and not numba.config.DISABLE_JIT:
+        if is_kept and hasattr(compiled, "_cache"):  # else numba is told to compile nothing
             _guard(compiled._cache)
         return compiled  # type: ignore[no-any-return]
 

@@ -194,8 +194,10 @@ class NewFile:
 
     def close(self) -> None:
         """Close it; nothing is left of a file that is not finished."""
-        self._passing.unlink(missing_ok=True)
-        self.file.close()
+        try:
+            self.file.close()  # which may write, and fail
+        finally:
+            self._passing.unlink(missing_ok=True)
 
 
 def read_bounded(path: Path | str, most: int, pipes: bool = False) -> bytes:

@@ -157,7 +157,11 @@ def bounded(work: Callable[[], T], *, seconds: float, megabytes: int) -> T:
     threads `work` is done in a fork of it: then what it returns or raises must pass pickle.
     """
     here = partial(_limited, work, seconds, megabytes)
-    return here() if threading.active_count() == 1 else _forked(here, seconds)
+    return here() if _is_alone() else _forked(here, seconds)
+
+
+def _is_alone() -> bool:
+    return threading.active_count() == 1
 
 
 def _limited(work: Callable[[], T], seconds: float, megabytes: int) -> T:
