@@ -77,14 +77,21 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def change_byte(file: Path, data: bytes) -> None:
+    """Machine code with a wrong byte may end the process that runs it."""
+    at = len(data) // 2
+    file.write_bytes(data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :])
+
+
 @pytest.mark.parametrize("kind", ["nbi", "nbc"])
 @pytest.mark.parametrize(
     "damages",
     [
         [lambda f, _: f.write_bytes(b""), lambda f, _: f.write_bytes(b"no pickle")],
         [lambda f, data: f.write_bytes(data[:-20] if f.suffix == ".nbc" else data[:40])] * 2,
+        [change_byte] * 2,
     ],
-    ids=["foreign", "cut"],
+    ids=["foreign", "cut", "a wrong byte"],
 )
 def test_what_is_damaged_is_compiled_again_with_one_remark(
     filled: Path, kind: str, damages: list[Callable[[Path, bytes], object]]

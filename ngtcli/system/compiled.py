@@ -2,8 +2,8 @@
 
 numba keeps them in the user's cache folder, below a name of versions and of all sources that are
 compiled: it looks at the file of a function alone, and not at those of functions that it calls. Its
-files are pickles, which it trusts: a folder that others may have written to is not used. A file
-that cannot be read or written costs a remark and not the answer.
+files are pickles, which it trusts: a folder that others may have written to is not used. Where a
+file is damaged (by a checksum) or cannot be written, this costs a remark and not the answer.
 """
 
 import hashlib
@@ -29,6 +29,8 @@ UNUSED_S = 30 * 86400.0  # after which another version's unused results are remo
 SOURCES = ("draft/auto/*.py", "draft/guesses.py", "draft/origins.py",
            "trie/background.py", "trie/background_search.py", "trie/counts.py")  # fmt: skip
 _VERSION = "ngt-"
+_FORM = b"with checksums"  # of the files in such a folder
+_SUM = hashlib.sha256().digest_size  # bytes
 
 _listeners: list[Callable[[str], object]] = []
 _remarks: list[str] = []  # the first is told; the others are the same trouble elsewhere
@@ -97,8 +99,19 @@ def unowned(function: F) -> F:
 
 
 def _guard(kept: Any) -> None:
-    """Have numba's cache of a function tell what goes wrong, instead of raising it."""
-    load, save = kept.load_overload, kept.save_overload
+    """Have numba's cache of a function use nothing damaged, and tell what goes wrong."""
+    files, load, save = kept._cache_file, kept.load_overload, kept.save_overload
+    dump, load_data = files._dump, files._load_data
+
+    def with_sum(value: Any) -> bytes:  # behind the pickle, where nothing is read
+        dumped: bytes = dump(value)
+        return dumped + hashlib.sha256(dumped).digest()
+
+    def load_whole(name: str) -> Any:  # machine code with a wrong byte may end the process
+        data = Path(files._data_path(name)).read_bytes()
+        if hashlib.sha256(data[:-_SUM]).digest() != data[-_SUM:]:
+            raise ValueError("checksum differs")
+        return load_data(name)
 
     def load_overload(signature: Any, target: Any) -> Any:
         try:
@@ -119,6 +132,7 @@ def _guard(kept: Any) -> None:
         except Exception as error:  # a full disk; a damaged file that could not be emptied
             _remark_not_kept(Path(kept.cache_path).parent.parent, error)
 
+    files._dump, files._load_data = with_sum, load_whole
     kept.load_overload, kept.save_overload = load_overload, save_overload
 
 
@@ -133,7 +147,7 @@ def _open_folder(versions: str) -> str:
     """
     package = Path(__file__).parent.parent
     sources = sorted(file for pattern in SOURCES for file in package.glob(pattern))
-    digest = hashlib.sha256(versions.encode("utf-8", "surrogateescape"))
+    digest = hashlib.sha256(_FORM + versions.encode("utf-8", "surrogateescape"))
     digest.update(b"".join(source.read_bytes() for source in sources))
     chosen = os.environ.get("NUMBA_CACHE_DIR")  # numba's own variable takes precedence
     parent = Path(chosen) if chosen else home("cache") / "compiled"
