@@ -313,13 +313,26 @@ def test_no_more_of_a_journal_is_read_than_a_line_may_have(tmp_path: Path) -> No
     with closing(journal(path)) as begun:
         begun.add(Note(1))
     os.truncate(path, hole)
-    with closing(journal(path)) as long, pytest.raises(OSError, match="a line is too long"):
+    with closing(journal(path)) as long, pytest.raises(UsageError, match="a line is too long"):
         list(long)
     path.write_bytes(b"")
     os.truncate(path, hole)
     with pytest.raises(UsageError, match="ngt did not write it"):
         journal(path)
     assert path.stat().st_size == hole
+
+
+def test_a_damaged_line_costs_itself_alone(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with closing(journal(path)) as begun:
+        places = [begun.add(Note(number)) for number in (1, 2, 3)]
+    with path.open("r+b") as file:
+        file.seek(places[1])
+        file.write(b"\xff")
+    size = path.stat().st_size
+    with closing(journal(path)) as again:
+        assert [place for place, _ in again] == [places[0], places[2]]
+    assert path.stat().st_size == size
 
 
 def test_a_line_that_cannot_be_written_whole_is_not_written_at_all(tmp_path: Path) -> None:

@@ -280,3 +280,17 @@ def test_the_trie_of_passages_is_not_kept_and_that_of_whole_documents_is(tmp_pat
     assert not list_files()
     ngt("ask", "-d", str(tmp_path / "short.txt"), "When?", *flags)
     assert [trie.documents for trie in list_files()] == [("short.txt",)]
+
+
+def test_what_cannot_be_deleted_of_the_store_is_not_told_as_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ngtcli.system.store._WAIT_S", 0.01)
+    put_piece("parts", "a", 300, 1)
+    with sqlite3.connect(home("cache") / NAME, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        done = ngt("cache", "clear", "parts")
+        other.execute("ROLLBACK")
+    other.close()
+    assert done.returncode == 1 and not done.stdout and NAME.encode() in done.stderr
+    assert names() == {"a"}

@@ -4,6 +4,7 @@ It holds pieces in the store and files. What can be made again by itself counts 
 STORES).
 """
 
+import errno
 import os
 import time
 from collections import Counter
@@ -171,7 +172,10 @@ def _remove(entries: Iterable[_Entry], errors: list[OSError]) -> list[_Entry]:
             gone.append(entry)
         except OSError as error:
             errors.append(error)
-    store.remove(entry.of for entry in gone if isinstance(entry.of, store.Used))
+    if not store.remove(entry.of for entry in gone if isinstance(entry.of, store.Used)):
+        gone = [entry for entry in gone if isinstance(entry.of, Path)]
+        path = str(home("cache") / store.NAME)
+        errors.append(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), path))
     return gone
 
 
@@ -200,8 +204,9 @@ def bound(most: int, name: str = ALL) -> list[_Entry]:
 
 def _size_of_store() -> int:
     """At least the bytes of all pieces."""
-    path = home("cache") / store.NAME
-    return path.stat().st_size if path.exists() else 0
+    with suppress(OSError):
+        return (home("cache") / store.NAME).stat().st_size
+    return 0
 
 
 def _sum(entries: Sequence[_Entry], most: int = 0) -> Removed:

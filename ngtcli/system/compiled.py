@@ -158,7 +158,7 @@ def _open_folder(versions: str) -> str:
             folder.chmod(0o700)
         about = folder.stat()
         if about.st_uid not in (os.geteuid(), 0) or about.st_mode & 0o022:
-            raise PermissionError("it is another user's, or others may write to it")
+            raise PermissionError("others may write to it, or it is theirs; delete it")
         os.utime(folder)
     except OSError as error:
         _remark_not_kept(folder if folder.is_dir() else parent, error)

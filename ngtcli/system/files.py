@@ -12,6 +12,7 @@ import math
 import os
 import re
 import select
+import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -122,12 +123,13 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
             file.writelines(pieces)
         return
     path = path.resolve()
-    with new_file(path, 0o666) as file:
+    mode = path.stat().st_mode & 0o777 if path.exists() else None
+    with new_file(path, 0o666 if mode is None else mode & 0o700) as file:
         file.writelines(pieces)
         file.flush()
         os.fsync(file.fileno())
-        with suppress(FileNotFoundError):
-            os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
 
 
 def _descriptor(path: Path) -> int | None:
@@ -189,7 +191,11 @@ class NewFile:
             if not os.fstat(handle).st_nlink:
                 # With a descriptor it is linkat, which follows the link; else it is ignored.
                 link = f"/proc/self/fd/{handle}"
-                os.link(link, self._passing, src_dir_fd=handle, follow_symlinks=True)
+                try:
+                    os.link(link, self._passing, src_dir_fd=handle, follow_symlinks=True)
+                except OSError:  # some confinements forbid it
+                    shutil.copyfile(link, self._passing)
+                    os.chmod(self._passing, os.fstat(handle).st_mode & 0o777)
             self._passing.replace(path)
 
     def close(self) -> None:

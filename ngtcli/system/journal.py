@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from json import dumps
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -139,7 +140,11 @@ class Journal(Generic[Record]):
         self, path: Path, form: Form[Record], head: Mapping[str, Any], most: int, restart: bool
     ) -> None:
         self._path, self._form, self._most = path, form, most
-        self._head = msgspec.json.encode({"format": form.format, "version": form.version, **head})
+        begun = {"format": form.format, "version": form.version, **head}
+        # Settings may hold bytes of the command line that are no text.
+        self._head = dumps(begun, ensure_ascii=False, separators=(",", ":")).encode(
+            errors="replace"
+        )
         with errors_named(path, form.hint, UsageError):
             self._file = LineFile(path)
             try:
@@ -176,13 +181,13 @@ class Journal(Generic[Record]):
         return len(line) + 1
 
     def __iter__(self) -> Iterator[tuple[int, Record]]:
-        """Each record with its place. Raises OSError."""
-        for place, line in self._file.lines(self._most, self.begun):
-            record = _read(line, self._form.kind) if line.endswith(b"\n") else None
-            if record is None:  # torn: nothing whole can follow
-                self._file.truncate(place)
-                return
-            yield place, record
+        """Each record with its place, without lines that were damaged. Raises UsageError."""
+        with errors_named(self._path, self._form.hint, UsageError):
+            for place, line in self._file.lines(self._most, self.begun):
+                if not line.endswith(b"\n"):  # torn: the last one
+                    self._file.truncate(place)
+                elif (record := _read(line, self._form.kind)) is not None:
+                    yield place, record
 
     def at(self, place: int) -> Record:
         """The record at a place. Raises OSError."""

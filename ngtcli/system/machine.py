@@ -130,8 +130,10 @@ def _of_files(group: Path) -> int:
 
 def busy(threads: int) -> bool:
     """Whether fewer cores are idle than `threads` need, so that what they time takes longer."""
-    waiting = os.getloadavg()[0]  # threads that run or wait to run, over the last minute
-    with suppress(OSError, ValueError, IndexError):  # it still counts a run that has just ended
+    waiting = 0.0
+    with suppress(OSError, ValueError, IndexError):
+        waiting = os.getloadavg()[0]  # threads that run or wait to run, over the last minute
+        # It still counts a run that has just ended.
         running = _LOAD.read_text().split()[3].split("/")[0]
         waiting = min(waiting, int(running) - 1.0)  # without this thread
     cores = usable_cores()

@@ -14,6 +14,7 @@ import platform
 import resource
 import signal
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -154,10 +155,13 @@ def bounded(work: Callable[[], T], *, seconds: float, megabytes: int) -> T:
 
     `seconds` are of the processor, in user mode; `megabytes` come on top of what the process has,
     and count on Linux alone. Both are limits of a whole process. So where this one has other
-    threads `work` is done in a fork of it: then what it returns or raises must pass pickle.
+    threads `work` is done in a fork of it: then what it returns or raises must pass pickle. There
+    nothing is bounded on systems whose libraries do not survive a fork.
     """
     here = partial(_limited, work, seconds, megabytes)
-    return here() if _is_alone() else _forked(here, seconds)
+    if _is_alone():
+        return here()
+    return _forked(here, seconds) if sys.platform == "linux" else work()
 
 
 def _is_alone() -> bool:

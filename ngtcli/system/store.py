@@ -115,10 +115,11 @@ def by_use() -> list[Used]:
     return [Used(*row) for row in rows]
 
 
-def remove(groups: Iterable[Used]) -> None:
-    """Delete these pieces but those that were used since."""
+def remove(groups: Iterable[Used]) -> bool:
+    """Delete these pieces but those that were used since; False where that is not possible."""
     delete = "DELETE FROM piece WHERE kind = ? AND CAST(used AS INTEGER) = ?"
-    _store().execute(delete, [(group.kind, group.used) for group in groups])
+    rows = [(group.kind, group.used) for group in groups]
+    return not rows or _store().tried(delete, rows) is not None
 
 
 def take_remark() -> str:
@@ -168,6 +169,10 @@ class _Store:
 
         Nothing where the file does not allow it, or where there is none: REPLACE alone makes one.
         """
+        return self.tried(sql, rows) or []
+
+    def tried(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]] | None:
+        """The same, but None where the file does not allow it."""
         with self._lock:
             for _ in range(2 if rows else 0):  # again with a new file where this one is damaged
                 try:
@@ -178,10 +183,11 @@ class _Store:
                     self._close()
                     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
                     if code & 0xFF not in _DAMAGE:
-                        self._remark(f"{self._path} is not written or read: {error}")
+                        what = f"{self._path} is not written or read: {error}"
+                        self._remark(f"{what}; end other runs of ngt, or make room")
                         break
                     self._set_aside()
-        return []
+        return None
 
     def _execute(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         if (connection := self._opened(sql.startswith("REPLACE"))) is None:
@@ -199,13 +205,18 @@ class _Store:
         if not (make or os.path.lexists(self._path)):
             return None
         self._identity = self._made()
-        self._connection = sqlite3.connect(
+        connection = sqlite3.connect(
             ":memory:" if self._identity is None else self._path,
             timeout=_WAIT_S, isolation_level=None, check_same_thread=False,
         )  # fmt: skip
-        for command in _OPENING:
-            self._connection.execute(command).close()
-        return self._connection
+        try:
+            for command in _OPENING:
+                connection.execute(command).close()
+        except BaseException:  # also Ctrl-C: half opened it would look damaged
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
 
     def _made(self) -> tuple[int, int] | None:
         """Make the file if it is missing; None, with a remark, where it cannot be opened."""
