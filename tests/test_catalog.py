@@ -5,7 +5,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from ngtcli.documents.text import Unreadable
 from ngtcli.errors import InputError
 from ngtcli.system import store
 from tests import document_files as made
+from tests.support.helpers import fill
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("docx")
@@ -259,3 +260,22 @@ def test_many_files_take_few_transactions(
         ]
         assert len(done) == found.read == (0 if is_second else 2_000)
     assert len(begun) < 100
+
+
+def test_a_link_of_another_suffix_changes_nothing_for_the_file(tmp_path: Path) -> None:
+    file = fill(tmp_path, **{"b.csv": "name,age\nanna,3"}) / "b.csv"
+    os.utime(file, (1, 1))
+    (tmp_path / "a.json").symlink_to(file)
+    (tmp_path / "a.tex").symlink_to(file)
+    for name in ("a.json", "a.tex"):
+        with suppress(InputError):
+            load([str(tmp_path / name)])
+    assert load([str(file)]).documents[0].text == "name | age\nanna | 3"
+
+
+def test_a_text_that_is_gone_from_the_store_is_parsed_once(tmp_path: Path) -> None:
+    path = str(fill(tmp_path, **{"b.csv": "name,age\nanna,3"}) / "b.csv")
+    load([path])
+    TEXTS.delete(list(TEXTS.each()))
+    load([path])
+    assert len(TEXTS.each()) == 1

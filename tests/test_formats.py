@@ -257,3 +257,12 @@ def test_sections_begin_where_their_text_does() -> None:
     writer.mark(3)
     assert writer.text() == "One\n\na\n\nb"
     assert writer.sections() == (Section(0, 0, "One"), Section(8, 2, "One"))
+
+
+def test_what_stands_behind_packed_text_is_ignored_as_by_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"one ") + gzip.compress(b"two") + b"junk")
+    assert load([str(path)]).documents[0].text == "one two"
+    path.write_bytes(gzip.compress(b"one")[:-1])
+    with pytest.raises(InputError, match="broken"):
+        load([str(path)])

@@ -8,7 +8,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ngtcli.config import Settings
@@ -18,7 +18,7 @@ from ngtcli.documents.text import Unreadable
 from ngtcli.system.files import key_of
 from ngtcli.system.store import Kind
 
-VERSION = 9  # of the parsers' output and of these pieces
+VERSION = 10  # of the parsers' output and of these pieces
 _RACE_NS = 2_000_000_000  # a file this young when it was read may change without a new time; guess
 _TRIED_S = 86_400.0  # seconds after which a parser that failed at a file is tried again; guess
 _TRY_AGAIN = ", when it was last tried; ngt docs clear has it tried again"
@@ -70,7 +70,7 @@ class Entry:
         return Unreadable(self.reason + last, self.advice) if self.reason else None
 
 
-FILES = Kind("files", Entry)  # by path, and settings that decide what comes of a file
+FILES = Kind("files", Entry)  # by path, suffix, and settings that decide what comes of a file
 TEXTS = Kind("texts", Extracted)  # by a file's bytes, suffix, and settings that decide its text
 TOKENS = Kind("tokens", int)  # numbers of them, by text and tokenizer
 
@@ -85,9 +85,12 @@ class Catalog:
         self._entries, self._texts = dict[str, Entry](), dict[str, Extracted]()  # not stored yet
         self._held = 0  # characters of these texts
 
-    def known(self, paths: Iterable[str]) -> dict[str, Entry]:
-        """What came of the files at these real paths that are as they were. Opens no file."""
-        keys = {path: self._key(path) for path in paths}
+    def known(self, suffixes: Mapping[str, str]) -> dict[str, Entry]:
+        """What came of the files at these real paths that are as they were. Opens no file.
+
+        Each was read as one of a suffix: that of the name, which may be a link's.
+        """
+        keys = {path: self._key(path, suffix) for path, suffix in suffixes.items()}
         entries, now = FILES.get_many(keys.values()), time.time()
         return {
             path: entry
@@ -102,11 +105,11 @@ class Catalog:
         """The key in TEXTS of a file's text."""
         return key_of(VERSION, hashlib.sha256(data).hexdigest(), suffix, self._field)
 
-    def note(self, path: str, entry: Entry, outcome: Extracted | Unreadable) -> None:
+    def note(self, path: str, suffix: str, entry: Entry, outcome: Extracted | Unreadable) -> None:
         """Have stored what came of the file at this real path, at the latest by `save`."""
         if entry.stamp == NO_FILE:
             return
-        self._entries[self._key(path)] = entry
+        self._entries[self._key(path, suffix)] = entry
         if entry.source and isinstance(outcome, Extracted):
             self._texts[entry.source] = outcome
             self._held += len(outcome.text)
@@ -120,8 +123,8 @@ class Catalog:
         TEXTS.put_many(texts)
         FILES.put_many(entries)
 
-    def _key(self, path: str) -> str:
-        return key_of(path, self._reading)
+    def _key(self, path: str, suffix: str) -> str:
+        return key_of(path, suffix, self._reading)
 
 
 def stamp_of(path: str) -> Stamp | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 BETWEEN_CELLS = " | "  # of a table's row
 Cell = str | Iterable[str]  # of a table: its lines, or the only one
-_HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*?)[ \t#]*$", re.MULTILINE)  # of Markdown
+_HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)  # of Markdown
 _MOST = 10_000_000  # largest page number or count taken from a parser; guess
 
 
@@ -57,7 +57,9 @@ class Extracted:
 
 def markdown(text: str) -> Extracted:
     """A text in Markdown as it is, with its headings as sections."""
-    sections = tuple(Section(m.start(), 0, m.group(1)) for m in _HEADING.finditer(text))
+    sections = tuple(
+        Section(m.start(), 0, m[1].rstrip(" \t#") or m[1][0]) for m in _HEADING.finditer(text)
+    )
     return Extracted(text, About(sections=sections))
 
 

@@ -8,7 +8,7 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
@@ -108,7 +108,9 @@ class Listing:
                     self.leave_out(path, found)
                 else:
                     self.named[path].append(found.real)
-                    self.found.setdefault(found.real, found)
+                    before = self.found.setdefault(found.real, found)
+                    if found.outright and not before.outright:  # then its error is told
+                        self.found[found.real] = replace(before, outright=True)
         except (OSError, RuntimeError, ValueError) as error:  # too long, no home, a null byte
             is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
             what = "no such file or folder" if is_missing else reason_of(error)

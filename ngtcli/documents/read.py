@@ -100,10 +100,10 @@ class Documents:
         reader = Reader(self._settings.max_mb)
         try:
             for group in _groups(found):
-                known = self._catalog.known(one.real for one in group if not _is_plain(one))
+                known = self._known(one for one in group if not _is_plain(one))
                 for one, entry, outcome in self._each(group, known, stdin):
-                    if entry.source and one.real not in known:
-                        self._catalog.note(one.real, entry.of(outcome), outcome)
+                    if entry.source and entry is not known.get(one.real):
+                        self._note(one, entry.of(outcome), outcome)
                     try:
                         if isinstance(outcome, Extracted):
                             reader.count(len(outcome.text))
@@ -122,7 +122,7 @@ class Documents:
         unchanged is opened, and there is no bound on all.
         """
         for group in _groups(found):
-            known = self._catalog.known(one.real for one in group)
+            known = self._known(group)
             keys = {real: key_of(entry.text, tokenizer) for real, entry in known.items()}
             counts = TOKENS.get_many(keys.values())
             told = {r: e for r, e in known.items() if e.reason or keys[r] in counts}
@@ -136,7 +136,7 @@ class Documents:
                         continue
                     _, entry, outcome = next(results)
                     entry = entry.of(outcome)
-                    self._catalog.note(one.real, entry, outcome)
+                    self._note(one, entry, outcome)
                     if isinstance(outcome, Unreadable):
                         yield one, outcome
                     else:
@@ -146,6 +146,12 @@ class Documents:
             finally:
                 self._catalog.save()
                 TOKENS.put_many(tokens)
+
+    def _known(self, found: Iterable[Found]) -> dict[str, Entry]:
+        return self._catalog.known({one.real: suffix_of(one.path) for one in found})
+
+    def _note(self, one: Found, entry: Entry, outcome: Outcome) -> None:
+        self._catalog.note(one.real, suffix_of(one.path), entry, outcome)
 
     def _each(
         self, group: list[Found], known: Mapping[str, Entry], stdin: IO[bytes] | None = None

@@ -49,7 +49,7 @@ def open_archive(source: Source) -> zipfile.ZipFile:
 
 def parse_gzip(source: Source) -> Extracted:
     """The text of the packed file. Raises Unreadable."""
-    data = gzip.GzipFile(fileobj=io.BytesIO(source.data)).read(source.most + 1)
+    data = _unpacked(source)
     _check(len(data), source)
     suffix = source.suffix.removesuffix(GZIP)
     inner = format_of(suffix, data[:HEAD])
@@ -58,6 +58,19 @@ def parse_gzip(source: Source) -> Extracted:
     if inner is GZ:
         raise Unreadable("packed more than once", "Unpack it first, as with gunzip.")
     return parse(inner, replace(source, data=data, suffix=suffix))
+
+
+def _unpacked(source: Source) -> bytes:
+    """What is packed, up to a byte over the bound; what is behind it is ignored, as by gzip."""
+    file, pieces, left = gzip.GzipFile(fileobj=io.BytesIO(source.data)), list[bytes](), source.most
+    try:
+        while left >= 0 and (piece := file.read1(left + 1)):
+            pieces.append(piece)
+            left -= len(piece)
+    except gzip.BadGzipFile as error:
+        if not pieces or not str(error).startswith("Not a gzipped file"):
+            raise
+    return b"".join(pieces)
 
 
 def _check(size: int, source: Source) -> None:

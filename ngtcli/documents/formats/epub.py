@@ -14,7 +14,7 @@ from ngtcli.documents.formats.markup import decode_page, parse_xml, tree_of, wri
 from ngtcli.documents.text import Unreadable
 
 _CONTAINER = "META-INF/container.xml"
-_BROKEN = (KeyError, BadZipFile, zlib.error, LxmlError, Unreadable)  # is a chapter then
+_BROKEN = (KeyError, BadZipFile, zlib.error, EOFError, LxmlError, Unreadable)  # is a chapter then
 _PAGES = ("application/xhtml+xml", "text/html", "application/xml")
 
 
@@ -26,7 +26,9 @@ def parse(source: Source) -> Extracted:
         try:
             page, _ = decode_page(archive.read(name))
             write_tree(tree_of(page), writer)
-        except _BROKEN:
+        except RecursionError:
+            raise
+        except (*_BROKEN, RuntimeError):  # zipfile's, for a packing or a password it cannot do
             missing += 1
     if not len(writer) and "META-INF/encryption.xml" in archive.NameToInfo:
         what = "copy-protected (DRM), so it cannot be read"

@@ -34,6 +34,7 @@ _HIDDEN = etree.XPath(  # sheets and slides whose style hides them
 )
 _IN_TEXT = ("h2", "pre", "span", "a")  # what is inside of these is inline
 _COLUMNS, _ROWS = 16_384, 1_048_576  # most that sheets have
+_BLANK = 1000  # most empty cells between two with text; guess
 _SPACES = 1000  # most that one element stands for: guess
 
 
@@ -93,9 +94,10 @@ def _expand(row: Any, most: int) -> None:
         row.remove(cells.pop())
     times = _count(row, f"{_TABLE}number-rows-repeated", _ROWS) if cells else 1
     for cell in cells:
-        for _ in range(1, _count(cell, f"{_TABLE}number-columns-repeated", _COLUMNS)):
+        most_cells = _COLUMNS if any(lines_of(cell)) else _BLANK
+        for _ in range(1, _count(cell, f"{_TABLE}number-columns-repeated", most_cells)):
             cell.addnext(deepcopy(cell))
-    if times * sum(map(len, row.itertext())) > most:
+    if times * (len(row) + sum(map(len, row.itertext()))) > most:
         raise Unreadable("a spreadsheet with too much text in it", "Save it as CSV.")
     for _ in range(1, times):
         row.addnext(deepcopy(row))

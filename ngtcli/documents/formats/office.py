@@ -113,7 +113,7 @@ def parse_pptx(source: Source) -> Extracted:
         writer.mark(0, f"slide {number}: {title}" if title else f"slide {number}")
         writer.add(title)
         for kind, text in blocks:
-            if kind not in _TITLES and text not in running:
+            if kind not in _TITLES and not (kind in _RUNNING and text in running):
                 writer.add(text)
             if kind in _RUNNING:
                 running.add(text)
@@ -173,12 +173,20 @@ def _as_html(root: Any, part: Any) -> Any:
         elif node.tag == _CHART:
             text = _chart(node, part)
         elif node.tag == _SYMBOL:  # of a font, by its code in hexadecimal
-            text = chr(int(node.get(f"{_W}char", "20"), 16))
+            text = _character(node.get(f"{_W}char", "20"))
         else:
             text = _SIGNS.get(node.tag)
         node.tag = _TAGS.get(node.tag, "span" if in_text else "div")
         node.text = text
     return root
+
+
+def _character(code: str) -> str:
+    """That of a code in hexadecimal; "" for what is none."""
+    try:
+        return chr(int(code, 16))
+    except (ValueError, OverflowError):
+        return ""
 
 
 def _equation(node: Any) -> str:
