@@ -7,8 +7,9 @@ share buffers, with a stretch of them each (batch_target.py).
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,17 +25,25 @@ CHUNK = 1024  # tokens of a prompt that one pass reads; their rows can be kept (
 class Link:
     """A chunk of a prompt: its `ids` (int64), in bytes, and the `seconds` that reading it took.
 
-    `key` stands for the prompt up to its end, `before` for that up to its start.
+    `key` stands for the prompt up to its end, `before` for that up to its start. `states` are the
+    hidden states (CHUNK, hidden size) that a reader wanted of it, by layer.
     """
 
     before: str
     key: str
     ids: bytes
     seconds: float
+    states: Mapping[int, Tensor] = field(default_factory=dict)
 
-    def is_for(self, other: "Link") -> bool:
-        """Whether both are the same chunk behind the same ones."""
-        return (self.before, self.key, self.ids) == (other.before, other.key, other.ids)
+    def is_for(self, other: "Link", layers: Collection[int] = ()) -> bool:
+        """Whether both are the same chunk behind the same ones, with the states of `layers`."""
+        same = (self.before, self.key, self.ids) == (other.before, other.key, other.ids)
+        return same and self.states.keys() >= set(layers)
+
+    @property
+    def tokens(self) -> list[int]:
+        """Its ids."""
+        return array("q", self.ids).tolist()
 
 
 @dataclass(frozen=True, slots=True)
