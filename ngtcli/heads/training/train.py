@@ -10,19 +10,18 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ngtcli.decode.model import TargetModel
 from ngtcli.errors import UsageError, counted
-from ngtcli.heads.training.answers import Answered
-from ngtcli.heads.training.batches import Batch, Order, cut, padded
-from ngtcli.heads.training.folder import CHECKPOINT, Trained, TrainingFolder
-from ngtcli.heads.training.kinds import Plan, kind_of
+from ngtcli.heads.files import Target, head_files
+from ngtcli.heads.training.batches import Batch, Order, cut
+from ngtcli.heads.training.folder import CHECKPOINT, Text, Trained, TrainingFolder
+from ngtcli.heads.training.recipes import RECIPES, Scored, Subject
 from ngtcli.system import process
 from ngtcli.system.progress import progress_bar, time_left
 
-__all__ = ["Plan", "Trainer"]
 Notify = Callable[[str], None]
 _TIMED = 6  # steps by whose time the number of steps is chosen, the first left out; guess
 _WARM = 20  # steps over which the rate rises; guess
@@ -38,81 +37,77 @@ _SHOWN_S = 0.5  # between status lines; guess
 class Trainer:
     """A training run over answered texts, in a folder; it goes on from a checkpoint there.
 
-    `status` is told what passes, `say` what stays. Raises UsageError where the folder was begun
-    with another plan, or there are too few texts.
+    `status` is told what passes, `say` what stays. Raises UsageError where there are too few texts.
     """
 
     def __init__(
         self,
-        target: TargetModel,
-        texts: Sequence[Answered],
+        model: TargetModel,
+        texts: Sequence[Text],
         folder: TrainingFolder,
-        plan: Plan,
         status: Notify = lambda _: None,
         say: Notify = lambda _: None,
     ) -> None:
-        self._folder, self._plan, self._status, self._say = folder, plan, status, say
-        self._device, self._longest = target.device, target.context
-        own = [text for text in texts if text.answer]
-        self._train = [text for text in own if not text.held]
-        held = cut([text for text in own if text.held], plan.batch)
+        self._folder, self._plan, self._status, self._say = folder, folder.plan, status, say
+        self._train = [text for text in texts if not text.held]
+        held = cut([text for text in texts if text.held], self._plan.batch)
         self._held = held[:: max(1, len(held) // _HELD)][:_HELD]
         if not (self._train and self._held):
             raise UsageError("too few answers to train on and to validate", "Give more documents.")
-        folder.begin(plan.as_json())
-        for parameter in target.hf.parameters():
-            parameter.requires_grad_(False)
-        self._kind = kind_of(folder.kind, target, self._train, plan)
-        own_rate = plan.rate or self._kind.rate
-        self._parameters = [p for p in self._kind.network.parameters() if p.requires_grad]
-        self._optimizer = torch.optim.AdamW(self._parameters, lr=own_rate, weight_decay=0.0)
-        self._rate, self._step, self._seconds = own_rate, 0, 0.0
+        model.hf.requires_grad_(False)
+        self._recipe = recipe = RECIPES[self._plan.kind]
+        target = Target(model.hf, model.device, torch.float32)
+        depth = self._plan.depth or recipe.depth
+        self.subject = Subject(model, target, self._plan, depth)
+        torch.manual_seed(self._plan.seed)
+        self.network = recipe.make(self.subject, self._train).to(model.device)
+        self._rate, self.step, self._seconds = self._plan.rate or recipe.rate, 0, 0.0
+        self._parameters = [*self.network.parameters()]
+        self._optimizer = torch.optim.AdamW(self._parameters, lr=self._rate, weight_decay=0.0)
         self._resume()
-
-    # --- checkpoints ---
 
     def _resume(self) -> None:
         path = self._folder.path / CHECKPOINT
         if not path.exists():
             return
         try:
-            state = load_file(path, str(self._device))
+            state = load_file(path, str(self.subject.model.device))
         except SafetensorError:
             raise UsageError(f"{path}: it is damaged", "Delete it: training begins anew.") from None
-        for i, parameter in enumerate(self._parameters):
-            parameter.data.copy_(state[f"parameter.{i}"])
-            names = ("exp_avg", "exp_avg_sq", "step")
-            own = {name: state[f"{name}.{i}"] for name in names if f"{name}.{i}" in state}
-            if own:
-                self._optimizer.state[parameter] = own | {"step": own["step"].cpu()}
-        self._step, self._seconds = int(state["steps"]), float(state["seconds"])
-        self._say(f"Going on from step {self._step}.")
+        self.step, self._seconds = int(state.pop("steps")), float(state.pop("seconds"))
+        for name, value in state.items():
+            what, _, number = name.partition(".")
+            parameter = self._parameters[int(number)]
+            if what == "parameter":
+                parameter.data.copy_(value)
+            else:
+                on = "cpu" if what == "step" else value.device
+                self._optimizer.state[parameter][what] = value.to(on)
+        self._say(f"Going on from step {self.step}.")
 
     def _save(self) -> None:
         """Write the checkpoint: parameters, the optimizer's state, and how far it is."""
         state: dict[str, Tensor] = {
-            "steps": torch.tensor(self._step),
+            "steps": torch.tensor(self.step),
             "seconds": torch.tensor(self._seconds, dtype=torch.float64),
         }
         for i, parameter in enumerate(self._parameters):
             state[f"parameter.{i}"] = parameter.detach().contiguous()
             for name, value in self._optimizer.state[parameter].items():
-                state[f"{name}.{i}"] = value.clone()
-        self._folder.write(lambda path: save_file(state, path / CHECKPOINT))
-
-    # --- steps ---
+                state[f"{name}.{i}"] = value.contiguous()
+        self._folder.write(CHECKPOINT, save(state))
 
     def run(self) -> Trained:
         """Train to the end, then write the head. A KeyboardInterrupt leaves a checkpoint."""
         order = Order(self._train, self._plan.batch, self._plan.seed)
         saved, shown = monotonic(), 0.0
         try:
-            while self._step < (total := self._total()):
+            while self.step < (total := self._total()):
                 began = monotonic()
-                loss = self._take(self._batch(order.at(self._step), self._step), total)
+                loss = self._take(self.batch(order.at(self.step), self.step), total)
                 self._seconds += monotonic() - began
-                if self._step < total and not self._step % max(_TIMED + 2, total // _VALIDATIONS):
-                    self._note(loss)
+                if self.step < total and not self.step % max(_TIMED + 2, total // _VALIDATIONS):
+                    self._note(loss=round(loss, 4))
                 if monotonic() - saved > _SAVE_S:
                     self._save()
                     saved = monotonic()
@@ -120,63 +115,79 @@ class Trainer:
                     self._show(loss, total)
                     shown = monotonic()
         except KeyboardInterrupt:
-            if self._step:
+            if self.step:
                 self._save()
             raise
         self._save()
-        line = self._note(None)
-        self._folder.write(self._kind.save)
-        held = sum(map(len, self._held))
-        own = str(self._folder.path), self._folder.kind, self._step, round(self._seconds, 1)
-        return Trained(*own, len(self._train), held, **line)
+        line = self._note()
+        tensors = self.network.state_dict() | self._vocabulary()
+        for name, data in head_files(tensors, self._recipe.config(self.subject)).items():
+            self._folder.write(name, data)
+        return Trained(
+            folder=str(self._folder.path),
+            kind=self._plan.kind,
+            steps=self.step,
+            seconds=round(self._seconds, 1),
+            texts=len(self._train),
+            held_out=sum(map(len, self._held)),
+            **line,
+        )
+
+    def _vocabulary(self) -> dict[str, Tensor]:
+        """Of a vocabulary of the head's own: each token's distance from its place, and which."""
+        if self.network.ids is None:
+            return {}
+        ids, all_ids = self.network.ids.cpu(), torch.arange(self.subject.model.vocabulary)
+        return {"d2t": ids - torch.arange(len(ids)), "t2d": torch.isin(all_ids, ids)}
 
     def _total(self) -> int:
         """How many steps there are: as asked for, or as the first ones say that fit."""
-        if self._plan.steps is not None:
-            return self._plan.steps
-        if (known := self._folder.about.get("steps")) is not None:
-            return int(known)
-        if self._step < _TIMED:
-            if self._step == 1:
+        if self._folder.steps is not None:
+            return self._folder.steps
+        if self.step < _TIMED:
+            if self.step == 1:
                 self._seconds = 0.0  # the first takes longer
             return _TIMED + 1
-        each = self._seconds / (self._step - 1)
-        total = max(self._step + 1, round(self._plan.minutes * 60 / each))
+        each = self._seconds / (self.step - 1)
+        total = max(self.step + 1, round(self._plan.minutes * 60 / each))
         self._folder.note(steps=total)
         words = f"{counted(total, 'step')} of {each:.2g} s, {time_left(total * each)} in all"
-        self._say(f"Training {self._folder.kind}: {words}.")
+        self._say(f"Training {self._plan.kind}: {words}.")
         return total
 
-    def _batch(self, texts: Sequence[Answered], step: int) -> Batch:
-        return padded(texts, self._longest, self._plan.seed * 1_000_003 + step, self._device)
+    def batch(self, texts: Sequence[Text], step: int) -> Batch:
+        """The batch of a step."""
+        model, seed = self.subject.model, self._plan.seed * 1_000_003 + step
+        return Batch.padded(texts, model.context, seed, model.device)
+
+    def scored(self, batch: Batch) -> list[Scored]:
+        """What the network guesses after a batch's rows, by depth."""
+        return [*self._recipe.scored(self.subject, self.network, batch)]
 
     def _take(self, batch: Batch, total: int) -> float:
         """One step; the loss before it."""
-        half = torch.autocast(self._device.type, torch.bfloat16, self._device.type == "cuda")
-        with half:  # tried on a CPU, where it is off
-            loss = _weighted([scored.loss() for scored in self._kind.scored(batch)])
+        device = batch.ids.device.type
+        # Half precision on a GPU alone.
+        with torch.autocast(device, torch.bfloat16, device == "cuda"):
+            loss = _weighted([scored.loss() for scored in self.scored(batch)])
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._parameters, _CLIP)
-        warm = min(1.0, (self._step + 1) / _WARM)
-        left = (1 - self._step / total) / _DECAY
+        warm, left = min(1.0, (self.step + 1) / _WARM), (1 - self.step / total) / _DECAY
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate * warm * min(1.0, left)
         with process.unbroken():  # else a part of the parameters would be those of the step
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
-            self._step += 1
+            self.step += 1
         return float(loss.detach())
 
-    # --- what is told ---
-
-    def _note(self, loss: float | None) -> dict[str, Any]:
+    def _note(self, **loss: float) -> dict[str, Any]:
         """Validate, and add a line to the curve."""
         line = self.validate()
-        own = {"step": self._step, "seconds": round(self._seconds, 1)}
-        self._folder.log({**own, **({} if loss is None else {"loss": round(loss, 4)}), **line})
+        self._folder.note(step=self.step, seconds=round(self._seconds, 1), **loss, **line)
         depths = " ".join(f"{share:.0%}" for share in line["accepted"])
         words = f"held-out loss {line['held_loss']:.3f}, accepted by depth {depths}"
-        self._say(f"Step {self._step}: {words}, {line['tokens_per_step']:.2f} tokens a step")
+        self._say(f"Step {self.step}: {words}, {line['tokens_per_step']:.2f} tokens a step")
         return line
 
     @torch.no_grad()
@@ -185,10 +196,9 @@ class Trainer:
         losses: list[float] = []
         right: list[Tensor] = []
         for seed, texts in enumerate(self._held):
-            found = list(self._kind.scored(self._batch(texts, seed)))
+            found = self.scored(self.batch(texts, seed))
             losses.append(float(_weighted([scored.loss() for scored in found])))
-            guesses = torch.stack([scored.right() for scored in found if scored.is_guess])
-            right.append(guesses.cumprod(0))
+            right.append(torch.stack([scored.right() for scored in found]).cumprod(0))
         rows = torch.cat(right, 1).float().mean(1).tolist()
         return {
             "held_loss": round(sum(losses) / len(losses), 4),
@@ -197,8 +207,8 @@ class Trainer:
         }
 
     def _show(self, loss: float, total: int) -> None:
-        bar = f"Training {progress_bar(self._step, total)} step {self._step} of {total}"
-        left = self._seconds / max(self._step, 1) * (total - self._step)
+        bar = f"Training {progress_bar(self.step, total)} step {self.step} of {total}"
+        left = self._seconds / max(self.step, 1) * (total - self.step)
         self._status(f"{bar}, loss {loss:.3f}, {time_left(left)} left")
 
 
