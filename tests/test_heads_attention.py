@@ -437,9 +437,7 @@ def test_a_model_without_mtp_layers_is_told_so() -> None:
 def test_layers_are_numbered_as_each_form_says() -> None:
     nested = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}}
     plain = {n: v for n, v in EAGLE3.items() if n != "eagle_aux_hidden_state_layer_ids"}
-    assert eagle.read_config(plain, 32).layers == (2, 16, 29)
-    assert eagle.read_config(plain | nested, 8).layers == (2, 4, 6)  # there they are outputs
-    assert dflash_config.read_config(DFLASH, 2).layers == (1, -1)
-    form = {n: v for n, v in DFLASH.items() if n != "dflash_config"}
-    form |= {"aux_hidden_state_layer_ids": [1, 2], "mask_token_id": 5}
-    assert dflash_config.read_config(form, 2).layers == (1, -1)
+    assert eagle.layers_read(plain, 32) == (2, 16, 29)
+    assert eagle.layers_read(plain | nested, 8) == (2, 4, 6)  # there they are outputs
+    assert dflash_config.layers_read({"target_layer_ids": [0, 1]}, 2) == (1, -1)
+    assert dflash_config.layers_read({"aux_hidden_state_layer_ids": [1, 2]}, 2) == (1, -1)

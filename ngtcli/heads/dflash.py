@@ -6,8 +6,7 @@ attention of each layer as they are. What leaves the network at a mask goes to t
 scores, or to those of a smaller vocabulary.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from ngtcli.heads.files import HeadFiles, Target
-from ngtcli.heads.layers import HeadLayer, configured, layer_config, norm, own_ids, rotary
+from ngtcli.heads.layers import HeadLayer, layer_config, norm, own_ids, rotary
 from ngtcli.heads.rows import DraftRows, HeadPass, Sight
 
 _BLOCK = 16  # tokens of a block where the configuration names none; that of published heads
@@ -24,86 +23,44 @@ _BLOCK = 16  # tokens of a block where the configuration names none; that of pub
 _OTHER = ("selector_rank", "conv_kernel_size", "markov_rank", "fc_layernorm", "sample_from_anchor")
 
 
-@dataclass(frozen=True, slots=True)
-class DFlashConfig:
-    """What a head is made of.
-
-    `layer` is that of its transformer layers, `sights` what they see. `layers` are the states that
-    it reads, numbered as transformers does. A block has `block` tokens, all but the first of them
-    `mask`. Its own vocabulary has `vocabulary` tokens; None: it has the target's. Embeddings are
-    multiplied by `scale`, scores by `multiplier`, and then they are capped at `cap` in size, None:
-    not.
-    """
-
-    layer: PreTrainedConfig
-    layers: tuple[int, ...]
-    block: int
-    mask: int
-    sights: tuple[Sight, ...]
-    vocabulary: int | None = None
-    scale: float = 1.0
-    multiplier: float = 1.0
-    cap: float | None = None
-
-
-def read_config(fields: Mapping[str, Any], depth: int) -> DFlashConfig:
-    """The configuration in a config.json, for a target of `depth` layers.
-
-    `target_layer_ids` of the authors' form are layers whose outputs are read,
-    `aux_hidden_state_layer_ids` of the speculators form those whose inputs are. Raises ValueError
-    for what is not supported.
-    """
-    own = dict(fields.get("transformer_layer_config") or fields)
-    values = {**own, **fields, **(fields.get("dflash_config") or {})}
-    other = [name for name in _OTHER if values.get(name)]
-    if other or values.get("projector_type", "dflash") != "dflash":
-        raise ValueError(other[0] if other else f"projector_type {values['projector_type']}")
-    layers = values.get("aux_hidden_state_layer_ids")
-    if layers is None:
-        layers = [layer + 1 for layer in values["target_layer_ids"]]
-    told = int(values.get("num_target_layers") or depth)
-    if told != depth or not all(0 <= layer <= depth for layer in layers):
-        raise ValueError(f"a model of {told} layers, states at {', '.join(map(str, layers))}")
-    layer = layer_config(own)
-    kinds = getattr(layer, "layer_types", None) or layer.num_hidden_layers * ["full_attention"]
-    slides = [kind == "sliding_attention" for kind in kinds]
-    causal = values.get("is_causal")
-    if causal is None and values.get("sliding_window_non_causal"):
-        causal = False
-    draft, cap = values.get("draft_vocab_size"), values.get("final_logit_softcapping")
-    return DFlashConfig(
-        layer=layer,
-        layers=tuple(-1 if layer == depth else layer for layer in layers),
-        block=int(values.get("block_size") or _BLOCK),
-        mask=int(values["mask_token_id"]),
-        sights=tuple(
-            Sight(layer.sliding_window if slid else None, slid if causal is None else bool(causal))
-            for slid in slides
-        ),
-        vocabulary=int(draft) if draft and draft != layer.vocab_size else None,
-        scale=float(values.get("input_embedding_scale") or 1.0),
-        multiplier=float(values.get("output_multiplier") or 1.0),
-        cap=float(cap) if cap else None,
-    )
-
-
 class DFlash(nn.Module):
-    """The network; its state is that of a published file without its vocabulary."""
+    """The network; its state is that of a published file without its vocabulary.
+
+    `fields` are those of config.json: `target_layer_ids` of the authors' form are layers whose
+    outputs are read, `aux_hidden_state_layer_ids` of the speculators form those whose inputs are.
+    Raises ValueError for what is not supported.
+    """
 
     ids: Tensor | None = None
 
-    def __init__(self, target: Target, config: DFlashConfig) -> None:
+    def __init__(self, target: Target, fields: Mapping[str, Any]) -> None:
         super().__init__()
-        self.target, self.config, layer = target, config, config.layer
-        self.reads, self.sights, self.depth = config.layers, config.sights, config.block - 1
-        size = layer.hidden_size
-        self.fc = nn.Linear(len(config.layers) * size, size, bias=False)
-        self.hidden_norm, self.norm = norm(size, layer), norm(size, layer)
+        own = dict(fields.get("transformer_layer_config") or fields)
+        values = {**own, **fields, **(fields.get("dflash_config") or {})}
+        other = [name for name in _OTHER if values.get(name)]
+        if other or values.get("projector_type", "dflash") != "dflash":
+            raise ValueError(other[0] if other else f"projector_type {values['projector_type']}")
+        self.target, self.reads, layer = (
+            target,
+            layers_read(values, target.layers),
+            layer_config(own),
+        )
+        self.block = int(values.get("block_size") or _BLOCK)  # tokens, all but the first masks
+        self.depth, self.mask = self.block - 1, int(values["mask_token_id"])
+        self.sights = tuple(_sights(values, layer))
+        self._scale = float(values.get("input_embedding_scale") or 1.0)  # of embeddings
+        self._multiplier = float(values.get("output_multiplier") or 1.0)  # of scores
+        self._cap = float(values.get("final_logit_softcapping") or 0.0)  # of their size; 0: none
+        self.size, self.tokens = int(layer.hidden_size), int(layer.vocab_size)
+        self.fc = nn.Linear(len(self.reads) * self.size, self.size, bias=False)
+        self.hidden_norm, self.norm = norm(self.size, layer), norm(self.size, layer)
         self._stack = [HeadLayer(layer, n) for n in range(layer.num_hidden_layers)]
         self.layers = nn.ModuleList(self._stack)
         self.rotary = rotary(layer, target)
-        own = config.vocabulary
-        self.lm_head = None if own is None else nn.Linear(size, own, bias=False)
+        draft = int(values.get("draft_vocab_size") or self.tokens)
+        self.lm_head = None
+        if draft != self.tokens:
+            self.lm_head = nn.Linear(self.size, draft, bias=False)
 
     def remember(self, states: Tensor, given: HeadPass) -> None:
         """Keep the keys and values of rows (batch, rows, layers x hidden size) of the text."""
@@ -114,7 +71,7 @@ class DFlash(nn.Module):
 
     def through(self, tokens: Tensor, given: HeadPass) -> Tensor:
         """What leaves the network, (1, rows, hidden size), for tokens (rows,) of blocks."""
-        rows = self.target.embed(tokens, scaled=False)[None] * self.config.scale
+        rows = self.target.embed(tokens, scaled=False)[None] * self._scale
         rotation = self.rotary(rows, given.positions[None])
         for layer in self._stack:
             rows = layer(rows, rotation, given)
@@ -123,19 +80,39 @@ class DFlash(nn.Module):
 
     def scores(self, rows: Tensor) -> Tensor:
         """Scores (…, vocabulary) of what left the network."""
-        found: Tensor = (self.lm_head or self.target.score)(rows) * self.config.multiplier
-        cap = self.config.cap
-        return found if cap is None else (found / cap).tanh() * cap
+        found: Tensor = (self.lm_head or self.target.score)(rows) * self._multiplier
+        return (found / self._cap).tanh() * self._cap if self._cap else found
 
     def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
-        """As Network.read."""
         self.remember(states[None], given)
         return states[-1:]
 
     def guess(self, last: Tensor, root: int, rows: DraftRows) -> Tensor:
-        """As AtOnceNetwork.guess: one for each mask."""
-        tokens = torch.tensor([root] + self.depth * [self.config.mask], device=last.device)
-        return self.scores(self.through(tokens, rows.block(len(tokens)))[0, 1:])
+        tokens = torch.tensor([root] + self.depth * [self.mask], device=last.device)
+        return self.scores(self.through(tokens, rows.block(self.block))[0, 1:])
+
+
+def layers_read(values: Mapping[str, Any], depth: int) -> tuple[int, ...]:
+    """The states that are read, numbered as transformers does. Raises ValueError."""
+    layers = values.get("aux_hidden_state_layer_ids")
+    if layers is None:
+        layers = [layer + 1 for layer in values["target_layer_ids"]]
+    told = int(values.get("num_target_layers") or depth)
+    if told != depth or not all(0 <= layer <= depth for layer in layers):
+        raise ValueError(f"a model of {told} layers, states at {', '.join(map(str, layers))}")
+    return tuple(-1 if layer == depth else layer for layer in layers)
+
+
+def _sights(values: Mapping[str, Any], layer: PreTrainedConfig) -> Iterator[Sight]:
+    """What each layer sees: one with a window is causal, unless it is said otherwise."""
+    causal = values.get("is_causal")
+    if causal is None and values.get("sliding_window_non_causal"):
+        causal = False
+    for kind in getattr(layer, "layer_types", None) or layer.num_hidden_layers * ["full_attention"]:
+        slides = kind == "sliding_attention"
+        yield Sight(
+            layer.sliding_window if slides else None, slides if causal is None else bool(causal)
+        )
 
 
 def marks(files: HeadFiles) -> bool:
@@ -145,12 +122,10 @@ def marks(files: HeadFiles) -> bool:
 
 def network(files: HeadFiles, target: Target) -> DFlash:
     """The network of these files. Raises ModelError for those of another target."""
-    config = configured(files, target, read_config)
-    files.check_width(config.layer.hidden_size, target)
-    files.check_vocabulary(config.layer.vocab_size, target)
-    if not 0 <= config.mask < target.vocabulary:
-        raise files.refused(f"the model has no token {config.mask}, its mask_token_id")
-    made = DFlash(target, config)
-    if config.vocabulary is not None:
-        made.ids = own_ids(files, target, config.vocabulary)
+    made = DFlash(target, files.fields)
+    files.check(target, made.size, made.tokens)
+    if not 0 <= made.mask < target.vocabulary:
+        raise files.refused(f"the model has no token {made.mask}, its mask_token_id")
+    if made.lm_head is not None:
+        made.ids = own_ids(files, target, made.lm_head.out_features)
     return made

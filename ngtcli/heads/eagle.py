@@ -8,7 +8,6 @@ three layers, and has last layers and mostly a vocabulary of its own.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,16 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from ngtcli.heads.files import DAMAGED, HeadFiles, Target
-from ngtcli.heads.layers import (
-    HeadAttention,
-    HeadLayer,
-    configured,
-    layer_config,
-    norm,
-    own_ids,
-    perceptron,
-    rotary,
-)
+from ngtcli.heads.layers import HeadLayer, Rotation, layer_config, norm, own_ids, rotary
 from ngtcli.heads.rows import HeadPass, Sight
 
 # Rows that a row attends to at most: the positions that published heads were trained on.
@@ -33,7 +23,7 @@ WINDOW = 2048
 DEPTH = 8  # tokens; that of the trees that the authors' program drafts
 
 
-class _EagleNetwork(nn.Module):
+class _Network(nn.Module):
     """What both have; `embeds`: it has embeddings of its own."""
 
     depth = DEPTH
@@ -53,26 +43,24 @@ class _EagleNetwork(nn.Module):
         return states
 
     def layered(self, states: Tensor, embedded: Tensor, given: HeadPass) -> Tensor:
-        """What leaves the layer, (batch, rows, hidden size): states of the next depth.
+        """What leaves the layer: states of the next depth.
 
         `states` are fused or of the depth before, `embedded` the embeddings of the tokens that
-        follow, both of that shape.
+        follow; all are (batch, rows, hidden size).
         """
         raise NotImplementedError
 
     def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
-        """As Network.read."""
         return self.step(self.fuse(states), following, (), given)[-1:]
 
     def step(
         self, states: Tensor, tokens: Tensor, depths: Sequence[int], given: HeadPass
     ) -> Tensor:
-        """As ByPathNetwork.step."""
         embedded = (self.embed_tokens or self.target.embed)(tokens).to(states.dtype)
         return self.layered(states[None], embedded[None], given)[0]
 
 
-class Eagle(_EagleNetwork):
+class Eagle(_Network):
     """The network of EAGLE and EAGLE-2; its state is that of a published file."""
 
     def __init__(self, target: Target, layer: PreTrainedConfig, bias: bool, embeds: bool) -> None:
@@ -82,40 +70,73 @@ class Eagle(_EagleNetwork):
 
     def layered(self, states: Tensor, embedded: Tensor, given: HeadPass) -> Tensor:
         rows = self.fc(torch.cat([embedded, states], -1))
-        out: Tensor = self.layers[0](rows, self.rotary(states, given.positions[None]), given)
+        out: Tensor = self.layers[0](rows, self.rotary(rows, given.positions[None]), given)
         return out
 
     def scores(self, states: Tensor, depths: Sequence[int] = ()) -> Tensor:
-        """As ByPathNetwork.scores: the target's own."""
         return self.target.score(states)
 
 
-@dataclass(frozen=True, slots=True)
-class Eagle3Config:
-    """What a head is made of.
+class _Eagle3Layer(HeadLayer):
+    """A layer whose attention reads an embedding beside the state."""
 
-    `layer` is its transformer layer. `layers` are the states that it reads, each of `width`
-    numbers, numbered as transformers does. Its own vocabulary has `vocabulary` tokens.
-    `norm_residual`: the normed states, not the states, are added to what attention gives.
-    `norm_states`: there is a norm before `fc`.
+    def __init__(self, config: PreTrainedConfig, norm_residual: bool) -> None:
+        super().__init__(config, inputs=2)
+        self.hidden_norm, self._norm_residual = norm(config.hidden_size, config), norm_residual
+
+    def beside(
+        self, states: Tensor, embedded: Tensor, rotation: Rotation, given: HeadPass
+    ) -> Tensor:
+        """(batch, rows, hidden size), as are `states` and `embedded`."""
+        normed = self.hidden_norm(states)
+        rows = torch.cat([self.input_layernorm(embedded), normed], -1)
+        residual = normed if self._norm_residual else states
+        return self.perceived(residual + self.self_attn(rows, rotation, given))
+
+
+class Eagle3(_Network):
+    """The network of EAGLE-3; its state is that of a published file without its vocabulary.
+
+    `fields` are those of config.json. `norm_before_residual`: the normed states, not the states,
+    are added to what attention gives; `norm_before_fc`: there is a norm before `fc`. Raises
+    ValueError for what is not supported.
     """
 
-    layer: PreTrainedConfig
-    layers: tuple[int, ...]
-    width: int
-    vocabulary: int
-    norm_residual: bool = False
-    norm_states: bool = False
+    def __init__(self, target: Target, fields: Mapping[str, Any], embeds: bool = False) -> None:
+        own = fields.get("transformer_layer_config") or fields
+        layer, reads = layer_config(own, most=1), layers_read(fields, target.layers)
+        super().__init__(target, layer, reads, embeds)
+        size = int(layer.hidden_size)
+        width = fields.get("target_hidden_size") or own.get("target_hidden_size")
+        self.width, self.size, self.tokens = int(width or size), size, int(layer.vocab_size)
+        states = len(reads) * self.width
+        has_norm = bool(fields.get("norm_before_fc"))
+        self.input_norm = norm(states, layer) if has_norm else nn.Identity()
+        self.fc = nn.Linear(states, size, bias=False)
+        self.midlayer = _Eagle3Layer(layer, bool(fields.get("norm_before_residual")))
+        self.norm = norm(size, layer)
+        self.lm_head = nn.Linear(size, int(fields.get("draft_vocab_size") or self.tokens), False)
+
+    def fuse(self, states: Tensor) -> Tensor:
+        fused: Tensor = self.fc(self.input_norm(states))
+        return fused
+
+    def layered(self, states: Tensor, embedded: Tensor, given: HeadPass) -> Tensor:
+        rotation = self.rotary(states, given.positions[None])
+        return self.midlayer.beside(states, embedded, rotation, given)
+
+    def scores(self, states: Tensor, depths: Sequence[int] = ()) -> Tensor:
+        found: Tensor = self.lm_head(self.norm(states))
+        return found
 
 
-def read_config(fields: Mapping[str, Any], depth: int) -> Eagle3Config:
-    """The configuration in a config.json, for a target of `depth` layers.
+def layers_read(fields: Mapping[str, Any], depth: int) -> tuple[int, ...]:
+    """The states that EAGLE-3 reads by a config.json, of a target of `depth` layers.
 
     In the speculators form `eagle_aux_hidden_state_layer_ids` are layers whose inputs are read; in
     `eagle_config` of the other form they are layers whose outputs are. Without them the inputs of
     layers 2, `depth` // 2 and `depth` - 3 are read. Raises ValueError for what is not supported.
     """
-    own = fields.get("transformer_layer_config") or fields
     nested = fields.get("eagle_config") or {}
     layers = fields.get("eagle_aux_hidden_state_layer_ids")
     if layers is None and nested.get("eagle_aux_hidden_state_layer_ids"):
@@ -125,63 +146,7 @@ def read_config(fields: Mapping[str, Any], depth: int) -> Eagle3Config:
         raise ValueError(f"states at layers {', '.join(map(str, layers))} of {depth}")
     if nested.get("use_aux_hidden_state") is False:
         raise ValueError("use_aux_hidden_state")
-    layer = layer_config(own, most=1)
-    width = fields.get("target_hidden_size") or own.get("target_hidden_size")
-    return Eagle3Config(
-        layer=layer,
-        layers=layers,
-        width=int(width or layer.hidden_size),
-        vocabulary=int(fields.get("draft_vocab_size") or layer.vocab_size),
-        norm_residual=bool(fields.get("norm_before_residual")),
-        norm_states=bool(fields.get("norm_before_fc")),
-    )
-
-
-class _Eagle3Layer(nn.Module):
-    """A layer of llama or qwen3 whose attention reads an embedding beside the state."""
-
-    def __init__(self, config: Eagle3Config) -> None:
-        super().__init__()
-        layer, size = config.layer, config.layer.hidden_size
-        self.self_attn = HeadAttention(layer, 2 * size)
-        self.mlp = perceptron(layer)
-        self.input_layernorm, self.hidden_norm = norm(size, layer), norm(size, layer)
-        self.post_attention_layernorm = norm(size, layer)
-        self._norm_residual = config.norm_residual
-
-    def forward(self, states: Tensor, embedded: Tensor, rotation: Any, given: HeadPass) -> Tensor:
-        """(batch, rows, hidden size), as are `states` and `embedded`."""
-        normed = self.hidden_norm(states)
-        rows = torch.cat([self.input_layernorm(embedded), normed], -1)
-        out = (normed if self._norm_residual else states) + self.self_attn(rows, rotation, given)
-        return torch.add(out, self.mlp(self.post_attention_layernorm(out)))
-
-
-class Eagle3(_EagleNetwork):
-    """The network of EAGLE-3; its state is that of a published file without its vocabulary."""
-
-    def __init__(self, target: Target, config: Eagle3Config, embeds: bool = False) -> None:
-        super().__init__(target, config.layer, config.layers, embeds)
-        size, states = config.layer.hidden_size, len(config.layers) * config.width
-        self.input_norm = norm(states, config.layer) if config.norm_states else nn.Identity()
-        self.fc = nn.Linear(states, size, bias=False)
-        self.midlayer = _Eagle3Layer(config)
-        self.norm = norm(size, config.layer)
-        self.lm_head = nn.Linear(size, config.vocabulary, bias=False)
-
-    def fuse(self, states: Tensor) -> Tensor:
-        fused: Tensor = self.fc(self.input_norm(states))
-        return fused
-
-    def layered(self, states: Tensor, embedded: Tensor, given: HeadPass) -> Tensor:
-        rotation = self.rotary(states, given.positions[None])
-        out: Tensor = self.midlayer(states, embedded, rotation, given)
-        return out
-
-    def scores(self, states: Tensor, depths: Sequence[int] = ()) -> Tensor:
-        """As ByPathNetwork.scores: those of its own vocabulary."""
-        found: Tensor = self.lm_head(self.norm(states))
-        return found
+    return layers
 
 
 def marks(files: HeadFiles) -> bool:
@@ -198,20 +163,17 @@ def marks3(files: HeadFiles) -> bool:
 
 def network(files: HeadFiles, target: Target) -> Eagle:
     """That of EAGLE's files. Raises ModelError for those of another target."""
-    layer = configured(files, target, lambda fields, depth: layer_config(fields, most=1))
-    files.check_width(layer.hidden_size, target)
-    files.check_vocabulary(layer.vocab_size, target)
+    layer = layer_config(files.fields, most=1)
+    files.check(target, layer.hidden_size, layer.vocab_size)
     return Eagle(target, layer, "fc.bias" in files.stored, "embed_tokens.weight" in files.stored)
 
 
 def network3(files: HeadFiles, target: Target) -> Eagle3:
     """That of EAGLE-3's files. Raises ModelError for those of another target."""
-    config = configured(files, target, read_config)
-    files.check_width(config.width, target)
-    files.check_vocabulary(config.layer.vocab_size, target)
     embeds = "embed_tokens.weight" in files.stored
-    if not embeds and config.layer.hidden_size != target.width:
+    made = Eagle3(target, files.fields, embeds)
+    files.check(target, made.width, made.tokens)
+    if not embeds and made.size != target.width:
         raise files.refused("its file has no embed_tokens.weight", DAMAGED)
-    made = Eagle3(target, config, embeds)
-    made.ids = own_ids(files, target, config.vocabulary)
+    made.ids = own_ids(files, target, made.lm_head.out_features)
     return made

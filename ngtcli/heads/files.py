@@ -51,6 +51,11 @@ class Target:
         return int(self.config.hidden_size)
 
     @property
+    def layers(self) -> int:
+        """How many layers it has."""
+        return int(self.config.num_hidden_layers)
+
+    @property
     def vocabulary(self) -> int:
         """Tokens that have a score."""
         return int(self.config.vocab_size)
@@ -107,16 +112,20 @@ class HeadFiles:
             raise self.refused(f"{name} has shape {_by(found)}, not {dimensions} numbers", DAMAGED)
         return found
 
-    def check_width(self, found: int, target: Target) -> None:
-        """Raise ModelError unless the head reads hidden states of the target's size."""
-        if found != target.width:
-            told = f"hidden states of {found} numbers, the model's have {target.width}"
-            raise self.refused(f"the head reads {told}")
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Those of config.json, which has to be there."""
+        if not self.config:
+            raise self.refused("it has no config.json that can be read", DAMAGED)
+        return self.config
 
-    def check_vocabulary(self, found: int, target: Target) -> None:
-        """Raise ModelError unless the head guesses among the target's tokens."""
-        if found != target.vocabulary:
-            told = f"{found} tokens, the model has {target.vocabulary}"
+    def check(self, target: Target, width: int, tokens: int) -> None:
+        """Raise ModelError unless the head reads the target's states and guesses its tokens."""
+        if width != target.width:
+            told = f"hidden states of {width} numbers, the model's have {target.width}"
+            raise self.refused(f"the head reads {told}")
+        if tokens != target.vocabulary:
+            told = f"{tokens} tokens, the model has {target.vocabulary}"
             raise self.refused(f"the head guesses among {told}")
 
     def read(self, name: str) -> Tensor:

@@ -5,7 +5,7 @@ each node that is drafted. What differs between kinds are the networks and their
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -37,17 +37,11 @@ class Network(Protocol):
         Returns the state (1, size) that guesses begin with.
         """
 
-
-class AtOnceNetwork(Network, Protocol):
-    """One whose guesses do not depend on the tokens between."""
-
+    # Of those that guess at once:
     def guess(self, last: Tensor, root: int, rows: DraftRows) -> Tensor:
         """Scores (depth, vocabulary) behind the last token, from the state of its row."""
 
-
-class ByPathNetwork(Network, Protocol):
-    """One whose states are those of nodes: the first, and one more for each token behind it."""
-
+    # Of those that guess by path, whose states are those of nodes:
     def step(
         self, states: Tensor, tokens: Tensor, depths: Sequence[int], given: HeadPass
     ) -> Tensor:
@@ -65,12 +59,12 @@ class Head:
     """
 
     by_path = False
-    network: Network
 
-    def __init__(self, kind: str, network: Network, target: Target) -> None:
+    def __init__(self, kind: str, network: Any, target: Target) -> None:
         self.kind, self.depth, self.layers = kind, network.depth, network.reads
         self.reads_all = bool(network.sights)
-        self.network, self._target = network, target
+        self._target = target
+        self.network: Network = network
         self._rows = DraftRows(network.sights, target.device, target.dtype)
         self.reset()
 
@@ -96,15 +90,9 @@ class Head:
         """As Guesser.first; `root` is the last of `following`."""
         raise NotImplementedError
 
-    def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
-        """As Guesser.below."""
-        raise NotImplementedError
-
 
 class AtOnce(Head):
     """Guesses the same for all nodes of a depth."""
-
-    network: AtOnceNetwork
 
     @torch.inference_mode()
     def first(self, root: int) -> Guessed:
@@ -117,7 +105,6 @@ class ByPath(Head):
     """Guesses by the tokens that lead to a node; a node has a state and a depth."""
 
     by_path = True
-    network: ByPathNetwork
 
     def reset(self) -> None:
         super().reset()

@@ -56,7 +56,7 @@ class Hydra(nn.Module):
         self.prefix_embedding_layer = prefix
 
     def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
-        """As Network.read; a state has the last row's and embeddings of all tokens behind it."""
+        # A state has that of the last row, and embeddings of all tokens behind it.
         if self.prefix_embedding_layer is not None:
             states = self.prefix_embedding_layer(
                 inputs_embeds=states[None],
@@ -72,13 +72,11 @@ class Hydra(nn.Module):
     def step(
         self, states: Tensor, tokens: Tensor, depths: Sequence[int], given: HeadPass
     ) -> Tensor:
-        """As ByPathNetwork.step."""
         paths = states.view(len(states), -1, self.target.width).clone()
         paths[range(len(depths)), [depth + 1 for depth in depths]] = self.target.embed(tokens)
         return paths.flatten(1)
 
     def scores(self, states: Tensor, depths: Sequence[int]) -> Tensor:
-        """As ByPathNetwork.scores."""
         found = [
             self.scores_at(depth, one[None, : (depth + 2) * self.target.width])
             for one, depth in zip(states, depths, strict=True)
@@ -121,12 +119,12 @@ def network(files: HeadFiles, target: Target) -> Hydra:
     first = files.shape("hydra_mlp.0.0.linear.weight")
     if first == (target.width, target.width):
         raise files.refused("its heads do not read what was drafted (grounded_heads: false)")
-    files.check_width(first[0], target)
-    if own_scores := "hydra_lm_head.0.weight" in files.stored:
-        files.check_vocabulary(files.shape("hydra_lm_head.0.weight")[0], target)
+    last, tokens = "hydra_lm_head.0.weight", target.vocabulary
+    if own_scores := last in files.stored:
+        tokens = files.shape(last)[0]
+    files.check(target, first[0], tokens)
     mlp = [name.split(".") for name in files.stored if name.startswith("hydra_mlp.")]
-    count = int(target.config.num_hidden_layers)
-    offset = files.number("hidden_state_offset", 0, count)
+    offset = files.number("hidden_state_offset", 0, target.layers)
     prefix = None
     if any(name.startswith("prefix_embedding_layer.") for name in files.stored):
         prefix = prefix_layer(target.config)
@@ -140,5 +138,5 @@ def network(files: HeadFiles, target: Target) -> Hydra:
         own_scores=own_scores,
         bias="hydra_lm_head.0.bias" in files.stored,
         prefix=prefix,
-        layer=count - offset if offset else -1,
+        layer=target.layers - offset if offset else -1,
     )

@@ -1,7 +1,7 @@
 """Layers that networks of several kinds of heads are made of. Parameters are named as published."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from ngtcli.heads.places import HINT
 from ngtcli.heads.rows import HeadPass
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines, (batch, rows, size of a head) each
-Config = TypeVar("Config")
 _FAMILIES = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # those that published heads are made of
 
 
@@ -57,12 +56,6 @@ def layer_config(fields: Mapping[str, Any], most: int | None = None) -> PreTrain
 def norm(size: int, config: PreTrainedConfig) -> nn.Module:
     """An RMS norm."""
     made: nn.Module = LlamaRMSNorm(size, eps=config.rms_norm_eps)
-    return made
-
-
-def perceptron(config: PreTrainedConfig) -> nn.Module:
-    """A gated perceptron."""
-    made: nn.Module = LlamaMLP(config)
     return made
 
 
@@ -117,19 +110,27 @@ class HeadAttention(nn.Module):
 
 
 class HeadLayer(nn.Module):
-    """A layer of llama or qwen3; unless `normed`, nothing is normed before its attention."""
+    """A layer of llama or qwen3; unless `normed`, nothing is normed before its attention.
 
-    def __init__(self, config: PreTrainedConfig, layer: int = 0, normed: bool = True) -> None:
+    Its attention reads `inputs` vectors of the hidden size side by side.
+    """
+
+    def __init__(
+        self, config: PreTrainedConfig, layer: int = 0, normed: bool = True, inputs: int = 1
+    ) -> None:
         super().__init__()
         size = config.hidden_size
-        self.self_attn = HeadAttention(config, size, layer)
-        self.mlp = perceptron(config)
+        self.self_attn = HeadAttention(config, inputs * size, layer)
+        self.mlp = LlamaMLP(config)
         self.input_layernorm = norm(size, config) if normed else nn.Identity()
         self.post_attention_layernorm = norm(size, config)
 
     def forward(self, rows: Tensor, rotation: Rotation, given: HeadPass) -> Tensor:
         """(batch, rows, hidden size), as are `rows`."""
-        rows = rows + self.self_attn(self.input_layernorm(rows), rotation, given)
+        return self.perceived(rows + self.self_attn(self.input_layernorm(rows), rotation, given))
+
+    def perceived(self, rows: Tensor) -> Tensor:
+        """The same behind the perceptron."""
         return torch.add(rows, self.mlp(self.post_attention_layernorm(rows)))
 
 
@@ -139,29 +140,13 @@ def _rotated(heads: Tensor, rotation: Rotation) -> Tensor:
     return turned
 
 
-def configured(
-    files: HeadFiles, target: Target, read: Callable[[Mapping[str, Any], int], Config]
-) -> Config:
-    """What `read` makes of config.json and the target's number of layers.
-
-    Raises ModelError where there is none, or it raises anything: configurations fail in many ways.
-    """
-    if not files.config:
-        raise files.refused("it has no config.json that can be read", DAMAGED)
-    try:
-        return read(files.config, int(target.config.num_hidden_layers))
-    except Exception as error:
-        why = " ".join(str(error).split())[:200] or type(error).__name__
-        raise files.refused(f"its config.json is not one that ngt supports: {why}") from error
-
-
 def own_ids(files: HeadFiles, target: Target, size: int) -> Tensor | None:
     """The token, int64 (size,), at each place of a head's own vocabulary; None: the target's.
 
     The file has how far each token is from its place. Raises ModelError for what does not fit.
     """
     if "d2t" not in files.shapes:
-        files.check_vocabulary(size, target)
+        files.check(target, target.width, size)
         return None
     if files.shape("d2t", 1) != (size,):
         raise files.refused(f"d2t is not of {size} tokens, which config.json says", DAMAGED)

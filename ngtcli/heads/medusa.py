@@ -39,11 +39,9 @@ class Medusa(nn.ModuleList):
             self.append(nn.Sequential(*layers))
 
     def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
-        """As Network.read."""
         return states[-1:]
 
     def guess(self, last: Tensor, root: int, rows: DraftRows) -> Tensor:
-        """As AtOnceNetwork.guess."""
         return self.scores(last)[:, 0]
 
     def scores(self, states: Tensor) -> Tensor:
@@ -70,13 +68,14 @@ def marks(files: HeadFiles) -> bool:
 
 def network(files: HeadFiles, target: Target) -> Medusa:
     """The network of these files. Raises ModelError for those of another target."""
-    places = [name.split(".", 2) for name in files.stored]
-    heads = {int(head) for head, *_ in places}
-    first = str(min(heads))
-    blocks = {block for head, block, rest in places if head == first and "linear." in rest}
+    heads = sorted({int(name.split(".")[0]) for name in files.stored})
+    first = [name for name in files.stored if name.startswith(f"{heads[0]}.")]
+    blocks = len({name.split(".")[1] for name in first if "linear." in name})
     last = [name for name in files.stored if re.fullmatch(r"\d+\.\d+\.weight", name)]
-    for name in (name for name in files.stored if name.endswith("0.0.linear.weight")):
-        files.check_width(files.shape(name)[1], target)
-    for name in last:
-        files.check_vocabulary(files.shape(name)[0], target)
-    return Medusa(target, len(heads), len(blocks), bool(last))
+    width = target.width
+    if "0.0.linear.weight" in files.stored:
+        width = files.shape("0.0.linear.weight")[1]
+    for tokens in (files.shape(name)[0] for name in last):
+        files.check(target, width, tokens)
+    files.check(target, width, target.vocabulary)
+    return Medusa(target, len(heads), blocks, bool(last))

@@ -33,13 +33,11 @@ class Mtp:
         self.sights = (Sight(model.config.sliding_window if slides else None),)
 
     def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
-        """As Network.read."""
         return self.step(states, following, (), given)[-1:]
 
     def step(
         self, states: Tensor, tokens: Tensor, depths: Sequence[int], given: HeadPass
     ) -> Tensor:
-        """As ByPathNetwork.step."""
         model, places = self._model, given.positions[None]
         embedded, rotation = model.embed_tokens(tokens)[None].to(states), None
         if model.rotary_emb is not None:
@@ -55,7 +53,6 @@ class Mtp:
         return model.shared_post_norm(out) if model.use_shared_post_norm else out
 
     def scores(self, states: Tensor, depths: Sequence[int]) -> Tensor:
-        """As ByPathNetwork.scores."""
         found: Tensor = self._model._project_to_logits(states)
         return found
 
@@ -91,7 +88,7 @@ def _findable(files: HeadFiles, target: Target) -> Iterator[None]:
     The patterns of a family have the number of layers of its published models. What the layer
     shares with the model, which may be packed, is not looked for.
     """
-    hf, config, first = target.hf, target.config, int(target.config.num_hidden_layers)
+    hf, config, first = target.hf, target.config, target.layers
     before = hf.config.name_or_path, hf._keys_to_ignore_on_load_unexpected, config.num_mtp_layers
     shared = MtpModel._keys_to_ignore_on_load_missing
     hf.config.name_or_path, config.num_mtp_layers = str(files.folder), 1

@@ -15,9 +15,9 @@ from ngtcli.draft.tree import ROOT
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a row sees in a layer: none `window` positions away or farther, if there is a window.
+    """What a row sees in a layer: rows less than `window` positions away, and none behind it.
 
-    `causal`: none behind it, not even of a block whose rows see each other.
+    Unless `causal`, it does see those behind it in a block, whose rows all see each other.
     """
 
     window: int | None = None

@@ -62,7 +62,7 @@ def eagle3_files(folder: Path, form: str = "own", **changes: Any) -> tuple[str, 
     """
     fields = EAGLE3 | changes
     sizes = EAGLE3 | {n: v for n, v in changes.items() if n.startswith("norm_")}
-    state = tensors(eagle.Eagle3(target(), eagle.read_config(sizes, 2)))
+    state = tensors(eagle.Eagle3(target(), sizes))
     state["d2t"] = torch.arange(DRAFT) + 3
     state["t2d"] = torch.isin(torch.arange(VOCABULARY), 2 * torch.arange(DRAFT) + 3)
     stored = state
@@ -77,7 +77,7 @@ def eagle3_files(folder: Path, form: str = "own", **changes: Any) -> tuple[str, 
 
 
 def dflash_files(folder: Path, **changes: Any) -> tuple[str, dict[str, Any]]:
-    state = tensors(dflash.DFlash(target(), dflash.read_config(DFLASH, 2)))
+    state = tensors(dflash.DFlash(target(), DFLASH))
     folder.mkdir(exist_ok=True)
     save_head(folder, state, DFLASH | changes)
     return str(folder), {name: w.double().numpy() for name, w in state.items()}

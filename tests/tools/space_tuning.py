@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from ngtcli.decode.load import load_model
 from ngtcli.decode.model import TargetModel
-from ngtcli.heads.training.batches import Batch, Order
+from ngtcli.heads.training.batches import Batch, cut, of_step
 from ngtcli.heads.training.folder import Text
 from ngtcli.heads.training.recipes import Scored, unused_token
 from ngtcli.measure.traces import read_traces
@@ -105,10 +105,10 @@ def tune(
     say: Callable[[str], None] = print,
 ) -> Tuning:
     """The model after so many steps, and at each the loss is said."""
-    tuning, order = Tuning(model, depth), Order(texts, tokens, 0)
+    tuning, batches = Tuning(model, depth), cut(texts, tokens)
     optimizer = torch.optim.AdamW(tuning.network.parameters(), lr=rate, weight_decay=0.0)
     for step in range(steps):
-        batch = Batch.padded(order.at(step), model.context, step, torch.device("cpu"))
+        batch = Batch.padded(of_step(batches, step, 0), model.context, step, torch.device("cpu"))
         loss = torch.stack([scored.loss() for scored in tuning.scored(batch)]).mean()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ngtcli.heads.training.folder import Text
 
-_POOL = 16  # batches whose texts are sorted together, so that lengths are alike; guess
 NONE = -100  # a target that does not count, as cross entropy has it
 
 
@@ -59,44 +58,21 @@ class Batch:
         return values[self.texts, self.rows]
 
 
-class Order:
-    """Which texts the batch of a step has: each text once an epoch, in an order of its own.
-
-    A batch has at most so many `tokens`, padding counted in, or a single text.
-
-    >>> texts = [Text([0] * 20, [n] * 4) for n in range(3)]
-    >>> [[a.answer[0] for a in Order(texts, 50, 0).at(step)] for step in range(4)]
-    [[2], [0, 1], [0, 1], [2]]
-    """
-
-    def __init__(self, texts: Sequence[Text], tokens: int, seed: int) -> None:
-        self._texts, self._tokens, self._seed, self._epoch = texts, tokens, seed, -1
-        self._batches: list[list[Text]] = []
-        self._first = 0  # step of the epoch's first batch
-
-    def at(self, step: int) -> list[Text]:
-        """The texts of a step; steps are asked for in ascending order."""
-        while step >= self._first + len(self._batches):
-            self._first += len(self._batches)
-            self._epoch += 1
-            self._batches = self._shuffled(Random(f"{self._seed} {self._epoch}"))
-        return self._batches[step - self._first]
-
-    def _shuffled(self, chance: Random) -> list[list[Text]]:
-        texts = chance.sample(self._texts, len(self._texts))
-        mean = sum(map(len, texts)) // len(texts) + 1
-        pool = max(1, _POOL * self._tokens // mean)
-        pools = [texts[i : i + pool] for i in range(0, len(texts), pool)]
-        out = [batch for own in pools for batch in cut(own, self._tokens)]
-        chance.shuffle(out)
-        return out
-
-
 def cut(texts: Sequence[Text], tokens: int) -> list[list[Text]]:
-    """Texts in batches of so many tokens, as for Order, those of like length together."""
+    """Texts in batches of so many tokens, padding counted in, or a single one; alike in length."""
     out: list[list[Text]] = []
     for text in sorted(texts, key=len):
         if not out or (len(out[-1]) + 1) * len(text) > tokens:
             out.append([])
         out[-1].append(text)
     return out
+
+
+def of_step(batches: Sequence[list[Text]], step: int, seed: int) -> list[Text]:
+    """The batch of a step: each once an epoch, in an order of its own.
+
+    >>> "".join(of_step(["a", "b", "c"], step, seed=0) for step in range(6))
+    'bcaacb'
+    """
+    epoch, place = divmod(step, len(batches))
+    return Random(f"{seed} {epoch}").sample(batches, len(batches))[place]

@@ -140,14 +140,13 @@ def _eagle3(s: Subject, texts: Sequence[Text]) -> eagle.Eagle3:
     (On the built-in model, after 80 steps of 1,024 tokens, 65% of the first guesses were right, and
     from random weights 9% after 150.)
     """
-    config = eagle.read_config(_eagle3_config(s), s.model.layers)
-    made = eagle.Eagle3(s.target, config)
-    chosen = frequent(texts, config.vocabulary, s.model.vocabulary)
+    made = eagle.Eagle3(s.target, _eagle3_config(s))
+    chosen = frequent(texts, made.lm_head.out_features, s.model.vocabulary)
     made.ids = chosen.to(s.model.device)
     with torch.no_grad():
         made.lm_head.weight.copy_(s.model.hf.get_output_embeddings().weight[made.ids])
     _begin_with(made.fc, 2)
-    begin_as(made.midlayer, s.model, config.layers[-1])
+    begin_as(made.midlayer, s.model, made.reads[-1])
     return made
 
 
@@ -193,7 +192,7 @@ def _eagle3_config(s: Subject) -> dict[str, Any]:
 
 def _dflash(s: Subject, texts: Sequence[Text]) -> dflash.DFlash:
     """Its layers begin as the target's own up to the one behind the deepest state it reads."""
-    made = dflash.DFlash(s.target, dflash.read_config(_dflash_config(s), s.model.layers))
+    made = dflash.DFlash(s.target, _dflash_config(s))
     _begin_with(made.fc, 2)
     for number, layer in enumerate(made.layers, made.reads[-1] + 1 - len(made.layers)):
         begin_as(layer, s.model, max(0, number))
@@ -203,7 +202,7 @@ def _dflash(s: Subject, texts: Sequence[Text]) -> dflash.DFlash:
 def _dflash_scored(s: Subject, network: dflash.DFlash, batch: Batch) -> Iterator[Scored]:
     states = s.states(batch, network.reads)
     generator = torch.Generator().manual_seed(batch.seed)
-    ahead = torch.arange(network.config.block, device=batch.ids.device)
+    ahead = torch.arange(network.block, device=batch.ids.device)
     made, wanted = [], []
     for text in range(len(batch.ids)):
         rows = batch.rows[batch.texts == text]
@@ -225,24 +224,24 @@ def blocks_of(network: dflash.DFlash, states: Tensor, tokens: Tensor, anchors: T
     first of each block, and `anchors` their positions. Behind one the mask of number m guesses the
     token m positions on. A block sees the text before it.
     """
-    config, on, rows = network.config, states.device, states.shape[1]
+    blocks, size, on, rows = len(anchors), network.block, states.device, states.shape[1]
     kept, text = DynamicCache(), torch.arange(rows, device=on)
     network.remember(states, HeadPass(kept, text, lambda layer: text))
-    positions = (anchors[:, None] + torch.arange(config.block, device=on)).flatten()
-    block = torch.arange(len(anchors), device=on).repeat_interleave(config.block)
-    before = text < anchors.repeat_interleave(config.block)[:, None]
+    positions = (anchors[:, None] + torch.arange(size, device=on)).flatten()
+    block = torch.arange(blocks, device=on).repeat_interleave(size)
+    before = text < anchors.repeat_interleave(size)[:, None]
     seen = torch.cat([before, block == block[:, None]], 1)
     away = positions[:, None] - torch.cat([text, positions])
 
     def mask(layer: int) -> Tensor:
-        sight = config.sights[layer]
-        near = away.abs() < (sight.window or rows + config.block)
+        sight = network.sights[layer]
+        near = away.abs() < (sight.window or rows + size)
         return additive(seen & near & ((away >= 0) | (not sight.causal)), states.dtype)
 
-    ids = torch.full((len(anchors), config.block), config.mask, device=on)
+    ids = torch.full((blocks, size), network.mask, device=on)
     ids[:, 0] = tokens
     out = network.through(ids.flatten(), HeadPass(kept, positions, mask))
-    return out[0].view(len(anchors), config.block, -1)[:, 1:]
+    return out[0].view(blocks, size, -1)[:, 1:]
 
 
 def _dflash_config(s: Subject) -> dict[str, Any]:

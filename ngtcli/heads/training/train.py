@@ -16,7 +16,7 @@ from torch import Tensor
 from ngtcli.decode.model import TargetModel
 from ngtcli.errors import UsageError, counted
 from ngtcli.heads.files import Target, head_files
-from ngtcli.heads.training.batches import Batch, Order, cut
+from ngtcli.heads.training.batches import Batch, cut, of_step
 from ngtcli.heads.training.folder import CHECKPOINT, Text, Trained, TrainingFolder
 from ngtcli.heads.training.recipes import RECIPES, Scored, Subject
 from ngtcli.system import process
@@ -49,7 +49,8 @@ class Trainer:
         say: Notify = lambda _: None,
     ) -> None:
         self._folder, self._plan, self._status, self._say = folder, folder.plan, status, say
-        self._train = [text for text in texts if not text.held]
+        train = [text for text in texts if not text.held]
+        self._train = cut(train, self._plan.batch)
         held = cut([text for text in texts if text.held], self._plan.batch)
         self._held = held[:: max(1, len(held) // _HELD)][:_HELD]
         if not (self._train and self._held):
@@ -60,7 +61,7 @@ class Trainer:
         depth = self._plan.depth or recipe.depth
         self.subject = Subject(model, target, self._plan, depth)
         torch.manual_seed(self._plan.seed)
-        self.network = recipe.make(self.subject, self._train).to(model.device)
+        self.network = recipe.make(self.subject, train).to(model.device)
         self._rate, self.step, self._seconds = self._plan.rate or recipe.rate, 0, 0.0
         self._parameters = [*self.network.parameters()]
         self._optimizer = torch.optim.AdamW(self._parameters, lr=self._rate, weight_decay=0.0)
@@ -99,12 +100,12 @@ class Trainer:
 
     def run(self) -> Trained:
         """Train to the end, then write the head. A KeyboardInterrupt leaves a checkpoint."""
-        order = Order(self._train, self._plan.batch, self._plan.seed)
         saved, shown = monotonic(), 0.0
         try:
             while self.step < (total := self._total()):
                 began = monotonic()
-                loss = self._take(self.batch(order.at(self.step), self.step), total)
+                texts = of_step(self._train, self.step, self._plan.seed)
+                loss = self._take(self.batch(texts, self.step), total)
                 self._seconds += monotonic() - began
                 if self.step < total and not self.step % max(_TIMED + 2, total // _VALIDATIONS):
                     self._note(loss=round(loss, 4))
@@ -128,7 +129,7 @@ class Trainer:
             kind=self._plan.kind,
             steps=self.step,
             seconds=round(self._seconds, 1),
-            texts=len(self._train),
+            texts=sum(map(len, self._train)),
             held_out=sum(map(len, self._held)),
             **line,
         )
