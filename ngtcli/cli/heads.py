@@ -22,13 +22,14 @@ from ngtcli.documents.passages import Cutting, passages
 from ngtcli.errors import (
     INTERRUPTED,
     ContextOverflowError,
+    InputError,
     NgtError,
     UsageError,
     counted,
     nearest,
     reason_of,
 )
-from ngtcli.heads.training.folder import KINDS, RECORDING, Plan, Text, TrainingFolder
+from ngtcli.heads.training.folder import KINDS, RECORDING, Plan, Text, Trained, TrainingFolder
 from ngtcli.measure.prompts import QUESTIONS, Item, file_items, read_jsonl
 from ngtcli.measure.traces import Trace, TraceWriter, read_traces, recorded_files
 from ngtcli.prompt.preset import Preset, deciding
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from ngtcli.session.session import NumberedPrompt
 
 _HELD_SHARE = 0.1  # of the texts, to validate on; guess
+_FEWEST = 2  # prompts: one to train on and one to validate
 _LEAST = 40  # characters of a part from which on it is asked of; guess
 heads_app = typer.Typer(
     help="Learned heads, which guess tokens from a model's hidden states.", no_args_is_help=True
@@ -148,7 +150,7 @@ def _refuse_idle(given: TrainFlags) -> None:
 
 def _trained(
     given: TrainFlags, tasks: Tasks, items: Sequence[Item], folder: TrainingFolder, notes: Notes
-) -> Any:
+) -> Trained:
     """The recording, then the head. A KeyboardInterrupt leaves what there is of both."""
     from ngtcli.heads.training.train import Trainer  # here: they load torch
     from ngtcli.session.local import LocalSession
@@ -163,10 +165,11 @@ def _trained(
     if found.tokenizer != session.model.tokenizer.fingerprint:
         what = f"{recording}: recorded with another tokenizer than that of {settings.model}"
         raise UsageError(what, "Name the model that was recorded with --model.")
-    wanted = {item.id for item in items}
-    traces = [trace for trace in found.traces if given.recording or trace.id in wanted]
-    texts = held_out(traces[: given.answers])
-    return Trainer(session.model, texts, folder, notes.status, notes.say).run()
+    traces = found.traces[: given.answers]
+    if not given.recording:  # as asked for, whatever was answered first
+        by_id = {trace.id: trace for trace in found.traces}
+        traces = tuple(by_id[item.id] for item in items if item.id in by_id)
+    return Trainer(session.model, held_out(traces), folder, notes.status, notes.say).run()
 
 
 def held_out(traces: Sequence[Trace]) -> list[Text]:
@@ -213,6 +216,9 @@ def _items(given: TrainFlags, tasks: Tasks, notes: Notes) -> list[Item]:
             item for item in file_items((), parts) if item.question in QUESTIONS[: given.questions]
         ]
         items += [*file_items(parts, ()), *asked]
+    if len(items) < _FEWEST:
+        what = f"{counted(len(items), 'prompt')}: too few to train on and to validate"
+        raise InputError(what, "Give more documents, or smaller parts (--part-tokens).")
     Random(0).shuffle(items)
     how = {task: deciding(*own) for task, own in tasks.items()}
     drafting = {n for n, s in SETTINGS.items() if s.panel == "Drafting"}  # they change no answer

@@ -108,12 +108,11 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
                 raise InputError(f"{folder}: is not empty", "Name a new folder to record to.")
             about.write_text(text, encoding="utf-8")
             self._lines = LineFile(folder / "traces.jsonl", 0o644)
-            self.done = set[str]()
             for place, line in self._lines.lines(_LONGEST):
-                if line.endswith(b"\n"):
-                    self.done.add(json_object(line.decode())["id"])
-                else:  # torn: the last one
+                if not line.endswith(b"\n"):  # torn: the last one
                     self._lines.truncate(place)
+            begun = os.fstat(self._lines.fileno()).st_size
+            self.done = {one.id for one in read_traces(folder).traces} if begun else set[str]()
         except OSError as error:
             what = f"{folder}: cannot be written ({reason_of(error)})"
             raise InputError(what, "Name another folder.") from None
