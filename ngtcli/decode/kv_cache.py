@@ -70,10 +70,8 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
         self.owner, self._narrow = owner, narrow
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.keys, self.values = (
-            like.new_zeros((*like.shape[:2], self.owner.capacity, like.shape[3]))
-            for like in (key_states, value_states)
-        )
+        capacity = self.owner.capacity
+        self.keys, self.values = _like(key_states, capacity), _like(value_states, capacity)
         self.is_initialized = True
 
     def update(
@@ -174,17 +172,25 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
 
     def reserve(self, places: int) -> bool:
         """Make room for writing below `places`, by a copy if need be; returns if buffers moved."""
+        if places > self.capacity:
+            self._grow(capacity_for(places))
+            self._used = max(self._used, places)
+            return True
         self._used = max(self._used, places)
-        if places <= self.capacity:
-            return False
-        self.capacity = capacity_for(places)
-        for layer in self.layers:
-            if layer.is_initialized:
-                old = layer.keys, layer.values
-                layer.lazy_initialization(*old)
-                for buffer, rows in zip((layer.keys, layer.values), old, strict=True):
-                    buffer[:, :, : rows.shape[2]] = rows
-        return True
+        return False
+
+    def _grow(self, capacity: int) -> None:
+        """Larger buffers with the same rows; where memory does not suffice for all, the old ones.
+
+        Raises MemoryError and the like.
+        """
+        filled = [layer for layer in self.layers if layer.is_initialized]
+        larger = [[_like(rows, capacity) for rows in (one.keys, one.values)] for one in filled]
+        for layer, (keys, values) in zip(filled, larger, strict=True):
+            for buffer, rows in ((keys, layer.keys), (values, layer.values)):
+                buffer[:, :, : rows.shape[2]] = rows
+            layer.keys, layer.values = keys, values
+        self.capacity = capacity
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep these rows of the last pass (ascending, counted from `length`).
@@ -225,3 +231,8 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         """Drop all rows from `length` on."""
         self.length = min(self.length, length)
         del self.chain[self.length // CHUNK :]
+
+
+def _like(states: Tensor, capacity: int) -> Tensor:
+    """A buffer of zeros for rows like these: (1, heads, capacity, head_dim)."""
+    return states.new_zeros((*states.shape[:2], capacity, states.shape[3]))
