@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ngtcli.draft.guesses import WIDTH, Guessed
@@ -298,6 +299,16 @@ def test_dflash_guesses_what_its_formulas_give(tmp_path: Path, window: int | Non
         "dflash", (1, -1), True, False,
     )  # fmt: skip
     assert head.depth == BLOCK - 1
+    stored = load_file(tmp_path / "head" / "model.safetensors")
+    whole = stored | {
+        "lm_head.weight": torch.ones(VOCABULARY, H),
+        "verifier_norm.weight": stored["norm.weight"].clone(),
+    }
+    save_file(
+        whole | {"embed_tokens.weight": torch.ones(VOCABULARY, H)},
+        tmp_path / "head" / "model.safetensors",
+    )
+    head = load_head(name, hf, CPU, torch.float32)  # what is the target's is not used
     states, ids = text(30, 2 * H)
     for start, end in ((0, 7), (7, 9), (9, 10), (10, 16)):
         head.read(states[start:end], ids[start:end], start)

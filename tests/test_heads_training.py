@@ -74,12 +74,11 @@ def test_a_folder_loads_and_guesses_as_in_training(kind: str, tmp_path: Path) ->
         for parameter in run.network.parameters():
             parameter.copy_(parameter.bfloat16())
     batch = run.batch(texts()[1:2], 0)
-    hf = run.subject.model.hf
-    head = load_head(str(tmp_path / "head"), hf, torch.device("cpu"), torch.float32)
+    head = load_head(str(tmp_path / "head"), run.model.hf, torch.device("cpu"), torch.float32)
     assert head.kind == kind and head.depth == (8 if kind == "eagle3" else 2)
-    states, ids = run.subject.states(batch, head.layers)[0], batch.ids[0]
+    states, text = run.states(batch)[0], batch.ids[0]
     with torch.no_grad():
-        first = run.scored(batch)[0]
+        scores, _ = run.scored(batch)[0]
     if kind == "dflash":  # blocks are drawn
         generator = torch.Generator().manual_seed(batch.seed)
         rows = batch.rows[torch.randint(len(batch.rows), (8,), generator=generator)]
@@ -87,12 +86,13 @@ def test_a_folder_loads_and_guesses_as_in_training(kind: str, tmp_path: Path) ->
         rows = batch.rows
     for number, row in enumerate(rows[:4].tolist()):
         head.reset()
-        head.read(states[: row + 1], ids[1 : row + 2], 0)
-        found = head.first(int(ids[row + 1]))
+        head.read(states[: row + 1], text[1 : row + 2], 0)
+        found = head.first(int(text[row + 1]))
         tokens = torch.tensor(found.tokens[0]).long()
-        places = tokens if first.ids is None else torch.searchsorted(first.ids, tokens)
-        expected = first.scores[number].softmax(-1)[places]
-        assert first.ids is None or (first.ids[places] == tokens).all()
+        ids = run.network.ids
+        places = tokens if ids is None else torch.searchsorted(ids, tokens)
+        expected = scores[number].softmax(-1)[places]
+        assert ids is None or (ids[places] == tokens).all()
         assert torch.allclose(torch.tensor(found.probabilities[0]).float(), expected, atol=1e-4)
 
 

@@ -128,4 +128,6 @@ def network(files: HeadFiles, target: Target) -> DFlash:
         raise files.refused(f"the model has no token {made.mask}, its mask_token_id")
     if made.lm_head is not None:
         made.ids = own_ids(files, target, made.lm_head.out_features)
+    else:
+        files.stored.pop("lm_head.weight", None)  # the target's
     return made

@@ -90,7 +90,7 @@ class HeadFiles:
     config: Mapping[str, Any]
     shapes: Mapping[str, Shape]
     tensor: Callable[[str], Tensor]
-    stored: Mapping[str, str] = field(default_factory=dict)
+    stored: dict[str, str] = field(default_factory=dict)
 
     def refused(self, what: str, hint: str = HINT) -> ModelError:
         """The error for a head that cannot be used."""

@@ -56,47 +56,35 @@ class Kind:
         return {re.sub(self.numbered, in_turn, own): name for own, name in found.items()}
 
 
-_OF_TARGET = r"(^|\.)d2t$|(^|\.)t2d$|^verifier_"  # of the target, or said otherwise
+_OF_TARGET = r"^d2t$|^t2d$|^verifier_"  # what files say of the target's tokens, or hold of it
 _MTP = Kind("mtp", mtp.marks, mtp.network, is_filled=False)
+_HYDRA = (
+    (r"^hydra_head\.", ""),
+    (r"^(hydra_lm_head\.\d+)\.(?:\d+\.)?(weight|bias)$", r"\1.\2"),
+    (r"^prefix_embedd?ing_layer\.", "prefix_embedding_layer."),  # published with one d
+)
 # The first that marks the files makes the head.
 KINDS = (
     Kind(
-        "medusa",
-        medusa.marks,
-        medusa.network,
-        left_out=r"^(?!medusa_heads?\.|\d+\.\d+\.)",
-        rename=((r"^medusa_heads?\.", ""),),
-        at_once=True,
+        "medusa", medusa.marks, medusa.network, at_once=True,
+        left_out=r"^(?!medusa_heads?\.|\d+\.\d+\.)", rename=((r"^medusa_heads?\.", ""),),
     ),
     Kind(
-        "hydra",
-        hydra.marks,
-        hydra.network,
+        "hydra", hydra.marks, hydra.network, rename=_HYDRA,
         left_out=r"(input_embed_fn\.weight|embed_tokens\.weight|inv_freq)$",
-        rename=(
-            (r"^hydra_head\.", ""),
-            (r"^(hydra_lm_head\.\d+)\.(?:\d+\.)?(weight|bias)$", r"\1.\2"),
-            (r"^prefix_embedd?ing_layer\.", "prefix_embedding_layer."),  # published with one d
-        ),
         numbered=r"(hydra_mlp\.\d+\.)(\d+)(?=\.)",
     ),
     Kind(
-        "eagle3",
-        eagle.marks3,
-        eagle.network3,
-        left_out=_OF_TARGET,
-        rename=((r"^layers\.0\.", "midlayer."),),
+        "eagle3", eagle.marks3, eagle.network3,
+        left_out=_OF_TARGET, rename=((r"^layers\.0\.", "midlayer."),),
     ),
     Kind("eagle", eagle.marks, eagle.network, left_out=r"inv_freq$"),
     Kind(
-        "dflash",
-        dflash.marks,
-        dflash.network,
+        "dflash", dflash.marks, dflash.network, at_once=True,
         left_out=rf"{_OF_TARGET}|^embed_tokens\.weight$",
-        at_once=True,
     ),
     _MTP,
-)
+)  # fmt: skip
 _DEEPEST = 64  # tokens; guess: published heads guess 16 at most
 
 

@@ -117,11 +117,12 @@ class DraftRows:
 
         @cache
         def mask(sight: Sight) -> Tensor:
-            seen = np.concatenate([np.ones((rows, length), np.bool_), sees], axis=1)
-            away = asking[:, None] - np.concatenate([np.arange(length), own])
-            seen &= (away >= 0) | (not sight.causal)
+            low = 0 if sight.window is None else first
+            behind = asking[:, None] < own if sight.causal else np.zeros_like(sees)
+            seen = np.concatenate([np.ones((rows, length - low), np.bool_), sees & ~behind], axis=1)
             if sight.window is not None:
-                seen = (seen & (abs(away) < sight.window))[:, first:]
+                at = np.concatenate([np.arange(low, length), own])
+                seen &= abs(asking[:, None] - at) < sight.window
             return additive(torch.from_numpy(seen).to(self._device), self._dtype)
 
         positions = torch.from_numpy(asking).to(self._device)

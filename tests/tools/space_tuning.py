@@ -9,19 +9,20 @@ model. It takes 16 bytes for each parameter.
 
 import argparse
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
 from ngtcli.decode.load import load_model
 from ngtcli.decode.model import TargetModel
 from ngtcli.heads.training.batches import Batch, cut, of_step
 from ngtcli.heads.training.folder import Text
-from ngtcli.heads.training.recipes import Scored, unused_token
+from ngtcli.heads.training.recipes import Guesses, unused_token
 from ngtcli.measure.traces import read_traces
 from ngtcli.model_files.checkpoint import find
 
@@ -45,7 +46,7 @@ class Tuning:
         # The mask may be that token, and is trained.
         self.network.get_input_embeddings().padding_idx = None
 
-    def scored(self, batch: Batch) -> Iterator[Scored]:
+    def scored(self, batch: Batch) -> Guesses:
         """The model's own next tokens, then what masks guess by depth."""
         texts, length = batch.ids.shape
         anchors = self._anchors(batch)
@@ -60,11 +61,11 @@ class Tuning:
             output_hidden_states=True,
         ).hidden_states[-1]
         score, which = self.network.get_output_embeddings(), torch.arange(texts)[:, None]
-        yield Scored(score(batch.of_rows(states)), batch.targets(1))
+        yield score(batch.of_rows(states)), batch.targets(1)
         made = states[:, length:].view(texts, _GROUPS, self.depth, -1)
         for depth in range(self.depth):
             targets = batch.at(which, anchors + depth + 2)
-            yield Scored(score(made[:, :, depth]).flatten(0, 1), targets.flatten())
+            yield score(made[:, :, depth]).flatten(0, 1), targets.flatten()
 
     def _anchors(self, batch: Batch) -> Tensor:
         """The rows of each text behind which masks stand, int64 (texts, groups)."""
@@ -109,7 +110,7 @@ def tune(
     optimizer = torch.optim.AdamW(tuning.network.parameters(), lr=rate, weight_decay=0.0)
     for step in range(steps):
         batch = Batch.padded(of_step(batches, step, 0), model.context, step, torch.device("cpu"))
-        loss = torch.stack([scored.loss() for scored in tuning.scored(batch)]).mean()
+        loss = torch.stack([cross_entropy(*found) for found in tuning.scored(batch)]).mean()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

@@ -1,8 +1,7 @@
 """The kinds of heads as they are trained: the network, what it guesses of a batch, its files.
 
 Each takes the target's hidden states, which are not trained, and scores after the rows of the
-answers the tokens that follow, depth by depth. The tokens are the model's own greedy ones, so the
-loss is cross entropy with them: the probability of a guess is then that of being accepted.
+answers the tokens that follow, depth by depth.
 """
 
 from collections import Counter
@@ -15,82 +14,42 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.plain import accepted
 from ngtcli.errors import UsageError
 from ngtcli.heads import dflash, eagle
 from ngtcli.heads.files import Target
 from ngtcli.heads.hydra import Hydra
 from ngtcli.heads.medusa import Medusa
 from ngtcli.heads.rows import HeadPass, additive
-from ngtcli.heads.training.batches import NONE, Batch
+from ngtcli.heads.training.batches import Batch
 from ngtcli.heads.training.folder import Plan, Text
 
 _SMALL = 8  # layers of a target below which others are read than of large ones; guess
 _LAYERS = 2  # of DFlash: a mask finds the last token by one, what follows it by another; guess
 _BLOCKS = 8  # blocks of DFlash that are drawn of a text in a step; guess
+Guesses = Iterator[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a head is trained for: the model, and how many tokens it guesses, `depth`."""
+    """What a head is trained for: a model, `target` to the network; the plan says its depth."""
 
     model: TargetModel
     target: Target
     plan: Plan
-    depth: int
-
-    @torch.no_grad()
-    def states(self, batch: Batch, layers: Sequence[int]) -> Tensor:
-        """The target's hidden states of a batch, float32 (texts, length, layers * hidden size).
-
-        Padding stands behind all that counts, and a row sees none behind it: no mask is needed.
-        """
-        hf, last = self.model.hf, self.model.layers
-        wanted = [last if layer == -1 else layer for layer in layers]
-        more = {"logits_to_keep": 1} if "logits_to_keep" in accepted(hf) else {}
-        found = hf(batch.ids, use_cache=False, output_hidden_states=sorted(set(wanted)), **more)
-        return torch.cat([found.hidden_states[layer] for layer in wanted], -1).float()
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """Scores (n, vocabulary) after n rows, and the tokens that were to be guessed, int64 (n,).
-
-    `ids`, int64 (vocabulary,), are the tokens of a vocabulary of the head's own.
-    """
-
-    scores: Tensor
-    targets: Tensor
-    ids: Tensor | None = None
-
-    def right(self) -> Tensor:
-        """Whether the likeliest token is the target, bool (n,)."""
-        best = self.scores.argmax(-1)
-        return (best if self.ids is None else self.ids[best]) == self.targets
-
-    def loss(self) -> Tensor:
-        """Mean cross entropy, in nats, over targets that the vocabulary has."""
-        targets = self.targets
-        if self.ids is not None:
-            places = torch.searchsorted(self.ids, targets.clamp(min=0))
-            places = places.clamp(max=len(self.ids) - 1)
-            targets = torch.where(self.ids[places] == targets, places, NONE)
-        if not bool((targets != NONE).any()):
-            return self.scores.sum() * 0.0
-        return nn.functional.cross_entropy(self.scores, targets, ignore_index=NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """A kind of head in training.
 
-    `rate` is its learning rate and `depth` how many tokens it guesses, where nothing else is asked.
-    `make` gives the network with its first weights, float32, `scored` the scores after the rows of
-    a batch in order of depth, `config` what config.json says.
+    `make` gives the network with its first weights, float32. `scored` gives, of the network, the
+    hidden states that it reads, (texts, length, size), a batch and a depth, for each depth scores
+    (n, vocabulary) and the tokens that were to be guessed, int64 (n,). `config` is what config.json
+    says. `rate` and `depth` are for plans that say nothing else.
     """
 
     make: Callable[[Subject, Sequence[Text]], Any]
-    scored: Callable[[Subject, Any, Batch], Iterator[Scored]]
+    scored: Callable[[Any, Tensor, Batch, int], Guesses]
     config: Callable[[Subject], dict[str, Any]]
     rate: float = 1e-3  # guess; that of Medusa-1's authors
     depth: int = 4  # guess: few answers go farther where a head guesses alone
@@ -100,35 +59,34 @@ class Recipe:
 
 
 def _medusa(s: Subject, texts: Sequence[Text]) -> Medusa:
-    made = Medusa(s.target, s.depth, own_scores=s.plan.own_scores)
+    made = Medusa(s.target, s.plan.depth, own_scores=s.plan.own_scores)
     for one in made.parameters():
         nn.init.zeros_(one)
     return made
 
 
-def _medusa_scored(s: Subject, network: Medusa, batch: Batch) -> Iterator[Scored]:
-    states = batch.of_rows(s.states(batch, network.reads))
-    for depth, scores in enumerate(network.scores(states)):
-        yield Scored(scores, batch.targets(depth + 2))
+def _medusa_scored(network: Medusa, states: Tensor, batch: Batch, depths: int) -> Guesses:
+    for depth, scores in enumerate(network.scores(batch.of_rows(states))):
+        yield scores, batch.targets(depth + 2)
 
 
 # --- Hydra without a prefix layer (arXiv 2402.05109, section 3) ---
 
 
 def _hydra(s: Subject, texts: Sequence[Text]) -> Hydra:
-    made = Hydra(s.target, s.depth, own_scores=s.plan.own_scores)
+    made = Hydra(s.target, s.plan.depth, own_scores=s.plan.own_scores)
     for name, one in made.named_modules():  # they begin by handing on the state
         if isinstance(one, nn.Linear):
             _begin_with(one, 0 if name.endswith(".0.res_connection") else None)
     return made
 
 
-def _hydra_scored(s: Subject, network: Hydra, batch: Batch) -> Iterator[Scored]:
-    inputs = batch.of_rows(s.states(batch, network.reads))
-    for depth in range(network.depth):
-        before = batch.targets(depth + 1).clamp(min=0)
-        inputs = torch.cat([inputs, s.target.embed(before)], -1)
-        yield Scored(network.scores_at(depth, inputs), batch.targets(depth + 2))
+def _hydra_scored(network: Hydra, states: Tensor, batch: Batch, depths: int) -> Guesses:
+    inputs = batch.of_rows(states)
+    for depth in range(depths):
+        before = network.target.embed(batch.targets(depth + 1).clamp(min=0))
+        inputs = torch.cat([inputs, before], -1)
+        yield network.scores_at(depth, inputs), batch.targets(depth + 2)
 
 
 # --- EAGLE-3, trained depth by depth on its own states (arXiv 2503.01840, section 3.2) ---
@@ -141,8 +99,7 @@ def _eagle3(s: Subject, texts: Sequence[Text]) -> eagle.Eagle3:
     from random weights 9% after 150.)
     """
     made = eagle.Eagle3(s.target, _eagle3_config(s))
-    chosen = frequent(texts, made.lm_head.out_features, s.model.vocabulary)
-    made.ids = chosen.to(s.model.device)
+    made.ids = frequent(texts, made.lm_head.out_features, s.model.vocabulary).to(s.model.device)
     with torch.no_grad():
         made.lm_head.weight.copy_(s.model.hf.get_output_embeddings().weight[made.ids])
     _begin_with(made.fc, 2)
@@ -150,12 +107,11 @@ def _eagle3(s: Subject, texts: Sequence[Text]) -> eagle.Eagle3:
     return made
 
 
-def _eagle3_scored(s: Subject, network: eagle.Eagle3, batch: Batch) -> Iterator[Scored]:
-    states = s.states(batch, network.reads)[:, :-1]
-    following = nn.functional.pad(batch.ids[:, 1:], (0, s.depth - 1))
-    for depth, out in enumerate(depths_of(network, states, s.target.embed(following))):
-        scores = network.scores(batch.of_rows(out))
-        yield Scored(scores, batch.targets(depth + 2), network.ids)
+def _eagle3_scored(network: eagle.Eagle3, states: Tensor, batch: Batch, depths: int) -> Guesses:
+    following = nn.functional.pad(batch.ids[:, 1:], (0, depths - 1))
+    made = depths_of(network, states[:, :-1], network.target.embed(following))
+    for depth, out in enumerate(made):
+        yield network.scores(batch.of_rows(out)), batch.targets(depth + 2)
 
 
 def depths_of(network: eagle.Eagle3, states: Tensor, embedded: Tensor) -> Iterator[Tensor]:
@@ -169,18 +125,18 @@ def depths_of(network: eagle.Eagle3, states: Tensor, embedded: Tensor) -> Iterat
     """
     rows, kept, out = states.shape[1], DynamicCache(), network.fuse(states)
     places = torch.arange(rows, device=states.device)
-    past, own = (places[:, None] >= places), places[:, None] == places
+    seen = places[:, None] >= places
     for depth in range(embedded.shape[1] - rows + 1):
-        mask = additive(torch.cat([past] + depth * [own], 1), states.dtype)
+        mask = additive(seen, states.dtype)
         given = HeadPass(kept, places + depth, lambda layer, mask=mask: mask)  # type: ignore[misc]
         out = network.layered(out, embedded[:, depth : depth + rows], given)
+        seen = torch.cat([seen, places[:, None] == places], 1)
         yield out
 
 
 def _eagle3_config(s: Subject) -> dict[str, Any]:
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
-        "model_type": "llama",
         **_layer_fields(s),
         "draft_vocab_size": min(s.plan.vocabulary or s.model.vocabulary, s.model.vocabulary),
         "eagle_aux_hidden_state_layer_ids": layers_read(s.model.layers),
@@ -199,22 +155,20 @@ def _dflash(s: Subject, texts: Sequence[Text]) -> dflash.DFlash:
     return made
 
 
-def _dflash_scored(s: Subject, network: dflash.DFlash, batch: Batch) -> Iterator[Scored]:
-    states = s.states(batch, network.reads)
+def _dflash_scored(network: dflash.DFlash, states: Tensor, batch: Batch, depths: int) -> Guesses:
     generator = torch.Generator().manual_seed(batch.seed)
     ahead = torch.arange(network.block, device=batch.ids.device)
     made, wanted = [], []
-    for text in range(len(batch.ids)):
+    for text, length in enumerate(batch.lengths.tolist()):
         rows = batch.rows[batch.texts == text]
         drawn = torch.randint(len(rows), (_BLOCKS,), generator=generator).to(rows.device)
         anchors = rows[drawn] + 1  # a block begins with the token after the row
         found = batch.at(torch.tensor(text), anchors[:, None] + ahead)
-        length = int(batch.lengths[text])
         made.append(blocks_of(network, states[text : text + 1, :length], found[:, 0], anchors))
         wanted.append(found[:, 1:])
     out, targets = torch.cat(made), torch.cat(wanted)
-    for depth in range(network.depth):
-        yield Scored(network.scores(out[:, depth]), targets[:, depth])
+    for depth in range(depths):
+        yield network.scores(out[:, depth]), targets[:, depth]
 
 
 def blocks_of(network: dflash.DFlash, states: Tensor, tokens: Tensor, anchors: Tensor) -> Tensor:
@@ -230,17 +184,10 @@ def blocks_of(network: dflash.DFlash, states: Tensor, tokens: Tensor, anchors: T
     positions = (anchors[:, None] + torch.arange(size, device=on)).flatten()
     block = torch.arange(blocks, device=on).repeat_interleave(size)
     before = text < anchors.repeat_interleave(size)[:, None]
-    seen = torch.cat([before, block == block[:, None]], 1)
-    away = positions[:, None] - torch.cat([text, positions])
-
-    def mask(layer: int) -> Tensor:
-        sight = network.sights[layer]
-        near = away.abs() < (sight.window or rows + size)
-        return additive(seen & near & ((away >= 0) | (not sight.causal)), states.dtype)
-
+    mask = additive(torch.cat([before, block == block[:, None]], 1), states.dtype)
     ids = torch.full((blocks, size), network.mask, device=on)
     ids[:, 0] = tokens
-    out = network.through(ids.flatten(), HeadPass(kept, positions, mask))
+    out = network.through(ids.flatten(), HeadPass(kept, positions, lambda layer: mask))
     return out[0].view(blocks, size, -1)[:, 1:]
 
 
@@ -248,10 +195,9 @@ def _dflash_config(s: Subject) -> dict[str, Any]:
     read = [layer - 1 for layer in layers_read(s.model.layers)]  # what leaves these layers
     return {
         "architectures": ["DFlashDraftModel"],
-        "model_type": "llama",
         **_layer_fields(s),
         "num_hidden_layers": _LAYERS,
-        "block_size": s.depth + 1,
+        "block_size": s.plan.depth + 1,
         "dflash_config": {"mask_token_id": unused_token(s.model), "target_layer_ids": read},
     }
 
@@ -313,6 +259,7 @@ def _layer_fields(s: Subject) -> dict[str, Any]:
     own, heads = s.model.config, int(s.model.config.num_attention_heads)
     size = int(own.hidden_size)
     return {
+        "model_type": "llama",
         "hidden_size": size,
         "intermediate_size": s.plan.inner or int(getattr(own, "intermediate_size", 4 * size)),
         "num_attention_heads": heads,
@@ -345,12 +292,18 @@ def unused_token(model: TargetModel) -> int:
 
 RECIPES = {
     "medusa": Recipe(
-        _medusa, _medusa_scored, lambda s: {"medusa_num_heads": s.depth, "medusa_num_layers": 1}
+        _medusa,
+        _medusa_scored,
+        lambda s: {"medusa_num_heads": s.plan.depth, "medusa_num_layers": 1},
     ),
     "hydra": Recipe(
         _hydra,
         _hydra_scored,
-        lambda s: {"hydra_head_arch": "mlp", "hydra_num_heads": s.depth, "grounded_heads": True},
+        lambda s: {
+            "hydra_head_arch": "mlp",
+            "hydra_num_heads": s.plan.depth,
+            "grounded_heads": True,
+        },
     ),
     "eagle3": Recipe(_eagle3, _eagle3_scored, _eagle3_config, rate=5e-4),  # guess
     # Guesses; published blocks guess 15.

@@ -1,10 +1,13 @@
 """The training of a head: steps, checkpoints, the curve on what was held out, and time said ahead.
 
 The order of texts, what is drawn at random, and the learning rate are functions of a step's number,
-so that a run which was killed and goes on from its checkpoint ends with the same weights.
+so that a run which was killed and goes on from its checkpoint ends with the same weights. The
+answers are the model's own greedy ones, so the loss is cross entropy with their tokens: the
+probability of a guess is then that of being accepted.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -12,13 +15,15 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.plain import accepted
 from ngtcli.errors import UsageError, counted
 from ngtcli.heads.files import Target, head_files
-from ngtcli.heads.training.batches import Batch, cut, of_step
+from ngtcli.heads.training.batches import NONE, Batch, cut, of_step
 from ngtcli.heads.training.folder import CHECKPOINT, Text, Trained, TrainingFolder
-from ngtcli.heads.training.recipes import RECIPES, Scored, Subject
+from ngtcli.heads.training.recipes import RECIPES, Subject
 from ngtcli.system import process
 from ngtcli.system.progress import progress_bar, time_left
 
@@ -48,23 +53,24 @@ class Trainer:
         status: Notify = lambda _: None,
         say: Notify = lambda _: None,
     ) -> None:
-        self._folder, self._plan, self._status, self._say = folder, folder.plan, status, say
+        plan, self._recipe = folder.plan, RECIPES[folder.plan.kind]
+        self._folder, self._status, self._say = folder, status, say
         train = [text for text in texts if not text.held]
-        self._train = cut(train, self._plan.batch)
-        held = cut([text for text in texts if text.held], self._plan.batch)
-        self._held = held[:: max(1, len(held) // _HELD)][:_HELD]
+        held = cut([text for text in texts if text.held], plan.batch)
+        self._train, self._held = (
+            cut(train, plan.batch),
+            held[:: max(1, len(held) // _HELD)][:_HELD],
+        )
         if not (self._train and self._held):
             raise UsageError("too few answers to train on and to validate", "Give more documents.")
-        model.hf.requires_grad_(False)
-        self._recipe = recipe = RECIPES[self._plan.kind]
-        target = Target(model.hf, model.device, torch.float32)
-        depth = self._plan.depth or recipe.depth
-        self.subject = Subject(model, target, self._plan, depth)
-        torch.manual_seed(self._plan.seed)
-        self.network = recipe.make(self.subject, train).to(model.device)
-        self._rate, self.step, self._seconds = self._plan.rate or recipe.rate, 0, 0.0
-        self._parameters = [*self.network.parameters()]
-        self._optimizer = torch.optim.AdamW(self._parameters, lr=self._rate, weight_decay=0.0)
+        plan = replace(plan, depth=plan.depth or self._recipe.depth)
+        self._plan = replace(plan, rate=plan.rate or self._recipe.rate)
+        target = Target(model.hf.requires_grad_(False), model.device, torch.float32)
+        self.subject, self.model = Subject(model, target, self._plan), model
+        torch.manual_seed(plan.seed)
+        self.network = self._recipe.make(self.subject, train).to(model.device)
+        self._parameters, self.step, self._seconds = [*self.network.parameters()], 0, 0.0
+        self._optimizer = torch.optim.AdamW(self._parameters, self._plan.rate, weight_decay=0.0)
         self._resume()
 
     def _resume(self) -> None:
@@ -72,7 +78,7 @@ class Trainer:
         if not path.exists():
             return
         try:
-            state = load_file(path, str(self.subject.model.device))
+            state = load_file(path, str(self.model.device))
         except SafetensorError:
             raise UsageError(f"{path}: it is damaged", "Delete it: training begins anew.") from None
         self.step, self._seconds = int(state.pop("steps")), float(state.pop("seconds"))
@@ -88,14 +94,11 @@ class Trainer:
 
     def _save(self) -> None:
         """Write the checkpoint: parameters, the optimizer's state, and how far it is."""
-        state: dict[str, Tensor] = {
-            "steps": torch.tensor(self.step),
-            "seconds": torch.tensor(self._seconds, dtype=torch.float64),
-        }
+        steps, seconds = torch.tensor(self.step), torch.tensor(self._seconds, dtype=torch.float64)
+        state: dict[str, Tensor] = {"steps": steps, "seconds": seconds}
         for i, parameter in enumerate(self._parameters):
-            state[f"parameter.{i}"] = parameter.detach().contiguous()
-            for name, value in self._optimizer.state[parameter].items():
-                state[f"{name}.{i}"] = value.contiguous()
+            own = {"parameter": parameter.detach(), **self._optimizer.state[parameter]}
+            state |= {f"{name}.{i}": value.contiguous() for name, value in own.items()}
         self._folder.write(CHECKPOINT, save(state))
 
     def run(self) -> Trained:
@@ -103,8 +106,7 @@ class Trainer:
         saved, shown = monotonic(), 0.0
         try:
             while self.step < (total := self._total()):
-                began = monotonic()
-                texts = of_step(self._train, self.step, self._plan.seed)
+                began, texts = monotonic(), of_step(self._train, self.step, self._plan.seed)
                 loss = self._take(self.batch(texts, self.step), total)
                 self._seconds += monotonic() - began
                 if self.step < total and not self.step % max(_TIMED + 2, total // _VALIDATIONS):
@@ -121,7 +123,10 @@ class Trainer:
             raise
         self._save()
         line = self._note()
-        tensors = self.network.state_dict() | self._vocabulary()
+        tensors: dict[str, Tensor] = self.network.state_dict()
+        if (ids := self.network.ids) is not None:  # how far each is from its place, and which
+            whole = torch.arange(self.model.vocabulary, device=ids.device)
+            tensors |= {"d2t": ids - whole[: len(ids)], "t2d": torch.isin(whole, ids)}
         for name, data in head_files(tensors, self._recipe.config(self.subject)).items():
             self._folder.write(name, data)
         return Trained(
@@ -133,13 +138,6 @@ class Trainer:
             held_out=sum(map(len, self._held)),
             **line,
         )
-
-    def _vocabulary(self) -> dict[str, Tensor]:
-        """Of a vocabulary of the head's own: each token's distance from its place, and which."""
-        if self.network.ids is None:
-            return {}
-        ids, all_ids = self.network.ids.cpu(), torch.arange(self.subject.model.vocabulary)
-        return {"d2t": ids - torch.arange(len(ids)), "t2d": torch.isin(all_ids, ids)}
 
     def _total(self) -> int:
         """How many steps there are: as asked for, or as the first ones say that fit."""
@@ -158,24 +156,47 @@ class Trainer:
 
     def batch(self, texts: Sequence[Text], step: int) -> Batch:
         """The batch of a step."""
-        model, seed = self.subject.model, self._plan.seed * 1_000_003 + step
-        return Batch.padded(texts, model.context, seed, model.device)
+        seed = self._plan.seed * 1_000_003 + step
+        return Batch.padded(texts, self.model.context, seed, self.model.device)
 
-    def scored(self, batch: Batch) -> list[Scored]:
-        """What the network guesses after a batch's rows, by depth."""
-        return [*self._recipe.scored(self.subject, self.network, batch)]
+    @torch.no_grad()
+    def states(self, batch: Batch) -> Tensor:
+        """The hidden states that the network reads, float32 (texts, length, layers * hidden size).
+
+        Padding stands behind all that counts, and a row sees none behind it: no mask is needed.
+        """
+        hf, last = self.model.hf, self.model.layers
+        wanted = [last if layer == -1 else layer for layer in self.network.reads]
+        more = {"logits_to_keep": 1} if "logits_to_keep" in accepted(hf) else {}
+        found = hf(batch.ids, use_cache=False, output_hidden_states=sorted(set(wanted)), **more)
+        return torch.cat([found.hidden_states[layer] for layer in wanted], -1).float()
+
+    def scored(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+        """What is guessed after a batch's rows, by depth: scores (n, vocabulary), and targets (n,).
+
+        Of a vocabulary of the head's own, targets are places in it.
+        """
+        states, depth = self.states(batch), self._plan.depth
+        found = [*self._recipe.scored(self.network, states, batch, depth)]
+        if (ids := self.network.ids) is None:
+            return found
+        at = [torch.searchsorted(ids, wanted.clamp(0, int(ids[-1]))) for _, wanted in found]
+        return [
+            (scores, torch.where(ids[places] == wanted, places, NONE))
+            for (scores, wanted), places in zip(found, at, strict=True)
+        ]
 
     def _take(self, batch: Batch, total: int) -> float:
         """One step; the loss before it."""
         device = batch.ids.device.type
         # Half precision on a GPU alone.
         with torch.autocast(device, torch.bfloat16, device == "cuda"):
-            loss = _weighted([scored.loss() for scored in self.scored(batch)])
+            loss = _loss(self.scored(batch))
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._parameters, _CLIP)
         warm, left = min(1.0, (self.step + 1) / _WARM), (1 - self.step / total) / _DECAY
         for group in self._optimizer.param_groups:
-            group["lr"] = self._rate * warm * min(1.0, left)
+            group["lr"] = self._plan.rate * warm * min(1.0, left)
         with process.unbroken():  # else a part of the parameters would be those of the step
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
@@ -194,12 +215,12 @@ class Trainer:
     @torch.no_grad()
     def validate(self) -> dict[str, Any]:
         """The loss on held-out answers, and the share of rows accepted down to each depth."""
-        losses: list[float] = []
-        right: list[Tensor] = []
+        losses, right = list[float](), list[Tensor]()
         for seed, texts in enumerate(self._held):
             found = self.scored(self.batch(texts, seed))
-            losses.append(float(_weighted([scored.loss() for scored in found])))
-            right.append(torch.stack([scored.right() for scored in found]).cumprod(0))
+            losses.append(float(_loss(found)))
+            are_right = [scores.argmax(-1) == wanted for scores, wanted in found]
+            right.append(torch.stack(are_right).cumprod(0))
         rows = torch.cat(right, 1).float().mean(1).tolist()
         return {
             "held_loss": round(sum(losses) / len(losses), 4),
@@ -213,8 +234,13 @@ class Trainer:
         self._status(f"{bar}, loss {loss:.3f}, {time_left(left)} left")
 
 
-def _weighted(losses: Sequence[Tensor]) -> Tensor:
-    """The losses of depths in one, the deeper the lighter."""
-    weights = [_LATER**depth for depth in range(len(losses))]
-    total = sum(w * loss for w, loss in zip(weights, losses, strict=True))
-    return torch.as_tensor(total) / sum(weights)
+def _loss(found: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Mean cross entropy, in nats, of depths in one, the deeper the lighter."""
+    weights = [_LATER**depth for depth in range(len(found))]
+    losses = [
+        weight * cross_entropy(scores, wanted, ignore_index=NONE)
+        if bool((wanted != NONE).any())
+        else scores.sum() * 0.0
+        for weight, (scores, wanted) in zip(weights, found, strict=True)
+    ]
+    return torch.stack(losses).sum() / sum(weights)
