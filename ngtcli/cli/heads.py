@@ -39,8 +39,8 @@ from ngtcli.system.files import key_of
 from ngtcli.system.progress import progress_bar
 
 if TYPE_CHECKING:
+    from ngtcli.prompt.build import Prompt
     from ngtcli.session.local import LocalSession
-    from ngtcli.session.session import NumberedPrompt
 
 _HELD_SHARE = 0.1  # of the texts, to validate on; guess
 _FEWEST = 2  # prompts: one to train on and one to validate
@@ -120,7 +120,9 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> None:
         raise UsageError(what, "Leave out --quantize.")
     notes = Notes(given.verbose)
     check_session(settings, notes.warn)
-    items = _items(given, tasks, notes)
+    if given.recording and not recorded_files(given.recording):
+        read_traces(given.recording)  # says what is missing
+    items = [] if given.recording else _items(given, tasks, notes)
     own = {name: getattr(given, name) for name in Plan.__dataclass_fields__ if name != "batch"}
     process.unwind_on_interrupt()
     with TrainingFolder(given.output, Plan(**own, batch=given.batch_tokens)) as folder:
@@ -138,14 +140,17 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> None:
 
 
 def _refuse_idle(given: TrainFlags) -> None:
-    """Raise UsageError for a flag that heads of this kind have nothing for."""
-    for flag, is_given, kinds in (
+    """Raise UsageError for a flag that heads of this kind, or a recording, have nothing for."""
+    of_kind = (
         ("--inner", given.inner, ("eagle3", "dflash")),
         ("--vocabulary", given.vocabulary, ("eagle3",)),
         ("--model-scores", not given.own_scores, ("medusa", "hydra")),
-    ):
-        if given.kind not in kinds:
-            refuse_with(f"--kind {given.kind}", {flag: is_given}, "Leave it out.")
+    )
+    flags = {flag: bool(is_given) for flag, is_given, kinds in of_kind if given.kind not in kinds}
+    refuse_with(f"--kind {given.kind}", flags, "Leave it out.")
+    if given.recording:
+        flags = {"--data": bool(given.data), "--prompts": given.prompts is not None}
+        refuse_with("--recording", flags, "Leave it out: the recording has the answers.")
 
 
 def _trained(
@@ -180,10 +185,8 @@ def held_out(traces: Sequence[Trace]) -> list[Text]:
     about = [key_of(*t.references) if t.references else t.id.partition("/")[0] for t in traces]
     keys = sorted(set(about))
     held = set(keys[: max(1, round(_HELD_SHARE * len(keys)))])
-    return [
-        Text(trace.prompt_ids, trace.output_ids, key in held)
-        for trace, key in zip(traces, about, strict=True)
-    ]
+    pairs = zip(traces, about, strict=True)
+    return [Text(trace.prompt_ids, trace.output_ids, key in held) for trace, key in pairs]
 
 
 def _greedy(settings: Settings) -> Settings:
@@ -198,31 +201,22 @@ def _items(given: TrainFlags, tasks: Tasks, notes: Notes) -> list[Item]:
 
     Raises InputError and UsageError.
     """
-    settings, items = tasks["ask"][0], list[Item]()
-    flags = {"--data": bool(given.data), "--prompts": given.prompts is not None}
-    if given.recording:
-        refuse_with("--recording", flags, "Leave it out: the recording has the answers.")
-        if not recorded_files(given.recording):
-            read_traces(given.recording)  # says what is missing
-        return items
-    if not any(flags.values()):
+    settings = tasks["ask"][0]
+    if not (given.data or given.prompts):
         raise UsageError("nothing to train on", "Name documents with --data, or a --recording.")
-    if given.prompts:
-        items += read_jsonl(given.prompts, settings)
+    items = read_jsonl(given.prompts, settings) if given.prompts else []
     if given.data:
-        read = read_documents(given.data, piped_stdin(), settings, notes)
-        parts = [part for d in read.documents for part in _parts(d, given.part_tokens)]
-        asked = [
-            item for item in file_items((), parts) if item.question in QUESTIONS[: given.questions]
-        ]
-        items += [*file_items(parts, ()), *asked]
+        read = read_documents(given.data, piped_stdin(), settings, notes).documents
+        parts = [part for document in read for part in _parts(document, given.part_tokens)]
+        wanted = ("", *QUESTIONS[: given.questions])
+        items += [item for item in file_items(parts, parts) if item.question in wanted]
     if len(items) < _FEWEST:
         what = f"{counted(len(items), 'prompt')}: too few to train on and to validate"
         raise InputError(what, "Give more documents, or smaller parts (--part-tokens).")
     Random(0).shuffle(items)
-    how = {task: deciding(*own) for task, own in tasks.items()}
     drafting = {n for n, s in SETTINGS.items() if s.panel == "Drafting"}  # they change no answer
-    kept = [(t, n, v) for t, own in how.items() for n, v in own.items() if n not in drafting]
+    how = {task: deciding(*own).items() for task, own in tasks.items()}
+    kept = [(task, n, v) for task, own in how.items() for n, v in own if n not in drafting]
     return [
         replace(item, id=key_of(kept, *(d.text for d in item.documents), item.question))
         for item in items[: given.answers]
@@ -240,28 +234,29 @@ def _record(
     session: "LocalSession", tasks: Tasks, items: Sequence[Item], folder: Path, notes: Notes
 ) -> None:
     """Let the model answer what it has not answered yet, drafted, many at once."""
+
+    def prompt(item: Item) -> "Prompt | ContextOverflowError":
+        preset = tasks["ask" if item.question else "summarize"][1]
+        try:
+            return session.prompt(preset, item.documents, item.question)
+        except ContextOverflowError as error:
+            return error
+
     model, failed = session.model, 0
     own = model.tokenizer.fingerprint, session.settings.model, model.vocabulary
     with TraceWriter(folder, *own, more=True) as trace:
         left = [item for item in items if item.id not in trace.done]
-
-        def prompts() -> Iterator["NumberedPrompt"]:
-            for number, item in enumerate(left):
-                preset = tasks["ask" if item.question else "summarize"][1]
-                try:
-                    yield number, session.prompt(preset, item.documents, item.question)
-                except ContextOverflowError as error:
-                    yield number, error
-
-        for count, finished in enumerate(session.answers(prompts(), 0), len(items) - len(left) + 1):
+        asked = ((number, prompt(item)) for number, item in enumerate(left))
+        for count, finished in enumerate(session.answers(asked, 0), len(items) - len(left) + 1):
             if isinstance(finished.error, ContextOverflowError):
                 failed += 1
             elif finished.error is not None:
                 raise finished.error
             elif ids := [token.id for token in finished.tokens]:
-                item, prompt = left[finished.key], finished.prompt
+                item, given = left[finished.key], finished.prompt
                 task = "ask" if item.question else "summarize"
-                trace.add(item.id, task, prompt.ids, ids, prompt.references)
+                room = session.settings.max_tokens
+                trace.add(item.id, task, given.ids, ids, given.references, room)
             bar = progress_bar(count, len(items))
             notes.status(f"Answering {bar} {count} of {counted(len(items), 'answer')}")
     if failed:

@@ -29,7 +29,8 @@ class HeadPass:
     """Rows that a head computes at once.
 
     Layers give their keys and values to `cache`, as those of transformers do. `positions` are int64
-    (rows,), and `mask` gives a layer's, (1, 1, rows, places), 0 where a row sees.
+    (rows,), and `mask` gives a layer's: (1, 1, rows, places), 0 where a row sees, else the lowest
+    number; in training bool (rows, places).
     """
 
     cache: Any

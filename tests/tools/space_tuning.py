@@ -20,9 +20,9 @@ from transformers import AutoModelForCausalLM
 
 from ngtcli.decode.load import load_model
 from ngtcli.decode.model import TargetModel
-from ngtcli.heads.training.batches import Batch, cut, of_step
 from ngtcli.heads.training.folder import Text
-from ngtcli.heads.training.recipes import Guesses, unused_token
+from ngtcli.heads.training.recipes import Batch, Guesses, unused_token
+from ngtcli.heads.training.train import cut, of_step
 from ngtcli.measure.traces import read_traces
 from ngtcli.model_files.checkpoint import find
 

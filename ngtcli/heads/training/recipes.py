@@ -19,14 +19,60 @@ from ngtcli.heads import dflash, eagle
 from ngtcli.heads.files import Target
 from ngtcli.heads.hydra import Hydra
 from ngtcli.heads.medusa import Medusa
-from ngtcli.heads.rows import HeadPass, additive
-from ngtcli.heads.training.batches import Batch
+from ngtcli.heads.rows import HeadPass
 from ngtcli.heads.training.folder import Plan, Text
 
 _SMALL = 8  # layers of a target below which others are read than of large ones; guess
 _LAYERS = 2  # of DFlash: a mask finds the last token by one, what follows it by another; guess
 _BLOCKS = 8  # blocks of DFlash that are drawn of a text in a step; guess
+NONE = -100  # a target that does not count, as cross entropy has it
 Guesses = Iterator[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Texts padded on the right: `ids` int64 (texts, length).
+
+    `texts` and `rows`, int64 (n,), are the rows after which tokens are to be guessed: those of the
+    answers and the last one of each prompt. `lengths` are the texts' own; `seed` is for what is
+    drawn at random.
+    """
+
+    ids: Tensor
+    lengths: Tensor
+    texts: Tensor
+    rows: Tensor
+    seed: int
+
+    @classmethod
+    def padded(
+        cls, texts: Sequence[Text], longest: int, seed: int, device: torch.device
+    ) -> "Batch":
+        """A batch; of each text at most the first `longest` tokens."""
+        whole = [torch.tensor([*text.prompt, *text.answer][:longest]) for text in texts]
+        rows = [
+            torch.arange(len(text.prompt) - 1, len(ids) - 1)
+            for text, ids in zip(texts, whole, strict=True)
+        ]
+        of = torch.arange(len(texts)).repeat_interleave(torch.tensor([*map(len, rows)]))
+        ids = torch.nn.utils.rnn.pad_sequence(whole, batch_first=True)
+        lengths = torch.tensor([*map(len, whole)])
+        return cls(
+            ids.to(device), lengths.to(device), of.to(device), torch.cat(rows).to(device), seed
+        )
+
+    def targets(self, ahead: int) -> Tensor:
+        """The token so many behind each of the rows, int64 (n,); NONE behind the text's end."""
+        return self.at(self.texts, self.rows + ahead)
+
+    def at(self, texts: Tensor, places: Tensor) -> Tensor:
+        """The tokens at places of texts, two int64 tensors alike; NONE behind a text's end."""
+        found = self.ids[texts, places.clamp(max=self.ids.shape[1] - 1)]
+        return torch.where(places < self.lengths[texts], found, NONE)
+
+    def of_rows(self, values: Tensor) -> Tensor:
+        """The values (n, …) of the rows, from those (texts, length, …) of all."""
+        return values[self.texts, self.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +173,7 @@ def depths_of(network: eagle.Eagle3, states: Tensor, embedded: Tensor) -> Iterat
     places = torch.arange(rows, device=states.device)
     seen = places[:, None] >= places
     for depth in range(embedded.shape[1] - rows + 1):
-        mask = additive(seen, states.dtype)
-        given = HeadPass(kept, places + depth, lambda layer, mask=mask: mask)  # type: ignore[misc]
+        given = HeadPass(kept, places + depth, lambda layer, mask=seen: mask)  # type: ignore[misc]
         out = network.layered(out, embedded[:, depth : depth + rows], given)
         seen = torch.cat([seen, places[:, None] == places], 1)
         yield out
@@ -184,7 +229,7 @@ def blocks_of(network: dflash.DFlash, states: Tensor, tokens: Tensor, anchors: T
     positions = (anchors[:, None] + torch.arange(size, device=on)).flatten()
     block = torch.arange(blocks, device=on).repeat_interleave(size)
     before = text < anchors.repeat_interleave(size)[:, None]
-    mask = additive(torch.cat([before, block == block[:, None]], 1), states.dtype)
+    mask = torch.cat([before, block == block[:, None]], 1)
     ids = torch.full((blocks, size), network.mask, device=on)
     ids[:, 0] = tokens
     out = network.through(ids.flatten(), HeadPass(kept, positions, lambda layer: mask))

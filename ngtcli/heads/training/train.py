@@ -8,6 +8,7 @@ probability of a guess is then that of being accepted.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from random import Random
 from time import monotonic
 from typing import Any
 
@@ -21,9 +22,8 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import accepted
 from ngtcli.errors import UsageError, counted
 from ngtcli.heads.files import Target, head_files
-from ngtcli.heads.training.batches import NONE, Batch, cut, of_step
 from ngtcli.heads.training.folder import CHECKPOINT, Text, Trained, TrainingFolder
-from ngtcli.heads.training.recipes import RECIPES, Subject
+from ngtcli.heads.training.recipes import NONE, RECIPES, Batch, Subject
 from ngtcli.system import process
 from ngtcli.system.progress import progress_bar, time_left
 
@@ -244,3 +244,23 @@ def _loss(found: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         for weight, (scores, wanted) in zip(weights, found, strict=True)
     ]
     return torch.stack(losses).sum() / sum(weights)
+
+
+def cut(texts: Sequence[Text], tokens: int) -> list[list[Text]]:
+    """Texts in batches of so many tokens, padding counted in, or a single one; alike in length."""
+    out: list[list[Text]] = []
+    for text in sorted(texts, key=len):
+        if not out or (len(out[-1]) + 1) * len(text) > tokens:
+            out.append([])
+        out[-1].append(text)
+    return out
+
+
+def of_step(batches: Sequence[list[Text]], step: int, seed: int) -> list[Text]:
+    """The batch of a step: each once an epoch, in an order of its own.
+
+    >>> "".join(of_step(["a", "b", "c"], step, seed=0) for step in range(6))
+    'bcaacb'
+    """
+    epoch, place = divmod(step, len(batches))
+    return Random(f"{seed} {epoch}").sample(batches, len(batches))[place]
