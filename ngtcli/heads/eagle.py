@@ -7,7 +7,7 @@ leaves the target's last norm and differ in the trees that they draft alone; EAG
 three layers, and has last layers and mostly a vocabulary of its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig
 
 from ngtcli.heads.files import DAMAGED, HeadFiles, Target
 from ngtcli.heads.layers import HeadLayer, Rotation, layer_config, norm, own_ids, rotary
-from ngtcli.heads.rows import HeadPass, Sight
+from ngtcli.heads.rows import Depths, HeadPass, Sight
 
 # Rows that a row attends to at most: the positions that published heads were trained on.
 WINDOW = 2048
@@ -53,9 +53,7 @@ class _Network(nn.Module):
     def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
         return self.step(self.fuse(states), following, (), given)[-1:]
 
-    def step(
-        self, states: Tensor, tokens: Tensor, depths: Sequence[int], given: HeadPass
-    ) -> Tensor:
+    def step(self, states: Tensor, tokens: Tensor, depths: Depths, given: HeadPass) -> Tensor:
         embedded = (self.embed_tokens or self.target.embed)(tokens).to(states.dtype)
         return self.layered(states[None], embedded[None], given)[0]
 
@@ -73,7 +71,7 @@ class Eagle(_Network):
         out: Tensor = self.layers[0](rows, self.rotary(rows, given.positions[None]), given)
         return out
 
-    def scores(self, states: Tensor, depths: Sequence[int] = ()) -> Tensor:
+    def scores(self, states: Tensor, depths: Depths = ()) -> Tensor:
         return self.target.score(states)
 
 
@@ -125,7 +123,7 @@ class Eagle3(_Network):
         rotation = self.rotary(states, given.positions[None])
         return self.midlayer.beside(states, embedded, rotation, given)
 
-    def scores(self, states: Tensor, depths: Sequence[int] = ()) -> Tensor:
+    def scores(self, states: Tensor, depths: Depths = ()) -> Tensor:
         found: Tensor = self.lm_head(self.norm(states))
         return found
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ngtcli.decode.scores import guessed
 from ngtcli.draft.guesses import Guessed
 from ngtcli.heads.files import Target
-from ngtcli.heads.rows import DraftRows, HeadPass, Sight
+from ngtcli.heads.rows import Depths, DraftRows, HeadPass, Sight
 
 
 class Network(Protocol):
@@ -42,12 +42,10 @@ class Network(Protocol):
         """Scores (depth, vocabulary) behind the last token, from the state of its row."""
 
     # Of those that guess by path, whose states are those of nodes:
-    def step(
-        self, states: Tensor, tokens: Tensor, depths: Sequence[int], given: HeadPass
-    ) -> Tensor:
+    def step(self, states: Tensor, tokens: Tensor, depths: Depths, given: HeadPass) -> Tensor:
         """The states (n, size) at nodes of such depths, reached from states by tokens (n,)."""
 
-    def scores(self, states: Tensor, depths: Sequence[int]) -> Tensor:
+    def scores(self, states: Tensor, depths: Depths) -> Tensor:
         """Scores (n, vocabulary) of what follows nodes of such depths."""
 
 

@@ -10,7 +10,6 @@ which published files count too, do not matter. config.json says with `hidden_st
 layers before the end the hidden states are from (0), with `hydra_head_arch` what is not known here.
 """
 
-from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -20,7 +19,7 @@ from transformers import AutoModel
 
 from ngtcli.heads.files import HeadFiles, Target
 from ngtcli.heads.layers import ResidualBlock
-from ngtcli.heads.rows import HeadPass, Sight
+from ngtcli.heads.rows import Depths, HeadPass, Sight
 
 _ARCHITECTURES = ("mlp", "prefix-mlp")
 
@@ -69,14 +68,12 @@ class Hydra(nn.Module):
         path = torch.cat([states[-1:], rest], 1)
         return self.step(path, following[-1:], [0], given)
 
-    def step(
-        self, states: Tensor, tokens: Tensor, depths: Sequence[int], given: HeadPass
-    ) -> Tensor:
+    def step(self, states: Tensor, tokens: Tensor, depths: Depths, given: HeadPass) -> Tensor:
         paths = states.view(len(states), -1, self.target.width).clone()
         paths[range(len(depths)), [depth + 1 for depth in depths]] = self.target.embed(tokens)
         return paths.flatten(1)
 
-    def scores(self, states: Tensor, depths: Sequence[int]) -> Tensor:
+    def scores(self, states: Tensor, depths: Depths) -> Tensor:
         found = [
             self.scores_at(depth, one[None, : (depth + 2) * self.target.width])
             for one, depth in zip(states, depths, strict=True)

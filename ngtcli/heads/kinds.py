@@ -72,7 +72,7 @@ KINDS = (
     Kind(
         "hydra", hydra.marks, hydra.network, rename=_HYDRA,
         left_out=r"(input_embed_fn\.weight|embed_tokens\.weight|inv_freq)$",
-        numbered=r"(hydra_mlp\.\d+\.)(\d+)(?=\.)",
+        numbered=r"(hydra_mlp\.\d+\.)(\d{1,4})(?=\.)",
     ),
     Kind(
         "eagle3", eagle.marks3, eagle.network3,

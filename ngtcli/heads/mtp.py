@@ -6,7 +6,7 @@ token after that one. It is called again with what left it, as for a text that g
 guess. Of several layers the others, which are trained for tokens farther on, are not used.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from transformers.modeling_layers import MtpModel
 
 from ngtcli.errors import ModelError
 from ngtcli.heads.files import HeadFiles, Target
-from ngtcli.heads.rows import HeadPass, Sight
+from ngtcli.heads.rows import Depths, HeadPass, Sight
 
 DEPTH = 4  # tokens that are guessed one after the other; a guess
 
@@ -35,9 +35,7 @@ class Mtp:
     def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
         return self.step(states, following, (), given)[-1:]
 
-    def step(
-        self, states: Tensor, tokens: Tensor, depths: Sequence[int], given: HeadPass
-    ) -> Tensor:
+    def step(self, states: Tensor, tokens: Tensor, depths: Depths, given: HeadPass) -> Tensor:
         model, places = self._model, given.positions[None]
         embedded, rotation = model.embed_tokens(tokens)[None].to(states), None
         if model.rotary_emb is not None:
@@ -52,7 +50,7 @@ class Mtp:
         )[0]
         return model.shared_post_norm(out) if model.use_shared_post_norm else out
 
-    def scores(self, states: Tensor, depths: Sequence[int]) -> Tensor:
+    def scores(self, states: Tensor, depths: Depths) -> Tensor:
         found: Tensor = self._model._project_to_logits(states)
         return found
 

@@ -12,6 +12,8 @@ from torch import Tensor
 from ngtcli.decode.kv_cache import RollbackCache
 from ngtcli.draft.tree import ROOT
 
+Depths = Sequence[int]  # of nodes
+
 
 @dataclass(frozen=True, slots=True)
 class Sight:
