@@ -25,7 +25,7 @@ from ngtcli.draft.guesses import Guessed
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.measure.replay import replay
-from ngtcli.measure.traces import ROOM, Trace
+from ngtcli.measure.traces import Trace
 
 _WRONG = 1 << 30  # an id that no model has
 
@@ -49,9 +49,7 @@ def read(path: Path) -> list[Recorded]:
 
 def _trace(line: dict[str, Any], path: Path) -> Trace:
     answer = tuple(line["answer_ids"])
-    return Trace(
-        line["id"], path.stem, tuple(line["prompt_ids"]), answer, room=max(ROOM, len(answer))
-    )
+    return Trace(line["id"], path.stem, tuple(line["prompt_ids"]), answer, room=len(answer))
 
 
 def shares(given: Sequence[Recorded], depth: int) -> list[float]:
