@@ -122,7 +122,7 @@ def test_captures_are_dropped_when_the_buffers_move() -> None:
     first, again = model.forward(4, tree), model.forward(4, tree)
     assert model.passes.captured == 1
     with torch.inference_mode():
-        eager, *_ = model._tree_pass(model.lay_out(4, tree).packed, 4, 512, model.length)
+        eager, *_ = model._tree_pass(model.lay_out([(4, tree)]).packed, 4, 512, model.length)
     assert first.equal(again) and first.equal(eager)
 
 
