@@ -7,7 +7,8 @@ pass overwrites the rows from there on.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,17 +26,25 @@ Rows = Mapping[int, tuple[Tensor, Tensor]]  # keys and values of a chunk, by lay
 class Chunk:
     """A chunk of a prompt: its `ids` (int64), in bytes, and the `seconds` that reading it took.
 
-    `key` stands for the prompt up to its end, `before` for that up to its start.
+    `key` stands for the prompt up to its end, `before` for that up to its start. `states` are the
+    hidden states (CHUNK, hidden size) that a reader wanted of it, by layer.
     """
 
     before: str
     key: str
     ids: bytes
     seconds: float
+    states: Mapping[int, Tensor] = field(default_factory=dict)
 
-    def is_for(self, other: "Chunk") -> bool:
-        """Whether both are the same chunk behind the same ones."""
-        return (self.before, self.key, self.ids) == (other.before, other.key, other.ids)
+    def is_for(self, other: "Chunk", layers: Collection[int] = ()) -> bool:
+        """Whether both are the same chunk behind the same ones, with the states of `layers`."""
+        same = (self.before, self.key, self.ids) == (other.before, other.key, other.ids)
+        return same and self.states.keys() >= set(layers)
+
+    @property
+    def tokens(self) -> list[int]:
+        """Its ids."""
+        return array("q", self.ids).tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +220,10 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
 
     # --- chunks ---
 
-    def find(self, at: int, wanted: Chunk) -> Region | None:
-        """The region that has this chunk, as its chunk number `at`."""
+    def find(self, at: int, wanted: Chunk, layers: Collection[int] = ()) -> Region | None:
+        """The region that has this chunk, with the states of `layers`, as its chunk number `at`."""
         for region in self.regions:
-            if at < len(region.chunks) and region.chunks[at].is_for(wanted):
+            if at < len(region.chunks) and region.chunks[at].is_for(wanted, layers):
                 return region
         return None
 

@@ -182,11 +182,27 @@ class TargetModel:
             cache.reset(cache.regions[beside])
             self._fit(places)
         else:
-            found = self.prefixes.start(cache, cache.regions[beside], ids, keeping)
+            if reader is not None and not reader.reads_all:
+                ids = ids[:-1]  # it wants the last row, which is then read in any case
+            layers, region = self._layers_of_all_rows, cache.regions[beside]
+            restored = self.prefixes.start(cache, region, ids, keeping, layers)
             self._fit(places)
-            self.reused = found()
-        if self.reader is not None:
-            self.reader.reset(self.length)
+            self.reused = restored()
+        self._give_kept()
+
+    @property
+    def _layers_of_all_rows(self) -> Sequence[int]:
+        """The hidden states that are wanted of each row, not of the last alone."""
+        return self.reader.layers if self.reader is not None and self.reader.reads_all else ()
+
+    def _give_kept(self) -> None:
+        """Begin the reader's text with the rows that were kept, whose states lie beside them."""
+        if self.reader is None:
+            return
+        layers = self._layers_of_all_rows
+        self.reader.reset(0 if layers else self.length)
+        for chunk in self.cache.regions[0].chunks if layers else ():
+            self.reader.add(chunk.tokens, torch.stack([chunk.states[n] for n in layers], dim=1))
 
     def _fit(self, places: int) -> None:
         """Let the first region have so many places, and be the only one, if it has not."""
@@ -232,13 +248,14 @@ class TargetModel:
         for at in range(0, len(ids), chunk):
             progress(at)
             clock = perf_counter()
-            self._read_chunk(ids[at : at + chunk])
+            states = self._read_chunk(ids[at : at + chunk])
             if self.prefixes is not None:
                 self.finish_device_work()
                 region, seconds = self.cache.regions[self._at], perf_counter() - clock
-                self.prefixes.read(region, ids[at : at + chunk], seconds)
+                self.prefixes.read(region, ids[at : at + chunk], seconds, states)
 
-    def _read_chunk(self, ids: Sequence[int]) -> None:
+    def _read_chunk(self, ids: Sequence[int]) -> dict[int, Tensor]:
+        """The hidden states that are wanted of each row, (rows, hidden size), by layer."""
         start, rows = self.length, len(ids)
         region = self.cache.regions[self._at]
         self._reserve(start + rows, self._at)
@@ -253,6 +270,8 @@ class TargetModel:
         region.length += rows
         if self.reader is not None and states:
             self.reader.add(list(ids), states[0])
+        layers = self._layers_of_all_rows if states else ()
+        return {layer: states[0][:, n] for n, layer in enumerate(layers)}
 
     def lay_out(self, roots: Sequence[Root]) -> Layout:
         """The inputs of one pass over a last token and a draft tree below it for each text.

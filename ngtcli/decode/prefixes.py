@@ -4,15 +4,18 @@ Kept are whole chunks of the prefill from a prompt's start on, so the rows are t
 them again would compute, bit for bit. Rows of other passes are never kept. A chunk's key is a hash
 of the model, the owner, and all ids up to its end; its ids are compared besides. The rows of the
 last prompt lie in the model's cache; those of prompts before it in memory, as far as there is room,
-and on disk, one array file a chunk. What is missing or damaged is read again.
+and on disk, one array file a chunk. What is missing or damaged is read again. Where learned heads
+read the text, the hidden states that they want are kept beside the rows; a chunk that lacks them is
+of no use to heads.
 """
 
 import json
 import math
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
@@ -55,25 +58,31 @@ class Prefixes:
         self._bytes = 0
 
     def start(
-        self, cache: RollbackCache, region: Region, ids: Sequence[int], keeping: Keeping | None
+        self,
+        cache: RollbackCache,
+        region: Region,
+        ids: Sequence[int],
+        keeping: Keeping | None,
+        layers: Sequence[int] = (),
     ) -> Callable[[], Reused]:
         """Empty a region but for the chunks that `ids` begin with; what it has besides is kept.
 
-        What is returned puts the other chunks there that they begin with, once there is room.
-        Raises MemoryError and the like.
+        The chunks have the hidden states of `layers`. What is returned puts the others of them
+        there, once there is room. Raises MemoryError and the like.
         """
         clock, kept, found, on_disk = perf_counter(), 0, list[_Held](), 0
         for at, wanted in enumerate(self._chunks(ids, keeping.owner) if keeping else ()):
-            if at == kept < len(region.chunks) and region.chunks[at].is_for(wanted):
+            other = cache.find(at, wanted, layers)
+            if at == kept and other is region:
                 kept += 1
                 continue
             held = self._held.get(wanted.key)
-            if (other := cache.find(at, wanted)) is not None:
+            if other is not None:
                 held = other.chunks[at], cache.chunk(other, at)
-            elif held is None and keeping and keeping.reads:
-                held = self._read(wanted)
+            elif (held is None or not held[0].is_for(wanted, layers)) and keeping and keeping.reads:
+                held = self._read(wanted, layers)
                 on_disk += held is not None
-            if held is None or not held[0].is_for(wanted):
+            if held is None or not held[0].is_for(wanted, layers):
                 break
             found.append(held)
         for chunk, _ in reversed(found):  # the first are needed by all: they are used last
@@ -84,7 +93,7 @@ class Prefixes:
         region.keeping = keeping
 
         def restored() -> Reused:
-            for one in found[: cache.places // CHUNK - kept]:
+            for one in found[: max(0, cache.places // CHUNK - kept)]:
                 cache.restore(region, *one)
             took = sum((chunk.seconds for chunk in region.chunks), 0.0)
             seconds = perf_counter() - clock if region.chunks else 0.0
@@ -92,12 +101,14 @@ class Prefixes:
 
         return restored
 
-    def read(self, region: Region, ids: Sequence[int], seconds: float) -> None:
-        """The last pass was a prefill's over `ids`, and took so long."""
+    def read(
+        self, region: Region, ids: Sequence[int], seconds: float, states: Mapping[int, Tensor]
+    ) -> None:
+        """The last pass was a prefill's over `ids`, took so long, and gave these hidden states."""
         whole = len(ids) == CHUNK and region.length == (len(region.chunks) + 1) * CHUNK
         if whole and region.keeping is not None:
             before = region.chunks[-1].key if region.chunks else self._root(region.keeping.owner)
-            region.chunks.append(_chunk(before, ids, seconds))
+            region.chunks.append(_chunk(before, ids, seconds, states))
 
     def store(self, cache: RollbackCache, region: Region | None = None) -> int:
         """Write the chunks of a region, or of all, to disk, where they are to be; the bytes.
@@ -107,7 +118,7 @@ class Prefixes:
         if region is None:
             return sum(self.store(cache, one) for one in cache.regions)
         keeping, chunks = region.keeping, region.chunks
-        size = cache.bytes_of(len(chunks) * CHUNK)
+        size = cache.bytes_of(len(chunks) * CHUNK) + sum(map(_bytes_of_states, chunks))
         if keeping is None or not chunks or size > keeping.most:
             return 0
         if sum(chunk.seconds for chunk in chunks) < keeping.least_s:
@@ -116,7 +127,7 @@ class Prefixes:
         with suppress(OSError):
             # The last first: the bound removes what was used longest ago, and the first are needed.
             for at in reversed(range(len(chunks))):
-                if not (path := PREFIXES.path(chunks[at].key)).exists():
+                if not (path := _path(chunks[at].key, chunks[at].states)).exists():
                     written += _write(path, chunks[at], self._model, cache.chunk(region, at))
         return written
 
@@ -142,32 +153,35 @@ class Prefixes:
         self.store(cache, region)
         for at in reversed(range(first, len(region.chunks))) if self._memory else ():
             chunk = region.chunks[at]
-            if chunk.key in self._held:
-                self._held.move_to_end(chunk.key)
-            elif self._make_room(cache.bytes_of(CHUNK)):
+            held = self._held.pop(chunk.key, None)
+            if held is not None and held[0].states.keys() >= chunk.states.keys():
+                self._held[chunk.key] = held
+                continue
+            self._bytes -= _bytes(held) if held else 0
+            if self._make_room(cache.bytes_of(CHUNK) + _bytes_of_states(chunk)):
                 rows = {n: (k.clone(), v.clone()) for n, (k, v) in cache.chunk(region, at).items()}
                 self._held[chunk.key] = chunk, rows
-                self._bytes += _bytes(rows)
+                self._bytes += _bytes(self._held[chunk.key])
 
     def _make_room(self, size: int) -> bool:
         """Let rows go that were used longest ago until so many bytes fit; False if none do."""
         free = free_memory(self._device.type)
         most = _UNKNOWN if free is None else int(_SHARE * (free + self._bytes))
         while self._held and self._bytes + size > most:
-            self._bytes -= _bytes(self._held.popitem(last=False)[1][1])
+            self._bytes -= _bytes(self._held.popitem(last=False)[1])
         return size <= most
 
-    def _read(self, wanted: Chunk) -> _Held | None:
+    def _read(self, wanted: Chunk, layers: Sequence[int]) -> _Held | None:
         """A chunk on disk; None where there is none.
 
         A file that is not as it was written is removed, so that it is written again.
         """
-        path = PREFIXES.path(wanted.key)
+        path = _path(wanted.key, layers)
         known = {"model": self._model, "before": wanted.before, "ids": _words(wanted.ids)}
         try:
             arrays, about = PREFIXES.map(path, known)
-            rows = _unpacked(arrays["rows"], json.loads(about["layers"]), self._device)
-            return Chunk(wanted.before, wanted.key, wanted.ids, float(about["seconds"])), rows
+            rows, states = _unpacked(arrays["rows"], json.loads(about["layers"]), self._device)
+            return replace(wanted, seconds=float(about["seconds"]), states=states), rows
         except FileNotFoundError:
             pass
         except (DamagedFileError, LookupError, *_WRONG):
@@ -195,9 +209,17 @@ def why_not(hf: Any) -> str:
     return "its rows depend on texts before" if _LENGTH_DEPENDENT in kinds else ""
 
 
-def _chunk(before: str, ids: Sequence[int], seconds: float) -> Chunk:
+def _path(key: str, layers: Iterable[int]) -> Path:
+    """The file of a chunk that is kept with the states of these layers."""
+    named = sorted(layers)
+    return PREFIXES.path(key_of(key, *named) if named else key)
+
+
+def _chunk(
+    before: str, ids: Sequence[int], seconds: float, states: Mapping[int, Tensor] | None = None
+) -> Chunk:
     numbers = array("q", ids).tobytes()
-    return Chunk(before, _hash(before.encode(), numbers), numbers, seconds)
+    return Chunk(before, _hash(before.encode(), numbers), numbers, seconds, states or {})
 
 
 def _hash(first: bytes, second: bytes) -> str:
@@ -209,27 +231,36 @@ def _words(ids: bytes) -> str:
     return " ".join(map(str, array("q", ids)))
 
 
-def _bytes(rows: Rows) -> int:
-    return sum(one.nbytes for both in rows.values() for one in both)
+def _bytes(held: _Held) -> int:
+    chunk, rows = held
+    return sum(one.nbytes for both in rows.values() for one in both) + _bytes_of_states(chunk)
+
+
+def _bytes_of_states(chunk: Chunk) -> int:
+    return sum(one.nbytes for one in chunk.states.values())
 
 
 def _write(path: Path, chunk: Chunk, model: str, rows: Rows) -> int:
     """Write a chunk; the bytes of its file. Raises OSError."""
-    parts, layers = [], []
-    for layer, both in rows.items():
-        for one in both:
-            parts.append(one.contiguous().cpu().view(torch.uint8).flatten())
-            layers.append([layer, str(one.dtype).removeprefix("torch."), list(one.shape)])
+    named: list[tuple[int | str, Tensor]] = [(n, one) for n, both in rows.items() for one in both]
+    named += [(f"states {layer}", one) for layer, one in chunk.states.items()]
+    parts = [one.contiguous().cpu().view(torch.uint8).flatten() for _, one in named]
+    layers = [[n, str(one.dtype).removeprefix("torch."), list(one.shape)] for n, one in named]
     about = {"model": model, "before": chunk.before, "ids": _words(chunk.ids)}
     about |= {"seconds": f"{chunk.seconds:.6f}", "layers": json.dumps(layers)}
     PREFIXES.write(path, {"rows": torch.cat(parts).numpy()}, about)
     return path.stat().st_size
 
 
-def _unpacked(stored: Any, layers: list[Any], device: torch.device) -> Rows:
-    """Rows of a mapped file. Raises ValueError and the like for what `_write` has not written."""
+def _unpacked(
+    stored: Any, layers: list[Any], device: torch.device
+) -> tuple[Rows, dict[int, Tensor]]:
+    """Rows and hidden states of a mapped file, by layer.
+
+    Raises ValueError and the like for what `_write` has not written.
+    """
     whole = torch.from_numpy(stored)
-    found: dict[int, list[Tensor]] = {}
+    found: dict[int | str, list[Tensor]] = {}
     at = 0
     for layer, dtype, shape in layers:
         kind = getattr(torch, dtype)
@@ -238,4 +269,5 @@ def _unpacked(stored: Any, layers: list[Any], device: torch.device) -> Rows:
         at = end
     if at != len(whole):
         raise ValueError("other rows")
-    return {layer: (keys, values) for layer, (keys, values) in found.items()}
+    states = {int(n.removeprefix("states ")): one[0] for n, one in found.items() if type(n) is str}
+    return {n: (both[0], both[1]) for n, both in found.items() if type(n) is int}, states
