@@ -9,9 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ngtcli.config import Settings
-from ngtcli.decode import attention, decoder
+from ngtcli.decode import attention, captured, decoder, kv_cache, memory_limits, prefixes
 from ngtcli.decode import together as together_module
+from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.decoder import Decoder, Member
+from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.together import why_not
@@ -211,6 +213,52 @@ def test_regions_grow_while_texts_do(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = Limits(max_tokens=60)
     assert outputs(together(model, ids, own(most=4), 3, limits=lambda i: limits)) == alone
     assert max(len(text) + len(output) for text, output in zip(ids, alone, strict=True)) > 256
+
+
+def test_a_text_that_is_left_alone_is_captured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays in its place of the shared cache, or takes the first, and has its own tokens."""
+    monkeypatch.setattr(captured, "_RECORDING_S", float("-inf"))
+    model, ids = make_target("qwen3"), prompts(2, seed=12)
+    model.end_ids = frozenset()
+    alone = [plain(model, text, max_tokens=50) for text in ids]
+    model.passes.switch_on(model.device, pytest.fail)
+    for longer in (0, 1):
+        model.use(model.way)
+        most = [50 if i == longer else 5 for i in range(2)]
+        limits = [Limits(max_tokens=n) for n in most]
+        found = together(model, ids, own(), 2, limits=limits.__getitem__)
+        assert outputs(found) == [text[:n] for text, n in zip(alone, most, strict=True)]
+        assert model.passes.seconds > 0
+        model.passes.seconds = 0.0
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_text_alone_goes_on_beside_others_whose_prompts_begin_as_its_own(
+    monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """Rows of a chunk that another text has are copied from there, at any of its steps."""
+    for place in (kv_cache, prefixes):
+        monkeypatch.setattr(place, "CHUNK", 16)
+    monkeypatch.setattr(memory_limits, "PREFILL_CHUNK", 16)
+    model = make_target("llama")
+    ids = [[*range(4, 40), end] for end in (5, 7, 9)]
+    alone = [plain(model, text, max_tokens=12) for text in ids]
+    model.keep_prefixes(memory=False)
+    one = Run(
+        model, make_drafter("trie"), Context(ids[0]), GREEDY, Limits(12, 8), keeping=Keeping()
+    )
+    over, done = one.decoder.add(one.member), list[Member]()
+    for _ in range(first):
+        over += one.decoder.step()
+    one.decoder.share(own(), 3)
+    for text in ids[1:]:
+        known = Continuation(model, Context(text), GREEDY, Limits(12))
+        over += one.decoder.add(Member(text, known, Context(text), Keeping()))
+        assert model.reused.tokens == 32
+    while not one.decoder.done:
+        done += one.decoder.step()
+    found = {tuple(m.context.ids): m.text.output for m in [*over, *done]}
+    assert [found[tuple(text)] for text in ids] == alone
 
 
 def test_positions_that_depend_on_the_longest_text_are_refused() -> None:

@@ -35,7 +35,7 @@ def at_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def switched_on(model: TargetModel, said: list[str] | None = None) -> TargetModel:
     warn = said.append if said is not None else pytest.fail
-    model.passes.switch_on(model.device, False, warn)
+    model.passes.switch_on(model.device, warn)
     return model
 
 
@@ -244,7 +244,7 @@ def test_graphs_read_and_write_fixed_buffers(monkeypatch: pytest.MonkeyPatch) ->
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, stand_in)
     model = make_target()
-    model.passes.switch_on(torch.device("cuda"), False, pytest.fail)
+    model.passes.switch_on(torch.device("cuda"), pytest.fail)
     assert model.passes.at_once
     found = passes(model)
     assert all(map(torch.equal, found, passes(make_target())))
@@ -252,11 +252,8 @@ def test_graphs_read_and_write_fixed_buffers(monkeypatch: pytest.MonkeyPatch) ->
     assert pools[0] is None and set(pools[1:]) == {"pool"}
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_capture_that_fails_leaves_eager_passes_and_their_rows(compiled: bool) -> None:
-    said: list[str] = []
-    model, eager = make_target(), make_target()
-    model.passes.switch_on(model.device, compiled, said.append)
+def test_a_capture_that_fails_leaves_eager_passes_and_their_rows() -> None:
+    model, eager = switched_on(make_target()), make_target()
     model.passes.at_once = True
 
     def fail(run: Any, example: torch.Tensor) -> Any:
@@ -265,10 +262,8 @@ def test_a_capture_that_fails_leaves_eager_passes_and_their_rows(compiled: bool)
 
     model.passes._capture = fail
     assert all(map(torch.equal, passes(model), passes(eager)))
-    if compiled:  # then passes are recorded, each shape when it is due
-        assert said == ["the model's passes are captured, not compiled: no capture here"]
-    assert model.passes.reason == ("" if compiled else "no capture here")
-    assert (compiled or model.passes.captured == 0) and not model.passes.at_once
+    assert model.passes.reason == "no capture here"
+    assert model.passes.captured == 0 and not model.passes.at_once
 
 
 def test_an_answer_tells_how_its_passes_were_run() -> None:

@@ -157,7 +157,7 @@ def test_an_embedding_on_the_disk_is_one_line(on_disk: Place) -> None:
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
-        ({"quantize": "int8"}, "quantize is 'int8'"), ({"compile": True}, "compile is true"),
+        ({"quantize": "int8"}, "quantize is 'int8'"),
         ({"device": "cpu"}, "device is 'cpu'"), ({"exact": "on"}, "exact is 'on'"),
     ],
 )  # fmt: skip

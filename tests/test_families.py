@@ -115,7 +115,7 @@ def check_that_it_is_read_as_by_the_library(hf: Any, folder: Path) -> None:
 
 def check_captured_passes(model: TargetModel, prompt: list[int], truth: list[int]) -> None:
     """They give the same ids; or it says why they are not captured."""
-    model.passes.switch_on(model.device, False, pytest.fail)
+    model.passes.switch_on(model.device, pytest.fail)
     drafter = Scripted(drafts_of({tuple(prompt): truth}, wrong=3))
     with patch("ngtcli.decode.captured._RECORDING_S", float("-inf")):
         run = decode(model, drafter, prompt, max_tokens=TOKENS, num_draft=6)

@@ -11,7 +11,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -38,8 +37,8 @@ _WARM_UPS = 2  # passes on a side stream before a capture, in which libraries se
 class Passes:
     """Runs passes; `reason` says why they are not captured, "" if they are or may be.
 
-    A pass's scores hold until the next pass. `exact`: the model runs in float32. `kind` is "eager",
-    "captured" or "compiled"; with `at_once` a shape is captured at its first pass. `first_use` says
+    A pass's scores hold until the next pass. `exact`: the model runs in float32. `kind` is "eager"
+    or "captured"; with `at_once` a shape is captured at its first pass. `first_use` says
     whether the last pass was the first of its capture, which takes longer; `seconds` is what
     capturing has taken in all.
     """
@@ -56,14 +55,11 @@ class Passes:
         self.kind, self.reason, self.at_once = "eager", "switched off", False
         self.first_use, self.seconds = False, 0.0
 
-    def switch_on(self, device: torch.device, compiled: bool, warn: Callable[[str], None]) -> None:
-        """Capture from now on; with `compiled` torch.compile makes new kernels for each shape."""
+    def switch_on(self, device: torch.device, warn: Callable[[str], None]) -> None:
+        """Capture from now on."""
         on_cuda = device.type == "cuda"
         self._capture = graph_recorder() if on_cuda else record
-        if compiled:
-            self._capture = partial(_compile, self._capture if on_cuda else None)
-        self._warn, self.kind = warn, "compiled" if compiled else "captured"
-        self.reason, self.at_once = "", on_cuda or compiled
+        self._warn, self.kind, self.reason, self.at_once = warn, "captured", "", on_cuda
 
     @contextmanager
     def capturing_at_once(self) -> Iterator[None]:
@@ -124,13 +120,7 @@ class Passes:
             found = replay(packed)
         except Exception as error:  # whatever a model's own code or the device raises
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            if self.kind == "compiled":  # packed layers, for one, have no operations it knows
-                self.switch_on(packed.device, False, self._warn)
-                self._warn(
-                    f"the model's passes are captured, not compiled: {lines[0].rstrip(': ')}"
-                )
-            else:
-                self._give_up(lines[0], warn=False)
+            self._give_up(lines[0], warn=False)
             return None
         some = range(0, rows, -(-rows // _COMPARED))
         scores = found[0]
@@ -177,12 +167,3 @@ def graph_recorder() -> Capture:
         return replay
 
     return capture
-
-
-def _compile(capture: Capture | None, run: Pass, example: Tensor) -> Pass:
-    """A pass by torch.compile, captured if `capture` is given."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    compiled: Pass = torch.compile(make_fx(run)(example), dynamic=False)
-    compiled(example)
-    return capture(compiled, example) if capture else compiled

@@ -225,7 +225,7 @@ class Decoder:
         for at in reversed(range(len(self.running))):
             if not (member := self.running[at]).ended:
                 continue
-            if self._most > 1 and model.prefixes is not None:
+            if self._most > 1 and model.prefixes and len(model.cache.regions) > 1:
                 fits(model, partial(model.prefixes.keep, model.cache, model.cache.regions[at]))
             self.running[at] = self.running[-1]
             self.running.pop()

@@ -25,6 +25,7 @@ from ngtcli.decode.together import why_not
 from ngtcli.draft.drafter import draft_settings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import NgtError, StoppedError, UsageError, unexpected
+from ngtcli.prompt.build import Prompt
 from ngtcli.serve.fair_queue import FairQueue
 from ngtcli.serve.ticket import Tell, Ticket, common_of
 from ngtcli.session.answering import Answering
@@ -288,7 +289,7 @@ class Resident:
         One that `goes_on` was answered beside others, which failed, and is alone to its end.
         """
         tickets, shared, suits = list[Ticket](), False, self._beside(first)
-        session, common = _prepared(first)[0], self._session(first.question.settings)
+        session, common = _ready(first)[0], self._session(first.question.settings)
         decoder = self._begin(first, tickets)
         try:
             while tickets:
@@ -313,14 +314,13 @@ class Resident:
 
     def _begin(self, ticket: Ticket, tickets: list[Ticket]) -> Decoder:
         """A decoder with one text, which has all that one alone can have."""
-        (session, begun), asked, before = _prepared(ticket), ticket.asked, ticket.member
-        assert begun is not None and asked is not None and asked.prompt is not None
+        (session, begun, asked, prompt), before = _ready(ticket), ticket.member
         with self._for(ticket):
-            for event in () if before else asked.said_of_prompt(asked.prompt):
+            for event in () if before else asked.said_of_prompt(prompt):
                 ticket.tell(event)
             with self._starting:
                 text = before.text if before else None
-                ticket.answer = session.answer(asked.prompt, begun=begun, text=text)
+                ticket.answer = session.answer(prompt, begun=begun, text=text)
         run = ticket.answer.run
         assert isinstance(run, Run)
         ticket.member, run.member.given = run.member, ticket
@@ -333,14 +333,13 @@ class Resident:
 
     def _add(self, decoder: Decoder, tickets: list[Ticket], ticket: Ticket) -> None:
         """One more text; what it ends with at once is told."""
-        (session, begun), asked, member = _prepared(ticket), ticket.asked, ticket.member
-        assert begun is not None and asked is not None and asked.prompt is not None
+        (session, begun, asked, prompt), member = _ready(ticket), ticket.member
         try:
             with self._for(ticket):
                 if member is None:
-                    for event in asked.said_of_prompt(asked.prompt):
+                    for event in asked.said_of_prompt(prompt):
                         ticket.tell(event)
-                    is_part = asked.prompt.selection is not None
+                    is_part = prompt.selection is not None
                     ticket.member = session.member(begun, ticket, is_part)
                 over = decoder.add(_member(ticket))
                 if member is None:
@@ -370,12 +369,11 @@ class Resident:
             self._end(member.given)
 
     def _end(self, ticket: Ticket) -> None:
-        (session, begun), asked, member = _prepared(ticket), ticket.asked, _member(ticket)
-        assert begun is not None and asked is not None and asked.prompt is not None
+        (session, begun, asked, prompt), member = _ready(ticket), _member(ticket)
         if member.error is not None:
             ticket.tell(member.error)
             return
-        answer, rows, background = ended(member, session.model, asked.prompt, begun.trie), None, ""
+        answer, rows, background = ended(member, session.model, prompt, begun.trie), None, ""
         if (alone := ticket.answer) is not None:
             answer, rows = replace(answer, exact=alone.run.exact), alone.run.rows
             background = alone.background_words() if ticket.wants.remarks else ""
@@ -405,9 +403,10 @@ def _member(ticket: Ticket) -> Member:
     return ticket.member
 
 
-def _prepared(ticket: Ticket) -> tuple[LocalSession, Begun | None]:
-    assert ticket.session is not None
-    return ticket.session, ticket.begun
+def _ready(ticket: Ticket) -> tuple[LocalSession, Begun, Answering, Prompt]:
+    """What was prepared of a question whose prompt is whole."""
+    assert ticket.session and ticket.begun and ticket.asked and ticket.asked.prompt
+    return ticket.session, ticket.begun, ticket.asked, ticket.asked.prompt
 
 
 def _private(settings: Settings) -> Settings:

@@ -158,8 +158,8 @@ class LocalSession(Session):
         """A model, its passes captured if the settings want it."""
         if places_of(model.hf):
             model.passes.reason = SPREAD
-        elif self.settings.capture or self.settings.compile:
-            model.passes.switch_on(model.device, self.settings.compile, self.warn)
+        elif self.settings.capture:
+            model.passes.switch_on(model.device, self.warn)
         return model
 
     def _load_assistant(self) -> TargetModel:
