@@ -376,7 +376,7 @@ class Settings:
     )
     capture: bool = _loaded(
         True,
-        "Capture the model's passes: CUDA graphs, or on a CPU recorded operations.",
+        "Capture the model's passes as CUDA graphs, on a GPU that has them.",
         decides_text=False,
     )
     overflow: str = _answer(

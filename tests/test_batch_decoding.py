@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ngtcli.config import Settings
-from ngtcli.decode import attention, captured, decoder, kv_cache, memory_limits, prefixes
+from ngtcli.decode import attention, decoder, kv_cache, memory_limits, prefixes
 from ngtcli.decode import together as together_module
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.decoder import Decoder, Member
@@ -213,23 +213,6 @@ def test_regions_grow_while_texts_do(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = Limits(max_tokens=60)
     assert outputs(together(model, ids, own(most=4), 3, limits=lambda i: limits)) == alone
     assert max(len(text) + len(output) for text, output in zip(ids, alone, strict=True)) > 256
-
-
-def test_a_text_that_is_left_alone_is_captured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stays in its place of the shared cache, or takes the first, and has its own tokens."""
-    monkeypatch.setattr(captured, "_RECORDING_S", float("-inf"))
-    model, ids = make_target("qwen3"), prompts(2, seed=12)
-    model.end_ids = frozenset()
-    alone = [plain(model, text, max_tokens=50) for text in ids]
-    model.passes.switch_on(model.device, pytest.fail)
-    for longer in (0, 1):
-        model.use(model.way)
-        most = [50 if i == longer else 5 for i in range(2)]
-        limits = [Limits(max_tokens=n) for n in most]
-        found = together(model, ids, own(), 2, limits=limits.__getitem__)
-        assert outputs(found) == [text[:n] for text, n in zip(alone, most, strict=True)]
-        assert model.passes.seconds > 0
-        model.passes.seconds = 0.0
 
 
 @pytest.mark.parametrize("first", [0, 1])

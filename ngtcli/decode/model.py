@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.decode.attention import Spans, attending
-from ngtcli.decode.captured import Passes
+from ngtcli.decode.captured import Outputs, Passes
 from ngtcli.decode.chains import ChainRows
 from ngtcli.decode.kv_cache import CHUNK, Keeping, RollbackCache
 from ngtcli.decode.layout import (
@@ -32,7 +32,6 @@ from ngtcli.decode.layout import (
 )
 from ngtcli.decode.plain import TREES, PlainRows, Way, accepted
 from ngtcli.decode.prefixes import Prefixes, fingerprint, why_not
-from ngtcli.decode.recording import Outputs
 from ngtcli.decode.scores import rounds
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.guesses import StateReader
@@ -67,7 +66,7 @@ class TargetModel:
         self.dtype_reason = ""  # why it is in this dtype, where a trial has chosen
         self._accepts = accepted(hf)
         self.layers = int(self.config.num_hidden_layers)
-        self.passes = Passes(self._tree_pass, self.layers, self.vocabulary, not rounds(hf))
+        self.passes = Passes(self._tree_pass, self.vocabulary, not rounds(hf))
         self.weights = ""  # what tells the files of the weights; "" where they are not known
         self.prefixes: Prefixes | None = None  # see `keep_prefixes`
         self.reused = Reused()  # what `start` found of the prompt
