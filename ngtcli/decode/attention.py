@@ -24,30 +24,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from ngtcli.decode.layout import BLOCK, LEAST
+from ngtcli.decode.layout import BLOCK, LEAST, Span
 from ngtcli.decode.scores import rounds
 
 NAME = "ngt_grouped"
 FOLDED = "ngt_folded"  # the same, for models without groups too, with LEAST rows in a block
 # Arguments that, where given, leave a pass to the original.
 _SPECIAL = ("softcap", "position_bias", "cache", "s_aux", "sinks", "dropout", "output_attentions")
-# Largest difference between weighted means of standard normal numbers. Derived: some roundings.
-_TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
 def use_grouped(hf: Any) -> bool:
     """Let a model attend without copies of its keys; whether it does.
 
-    It does where it attends by SDPA, has groups, and the two agree on arbitrary rows. In half
-    precision on a CPU groups do not matter, and a row's bits do not depend on others.
+    It does where it attends by SDPA and has groups. In half precision on a CPU groups do not
+    matter, and a row's bits do not depend on others.
     """
     config, folds = hf.config.get_text_config(), hf.device.type == "cpu" and rounds(hf)
     name, least, fewest = (FOLDED, LEAST, 1) if folds else (NAME, 0, 2)
-    if getattr(config, "_attn_implementation", None) != "sdpa" or not _agrees(hf, config, fewest):
+    if getattr(config, "_attn_implementation", None) != "sdpa" or _groups(config) < fewest:
         return False
     AttentionInterface.register(name, partial(attend, least=least))
     AttentionMaskInterface.register(name, sdpa_mask)
@@ -55,39 +53,13 @@ def use_grouped(hf: Any) -> bool:
     return bool(config._attn_implementation == name)
 
 
-@torch.inference_mode()
-def _agrees(hf: Any, config: Any, fewest: int) -> bool:
-    """Whether a model has groups of so many heads, and `grouped` attends as SDPA does.
-
-    False where it cannot.
-    """
+def _groups(config: Any) -> int:
+    """How many heads share keys; 0 where the configuration does not tell."""
     heads = getattr(config, "num_attention_heads", None)
     of_keys = getattr(config, "num_key_value_heads", None)
     if type(heads) is not int or type(of_keys) is not int or of_keys < 1 or heads % of_keys:
-        return False
-    groups = heads // of_keys
-    if groups < fewest:
-        return False
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    source, dtype = torch.Generator().manual_seed(0), hf.dtype
-    try:
-        for rows in (4, 2 * BLOCK):
-            shapes = [(heads, rows)] + 2 * [(of_keys, 2 * rows)]
-            query, keys, values = (
-                torch.randn((1, *shape, width), generator=source).to(hf.device, dtype)
-                for shape in shapes
-            )
-            mask = torch.zeros((1, 1, rows, 2 * rows), dtype=dtype, device=hf.device)
-            mask += torch.full_like(mask, torch.finfo(dtype).min).triu(rows)
-            true = scaled_dot_product_attention(
-                query, repeat_kv(keys, groups), repeat_kv(values, groups), mask, scale=0.1
-            )
-            error = (grouped(query, keys, values, mask, 0.1) - true).abs().max()
-            if not error <= _TOLERANCE.get(dtype, 0.0):
-                return False
-    except (RuntimeError, ValueError, TypeError):
-        return False
-    return True
+        return 0
+    return heads // of_keys
 
 
 def attend(
@@ -171,65 +143,49 @@ _NAME = "ngt_batch"
 _CALL = 125_000
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A sequence in a pass: its `rows`, which attend to `length` places from `start` on."""
-
-    rows: slice
-    start: int
-    length: int
-
-    @property
-    def count(self) -> int:
-        """How many rows it has; they are written at the last of its places."""
-        return int(self.rows.stop - self.rows.start)
-
-
 @dataclass(frozen=True)
-class Rows:
+class Spans:
     """The rows of a pass over sequences in regions of `places` places each, region 0 first."""
 
-    spans: Sequence[Span]
+    all: Sequence[Span]
     places: int
     device: torch.device
 
     @cached_property
     def most(self) -> int:
         """Rows of the sequence with the most."""
-        return max(span.count for span in self.spans)
+        return max(span.count for span in self.all)
 
     @cached_property
     def longest(self) -> int:
         """Places of the sequence with the most."""
-        return max(span.length for span in self.spans)
+        return max(span.length for span in self.all)
 
     def together(self, width: int) -> bool:
         """Whether all sequences at once, padded, cost less; `width` is that of all heads."""
         if self.device.type != "cpu":  # there calls cost more than what they compute
             return True
-        own = sum(span.count * span.length for span in self.spans)
-        calls = (len(self.spans) - 1) * _CALL / width
-        return len(self.spans) * self.most * self.longest <= own + calls
+        own = sum(span.count * span.length for span in self.all)
+        calls = (len(self.all) - 1) * _CALL / width
+        return len(self.all) * self.most * self.longest <= own + calls
 
     @cached_property
     def padded(self) -> Tensor:
         """int64 (sequences × most,): the row in each place of the padded pass, or any other."""
-        found = [
-            min(s.rows.start + i, s.rows.stop - 1) for s in self.spans for i in range(self.most)
-        ]
+        found = [min(s.rows.start + i, s.rows.stop - 1) for s in self.all for i in range(self.most)]
         return torch.tensor(found, device=self.device)
 
     @cached_property
     def flat(self) -> Tensor:
         """int64 (rows,): where in the padded pass each row is."""
-        found = [i * self.most + row for i, s in enumerate(self.spans) for row in range(s.count)]
+        found = [i * self.most + row for i, s in enumerate(self.all) for row in range(s.count)]
         return torch.tensor(found, device=self.device)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None
     ) -> Tensor:
         """All sequences at once, padded: (1, rows, heads, head_dim)."""
-        count, heads, width = len(self.spans), query.shape[1], query.shape[3]
+        count, heads, width = len(self.all), query.shape[1], query.shape[3]
         padded = query[0].index_select(1, self.padded).view(heads, count, self.most, width)
         masks = mask[0, 0].index_select(0, self.padded).view(count, 1, self.most, -1)
         keys, values = (  # (sequences, heads, longest, head_dim), views
@@ -243,7 +199,7 @@ class Rows:
 
 
 @contextmanager
-def attending(config: Any, rows: Rows) -> Iterator[None]:
+def attending(config: Any, spans: Spans) -> Iterator[None]:
     """Within it a model of this configuration attends so. It is given masks (1, 1, rows, longest).
 
     The places of a mask's row are those of the row's own region.
@@ -254,13 +210,13 @@ def attending(config: Any, rows: Rows) -> Iterator[None]:
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **more: Any
     ) -> tuple[Tensor, None]:
         known = own in ("sdpa", NAME, FOLDED) and not _is_special(more)
-        if known and rows.together(query.shape[1] * query.shape[3]):
-            return rows.attend(query, key, value, mask, more.get("scaling")), None
+        if known and spans.together(query.shape[1] * query.shape[3]):
+            return spans.attend(query, key, value, mask, more.get("scaling")), None
         # The eager attention is the model's own.
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
         function = ALL_ATTENTION_FUNCTIONS.get_interface(own, eager)
         out = []
-        for span in rows.spans:
+        for span in spans.all:
             region = slice(span.start, span.start + span.length)
             masked = mask[:, :, span.rows, : span.length]
             states = query[:, :, span.rows], key[:, :, region], value[:, :, region]
