@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ngtcli.system.files import home
 from ngtcli.system.machine import return_memory
 from tests.support import warm
 from tests.support.browser import Browser
-from tests.support.helpers import EXAMPLES, in_memory
+from tests.support.helpers import EXAMPLES, in_memory, tokenizer_lent
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # On a busy machine an example may take long: no test fails by the clock.
@@ -93,6 +93,7 @@ def own_home(
     monkeypatch.setattr("ngtcli.system.sandbox._is_alone", lambda: threading.get_ident() == is_main)
     # A process for each test that answers would be many.
     monkeypatch.setattr("ngtcli.background.loaded.start_making", lambda names, model: None)
+    lent = ExitStack()
     if "torch" in sys.modules:  # files of tests without it are not to wait for it
         from tests.support import kept
 
@@ -100,9 +101,9 @@ def own_home(
         monkeypatch.setattr("ngtcli.session.memory.calibrate", kept.measured_once)
         if not request.node.get_closest_marker("loads"):
             monkeypatch.setattr("ngtcli.decode.load._Checkpoint.read", kept.lent)
-        with kept.lent_once():
-            yield tmp_path / "ngt-home"
-    else:
+        lent.enter_context(kept.lent_once())
+    lent.enter_context(tokenizer_lent())
+    with lent:
         yield tmp_path / "ngt-home"
     # Else a test that shows a status line leaves it to forks of later ones.
     process.wipe_at_end(b"")
