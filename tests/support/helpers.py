@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,13 +174,18 @@ def run_and_look(commands: Sequence[Sequence[str]], unwanted: set[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def wait_until_loading(process: "subprocess.Popen[bytes]") -> None:
-    """Return when `process`, a run of ngt, has begun to load torch, however slow the machine is."""
-    maps = Path(f"/proc/{process.pid}/maps")
+def wait_until(holds: Callable[[], object]) -> None:
+    """Return when `holds` says so, however slow the machine is; AssertionError after a minute."""
     patience = time.monotonic() + 60
-    while maps.exists() and "libtorch" not in maps.read_text():
+    while not holds():
         assert time.monotonic() < patience
-        time.sleep(0.05)
+        time.sleep(0.01)
+
+
+def wait_until_loading(process: "subprocess.Popen[bytes]") -> None:
+    """Return when `process`, a run of ngt, has begun to load torch."""
+    maps = Path(f"/proc/{process.pid}/maps")
+    wait_until(lambda: not maps.exists() or "libtorch" in maps.read_text())
     if not maps.exists():
         time.sleep(2)  # no such file on this system
 
