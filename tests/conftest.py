@@ -70,11 +70,11 @@ for _ in range(3):
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Before workers begin, compile what each of them would, and start what forks for them all."""
+    """Before workers begin, compile what each of them would; what forks for them all loads then."""
     several = getattr(session.config.option, "numprocesses", None)
     if several and not hasattr(session.config, "workerinput"):
-        subprocess.run([sys.executable, "-c", COMPILE], check=True)
         warm.start_server()
+        subprocess.run([sys.executable, "-c", COMPILE], check=True)
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from ngtcli.draft.tree import Path as VerifiedPath
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system import sandbox
 from tests.support import warm
-from tests.support.helpers import HARBOUR, NGT, in_terminal, ngt, wait_until_loading
+from tests.support.helpers import HARBOUR, NGT, changed, in_terminal, ngt, wait_until_loading
 from tests.support.warm import Warm
 
 
@@ -343,14 +343,15 @@ def test_names_and_questions_in_foreign_bytes(tmp_path: Path) -> None:
 
 
 def test_an_answer_cut_by_a_full_context_says_so(tmp_path: Path) -> None:
-    text = tmp_path / "long.txt"
-    text.write_text("the " * 4050)
-    asked = ("summarize", str(text), "--json", "--max-tokens", "200", "--overflow", "error")
+    text, model = tmp_path / "long.txt", changed(tmp_path / "model", max_position_embeddings=560)
+    text.write_text("the " * 514)
+    asked = ("summarize", str(text), "-m", model, "--json", "--max-tokens", "200", "--overflow",
+             "error")  # fmt: skip
     done = ngt(*asked)
     body = json.loads(done.stdout)
     figures = body["statistics"]
     assert body["finish_reason"] == "context" and b"context is full" in done.stderr
-    assert figures["prompt_tokens"] + figures["new_tokens"] == 4096 and not body["truncated"]
+    assert figures["prompt_tokens"] + figures["new_tokens"] == 560 and not body["truncated"]
     done = ngt(*asked, "--overflow", "truncate")
     body = json.loads(done.stdout)
     assert body["truncated"] and body["finish_reason"] != "context"

@@ -30,7 +30,7 @@ HARBOUR = str(ROOT_FOLDER / "ngtcli" / "examples" / "harbour.txt")
 NGT = ["env", "NGT_BACKGROUND=none", sys.executable, "-m", "ngtcli"]
 SHARED = Path(os.environ.get("NGT_SHARED", ROOT_FOLDER.parent / "shared")) / "data"
 # Of the examples of each property; .ci/run tries all of them. A guess.
-EXAMPLES = float(os.environ.get("NGT_EXAMPLES", "0.4"))
+EXAMPLES = float(os.environ.get("NGT_EXAMPLES", "0.25"))
 STORIES = SHARED / "models" / "stories260k"
 
 # --- the command line ---
