@@ -23,7 +23,7 @@ from ngtcli.system.files import home
 from ngtcli.system.machine import return_memory
 from tests.support import warm
 from tests.support.browser import Browser
-from tests.support.helpers import EXAMPLES, in_memory, tokenizer_lent
+from tests.support.helpers import EXAMPLES, in_memory, parsed_once, tokenizer_lent
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # On a busy machine an example may take long: no test fails by the clock.
@@ -86,6 +86,7 @@ def own_home(
         if name.startswith("NGT_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "ngt-home"))
+    monkeypatch.setattr("ngtcli.system.yaml_file.parse_yaml", parsed_once)
     # What is measured is kept, however busy the machine.
     monkeypatch.setattr("ngtcli.system.trials.busy", lambda threads: False)
     # The runner's own threads need no memory: no template of a test's main thread wants a fork.
@@ -153,8 +154,8 @@ def browser() -> Iterator[Browser]:
 FIRST = [
     f"test_{name}.py"
     for name in (
-        "second_run exact_rows schema killed process bench hub parsers auto cli"
-        " splitting backgrounds exact quantized_weights"
+        "second_run hub resident exact_rows heads schema compiled memory_needs batch_decoding gguf"
+        " dtype_trial families bench precision exact control_tokens help lossless parsers splitting"
     ).split()
 ]
 

@@ -53,7 +53,7 @@ from ngtcli.trie.background import (
     build_counts,
 )
 from ngtcli.trie.background_search import BackgroundArrays, find_row
-from ngtcli.trie.files import BACKGROUNDS, list_backgrounds
+from ngtcli.trie.files import list_backgrounds
 from tests.support import hostile_background
 from tests.support.counted import count_of
 from tests.support.helpers import HARBOUR, ngt
@@ -130,8 +130,6 @@ def test_compiled_code_finds_every_sequence_that_was_counted(seed: int, tokens: 
         row = row_of((counts.nodes, counts.by_token), np.array(sequence, np.int32))
         found = counts.nodes[row, COUNT] / 64 if row != -1 else 0.0
         assert found == weights[sequence]
-
-
 
 
 def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:

@@ -99,7 +99,6 @@ def _run(
             stack.enter_context(patch("ngtcli.system.trials.Trial.find", kept.tried_once))
             stack.enter_context(kept.lent_once())
         stack.enter_context(tokenizer_lent())
-        stack.enter_context(patch("ngtcli.system.yaml_file.parse_yaml", parsed_once))
         stack.enter_context(_threads_kept())
         if cwd is not None:
             stack.enter_context(contextlib.chdir(cwd))
