@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.fixture(autouse=True)
+def read_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What ships and is the same for all tests is read once in a process."""
+    monkeypatch.setattr("ngtcli.system.yaml_file.parse_yaml", parsed_once)
+    with tokenizer_lent():
+        yield
+
+
+@pytest.fixture(autouse=True)
 def own_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Path]:
@@ -86,7 +94,6 @@ def own_home(
         if name.startswith("NGT_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "ngt-home"))
-    monkeypatch.setattr("ngtcli.system.yaml_file.parse_yaml", parsed_once)
     # What is measured is kept, however busy the machine.
     monkeypatch.setattr("ngtcli.system.trials.busy", lambda threads: False)
     # The runner's own threads need no memory: no template of a test's main thread wants a fork.
@@ -94,7 +101,6 @@ def own_home(
     monkeypatch.setattr("ngtcli.system.sandbox._is_alone", lambda: threading.get_ident() == is_main)
     # A process for each test that answers would be many.
     monkeypatch.setattr("ngtcli.background.loaded.start_making", lambda names, model: None)
-    lent = ExitStack()
     if "torch" in sys.modules:  # files of tests without it are not to wait for it
         from tests.support import kept
 
@@ -102,9 +108,9 @@ def own_home(
         monkeypatch.setattr("ngtcli.session.memory.calibrate", kept.measured_once)
         if not request.node.get_closest_marker("loads"):
             monkeypatch.setattr("ngtcli.decode.load._Checkpoint.read", kept.lent)
-        lent.enter_context(kept.lent_once())
-    lent.enter_context(tokenizer_lent())
-    with lent:
+        with kept.lent_once():
+            yield tmp_path / "ngt-home"
+    else:
         yield tmp_path / "ngt-home"
     # Else a test that shows a status line leaves it to forks of later ones.
     process.wipe_at_end(b"")
@@ -154,8 +160,9 @@ def browser() -> Iterator[Browser]:
 FIRST = [
     f"test_{name}.py"
     for name in (
-        "second_run hub resident exact_rows heads schema compiled memory_needs batch_decoding gguf"
-        " dtype_trial families bench precision exact control_tokens help lossless parsers splitting"
+        "second_run exact_rows schema killed process bench hub parsers auto cli"
+        " splitting backgrounds exact quantized_weights"
+        " resident heads compiled memory_needs batch_decoding gguf families lossless help"
     ).split()
 ]
 

@@ -5,9 +5,6 @@ import signal
 import subprocess
 from pathlib import Path
 
-from jsonschema import Draft202012Validator
-
-from ngtcli.cli.schema import build
 from ngtcli.measure.traces import TraceWriter, read_traces
 from tests.support import warm
 from tests.support.helpers import END, HARBOUR, NGT, ngt, wait_until_loading
@@ -21,7 +18,6 @@ def test_a_live_run_prints_one_object_and_writes_a_page(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0 and done.stderr == b"", done.stderr
     body = json.loads(done.stdout)
-    Draft202012Validator(build("bench")).validate(body)
     assert body["kind"] == "live" and body["questions"] == 2 and body["noise"] == 1
     overall = [r for r in body["rows"] if r["task"] == "overall"]
     assert [(r["method"], r["num_draft"]) for r in overall] == [
