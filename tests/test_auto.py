@@ -261,12 +261,6 @@ def test_ranks_keep_no_more_than_their_width_and_lose_the_weakest() -> None:
     assert {27, 28, 29, 24, 25, 26} <= found.keys()
 
 
-def test_the_fitted_escapes_are_whole() -> None:
-    escapes = fitted_escapes()
-    assert escapes.shape == SHAPE
-    assert ((escapes > 0) & (escapes < 1)).all()
-
-
 def test_an_answer_with_auto_reports_its_policy_and_is_remembered(tmp_path: Path) -> None:
     shutil.copy(HARBOUR, text := str(tmp_path / "harbour.txt"))
     wanted = ("summarize", text, "--max-tokens", "24", "--json-tokens")

@@ -11,7 +11,6 @@ from statistics import median
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -634,17 +633,6 @@ def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used(tmp_path:
     for name in ("", ".x", "a/b", "../a", "a b", "-a"):
         with pytest.raises(UsageError, match="not a name"):
             preset_path(name, False)
-
-
-def test_a_provenance_is_a_mapping_and_may_hold_dates(own_home: Path) -> None:
-    folder = own_home / "config" / "presets"
-    folder.mkdir(parents=True)
-    text = {"template": "{documents}"}
-    (folder / "a.yaml").write_text(yaml.dump(text) + "provenance: {date: 2026-01-02}\n")
-    (folder / "b.yaml").write_text(yaml.dump(text) + "provenance: me\n")
-    assert load_preset("a").provenance == {"date": "2026-01-02"}
-    with pytest.raises(UsageError, match="provenance"):
-        load_preset("b")
 
 
 def test_a_wrong_axis_is_pointed_at_on_the_command_line() -> None:
