@@ -41,7 +41,7 @@ BENCH = _table(
         **dict.fromkeys(("tasks", "limit", "preset", "json", "output", "verbose", "color"), _ALL),
         **dict.fromkeys(("max_mb", "cache_mb"), _ALL),
         **dict.fromkeys(("files", "prompts", "model"), _MODEL),
-        **dict.fromkeys(("docs", "noise", "draft_from", "exact"), _ANSWERS),
+        **dict.fromkeys(("docs", "noise", "exact"), _ANSWERS),
         "device_map": _MODEL,
         **dict.fromkeys(("methods", "sweep_num_draft", "fresh"), _DRAFTS),
         **dict.fromkeys(("markdown", "html"), (*_DRAFTS, QUALITY)),
@@ -62,7 +62,7 @@ TUNE = _table(
         **dict.fromkeys(("write", "force", "markdown", "csv", "html", "output", "json"), _DRAFTS),
         **dict.fromkeys(("fresh", "verbose", "color", "max_mb", "cache_mb"), _DRAFTS),
         **dict.fromkeys(("docs", "prompts", "draft_model", "heads"), (LIVE,)),
-        **dict.fromkeys(("calibrate", "draft_from", "exact"), (LIVE,)),
+        **dict.fromkeys(("calibrate", "exact"), (LIVE,)),
         **dict.fromkeys(("replay", "task", "ids", "costs"), (REPLAY,)),
     },
 )
