@@ -14,13 +14,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.auto.blend import ORDERS, UNSEEN, named
 from ngtcli.draft.auto.config import CONFIG, Options
+from ngtcli.draft.auto.core.blend import ORDERS, UNSEEN, named, query_for
+from ngtcli.draft.auto.core.growth import Growth, _depth_first, grow
+from ngtcli.draft.auto.core.learning import attribute
+from ngtcli.draft.auto.core.sizes import best_size, count_accepted
+from ngtcli.draft.auto.core.tables import SUM
 from ngtcli.draft.auto.drafter import Auto, AutoDrafters
-from ngtcli.draft.auto.escapes import SHAPE, EscapeTallies, attribute, fitted_escapes
-from ngtcli.draft.auto.growth import Growth, _depth_first, grow
-from ngtcli.draft.auto.policy import Pause, Policy, best_size, count_accepted
-from ngtcli.draft.auto.ranks import SUM, WIDTH, Ranks
+from ngtcli.draft.auto.escapes import SHAPE, EscapeTallies, fitted_escapes
+from ngtcli.draft.auto.guesses import Ranks
+from ngtcli.draft.auto.policy import Pause, Policy
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback
 from ngtcli.draft.origins import SOURCES
@@ -153,7 +156,8 @@ def test_attribution_sums_to_the_probability_of_the_token(
     naive = Naive(texts, escapes, NaiveCopy(before(prompt, like), output))
     predicted, reached = np.zeros(SHAPE), np.zeros(SHAPE)
     sources, nodes = named(drafter.sources.arrays), drafter.sources.nodes
-    room = np.empty(nodes.size), np.empty((nodes.size, 3), np.int32)
+    query = query_for(nodes)
+    room = query, np.empty(len(query.keys))
     tallies = escapes, predicted, reached, np.zeros((len(escapes), 3))
     chance = attribute(sources, nodes, token, tallies, *room)
     found = naive.probabilities((prompt + output)[-ORDERS:])
@@ -258,7 +262,7 @@ def test_ranks_keep_no_more_than_their_width_and_lose_the_weakest() -> None:
     for first in range(0, 30, 3):
         ranks.learn([5], np.array([[first, first + 1, first + 2]]))
     found = ranks.of(5)
-    assert len(found) == WIDTH
+    assert len(found) == CONFIG.ranks_kept
     assert {27, 28, 29, 24, 25, 26} <= found.keys()
 
 

@@ -14,7 +14,7 @@ from ngtcli.draft.drafter import Context, Drafters, DraftSettings, Feedback
 from ngtcli.draft.registry import method_names, parse_method
 from ngtcli.draft.tree import DraftTree, in_depth_first_order, verify
 from ngtcli.errors import UsageError
-from ngtcli.trie.ngram import build_trie
+from ngtcli.trie.corpus import build
 from tests.support.tiny_models import (
     KnownHeads,
     NaiveNode,
@@ -100,7 +100,7 @@ def test_trie_drafts_what_the_paper_would(documents, ids, budget, outside) -> No
     n, lp = 6, 3
     frequencies, best = naive_draft(algorithm_1(padded(documents, n), n, lp), ids, lp, budget)
     drafter = make_drafter("trie", DraftSettings(n, lp))
-    trie = build_trie(documents[outside:], n, lp)
+    trie = build(documents[outside:], n)
     drafter.reset(Context(ids, trie, documents[:outside]))
     tree = drafter.propose(ids, budget)
     check_tree(tree)
@@ -144,7 +144,7 @@ def test_every_method_keeps_to_its_budget_and_proposes_well_formed_trees(method:
     )
     drafter = make_drafter(method, settings)
     ids = [1, 2, 3, 1, 2, 4, 1, 2]
-    drafter.reset(Context(ids, build_trie([ids * 3], 13, 3), (tuple(ids),)))
+    drafter.reset(Context(ids, build([ids * 3], 13), (tuple(ids),)))
     for budget in (1, 2, 7, 64):
         tree = drafter.propose(ids, budget)
         check_tree(tree)

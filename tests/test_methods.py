@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.methods import datastore
 from ngtcli.draft.registry import method_names, parse_method
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
+from ngtcli.trie.store import build_datastore, save_datastore
 from tests.support.tiny_models import check_tree, make_drafter, paths, supply
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=30)
@@ -272,7 +272,7 @@ def naive_rest(documents, ids, budget: int, span: int, k: int, long: int, choice
 def test_rest_drafts_the_most_frequent_continuations(
     documents, ids, budget, span, k, long, choices, cut
 ) -> None:
-    datastore.save(datastore.build_datastore(documents), "hay", "print", [])
+    save_datastore(build_datastore(documents), "hay", "print", [])
     drafter = method(
         f"rest:datastore=hay:max_token_span={span}:k={k}:long={long}:choices={choices}:cut={cut}"
     )
@@ -285,7 +285,7 @@ def test_rest_drafts_the_most_frequent_continuations(
 
 def test_rest_cuts_as_the_released_code_does() -> None:
     corpus = [[1, 2, *range(10, 20)], [1, 2, *range(20, 30)]]
-    datastore.save(datastore.build_datastore(corpus), "default", "", [])
+    save_datastore(build_datastore(corpus), "default", "", [])
     for spec, first, second in (("rest", 18, 27), ("rest:cut=false", 20, 30)):
         drafter = method(spec)
         drafter.reset(Context([1, 2]))
@@ -301,7 +301,7 @@ def test_rest_without_its_datastore_says_what_to_build() -> None:
 
 
 def test_rest_names_a_damaged_datastore() -> None:
-    path = datastore.save(datastore.build_datastore([[1, 2]]), "default", "", [])
+    path = save_datastore(build_datastore([[1, 2]]), "default", "", [])
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(InputError, match="is bad"):
         method("rest").reset(Context([1]))
@@ -311,7 +311,7 @@ def test_rest_opens_its_datastore_once(monkeypatch) -> None:
     supply("rest")
     drafter = method("rest")
     drafter.reset(Context([1]))
-    monkeypatch.setattr("ngtcli.draft.methods.rest.load", None)
+    monkeypatch.setattr("ngtcli.draft.methods.rest.load_datastore", None)
     drafter.reset(Context([2]))
     assert drafter.propose([1, 2], 8).tokens == (3, 1, 2, 4, 4)
 

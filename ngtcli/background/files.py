@@ -33,8 +33,9 @@ def check_names(names: Sequence[str]) -> None:
     """Raise UsageError for a name of which no tokenizer has a background."""
     if SHIPPED.keys() >= set(names):
         return
-    built = (f.name for f in list_backgrounds() if "," not in f.name)
-    known = list(dict.fromkeys([*SHIPPED, *built]))  # one name may have several tokenizers
+    built = (file.name or "" for file in list_backgrounds())
+    single = [name for name in built if "," not in name]
+    known = list(dict.fromkeys([*SHIPPED, *single]))  # one name may have several tokenizers
     for name in names:
         if name not in known:
             hint = f"{nearest(name, known)} Build one with ngt trie build --background PATH."

@@ -71,7 +71,7 @@ def _outputs() -> dict[str, dict[str, Any]]:
     from ngtcli.serve.wire import Served
     from ngtcli.session.run_records import ModelRuns, RunRecord
     from ngtcli.system.cache import Held
-    from ngtcli.trie.files import CacheFile, PoolFile
+    from ngtcli.trie.files import KeptFile, PoolFile
 
     removed, place = {"removed": Removed}, {"path": Place}
     answers = {"answer": AnswerObject, "dry_run": DryRunObject}
@@ -101,8 +101,8 @@ def _outputs() -> dict[str, dict[str, Any]]:
         "runs stats": {"models": list[ModelRuns]},
         "runs path": place,
         "trie build": {"built_trie": trie.BuiltTrie, "built_file": trie.BuiltFile},
-        "trie list": {"tries": list[CacheFile]},
-        "trie show": {"trie": trie.ShownTrie | CacheFile},
+        "trie list": {"tries": list[KeptFile]},
+        "trie show": {"trie": trie.ShownTrie | KeptFile},
         "trie clear": removed,
         "trie path": place,
         "trie pool show": {"pools": list[PoolFile]},

@@ -19,7 +19,7 @@ from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import ROOT, DraftTree, Path
 from ngtcli.trie.background import BackgroundCounts
-from ngtcli.trie.ngram import NGramTrie
+from ngtcli.trie.corpus import Corpus
 
 _DEFAULTS = Settings()
 _EMPTY = DraftTree()
@@ -57,8 +57,8 @@ class PassRows:
 class Context:
     """What is known before decoding starts.
 
-    `ids` is the whole prompt; `documents` the cached trie of the documents in it, if there is one;
-    `outside` the runs of prompt ids that the trie does not hold; `references` the runs of prompt
+    `ids` is the whole prompt; `documents` the cached corpus of the documents in it, None without;
+    `outside` the runs of prompt ids that it does not hold; `references` the runs of prompt
     ids that are documents. `tokenizer` is its fingerprint, `vocabulary` the model's size of it.
     `rows` are those of exact passes, None for others; where all have one shape a node costs
     nothing. With `chains` drafts have no branches. `private`: nothing is drafted from other texts,
@@ -67,7 +67,7 @@ class Context:
     """
 
     ids: Sequence[int]
-    documents: NGramTrie | None = None
+    documents: Corpus | None = None
     outside: Sequence[Sequence[int]] = ()
     references: Sequence[Sequence[int]] = ()
     tokenizer: str = ""

@@ -39,7 +39,7 @@ from ngtcli.measure.state import VERSION, Figures, State
 from ngtcli.measure.traces import Trace, read_traces
 from ngtcli.system.files import DamagedFileError, home, parse_json, read_bounded
 from ngtcli.system.json_form import to_json
-from ngtcli.trie.ngram import NGramTrie, build_trie
+from ngtcli.trie.corpus import Corpus, build
 
 DEFAULT_COSTS = Path(__file__).parent / "costs.json"
 LEVEL = 0.025
@@ -143,10 +143,10 @@ def recording(
 
 def timed_trie(
     documents: Sequence[Sequence[int]], n: int, lp: int
-) -> tuple[NGramTrie, dict[str, Any]]:
+) -> tuple[Corpus, dict[str, Any]]:
     """A trie, and the figures of a `Generation` about it."""
     clock = time.perf_counter()
-    trie = build_trie(documents, n, lp)
+    trie = build(documents, n)
     seconds = time.perf_counter() - clock
     return trie, {
         "trie_build_s": seconds,

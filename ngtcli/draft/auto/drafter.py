@@ -21,11 +21,13 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import HEADS, ORDERS, SCORES
 from ngtcli.draft.auto.config import CONFIG, Options
-from ngtcli.draft.auto.escapes import PREDICTS, EscapeTallies, fitted_escapes
-from ngtcli.draft.auto.growth import Growth, arrange, grow
-from ngtcli.draft.auto.policy import Pause, Policy, count_accepted
+from ngtcli.draft.auto.core.blend import HEADS, ORDERS, SCORES
+from ngtcli.draft.auto.core.growth import Growth, arrange, grow
+from ngtcli.draft.auto.core.learning import PREDICTS
+from ngtcli.draft.auto.core.sizes import count_accepted
+from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
+from ngtcli.draft.auto.policy import Pause, Policy
 from ngtcli.draft.auto.sources import PoolCounts, Sources
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter, Drafters, DraftSettings, Feedback, Text

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import COPIED, HEADS, ORDERS, PlainArrays, match_end
-from ngtcli.draft.auto.copies import Copies
-from ngtcli.draft.auto.escapes import EscapeTallies, learn_output
-from ngtcli.draft.auto.guesses import Guesses
-from ngtcli.draft.auto.ranks import Ranks
+from ngtcli.draft.auto.core.blend import COPIED, HEADS, ORDERS, PlainArrays, match_end
+from ngtcli.draft.auto.core.copies import Copies
+from ngtcli.draft.auto.core.learning import learn_output
+from ngtcli.draft.auto.escapes import EscapeTallies
+from ngtcli.draft.auto.guesses import Guesses, Ranks
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.guesses import Heads
 from ngtcli.draft.pool import Pool
