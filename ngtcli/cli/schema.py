@@ -64,7 +64,6 @@ def _outputs() -> dict[str, dict[str, Any]]:
         QualityResult,
         RecordResult,
         ReplayResult,
-        ShapeResult,
         SweepReport,
     )
     from ngtcli.prompt.preset import BrokenPreset
@@ -85,7 +84,6 @@ def _outputs() -> dict[str, dict[str, Any]]:
         "bench": {
             "live": LiveResult,
             "replay": ReplayResult,
-            "shape": ShapeResult,
             "quality": QualityResult,
             "record": RecordResult,
         },
