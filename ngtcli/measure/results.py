@@ -59,6 +59,12 @@ def _invocation() -> Any:
     return field(default_factory=Invocation, metadata=json_key(flat=True))
 
 
+def inexact_notes(inexact: int) -> list[str]:
+    """What a reader must know of a recording in which so many texts have another length."""
+    text = "of the recorded texts give another number of tokens than was recorded"
+    return [f"{inexact} {text}"] if inexact else []
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """What a model ran on."""
@@ -144,8 +150,7 @@ class ReplayResult:
     @json_property(after="refused")
     def notes(self) -> Sequence[str]:
         """What a reader must know of the recording."""
-        text = "of the recorded texts give another number of tokens than was recorded"
-        return [f"{self.inexact} {text}"] if self.inexact else []
+        return inexact_notes(self.inexact)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

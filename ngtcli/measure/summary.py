@@ -98,6 +98,10 @@ class Group:
         """Drafted tokens a step."""
         return _ratio(self.sum_of("drafted"), self.steps, 3 if self.kind == REPLAY else 4)
 
+    def undrafted_share(self) -> float | None:
+        """The share of steps without a draft."""
+        return _ratio(self.sum_of("undrafted"), self.steps)
+
     def draft_us(self, percent: int) -> float:
         """Microseconds of drafting a step, at that percentile."""
         return round(percentile([us for g in self.last for us in g.draft_us or ()], percent), 1)
@@ -255,10 +259,6 @@ def _sum(name: str) -> Callable[[Group], Any]:
     return lambda group: group.sum_of(name)
 
 
-def _per_step(name: str) -> Callable[[Group], Any]:
-    return lambda group: _ratio(group.sum_of(name), group.steps)
-
-
 def _over_hf(place: int) -> Callable[[Group], Any]:
     return lambda group: group.speedup(HF)[place]
 
@@ -292,7 +292,7 @@ class Row:
     draft_us_median: float = column(lambda g: g.draft_us(50), "draft µs", "{:.0f}", replay=(3, 2))
     draft_us_p99: float = column(lambda g: g.draft_us(99), "99th", "{:.0f}", replay=(4, 5))
     undrafted_share: float | None = column(
-        _per_step("undrafted"), "undrafted", "{:.0%}", live=(12, 12), replay=(5, 4)
+        Group.undrafted_share, "undrafted", "{:.0%}", live=(12, 12), replay=(5, 4)
     )
     seconds_median: float = column(
         lambda g: _three(g.seconds(), 5)[1], "seconds", "{:.3f}", live=(9, 8)

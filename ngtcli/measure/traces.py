@@ -22,11 +22,13 @@ from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, reason_of
 from ngtcli.measure.rows import read_rows
+from ngtcli.system.journal import LineFile
 
 FORMAT = "ngt-trace"
 VERSION = 1
 ROOM = 1024  # new tokens that a run is taken to have had room for, where it does not say; guess
 _HEAD, _LINES = "trace.json", "traces.jsonl"
+_LONGEST = 100_000_000  # bytes of a line; guess: ten million ids
 _ANEW = "Record it again with `ngt bench record`, or mend that place."
 
 
@@ -113,22 +115,36 @@ def is_odd(id: str) -> bool:
 class TraceWriter(AbstractContextManager["TraceWriter"]):
     """Writes a recording: `with TraceWriter(…) as writer: writer.add(…)`.
 
-    Lines are flushed one by one, so an interrupted recording keeps what it has. Raises InputError
-    where the folder cannot be written or holds something else already.
+    An interrupted recording keeps the lines that it has; with `more` those of the same model are
+    gone on with, whose ids are in `done`. Raises InputError where the folder cannot be written or
+    holds something else.
     """
 
     def __init__(
-        self, folder: Path, tokenizer: str, model: str, vocabulary: int, inexact: int = 0
+        self,
+        folder: Path,
+        tokenizer: str,
+        model: str,
+        vocabulary: int,
+        more: bool = False,
+        inexact: int = 0,
     ) -> None:
         model = model.encode("utf-8", "replace").decode()  # a path may hold other bytes
         about = {"format": FORMAT, "version": VERSION, "model": model, "tokenizer": tokenizer}
         head = {**about, "vocabulary": vocabulary, **({"inexact": inexact} if inexact else {})}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
+            path, text = folder / _HEAD, json.dumps(head, indent=1) + "\n"
+            is_own = more and path.is_file() and path.read_bytes() == text.encode()
+            if not is_own and any(folder.iterdir()):
                 raise InputError(f"{folder}: is not empty", "Name a new folder to record to.")
-            (folder / _HEAD).write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
-            self._lines = (folder / _LINES).open("w", encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
+            self._lines = LineFile(folder / _LINES, 0o644)
+            for place, line in self._lines.lines(_LONGEST):
+                if not line.endswith(b"\n"):  # torn: the last one
+                    self._lines.truncate(place)
+            begun = os.fstat(self._lines.fileno()).st_size
+            self.done = {one.id for one in read_traces(folder).traces} if begun else set[str]()
         except OSError as error:
             what = f"{folder}: cannot be written ({reason_of(error)})"
             raise InputError(what, "Name another folder.") from None
@@ -149,8 +165,7 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         runs = tuple(map(tuple, references))
         room = max(room, len(output_ids))
         trace = Trace(id, task, tuple(prompt_ids), tuple(output_ids), room, runs)
-        self._lines.write(json.dumps(asdict(trace)) + "\n")
-        self._lines.flush()
+        self._lines.append(json.dumps(asdict(trace)).encode(), sync=False)
 
 
 def recorded_files(folder: Path) -> list[Path]:

@@ -8,6 +8,8 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from ngtcli.measure.shape_model import Built, build, check_memory, make_hf, plan
+from ngtcli.measure.shape_replay import PromptCache, RecordedRun, generate_recorded, run_shape
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from ngtcli.config import Settings
@@ -18,8 +20,6 @@ from ngtcli.errors import ContextOverflowError, InputError, ModelError, UsageErr
 from ngtcli.measure import shape_model, shape_replay
 from ngtcli.measure.options import BenchOptions, Shape, find_shape, shape_names
 from ngtcli.measure.replay import context_of, run_replay
-from ngtcli.measure.shape_model import Built, build, check_memory, make_hf, plan
-from ngtcli.measure.shape_replay import PromptCache, RecordedRun, generate_recorded, run_shape
 from ngtcli.measure.traces import Trace, TraceSet, TraceWriter, read_traces
 from ngtcli.system.json_form import to_json
 from tests.support.helpers import ngt
