@@ -107,19 +107,17 @@ def test_a_check_is_as_described(tmp_path: Path) -> None:
 
 def test_measurements_are_as_described(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The tide came in at noon. The tide came in at noon.")
-    (tmp_path / "tiny.json").write_text(json.dumps(TINY))
     text, recorded = str(tmp_path / "a.txt"), str(tmp_path / "recorded")
     few = ("--json", "--max-tokens", "4", "--rounds", "1", "--no-pool")
     live = printed("bench", text, *few, "--methods", "none,trie", "--against", "hf")
     assert {row["method"] for row in live["rows"]} >= {"none", "trie"}
     check(live, "bench")
-    check(printed("bench", text, "--record", recorded, "--json", "--max-tokens", "4"), "bench")
-    quality = ("bench", "--quality", "--json", "--max-tokens", "4")
+    check(printed("bench", "record", recorded, text, "--json", "--max-tokens", "4"), "bench")
+    quality = ("bench", "quality", "--json", "--max-tokens", "4")
     check(printed(*quality, text, "--dtype", "bfloat16"), "bench")
     check(printed(*quality, "--dtype", "bfloat16", "--limit", "1"), "bench")
-    replayed = ("bench", "--replay", recorded, "--json", "--methods", "none,auto")
+    replayed = ("bench", "replay", recorded, "--json", "--methods", "none,auto")
     check(printed(*replayed), "bench")
-    check(printed(*replayed, "--shape", str(tmp_path / "tiny.json"), "--rounds", "1"), "bench")
     swept = ("tune", "--sweep", "num_draft=2,4", "--rounds", "1", "--json")
     check(printed(*swept, text, "--max-tokens", "4"), "tune")
     check(printed(*swept, "--replay", recorded), "tune")

@@ -76,6 +76,10 @@ class Group:
         self.tokens = sum(len(g.ids) for g in self.last)
         self.steps = sum(g.steps for g in self.last)
 
+    def num_draft(self) -> int | None:
+        """The most nodes of a draft; of plain decoding None, in a replay 0."""
+        return 0 if self.kind == REPLAY and self.cell.num_draft is None else self.cell.num_draft
+
     def sum_of(self, name: str) -> int | None:
         """The sum of a count over answers; None where it is not known of one."""
         counts = [getattr(g, name) for g in self.last]
@@ -272,7 +276,7 @@ class Row:
     """A cell over the prompts of one task. What its measurement does not have is None."""
 
     method: str = column(lambda g: g.cell.values["method"])
-    num_draft: int | None = column(lambda g: g.cell.num_draft)
+    num_draft: int | None = column(lambda g: g.num_draft())
     task: str = column(lambda g: g.task)
     questions: int = column(lambda g: len(g.prompts))
     new_tokens: int = column(lambda g: g.tokens, "tokens", kinds=_ALL, replay=(7, 7))

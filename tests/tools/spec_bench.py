@@ -1,7 +1,7 @@
-"""Spec-Bench's files (Xia et al. 2024) as a recording: `python -m tests.tools.spec_bench FOLDER NEW`.
+"""Spec-Bench's files (Xia et al. 2024) as a recording: `python -m tests.tools.spec_bench OF NEW`.
 
-FOLDER holds `question.jsonl`, one file of answers and the model's tokenizer in `tokenizer/`. Texts
-are tokenized here, and NEW is what `ngt bench replay` reads, with a copy of the tokenizer.
+OF is a folder with `question.jsonl`, one file of answers and the model's tokenizer in `tokenizer/`.
+Texts are tokenized here; NEW is what `ngt bench replay` reads, with a copy of the tokenizer.
 """
 
 import argparse
