@@ -1,9 +1,9 @@
 """What a dtype or a kind of weights costs: its distributions of the next token beside float32's.
 
-One model is loaded after the other, so memory never holds both. Of the first, float32, the
-log-probabilities of all places are kept in float16: 0.3 MB a token at a vocabulary of 150,000. They
-are made to sum to 1 again when they are read; on the built-in model and stories260k that changed
-the mean KL divergence by at most 1.2e-6 nats a token (0.00954, 3.4e-5 to 0.002).
+One model is loaded after the other. Of the first, float32, the log-probabilities of all places are
+kept in float16: 0.3 MB a token at a vocabulary of 150,000. They are made to sum to 1 again when
+they are read; on the built-in model and stories260k that changed the mean KL divergence by at most
+1.2e-6 nats a token (0.00954, 3.4e-5 to 0.002).
 """
 
 import math
@@ -28,7 +28,6 @@ from ngtcli.measure.results import QualityResult
 from ngtcli.measure.summary import QUALITY, row_of
 from ngtcli.prompt.build import Prompt, check_known
 from ngtcli.prompt.preset import Preset
-from ngtcli.tokens.tokenizer import Tokenizer
 
 WINDOW = 512  # tokens of a pass: the context of the smallest models in use; a guess
 STRIDE = 256  # tokens from one window to the next, each scored behind as many others; a guess
@@ -61,15 +60,14 @@ def windows(
     >>> [(p.ids, p.first) for p in windows([1, 2, 3, 4, 5, 6], [0], size=4, stride=2)]
     [((0, 1, 2, 3), 1), ((0, 3, 4, 5), 2), ((0, 5, 6), 2)]
     """
-    room, done = size - len(start), 0
-    at = 0
+    done = at = 0
     while done < len(ids):
-        part = ids[at : at + room]
+        part = ids[at : at + size - len(start)]
         first = max(1, len(start) + done - at)
         if first < len(start) + len(part):
             yield Passage((*start, *part), first)
         done = at + len(part)
-        at += max(1, min(stride, room - 1))  # each window has an id in front of what it scores
+        at += max(1, min(stride, size - len(start) - 1))  # an id stands before what is scored
 
 
 @dataclass(slots=True)
@@ -92,21 +90,17 @@ class Scored:
     @property
     def perplexity(self) -> float:
         """e to the mean loss, at most e to 700."""
-        return _rounded(math.exp(min(self.loss / self.tokens, 700)))
-
-    def beside(self, value: float) -> float | None:
-        """A figure that says something beside float32 alone; None of float32 itself."""
-        return None if self.against is None else _rounded(value)
+        return float(f"{math.exp(min(self.loss / self.tokens, 700)):.6g}")
 
     @property
-    def change(self) -> float:
-        """The share by which the perplexity is higher than float32's."""
-        other = self.against.loss if self.against else self.loss
-        return math.expm1(min((self.loss - other) / self.tokens, 700))
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")
+    def beside(self) -> tuple[float, float, float] | tuple[None, None, None]:
+        """Against float32: the share by which the perplexity is higher, the mean KL divergence in
+        nats a token, the share of places with the same likeliest token. None of float32 itself."""
+        if self.against is None:
+            return None, None, None
+        change = math.expm1(min((self.loss - self.against.loss) / self.tokens, 700))
+        kl, equal = self.divergence / self.tokens, self.same / self.tokens
+        return float(f"{change:.6g}"), float(f"{kl:.6g}"), float(f"{equal:.6g}")
 
 
 def distributions(model: TargetModel, passage: Passage) -> Iterator[tuple[Tensor, Tensor]]:
@@ -146,14 +140,14 @@ def score(
         for logs, came in distributions(model, passage):
             best = logs.argmax(-1)
             made.tokens += len(came)
-            made.loss -= float(logs.gather(1, came[:, None]).cpu().double().sum())
+            made.loss -= float(logs.gather(1, came[:, None]).double().sum())
             if against is None:
                 made.kept.append((logs.half().cpu(), best.cpu()))
-            else:
-                true, likeliest = (part.to(model.device) for part in next(kept))
-                true = true.float().log_softmax(-1).clamp_min_(_LOWEST)
-                made.divergence += float((true.exp() * (true - logs)).cpu().double().sum())
-                made.same += int((likeliest == best).sum())
+                continue
+            true, likeliest = (part.to(model.device) for part in next(kept))
+            true = true.float().log_softmax(-1).clamp_min_(_LOWEST)
+            made.divergence += float((true.exp() * (true - logs)).double().sum())
+            made.same += int((likeliest == best).sum())
     if math.isnan(made.loss):
         what = f"{model.name}: its scores in {weights} are not numbers"
         raise ModelError(what, "Give another --dtype.")
@@ -215,23 +209,18 @@ def _passages(
 ) -> Iterator[Passage]:
     """What is scored: the texts in windows, or else the first reference answer of each item."""
     encode, size = model.tokenizer.encode, min(WINDOW, model.context)
+    plain, marked = encode("a"), encode("a", special=True)
+    places = (i for i in range(len(marked)) if marked[i : i + len(plain)] == plain)
+    mark = marked[: next(places, 0)]  # what the tokenizer puts before a text, such as `<s>`
     for text in texts:
         ids = encode(text.text.strip())
         check_known(ids, model.vocabulary)
-        yield from windows(ids, _mark(model.tokenizer), size, size * STRIDE // WINDOW)
-    if not texts:
-        for item, prompt in zip(items, prompts, strict=True):
-            answer = encode(item.answers[0].strip())[: model.context - len(prompt.ids)]
-            check_known(answer, model.vocabulary)
-            if answer:
-                yield Passage((*prompt.ids, *answer), len(prompt.ids))
-
-
-def _mark(tokenizer: Tokenizer) -> list[int]:
-    """What the tokenizer puts before a text, such as `<s>`."""
-    plain, marked = tokenizer.encode("a"), tokenizer.encode("a", special=True)
-    found = (i for i in range(len(marked)) if marked[i : i + len(plain)] == plain)
-    return marked[: next(found, 0)]
+        yield from windows(ids, mark, size, size * STRIDE // WINDOW)
+    for item, prompt in zip(items, prompts, strict=True) if not texts else ():
+        answer = encode(item.answers[0].strip())[: model.context - len(prompt.ids)]
+        check_known(answer, model.vocabulary)
+        if answer:
+            yield Passage((*prompt.ids, *answer), len(prompt.ids))
 
 
 def _within(passages: list[Passage], vocabulary: int) -> tuple[list[Passage], str]:

@@ -341,13 +341,11 @@ class QualityRow:
     tokens: int = column(lambda s: s.tokens, kinds=(QUALITY,))
     perplexity: float = column(lambda s: s.perplexity, "perplexity", "{:,.3f}", quality=(0, 0))
     perplexity_change: float | None = column(
-        lambda s: s.beside(s.change), "against float32", "{:+.2f}%", quality=(1, 1), scale=100.0
+        lambda s: s.beside[0], "against float32", "{:+.2f}%", quality=(1, 1), scale=100.0
     )
-    kl_divergence: float | None = column(
-        lambda s: s.beside(s.divergence / s.tokens), "KL", "{:.2e}", quality=(2, 0)
-    )
+    kl_divergence: float | None = column(lambda s: s.beside[1], "KL", "{:.2e}", quality=(2, 0))
     equal_tokens: float | None = column(
-        lambda s: s.beside(s.same / s.tokens),
+        lambda s: s.beside[2],
         "equal tokens",
         "{:.2f}%",
         quality=(3, 0),
