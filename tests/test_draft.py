@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.drafter import Context, Drafters, DraftSettings, Feedback
 from ngtcli.draft.registry import method_names, parse_method
 from ngtcli.draft.tree import DraftTree, in_depth_first_order, verify
 from ngtcli.errors import UsageError
@@ -204,3 +206,56 @@ def test_probes_are_no_drafts() -> None:
     assert tree.cut(2, 1) == DraftTree((5, 5, 7), (-1, -1, 1), probes=2)
     with pytest.raises(ValueError, match="siblings"):
         check_tree(DraftTree((5, 5), (-1, -1), probes=0))
+
+
+@given(trees(), st.integers(0, 3), st.integers(0, 9), st.integers(0, 12))
+def test_of_the_rows_that_are_left_probes_have_the_first_claim_if_all_fit(
+    tree: DraftTree, probes: int, nodes: int, rows: int
+) -> None:
+    tree = replace(tree, probes=min(probes, len(tree)))
+    cut = tree.cut(99, nodes, 99, rows)
+    check_tree(cut)
+    assert len(cut) <= rows and cut.drafts <= nodes
+    assert cut.probes <= tree.probes
+    assert len(tree) > rows or cut == tree.cut(99, nodes, 99)
+
+
+@dataclass
+class Told:
+    """A text of which so many tokens of the context are left."""
+
+    ids: list[int]
+    left: int
+    depth: int = 9
+
+
+@pytest.mark.parametrize("method", ["lookahead", "space", "trie"])
+def test_a_pass_has_no_more_rows_than_places_are_left(method: str) -> None:
+    settings = DraftSettings(masks=(9,) * 6)
+    drafters = Drafters(lambda: make_drafter(method, settings), 32)
+    ids = [1, 2, 3, 1, 2, 4, 1, 2]
+    drafter = drafters.start(Context(ids, None, (tuple(ids),)))
+    for left in (100, 7, 3, 1):
+        (tree,) = drafters.propose([drafter], [Told(ids, left)])
+        check_tree(tree)
+        assert len(tree) <= left
+
+
+def test_more_texts_than_nodes_are_drafted_for_in_turns() -> None:
+    drafters = Drafters(lambda: make_drafter("trie", DraftSettings()), 4)
+    ids = [1, 2, 3, 1, 2]
+    texts = [Told(ids, 99)] * 6
+    each = [drafters.start(Context(ids, None, (tuple(ids),))) for _ in texts]
+    drafted = [[len(tree) for tree in drafters.propose(each, texts)] for _ in range(3)]
+    assert all(sum(step) == 4 for step in drafted)
+    assert [sum(steps) for steps in zip(*drafted, strict=True)] == [2] * 6
+
+
+def test_recycling_learns_what_follows_the_last_token_where_nothing_was_drafted() -> None:
+    drafter = make_drafter("recycling:output_id_topk=1", DraftSettings())
+    drafter.reset(Context([1, 2]))
+    for token, best in ((3, 3), (4, 4), (5, 5)):
+        drafter.learn(Feedback(DraftTree(), np.array([[best]])))
+        drafter.observe([token])
+    drafter.learn(Feedback(DraftTree(), np.array([[2]])))  # behind 5
+    assert drafter.propose([2], 4).tokens == (3, 4, 5, 2)

@@ -206,7 +206,7 @@ def test_trtllm_drafts_from_the_pool_as_it_was_updated(
 
 # What each source sets, in the order of the fields of `Options`.
 DEFAULTS = {
-    "none": (), "trie": (), "auto": (100.0, False), "prompt-lookup": (3, 10), "llma": (1, 20, 5),
+    "none": (), "trie": (), "auto": (100.0,), "prompt-lookup": (3, 10), "llma": (1, 20, 5),
     "akunu": (4, 4, 512), "trtllm": (5, 2, True, True, True),
     "rest": ("default", 16, 5000, 10, 64, True), "suffix": (24, 1.0, 0.1, 10_000, 0, False),
     "lookahead": (5, 15, 15, False), "recycling": (8,), "space": (0, 0), "draft-model": (4,),

@@ -138,7 +138,7 @@ def _of(panels: Sequence[str], more: Sequence[str] = (), less: Sequence[str] = (
 
 
 _OF_MODEL = ("Reading", "Passages", "Answer", "Model")
-_LIVE_ALONE = ("draft_model", "heads", "calibrate", "draft_from", "exact")  # of drafting
+_LIVE_ALONE = ("draft_model", "heads", "calibrate", "exact")  # of drafting
 
 
 Flags = Mapping[str, Any]

@@ -27,7 +27,7 @@ TUNE: Table = {
     **dict.fromkeys(("write", "force", "markdown", "csv", "html", "output", "json"), _BOTH),
     **dict.fromkeys(("fresh", "verbose", "color", "max_mb", "cache_mb", "no_background"), _BOTH),
     **dict.fromkeys(("docs", "prompts", "draft_model", "heads"), (LIVE,)),
-    **dict.fromkeys(("calibrate", "draft_from", "exact"), (LIVE,)),
+    **dict.fromkeys(("calibrate", "exact"), (LIVE,)),
     **dict.fromkeys(("replay", "task", "ids", "costs"), (REPLAY,)),
 }
 # Of these an empty text would stand for the default.

@@ -110,7 +110,7 @@ class _Trial:
             env={
                 **os.environ,
                 "NGT_HOME": str(self._folder / home),
-                "NGT_BACKGROUND": "none",  # else a process is started that outlives the run
+                "NGT_BACKGROUND": "none",
                 "NUMBA_CACHE_DIR": str(self._folder / "compiled"),
             },
             stderr=subprocess.DEVNULL,

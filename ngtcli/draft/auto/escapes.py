@@ -37,7 +37,6 @@ from ngtcli.trie.background_search import count_in, find_row
 from ngtcli.trie.counts import COUNT, NONE, count_ids, find
 
 _MIN_ESCAPE = CONFIG.min_escape
-_FAMILIAR_RATE = CONFIG.familiar_rate
 PREDICTS, REACHES, GAINS = range(3)  # columns of `recent`
 
 
@@ -49,12 +48,10 @@ def attribute(
 
     Adds to the `predicted`, `reached` and `recent` of `tallies`, arrays as EscapeTallies has them.
     For the queried matches there must be room: for what each gave the token in `given`, float64,
-    for its source, order and bucket in `keys`, int32 (matches, 3). Returns (the blended
-    probability, that by the background's longest match: 0.0 where it has none).
+    for its source, order and bucket in `keys`, int32 (matches, 3). Returns the blended probability.
     """
     escape, predicted, reached, recent = tallies
     escape_mass, probability, n = 1.0, 0.0, 0
-    known, is_longest = 0.0, True
     for way in range(WAYS):
         guess, _, row, order, bucket = copied(sources, match_nodes, way)
         if guess == NONE:
@@ -84,8 +81,6 @@ def attribute(
             if total <= 0.0:
                 continue
             count = _count(sources, node, source, token, total)
-            if source == BACKGROUND and is_longest:
-                known, is_longest = count / total, False
             e = escape[source, order, bucket]
             given[n] = escape_mass * (1.0 - e) * count / total
             keys[n, 0], keys[n, 1], keys[n, 2] = source, order, bucket
@@ -103,7 +98,7 @@ def attribute(
         recent[source, PREDICTS] += share
         recent[source, REACHES] += left
         left -= share
-    return probability, known
+    return probability
 
 
 @njit(inline="always")
@@ -145,26 +140,23 @@ def _count(sources: Any, node: int, source: int, token: int, total: float) -> An
 
 @njit()
 def learn_output(
-    arrays: Any, match_nodes: Any, ids: Any, tallies: Any, open_nodes: Any, used: int,
-    familiarity: float,
+    arrays: Any, match_nodes: Any, ids: Any, tallies: Any, open_nodes: Any, used: int
 ) -> Any:  # fmt: skip
     """Learn emitted `ids`, int32: attribute each, count it in the own text, extend the matches.
 
     `arrays` are PlainArrays, `tallies` as for `attribute`. `open_nodes` and `used` are of the own
-    text's trie, which must have room; `familiarity` is the mean probability that the background
-    gave the tokens before (sources.py). Returns the nodes used after, and that mean.
+    text's trie, which must have room. Returns the nodes used after.
     """
     sources, one = named(arrays), np.empty(1, np.int32)
     given, keys = np.empty(match_nodes.size), np.empty((match_nodes.size, 3), np.int32)
     for token in ids:
-        _, known = attribute(sources, match_nodes, token, tallies, given, keys)
-        familiarity += _FAMILIAR_RATE * (known - familiarity)
+        attribute(sources, match_nodes, token, tallies, given, keys)
         one[0] = token
         used = count_ids(one, sources.tries[OWN], open_nodes, used)
         advance(sources, match_nodes, token)
         extend_text(sources.copies, match_nodes[COPIED], token)
     update_escapes(tallies)
-    return used, familiarity
+    return used
 
 
 @njit()
@@ -258,9 +250,3 @@ class EscapeTallies:
     def stored(self) -> tuple[Floats, Floats]:
         """`predicted` and `reached` to keep for other texts, as `restore` takes them."""
         return self.predicted.copy(), self.reached.copy()
-
-    def without(self, source: int) -> Floats:
-        """The escape probabilities with those of one source so high that it hardly predicts."""
-        escapes = self.escape.copy()
-        escapes[source] = 1.0 - CONFIG.min_escape
-        return escapes

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.masks import MaskGuesses
-from ngtcli.draft.guesses import WIDTH, Guessed, Guesser, Heads
+from ngtcli.draft.guesses import WIDTH, Guessed, Heads
 from ngtcli.draft.origins import HeadReport
 from ngtcli.system.compiled import njit
 from ngtcli.trie.counts import NONE
@@ -135,32 +134,13 @@ class HeadUse:
         self._share += rate * (min(1.0, predicted / reached) - self._share)
 
 
-class MaskUse(HeadUse):
-    """The same for masks, which guessed in the last pass if they were in it."""
-
-    def __init__(self, masks: MaskGuesses) -> None:
-        super().__init__()
-        self._masks = masks
-
-    def wants(self, token_s: float) -> bool:
-        """Begin a step; whether there are guesses."""
-        self.asked = self._masks.ready
-        return self.asked
-
-
 class Guesses:
-    """The guesses of a step. `states`, int32 (heads,), are those of the root, NONE if not asked.
+    """The guesses of a step. `states`, int32 (heads,), are those of the root, NONE if not asked."""
 
-    The heads are those `given` and, behind them, the `masks`.
-    """
-
-    def __init__(self, given: Heads | None = None, masks: MaskGuesses | None = None) -> None:
+    def __init__(self, given: Heads | None = None) -> None:
         self._given = given
-        readers = given.guessers if given is not None else ()
-        self._readers = len(readers)
-        heads: tuple[Guesser, ...] = (*readers, masks) if masks is not None else (*readers,)
-        self.heads = heads
-        self.uses = [HeadUse() for _ in readers] + ([MaskUse(masks)] if masks is not None else [])
+        self.heads = heads = tuple(given.guessers) if given is not None else ()
+        self.uses = [HeadUse() for _ in heads]
         most = _MOST if heads else 1
         self.arrays = GuessArrays(
             np.zeros((most, WIDTH), np.int32),
@@ -188,9 +168,8 @@ class Guesses:
         self.states[:] = NONE
         wanted = [at for at, use in enumerate(self.uses) if use.wants(token_s)]
         clock = time.perf_counter()  # what was accepted is read now: the first asked counts it
-        asks = self._given is not None and any(at < self._readers for at in wanted)
-        if asks and self._given is not None and not self._given.follow(ids):
-            wanted = [at for at in wanted if at >= self._readers]
+        if wanted and self._given is not None and not self._given.follow(ids):
+            wanted = []
         for at in wanted:
             self._own[at] = []
             found = self.heads[at].first(ids[-1])

@@ -26,13 +26,13 @@ class Learned(Auto):
         heads = settings.heads.of_kind(self.kind) if settings.heads is not None else None
         if heads is None:
             raise UsageError(f"there is no head of kind {self.kind}", "Name one with --heads.")
-        own = replace(settings, heads=heads, masks=(), costs=None, pool=None, background=None)
+        own = replace(settings, heads=heads, costs=None, pool=None, background=None)
         super().__init__(own, _AS_GIVEN, Sources(heads=heads, alone=True))
         self.tallies.trust_heads()
 
     def reset(self, context: Context) -> None:
         """Start on a new prompt, of which nothing is drafted and no score is read."""
-        super().reset(replace(context, vocabulary=0, background=None))
+        super().reset(replace(context, vocabulary=0))
 
 
 class Medusa(Learned):
