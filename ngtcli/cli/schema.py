@@ -64,7 +64,6 @@ def _outputs() -> dict[str, dict[str, Any]]:
         QualityResult,
         RecordResult,
         ReplayResult,
-        ShapeResult,
         SweepReport,
     )
     from ngtcli.prompt.preset import BrokenPreset
@@ -82,13 +81,10 @@ def _outputs() -> dict[str, dict[str, Any]]:
         "batch": {"line": LineObject, "failed": FailedLineObject},
         "serve status": {"served": list[Served]},
         "check": {"check": CheckReport},
-        "bench": {
-            "live": LiveResult,
-            "replay": ReplayResult,
-            "shape": ShapeResult,
-            "quality": QualityResult,
-            "record": RecordResult,
-        },
+        "bench": {"live": LiveResult},
+        "bench replay": {"replay": ReplayResult},
+        "bench quality": {"quality": QualityResult},
+        "bench record": {"record": RecordResult},
         "tune": {"tune": SweepReport},
         "heads train": {"trained": Trained},
         "config show": {"settings": about.config_schema()},

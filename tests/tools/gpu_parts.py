@@ -25,8 +25,8 @@ from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import chain
 from ngtcli.measure.check import first_difference
 from ngtcli.measure.replay import context_of
-from ngtcli.measure.shape_model import Plan
 from ngtcli.measure.traces import TraceSet
+from tests.tools.shapes.model import Plan
 
 _SAME = "auto"  # the method whose tokens are compared with plain ones
 BEHIND = 24  # tokens of a prompt before the passes whose scores are compared; guess
@@ -74,7 +74,7 @@ def score_error(model: TargetModel, hf: torch.nn.Module, rows: Sequence[int]) ->
     worst, spread = 0.0, float(truth.std())
     model.start(len(text) + most)
     model.prefill(text[:BEHIND])
-    for count in [*rows] * (2 if model.passes.at_once else _OFTEN):
+    for count in [*rows] * (2 if model.passes.captures else _OFTEN):
         found = model.forward(text[BEHIND], chain(text[BEHIND + 1 : BEHIND + count])).double()
         worst = max(worst, float((found - truth[:count]).abs().max()))
     return worst / spread
