@@ -21,6 +21,7 @@ from ngtcli.draft.methods.space import Options, Space, likeliest_nodes
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
+from ngtcli.heads.training.folder import Text
 from ngtcli.model_files.pretrained import mask_tokens
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import HARBOUR, VOCABULARY, FakeBackend, changed, ngt
@@ -30,10 +31,12 @@ from tests.support.tiny_models import (
     decode,
     generate,
     make_hf,
+    make_target,
     plain,
     prompts,
 )
 from tests.support.together import outputs, together
+from tests.tools import space_tuning
 
 SAMPLED = Settings(temperature=0.8, seed=5)
 MASKS = (90, 91, 92)
