@@ -99,8 +99,6 @@ def own_home(
     # The runner's own threads need no memory: no template of a test's main thread wants a fork.
     is_main = threading.main_thread().ident
     monkeypatch.setattr("ngtcli.system.sandbox._is_alone", lambda: threading.get_ident() == is_main)
-    # A process for each test that answers would be many.
-    monkeypatch.setattr("ngtcli.background.loaded.start_making", lambda names, model: None)
     if "torch" in sys.modules:  # files of tests without it are not to wait for it
         from tests.support import kept
 

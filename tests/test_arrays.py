@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from ngtcli.background.folder import COUNTS, JOINED
 from ngtcli.decode.prefixes import PREFIXES
 from ngtcli.system import arrays as module
 from ngtcli.system import files, store
@@ -22,7 +21,7 @@ from ngtcli.system.cache import store_of
 from ngtcli.system.files import DamagedFileError
 from ngtcli.trie.files import BACKGROUNDS, DATASTORES, POOLS, TRIES
 
-KINDS = (TRIES, DATASTORES, BACKGROUNDS, POOLS, COUNTS, JOINED, PREFIXES)
+KINDS = (TRIES, DATASTORES, BACKGROUNDS, POOLS, PREFIXES)
 ABOUT = {"of": "y", "é": "\n\x00"}
 
 

@@ -16,7 +16,7 @@ from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import method_names
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree, chain
-from ngtcli.trie.ngram import build_trie
+from ngtcli.trie.corpus import build
 from tests.support.helpers import CONTEXT, END, STORIES, VOCABULARY, examples
 from tests.support.tiny_models import (
     FAMILIES,
@@ -222,7 +222,7 @@ def test_every_method_gives_the_tokens_of_plain_decoding(method: str) -> None:
     accepted = 0
     sizes = cycle((16, 1, 80, 8, 16))
     for (model, prompt, sampling, truth), most in zip([*cases, *cases], sizes, strict=False):
-        trie = build_trie([truth[5:30]], 13, 3)
+        trie = build([truth[5:30]], 13)
         context = Context(prompt, trie, (tuple(prompt),), (truth[5:30],), "", VOCABULARY)
         run = Run(model, drafter, context, sampling, Limits(40, most)).finish()
         assert run.output == truth

@@ -22,8 +22,8 @@ from tests.support.helpers import HARBOUR, ngt
         ("ask", "Who?", "-d", "folder", "-d", "a.txt", "--svg", "./folder/../a.txt"),
         ("bench", "a.txt", "-o", "a.txt"), ("bench", "--prompts", "a.txt", "--html", "a.txt"),
         ("bench", "--prompts", "naming.jsonl", "-o", "folder/a.txt"),
-        ("bench", "--replay", "rec", "--methods", "trie", "-o", "rec/traces.jsonl"),
-        ("bench", "--replay", "rec", "--methods", "trie", "--html", "rec/trace.json"),
+        ("bench", "replay", "rec", "--methods", "trie", "-o", "rec/traces.jsonl"),
+        ("bench", "replay", "rec", "--methods", "trie", "--html", "rec/trace.json"),
         ("tune", "--sweep", "n=8,9", "a.txt", "-o", "a.txt"),
         ("tune", "--sweep", "n=8,9", "--prompts", "naming.jsonl", "-o", "a.txt"),
         ("tune", "--sweep", "n=8,9", "--replay", "rec", "-o", "rec/traces.jsonl"),
@@ -81,7 +81,7 @@ def test_a_file_whose_name_is_a_dash_can_be_named_with_its_folder(
 ) -> None:
     with TraceWriter(tmp_path / "rec", "print", "tiny", 97) as writer:
         writer.add("1", "a", [10, 11, 12], [13, 14])
-    replay = ("bench", "--replay", "rec", "--methods", "trie")
+    replay = ("bench", "replay", "rec", "--methods", "trie")
     for flag in ("-o", "--html"):
         done = ngt(*replay, flag, name, cwd=tmp_path)
         if name == "-":

@@ -17,9 +17,6 @@ from ngtcli.decode import memory_limits, probe
 from ngtcli.decode.load import int8_way, load_model
 from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
-from ngtcli.measure.options import find_shape
-from ngtcli.measure.shape_model import _shared, plan
-from ngtcli.measure.shape_model import make_hf as make_shape
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights import checkpoints, int8_order, quantize
@@ -29,6 +26,8 @@ from ngtcli.weights.load_quantized import load_quantized, quantized_share
 from tests.support.helpers import FakeBackend
 from tests.support.int8_layers import WAY, dequantized
 from tests.support.tiny_models import FAMILIES, make_hf, saved, scores
+from tests.tools.shapes.model import _shared, find_shape, plan
+from tests.tools.shapes.model import make_hf as make_shape
 
 pytestmark = [
     pytest.mark.numeric,

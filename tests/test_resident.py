@@ -139,10 +139,9 @@ def behind(resident: Resident, *more: tuple[Question, Heard, str]) -> Callable[[
 
 
 def test_events_come_in_order_and_what_loading_warned_of_is_told_again() -> None:
-    settings = Settings(**{**_fields(SETTINGS), "draft_from": "all"})
-    made = Resident(settings, persist=False)
+    made = Resident(SETTINGS, persist=False)
     made._warned.append("as it was")
-    heard = [*made.ask(asked(draft_from="all"), wants=Wants(remarks=True))]
+    heard = [*made.ask(asked(), wants=Wants(remarks=True))]
     made.close()
     kinds = [type(event).__name__ for event in heard]
     wanted = ["Message", "Prompted", "Started", "Reading", "Stepped", "Ended"]

@@ -67,7 +67,8 @@ class AutoMemory:
     def __init__(
         self, model: TargetModel, settings: Settings, persist: bool, status: Notify, warn: Notify
     ) -> None:
-        self._model, self._persist, self._warn = model, persist, warn
+        self._model, self._persist = model, persist
+        self._status, self._warn = status, warn
         self._passes = PassCosts(model, persist, status)
         self._path = pool_path(model.tokenizer.fingerprint, settings.model)
         self._begin(settings)
@@ -82,6 +83,7 @@ class AutoMemory:
             self._model.vocabulary,
             model=settings.model,
             persist=self._persist,
+            status=self._status,
             warn=self._warn,
         )
 
@@ -115,10 +117,7 @@ class AutoMemory:
             return self.empty_pool()
 
     def save(self) -> None:
-        """Store the new answers of the pool, and the costs as steps have refined them.
-
-        Backgrounds that are missing are then made, in a process of their own.
-        """
+        """Store the new answers of the pool, and the costs as steps have refined them."""
         try:
             if self.pool is not None and self._persist:
                 save_pool(self._path, self.pool, self._settings.model, self._model.vocabulary)
@@ -127,4 +126,3 @@ class AutoMemory:
         except OSError as error:
             self._warn(f"the pool of earlier answers is not stored: {reason_of(error)}")
         self._passes.save()
-        self.backgrounds.after_answer()

@@ -25,8 +25,8 @@ from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import chain
 from ngtcli.measure.check import first_difference
 from ngtcli.measure.replay import context_of
-from ngtcli.measure.shape_model import Plan
 from ngtcli.measure.traces import TraceSet
+from tests.tools.shapes.model import Plan
 
 _SAME = "auto"  # the method whose tokens are compared with plain ones
 BEHIND = 24  # tokens of a prompt before the passes whose scores are compared; guess

@@ -5,11 +5,14 @@ stay finite in every dtype. A mixture of experts routes at random, so nearly eve
 takes other experts. What such a model says means nothing: a recording decides that.
 """
 
+import json
+import os
 import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,9 +25,9 @@ from ngtcli.config import Settings
 from ngtcli.decode.load import int8_way, pick_dtype, prepared
 from ngtcli.decode.memory_needs import SPARE, cache_numbers
 from ngtcli.decode.model import TargetModel
-from ngtcli.errors import InputError, ModelError
-from ngtcli.measure.options import Shape
+from ngtcli.errors import InputError, ModelError, UsageError, nearest, reason_of, shortened
 from ngtcli.model_files.dtypes import name_of
+from ngtcli.system.files import read_bounded
 from ngtcli.system.machine import free_memory, pick_device
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.int8 import Way
@@ -35,6 +38,46 @@ from ngtcli.weights.quantize import Layers, quantized_bytes
 SEED = 0
 _HALF_WIDTH = 0.02 * 3**0.5  # of the uniform distribution: a standard deviation of 0.02
 _GB = 1e9
+SHAPES = Path(__file__).parent
+_MOST = 1 << 20  # bytes of a configuration; the largest known have 20,000
+_HINT = "Give a config.json of a transformers model."
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`values` are those of config.json; among them stands the `model_type`."""
+
+    name: str
+    values: dict[str, Any]
+
+
+def shape_names() -> list[str]:
+    """The shapes that are here: configurations without weights, their `dtype` the published one."""
+    return sorted(path.stem for path in SHAPES.glob("*.json"))
+
+
+def find_shape(name: str) -> Shape:
+    """The shape of that name, or the one in a file, or in the config.json of a folder.
+
+    Raises UsageError for an unknown name, InputError for a file that is no configuration.
+    """
+    path = SHAPES / f"{name}.json"
+    if name not in shape_names():
+        path = Path(os.path.expanduser(name))
+        if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
+            path = path / "config.json"
+        if not os.path.exists(path):
+            hint = f"{nearest(name.lower(), shape_names())} A config.json will do, too."
+            raise UsageError(f"no shape {shortened(name)!r}", hint)
+    try:
+        values = json.loads(read_bounded(path, _MOST))
+    except OSError as error:
+        raise InputError(f"{path}: {reason_of(error)}", _HINT) from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: not JSON", _HINT) from None
+    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
+        raise InputError(f"{path}: no configuration: it names no model_type", _HINT)
+    return Shape(path.parent.name if path.name == "config.json" else path.stem, values)
 
 
 class _NoText:
