@@ -152,7 +152,7 @@ def browser() -> Iterator[Browser]:
 FIRST = [
     f"test_{name}.py"
     for name in (
-        "second_run exact_rows schema killed process bench hub parsers auto cli"
+        "second_run exactness schema killed process bench hub parsers auto cli"
         " splitting backgrounds exact quantized_weights"
     ).split()
 ]

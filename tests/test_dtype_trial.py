@@ -16,7 +16,7 @@ import transformers
 
 from ngtcli.decode import dtype_trial as room
 from ngtcli.decode.dtype_trial import half_of, load_in_best, remembered_dtype, try_dtype
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.load import load_model
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ngtcli.decode.exactness import is_alike
 from ngtcli.decode.load import load_model
-from ngtcli.decode.row_bits import is_alike
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ngtcli.decode.calibration import seconds_of_a_pass
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.model import TargetModel
 from ngtcli.model_files.dtypes import KIND, ROWS, DtypeTrial, name_of
 from ngtcli.system.trials import Trial, here

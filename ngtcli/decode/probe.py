@@ -21,8 +21,8 @@ from transformers import GenerationConfig
 
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import CROPS, REREAD, RESTORES, STEPS, TREES, Way
-from ngtcli.decode.row_bits import use_whole_vectors
 from ngtcli.decode.scores import rounds, same_scores, scores_are_not_numbers
+from ngtcli.decode.whole_vectors import use_whole_vectors
 from ngtcli.draft.tree import ROOT, DraftTree, chain
 from ngtcli.errors import ModelError
 from ngtcli.model_files.pretrained import window_numbers
@@ -89,16 +89,6 @@ def target_model(
     model = TargetModel(hf, tokenizer, name)
     _use_way_found(model, progress)
     return model
-
-
-def use_attention(
-    model: TargetModel, name: str, progress: Callable[[str], None] = lambda _: None
-) -> None:
-    """Compute attention by another implementation from now on. Empties the cache."""
-    model.hf.set_attn_implementation(name)
-    model.joint_reason = None
-    model.use(Way())
-    _use_way_found(model, progress)
 
 
 def _use_way_found(model: TargetModel, progress: Callable[[str], None]) -> None:

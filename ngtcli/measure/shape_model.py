@@ -179,6 +179,7 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None], st
         if layers is not None:
             layers.finish(hf)
     model = prepared(hf, Tokenizer(_NoText()), planned.shape.name, progress)
+    model.weights = f"random, seed {SEED}"
     model.end_ids = frozenset()
     if settings.capture or settings.compile:
         model.passes.switch_on(model.device, settings.compile, progress)

@@ -13,7 +13,7 @@ from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.batch import Batch
 from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.continuation import Continuation
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.load import load_model, use_threads
 from ngtcli.decode.loop import Member, Run

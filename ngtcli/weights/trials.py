@@ -1,7 +1,7 @@
 """What is found out by trying a model on this machine: once, then it is stored.
 
 There are five trials of a model: in decode/ how it is run (probe.py), whether its passes are exact
-(exact_check.py) and what they cost (calibration.py); here whether packed weights pay (packed.py)
+(exactness.py) and what they cost (calibration.py); here whether packed weights pay (packed.py)
 and which 8-bit products are padded (int8.py). One is of the machine alone: how 8-bit products are
 computed (int8.py).
 """

@@ -21,7 +21,7 @@ from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.calibration import calibrate, remembered_costs
 from ngtcli.decode.load import _Checkpoint
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.row_bits import use_whole_vectors
+from ngtcli.decode.whole_vectors import use_whole_vectors
 from ngtcli.draft.costs import CostCurve
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system.trials import Trial

@@ -26,7 +26,7 @@ import transformers
 
 import ngtcli
 from ngtcli.config import Settings
-from ngtcli.decode.exact_check import gives_equal_bits
+from ngtcli.decode.exactness import gives_equal_bits
 from ngtcli.decode.layout import LEAST, capacity_for
 from ngtcli.decode.load import load_model
 from ngtcli.decode.loop import Run
