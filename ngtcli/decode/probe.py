@@ -175,14 +175,10 @@ def _tree_reason(model: TargetModel, truth: Reference, siblings: int) -> str:
     return KEEPS_STATE if getattr(model.hf, "_is_stateful", False) else NO_TREE_MASK
 
 
-def _plain_ways(reason: str) -> Iterator[Way]:
+def _plain_ways(reason: str) -> tuple[Way, ...]:
     """The ways to run a model token by token, in the order in which they are tried."""
-    for positions, cache in ((True, False), (True, True), (False, False)):
-        for chunks in (True, False):
-            yield Way(STEPS, reason, positions=positions, cache=cache, chunks=chunks)
-    reason = reason if reason == KEEPS_STATE else NO_CACHE
-    for positions in (True, False):
-        yield Way(REREAD, reason, positions=positions)
+    again = Way(REREAD, reason if reason == KEEPS_STATE else NO_CACHE)
+    return Way(STEPS, reason), Way(STEPS, reason, chunks=False), again
 
 
 def _with_chains(plain: Way, model: TargetModel, truth: Reference, siblings: int) -> Way:
