@@ -81,30 +81,23 @@ class Reference:
 def target_model(
     hf: Any, tokenizer: Tokenizer, name: str, progress: Callable[[str], None] = lambda _: None
 ) -> TargetModel:
-    """The model, run in the way that probing found; `progress` is called before it is probed.
+    """The model, run in the way that probing finds; `progress` is called before it is probed.
 
+    It is not, where the tests cover its family, its kinds of layers and its windows, on one device.
     Raises ModelError for a model that cannot be run.
-    """
-    use_whole_vectors(hf)
-    model = TargetModel(hf, tokenizer, name)
-    _use_way_found(model, progress)
-    return model
-
-
-def _use_way_found(model: TargetModel, progress: Callable[[str], None]) -> None:
-    """Run a model in the way that probing finds, unless the tests cover it.
-
-    They do by its family, its kinds of layers and its windows, on one device.
     """
 
     def probe() -> Way:
-        progress(f"Trying once how {model.name} takes drafts …")
+        progress(f"Trying once how {name} takes drafts …")
         return find_way(model)
 
+    use_whole_vectors(hf)
+    model = TargetModel(hf, tokenizer, name)
     slides = _PROVEN.get(model.config.model_type)
     windows = window_numbers(model.config) and not slides
-    if slides is None or windows or not _kinds(model) <= _KNOWN_KINDS or places_of(model.hf):
-        model.use(remembered_way(model.hf).find(probe))
+    if slides is None or windows or not _kinds(model) <= _KNOWN_KINDS or places_of(hf):
+        model.use(remembered_way(hf).find(probe))
+    return model
 
 
 def _kinds(model: TargetModel) -> set[str]:
@@ -364,7 +357,6 @@ def _passed(hf: Any, prompt: list[int], spoken: list[int]) -> tuple[list[int], T
 
 
 def _whole_pass(hf: Any, ids: Sequence[int]) -> Tensor:
-    scores: Tensor = hf(
-        input_ids=torch.tensor([list(ids)], device=hf.device), use_cache=False
-    ).logits[0]
+    given = torch.tensor([list(ids)], device=hf.device)
+    scores: Tensor = hf(input_ids=given, use_cache=False).logits[0]
     return scores
