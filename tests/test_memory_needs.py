@@ -23,6 +23,7 @@ from ngtcli.model_files.dtypes import DtypeTrial
 from ngtcli.model_files.needs import ModelNeeds, Need
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
+from tests.support import families
 from tests.support.families import LongBackend
 from tests.support.helpers import in_terminal, ngt
 from tests.support.hub_server import ID, OTHERS, WEIGHTS, Hub, files_of
@@ -112,6 +113,20 @@ def test_the_context_that_fits_does(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     found = needs_of(folder, "cpu")
     assert {need.tokens for need in found.forms} == {None} and "fit" not in str(found.forms[0])
     assert not any("free" in line for line in found.facts["memory"])
+
+
+def test_weights_without_room_do_not_fit_whatever_the_cache_takes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A recurrent model's takes nothing, some models' is not known."""
+    folder = config_alone(tmp_path, families.build(families.family("mamba")))
+    for numbers in (0, None):
+        monkeypatch.setattr(memory_needs, "cache_numbers", lambda _, found=numbers: found)
+        has(monkeypatch, 1000)
+        assert {need.tokens for need in needs_of(folder, "cpu").forms} == {0}
+        has(monkeypatch, GB)
+        fits = {need.tokens for need in needs_of(folder, "cpu").forms}
+        assert fits == ({needs_of(folder, "cpu").context} if numbers == 0 else {None})
 
 
 @pytest.mark.parametrize("scheme", ["w8a8", "gptq", "awq"])

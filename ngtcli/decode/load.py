@@ -12,7 +12,7 @@ import torch
 
 from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.dtype_trial import half_of, load_in_best
-from ngtcli.decode.memory_limits import memory_words
+from ngtcli.decode.memory_needs import memory_words
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
