@@ -163,8 +163,8 @@ class Grouping:
         self._score = model.score
         model.score = self  # type: ignore[method-assign]
 
-    def __call__(self, layout: Any) -> torch.Tensor:
-        return self._score(layout) + 0.125 * (len(layout.ids) % 3)
+    def __call__(self, layout: Any) -> list[torch.Tensor]:
+        return [scores + 0.125 * (len(layout.ids) % 3) for scores in self._score(layout)]
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma2-sliding"])
