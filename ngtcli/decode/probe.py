@@ -3,8 +3,8 @@
 The reference is the scores of `generate` on one arbitrary prompt, longer than every window of the
 configuration. A model verifies draft trees only if its single steps in a cache that can be rolled
 back, and its rows of a wide tree with a deep path in the last rows, give those scores. Any other
-model is run token by token in the first way that gives them, and verifies chains if rows behind
-chains that were taken back give them too. Where no way does (some `generate` cuts the cache to a
+model is run in the first way that gives them token by token; one that verifies chains has to give
+them behind chains that were taken back, too. Where no way does (some `generate` cuts the cache to a
 window that the model's mask does not have), the reference is one pass without a cache.
 """
 
@@ -12,7 +12,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -130,12 +130,13 @@ def find_way(model: TargetModel) -> Way:
         for truth in _references(model, length):
             _check_causal(model, truth.prompt)
             reason = _why_plain(model) or _tree_reason(model, truth, siblings)
+            for way in _ways_without_trees(reason) if reason else ():
+                model.use(way)
+                claims = (_steps_agree, _chains_agree) if way.takes_chains else (_steps_agree,)
+                if all(_holds(claim, model, truth, siblings) for claim in claims):
+                    return way
             if not reason:
                 return model.way
-            for way in _plain_ways(reason):
-                model.use(way)
-                if _holds(_steps_agree, model, truth, siblings):
-                    return _with_chains(way, model, truth, siblings)
     raise ModelError(
         f"{model.name}: {model.config.model_type} models cannot be run: token by token they give"
         " neither what transformers' generate gives nor what they give in one pass",
@@ -168,23 +169,16 @@ def _tree_reason(model: TargetModel, truth: Reference, siblings: int) -> str:
     return KEEPS_STATE if getattr(model.hf, "_is_stateful", False) else NO_TREE_MASK
 
 
-def _plain_ways(reason: str) -> tuple[Way, ...]:
-    """The ways to run a model token by token, in the order in which they are tried."""
-    again = Way(REREAD, reason if reason == KEEPS_STATE else NO_CACHE)
-    return Way(STEPS, reason), Way(STEPS, reason, chunks=False), again
+def _ways_without_trees(reason: str) -> list[Way]:
+    """The ways to run a model that verifies no draft trees, in the order in which they are tried.
 
-
-def _with_chains(plain: Way, model: TargetModel, truth: Reference, siblings: int) -> Way:
-    """The way that verifies chains, if one does that is else like `plain`; or `plain`."""
-    if plain.kind == STEPS and plain.reason in _CHAIN_REASONS:
-        for kind in (CROPS, RESTORES) if plain.chunks else ():
-            model.use(replace(plain, kind=kind))
-            if _holds(_chains_agree, model, truth, siblings):
-                return model.way
-        if plain.reason == KEEPS_STATE and not plain.chunks:
-            plain = replace(plain, reason=STARTS_ANEW)
-    model.use(plain)
-    return plain
+    Those that take chains stand first, if the reason allows them; of the others, which read token
+    by token, the last keeps nothing from pass to pass.
+    """
+    chains = (CROPS, RESTORES) if reason in _CHAIN_REASONS else ()
+    anew, again = (STARTS_ANEW, reason) if reason == KEEPS_STATE else (reason, NO_CACHE)
+    steps = [Way(STEPS, reason), Way(STEPS, anew, chunks=False)]
+    return [*(Way(kind, reason) for kind in chains), *steps, Way(REREAD, again)]
 
 
 Claim = Callable[[TargetModel, Reference, int], bool]

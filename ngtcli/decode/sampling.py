@@ -228,15 +228,8 @@ def _least_of_mass(weights: Tensor, share: float) -> Tensor:
     best = highest(weights, _FIRST)[0]
     mass = best.cumsum(-1, dtype=torch.float64)
     if not bool((mass[:, -1:] >= wanted).all()):
-        best = _falling(weights)
+        # numpy sorts 150,000 weights in 0.5 ms with AVX-512, torch in 12 (measured)
+        best = torch.from_numpy(np.sort(weights.cpu().numpy())).to(weights.device).flip(-1)
         mass = best.cumsum(-1, dtype=torch.float64)
     last = ((mass - best) < wanted).sum(-1, keepdim=True) - 1
     return best.gather(-1, last.clamp_min(0))
-
-
-def _falling(weights: Tensor) -> Tensor:
-    """Each row's weights, the highest first."""
-    if weights.device.type != "cpu":
-        return weights.sort(descending=True).values
-    # numpy sorts 150,000 weights in 0.5 ms with AVX-512, torch in 12 (measured)
-    return torch.from_numpy(np.sort(weights.numpy())).flip(-1)
