@@ -29,7 +29,6 @@ from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError
 from ngtcli.prompt.thinking import ANSWER, THOUGHT, Thinking
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.places import packable
 from tests.support.helpers import CONTEXT, FakeBackend, ngt
 from tests.support.rounding import SAMPLINGS, Guessing, RoundingModel, capacity, rounded, run
 from tests.support.tiny_models import KnownHeads, make_drafter, make_hf, pack_layers, supply
@@ -254,7 +253,7 @@ def test_what_was_found_of_other_weights_does_not_count(
     assert found(other) and len(said) == 2
     monkeypatch.setattr("ngtcli.decode.exact_check.gives_equal_bits", lambda *_: True)
     packed = small("llama", torch.float32)
-    pack_layers(packable(packed.hf))
+    pack_layers(packed.hf)
     find_exactness(packed, PassRows.fixed(8), 128, said.append)
     assert len(said) == 3
     threads(2)

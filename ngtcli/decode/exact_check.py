@@ -28,7 +28,7 @@ from ngtcli.decode.probe import use_attention
 from ngtcli.decode.row_bits import Watched, layers_are_alike
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import ROOT, DraftTree
-from ngtcli.weights.packed import elements
+from ngtcli.weights.onednn import elements
 from ngtcli.weights.trials import remembered
 
 # Tokens compared; guess: enough for passes of 1 to 16 of them. In passes of any number of rows so

@@ -20,7 +20,7 @@ from ngtcli.model_files.scheme import scheme_of
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.machine import free_memory
 from ngtcli.weights.checkpoints import empty_model
-from ngtcli.weights.quantize import quantized_bytes
+from ngtcli.weights.convert import quantized_bytes
 
 # Times as large as in its files a model is at most: float32 of 8 bits; of 2 bits in a GGUF file.
 _WIDENED, _WIDENED_GGUF = 4, 16

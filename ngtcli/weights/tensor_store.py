@@ -14,15 +14,14 @@ import torch
 from torch import Tensor
 
 from ngtcli.errors import reason_of
-from ngtcli.model_files.dtypes import name_of
-from ngtcli.model_files.quantized import QUANTIZED
+from ngtcli.model_files.quantized import QUANTIZED, name_of
 from ngtcli.system.arrays import Arrays, ArrayWriter
 
 Tensors = dict[str, Tensor]
 Notify = Callable[[str], object]
 
 
-class Weights:
+class TensorStore:
     """Takes the tensors of a model by their names.
 
     With a `folder` they go to a file there, if `room` bytes are free. Where that fails, `tell` gets
