@@ -10,8 +10,9 @@ in the first where no product has fewer rows than four.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,43 +26,31 @@ _MIDDLE = 8  # the integer that the product of 4 bits takes for zero
 _OUTPUTS = 16  # it takes multiples of so many
 
 
-class Storage(Protocol):
+class Storage:
     """A weight (outputs, inputs) and its product; fewer rows than `least` are padded to as many.
 
-    `packed` is what the layer shows as its parameter; `bits` are those of integers, 0 for floats.
+    `packed` is what a layer shows as its parameter; `bits` are those of integers, 0 for floats.
+    Nothing of it changes: a copy of a layer has the same one.
     """
 
-    @property
-    def packed(self) -> Tensor: ...
+    packed: Tensor
+    least, bits = 1, 0
 
     @property
-    def outputs(self) -> int: ...
-
-    @property
-    def inputs(self) -> int: ...
-
-    @property
-    def least(self) -> int: ...
-
-    @property
-    def bits(self) -> int: ...
+    def size(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        raise NotImplementedError
 
     def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
         """(n, inputs) to (n, outputs), in the dtype of the rows."""
-        ...
-
-
-class _Shared:
-    """Nothing of a storage changes: a copy of a layer has the same one."""
-
-    __slots__ = ()
+        raise NotImplementedError
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FloatBlocks(_Shared):
+@dataclass(frozen=True, eq=False)
+class FloatBlocks(Storage):
     """Floats in the order of oneDNN's kernel; `packed` is opaque to most of torch.
 
     Rows of the least product, measured (one thread, 2,048 × 8,192, float32, over one row unpacked):
@@ -70,10 +59,8 @@ class FloatBlocks(_Shared):
     """
 
     packed: Tensor
-    outputs: int
-    inputs: int
-    least: int = 4
-    bits: int = 0
+    size: tuple[int, int]
+    least = 4
 
     def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
         linear = torch.ops.mkldnn._linear_pointwise.default
@@ -86,15 +73,15 @@ def float_blocks(weight: Tensor) -> FloatBlocks | None:
     """A weight (out, in) in blocks; None where oneDNN has no kernel for it on this CPU."""
     try:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
-        blocks = FloatBlocks(packed, *weight.shape)
-        blocks.product(weight.new_zeros(blocks.least, blocks.inputs), None)
+        blocks = FloatBlocks(packed, (weight.shape[0], weight.shape[1]))
+        blocks.product(weight.new_zeros(blocks.least, blocks.size[1]), None)
     except (RuntimeError, AttributeError, NotImplementedError):
         return None
     return blocks
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Int8Blocks(_Shared):
+@dataclass(frozen=True, eq=False)
+class Int8Blocks(Storage):
     """Integers of 8 bits in the order of oneDNN's kernel; `packed` is opaque to most of torch.
 
     `scale`, float32 (out,), is what an integer of each output's weights stands for. `held` is what
@@ -105,26 +92,20 @@ class Int8Blocks(_Shared):
     scale: Tensor
     kernel: Int8Kernel
     held: Tensor | None = None
-    least: int = 1
-    bits: int = 8
-    _steps: Tensor = field(init=False)
-    _zeros: Tensor = field(init=False)
+    bits = 8
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_steps", self.scale / self.kernel.most)
-        object.__setattr__(self, "_zeros", torch.zeros(len(self.scale), dtype=torch.int32))
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        return len(self.scale), self.packed.shape[0]
 
-    @property
-    def outputs(self) -> int:
-        return len(self.scale)
-
-    @property
-    def inputs(self) -> int:
-        return self.packed.shape[0]
+    @cached_property
+    def _given(self) -> tuple[Tensor, Tensor]:
+        """What the kernel multiplies results by, and zero points, which are none."""
+        return self.scale / self.kernel.most, torch.zeros(len(self.scale), dtype=torch.int32)
 
     def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
         whole, most = self.kernel.quantized(rows)
-        out = self.kernel.product(whole, self.packed, self._steps, self._zeros).mul_(most)
+        out = self.kernel.product(whole, self.packed, *self._given).mul_(most)
         if bias is not None:
             out += bias
         return out.to(rows.dtype)
@@ -148,8 +129,8 @@ def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
     return whole, scale
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Int4Groups(_Shared):
+@dataclass(frozen=True, eq=False)
+class Int4Groups(Storage):
     """Integers of 4 bits and scales as `int4_groups` gives them; `order`, (in,), of the inputs.
 
     Inputs, scales and what zero points add are rounded to bfloat16, which torch's product is made
@@ -161,18 +142,17 @@ class Int4Groups(_Shared):
     scales: Tensor
     outputs: int
     order: Tensor | None = None
-    least: int = 1
-    bits: int = 4
+    bits = 4
 
     @property
-    def inputs(self) -> int:
-        return 2 * self.packed.shape[1]
+    def size(self) -> tuple[int, int]:
+        return self.outputs, 2 * self.packed.shape[1]
 
     def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
         given = rows.to(torch.bfloat16)
         given = given.contiguous() if self.order is None else given.index_select(1, self.order)
         multiply = torch.ops.aten._weight_int4pack_mm_for_cpu.default
-        out: Tensor = multiply(given, self.packed, self.inputs // len(self.scales), self.scales)
+        out: Tensor = multiply(given, self.packed, self.size[1] // len(self.scales), self.scales)
         out = out[:, : self.outputs].to(rows.dtype)
         return out if bias is None else out + bias
 
@@ -203,7 +183,7 @@ class PackedLinear(nn.Module):
 
     def __init__(self, storage: Storage, bias: nn.Parameter | None) -> None:
         super().__init__()
-        self.in_features, self.out_features = storage.inputs, storage.outputs
+        self.out_features, self.in_features = storage.size
         self.packed = nn.Parameter(storage.packed, requires_grad=False)
         self.storage, self.bias = storage, bias
 

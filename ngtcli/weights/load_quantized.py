@@ -1,19 +1,22 @@
 """Loading a quantised model: from the cache, or else from its checkpoint, and then it is kept."""
 
 import json
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ngtcli.errors import ModelError
+from ngtcli.errors import ModelError, reason_of
 from ngtcli.model_files.pretrained import read_config
 from ngtcli.model_files.quantized import QUANTIZED, identity, kept_file
 from ngtcli.model_files.scheme import Scheme, scheme_of
+from ngtcli.system.arrays import ArrayWriter
 from ngtcli.system.cache import in_bounds
 from ngtcli.system.files import DamagedFileError, parse_json
 from ngtcli.weights.checkpoints import empty_model, read_checkpoint, tell_source
@@ -43,8 +46,7 @@ def load_quantized(
     that are quantised already and not computed here.
     """
     begin, done = time.perf_counter(), "Read"
-    config = read_config(path, path)
-    scheme = scheme_of(path)
+    config, scheme = read_config(path, path), scheme_of(path)
     if getattr(config, "quantization_config", None) and not scheme.bits:
         raise ModelError(f"{path}: its weights are quantised already", "Leave out --quantize.")
     for part in (config, config.get_text_config()):
@@ -59,8 +61,7 @@ def load_quantized(
         if scheme.bits != form.bits:
             progress(f"Quantising {shown} …")
             done = "Quantised"
-        conversion = Conversion(form, progress=progress)
-        hf, report = _from_checkpoint(path, about, config, conversion, warn, scheme)
+        hf, report, conversion = _from_checkpoint(path, about, config, form, scheme, warn, progress)
     tell_source(hf, path)
     hf = use_between(hf, form.dtype)
     progress(words(hf, time.perf_counter() - begin, done))
@@ -69,7 +70,7 @@ def load_quantized(
             f"{shown}: only {share:.0%} of its weights are in 8 bits; --quantize int8 leaves the"
             " others as they are"
         )
-    if not (report["missing_keys"] or report["mismatched_keys"]):
+    if not _lacks(report):
         conversion.pack_rest(hf)
     return hf, report
 
@@ -78,6 +79,10 @@ def _about(path: str, form: Form) -> dict[str, Any]:
     """What a file of the cache is made of, as JSON."""
     bits = {"bits": 4} if form.bits == 4 else {}
     return {"scheme": VERSION, **identity(path), **bits}
+
+
+def _lacks(report: Report) -> bool:
+    return bool(report["missing_keys"] or report["mismatched_keys"])
 
 
 def _from_cache(wanted: dict[str, Any], config: Any, conversion: Conversion) -> tuple[Any, Report]:
@@ -100,41 +105,59 @@ def _from_checkpoint(
     path: str,
     about: dict[str, Any],
     config: Any,
-    conversion: Conversion,
-    warn: Notify,
+    form: Form,
     scheme: Scheme,
-) -> tuple[Any, Report]:
-    """The model of a checkpoint, which is quantised while it is read, and kept."""
-    form = conversion.form
-    room = sum(size for _, size, _ in about["files"])  # of integers it has no more
+    warn: Notify,
+    progress: Notify,
+) -> tuple[Any, Report, Conversion]:
+    """The model of a checkpoint, which is quantised while it is read, and kept if it can be."""
+
+    def read(writer: ArrayWriter | None) -> tuple[Any, Report, Conversion]:
+        conversion = Conversion(form, TensorStore(writer), progress=progress)
+        own = scheme if scheme.bits else None
+        hf, report = read_checkpoint(path, config, conversion, progress=progress, scheme=own)
+        if _lacks(report):
+            return hf, report, conversion
+        for name, tensor in (*hf.named_parameters(), *hf.named_buffers()):
+            if not tensor.is_meta:
+                conversion.store.add(name, tensor.detach())
+        orders = [[*size, one.order, one.about.hex()] for size, one in conversion.sizes.items()]
+        told = {"about": about, "orders": orders, "unused": sorted(report["unexpected_keys"])}
+        is_same = about == _about(path, form)
+        conversion.fill(hf, conversion.store.finish(kept_file(about) if is_same else None, told))
+        return hf, report, conversion
+
+    if makes_opaque() or form.kernel is None:
+        try:
+            with closing(_writer(about, config, form)) as writer:
+                found = read(writer)
+            _tell_of_bound(about, warn)
+            return found
+        except OSError as error:
+            warn(f"quantised weights are not kept: {reason_of(error)}")
+    return read(None)
+
+
+def _writer(about: dict[str, Any], config: Any, form: Form) -> ArrayWriter:
+    """What writes the file of a model. Raises OSError where there is no room for it."""
+    writer = ArrayWriter(folder := kept_file(about).parent)
+    room = sum(size for _, size, _ in about["files"])  # of integers that are there already
     if form.kernel is not None:
         empty = empty_model(config)
         room = int(_SCALES * quantized_bytes(empty, empty.dtype))
-    folder = kept_file(about).parent if makes_opaque() or form.kernel is None else None
-    store = conversion.store = TensorStore(folder, room, warn)
-    try:
-        own = scheme if scheme.bits else None
-        hf, report = read_checkpoint(
-            path, config, conversion, progress=conversion.progress, scheme=own
-        )
-        if report["missing_keys"] or report["mismatched_keys"]:
-            return hf, report
-        for name, tensor in (*hf.named_parameters(), *hf.named_buffers()):
-            if not tensor.is_meta:
-                store.add(name, tensor.detach())
-        orders = [[*size, one.order, one.about.hex()] for size, one in conversion.sizes.items()]
-        file = kept_file(about) if about == _about(path, form) else None
-        told = {"about": about, "orders": orders, "unused": sorted(report["unexpected_keys"])}
-        conversion.fill(hf, store.finish(file, told))
-        with suppress(OSError):  # it could not be kept
-            if file is not None and (size := file.stat().st_size) > in_bounds.most > 0:
-                warn(
-                    f"the quantised weights take {size / 1e9:.1f} GB of the cache, more than"
-                    f" --cache-mb {in_bounds.most / 1e6:g}: no other model's stay beside them"
-                )
-        return hf, report
-    finally:
-        store.discard()
+    if (free := shutil.disk_usage(folder).free) < room:
+        writer.close()
+        raise OSError(f"{free / 1e9:.1f} GB are free, and {room / 1e9:.1f} are wanted")
+    return writer
+
+
+def _tell_of_bound(about: dict[str, Any], warn: Notify) -> None:
+    with suppress(OSError):  # it was not kept
+        if (size := kept_file(about).stat().st_size) > in_bounds.most > 0:
+            warn(
+                f"the quantised weights take {size / 1e9:.1f} GB of the cache, more than"
+                f" --cache-mb {in_bounds.most / 1e6:g}: no other model's stay beside them"
+            )
 
 
 def use_between(hf: Any, dtype: torch.dtype) -> Any:
@@ -162,7 +185,7 @@ def use_between(hf: Any, dtype: torch.dtype) -> Any:
 
 def _weights_of(hf: Any) -> tuple[int, list[Tensor]]:
     """How many of a model's weights are integers, and its other weights."""
-    whole = sum(one.inputs * one.outputs for one in storages(hf) if one.bits)
+    whole = sum(prod(one.size) for one in storages(hf) if one.bits)
     mapped = [m.weight for m in hf.modules() if isinstance(m, MappedEmbedding)]
     return whole, [*mapped, *(p for p in hf.parameters() if p.is_floating_point())]
 

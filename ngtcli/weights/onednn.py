@@ -18,7 +18,7 @@ _DEEP = 64  # inputs in a block, four of each output beside each other: oneDNN's
 # Outputs in a block, of its orders BA16a64b4a to BA16a16b4a; 0: without blocks, inputs by outputs.
 ORDERS = (64, 48, 32, 16, 0)
 _ROWS_FOR = 4  # rows that oneDNN orders a weight for; other numbers give the same order (measured)
-_AT_ONCE = 4096  # outputs that are summed, or compared, at once; guess
+_AT_ONCE = 4096  # outputs whose integers are summed at once; guess
 LARGEST = 127  # magnitude of a quantised weight
 # Inputs below this are zeros: 127 divided by it is a float32. Derived; no layer has such inputs.
 TINY = 1e-30
@@ -142,30 +142,7 @@ def in_blocks(whole: Tensor, sizes: Sizes) -> Tensor:
 def find_order(packed: Tensor, whole: Tensor) -> int | None:
     """The order that oneDNN gave to a weight (out, in); None for one that is not known here."""
     found = elements(packed)
-    outputs, inputs = whole.shape
-    for order in ORDERS:
-        blocks = -(-outputs // order) * -(-inputs // _DEEP) if order else 0
-        size = blocks * order * _DEEP + -(-outputs // order) * order * 4 if order else whole.numel()
-        if size == len(found) and _is_ordered(found, whole, order):
-            return order
-    return None
-
-
-def _is_ordered(found: Tensor, whole: Tensor, order: int) -> bool:
-    """Whether a weight lies in an order, by some of its outputs at a time: it may be large."""
-    outputs, inputs = whole.shape
-    if not order:
-        return torch.equal(found.view(inputs, outputs).t(), whole)
-    deep, wide = -(-inputs // _DEEP) * _DEEP, -(-outputs // order) * order
-    step = max(1, _AT_ONCE // order) * order
-    for at in range(0, outputs, step):
-        part = ordered(whole[at : at + step], order)
-        rows = len(part) // (deep + 4)
-        sums = wide * deep + at * 4
-        there = found[at * deep : (at + rows) * deep], found[sums : sums + rows * 4]
-        if not torch.equal(torch.cat(there), part):
-            return False
-    return True
+    return next((one for one in ORDERS if torch.equal(ordered(whole, one), found)), None)
 
 
 def opaque(data: Tensor, size: tuple[int, int], sizes: Sizes) -> Tensor:

@@ -5,75 +5,45 @@ at later ones, and it is in memory once.
 """
 
 import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ngtcli.errors import reason_of
 from ngtcli.model_files.quantized import QUANTIZED, name_of
 from ngtcli.system.arrays import Arrays, ArrayWriter
 
 Tensors = dict[str, Tensor]
-Notify = Callable[[str], object]
 
 
 class TensorStore:
-    """Takes the tensors of a model by their names.
+    """Takes the tensors of a model by their names: with a writer into its file.
 
-    With a `folder` they go to a file there, if `room` bytes are free. Where that fails, `tell` gets
-    the reason, and they all are in memory from then on.
+    Methods raise OSError where the file does not take them.
     """
 
-    def __init__(
-        self, folder: Path | None = None, room: int = 0, tell: Notify = lambda _: None
-    ) -> None:
-        self._tensors: Tensors = {}
-        self._tell = tell
-        self._file: ArrayWriter | None = None
-        if folder is not None:
-            self._try(lambda: self._open(folder, room))
+    def __init__(self, writer: ArrayWriter | None = None) -> None:
+        self._tensors, self._writer = Tensors(), writer
 
     def add(self, name: str, tensor: Tensor) -> None:
         """Take a tensor; it is not changed, and not needed any more where it went to the file."""
-        if (file := self._file) is not None:
-            self._try(lambda: file.add(name, _array_of(tensor)))
-        if self._file is None:
+        if self._writer is None:
             self._tensors[name] = tensor
+        else:
+            self._writer.add(name, _array_of(tensor))
 
     def finish(self, path: Path | None = None, about: dict[str, Any] | None = None) -> Tensors:
         """All tensors; the file, if there is one, is `path` then, or is not kept.
 
         `about` is its metadata, values of JSON.
         """
-        if (file := self._file) is not None and path is not None:
+        if self._writer is None:
+            return self._tensors
+        if path is not None:
             told = {name: json.dumps(value) for name, value in (about or {}).items()}
-            self._try(lambda: file.finish(path, {**told, "format": QUANTIZED.format}))
-        return self._tensors if self._file is None else tensors_of(self._file.mapped())
-
-    def discard(self) -> None:
-        """Remove what was written, unless it is finished."""
-        if self._file is not None:
-            self._file.close()
-
-    def _open(self, folder: Path, room: int) -> None:
-        self._file = ArrayWriter(folder)
-        if (free := shutil.disk_usage(folder).free) < room:
-            raise OSError(f"{free / 1e9:.1f} GB are free, and {room / 1e9:.1f} are wanted")
-
-    def _try(self, work: Callable[[], object]) -> None:
-        """Do `work` with the file; where that fails, have all in memory."""
-        try:
-            work()
-        except OSError as error:
-            self._tell(f"quantised weights are not kept: {reason_of(error)}")
-            if (file := self._file) is not None:
-                self._tensors = {n: one.clone() for n, one in tensors_of(file.mapped()).items()}
-                file.close()
-                self._file = None
+            self._writer.finish(path, {**told, "format": QUANTIZED.format})
+        return tensors_of(self._writer.mapped())
 
 
 def _array_of(tensor: Tensor) -> Any:
