@@ -100,8 +100,7 @@ def plan(shape: Shape, settings: Settings) -> Plan:
         dtype = own if settings.dtype == "auto" else getattr(torch, settings.dtype)
         kernel = int8_kernel(device) if settings.quantize == "int8" else None
         packed = device == "cpu" and settings.packed
-        form = Form(dtype, packed, 8 if kernel else 0, kernel)
-        made = Plan(shape, config, device, form)
+        made = Plan(shape, config, device, Form(dtype, packed, 8 if kernel else 0, kernel))
         made.empty.config.get_text_config()
     except ModelError:
         raise
