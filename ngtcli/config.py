@@ -258,6 +258,7 @@ class Settings:
         " ngt trie build --background makes others. May be given again.",
         complete="backgrounds",
         names=True,
+        engine="",
     )
     draft_from: str = _for_auto(
         "prompt",

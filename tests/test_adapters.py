@@ -16,7 +16,7 @@ from ngtcli.draft.drafter import DraftSettings
 from ngtcli.errors import ModelError
 from ngtcli.model_files import adapters
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
-from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.model_files.pretrained import load_tokenizer, tokenizer_class
 from ngtcli.model_files.quantized import identity, kept
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.files import home
@@ -181,6 +181,19 @@ def test_what_is_known_of_it_sees_the_files_of_both(tmp_path: Path) -> None:
     assert {one["folder"] for one in seen.values()} == {folder}
     source = source_of(find(folder))
     assert source and (source.file, source.base) == (folder, str(base))
+
+
+@pytest.mark.parametrize("base", ["", str(BUILTIN_PATH)])
+def test_a_model_of_somebody_else_does_not_say_which_files_are_read(
+    base: str, tmp_path: Path
+) -> None:
+    source = {"file": "/etc/passwd", "words": "mine", "base": base, "files": {}}
+    folder = changed(tmp_path / "model", model_type="other", ngt_source=source)
+    (home("cache") / "stand-ins").mkdir(parents=True, exist_ok=True)
+    link = home("cache") / "stand-ins" / "link"
+    link.symlink_to(folder)
+    assert (source_of(folder), source_of(link)) == (None, None)
+    assert identity(folder)["folder"] == folder and tokenizer_class(folder) == ""
 
 
 @pytest.mark.usefixtures("present")

@@ -182,7 +182,10 @@ def test_a_text_for_which_there_is_no_room_waits(monkeypatch: pytest.MonkeyPatch
     alone = [plain(model, text, max_tokens=20) for text in ids]
     region = 256 * 2 * 2 * 2 * 8 * 4  # bytes: places, layers, keys and values, heads, width
     monkeypatch.setattr(target_module, "free_memory", lambda device: 2 * 3 * region)
-    seen = list[tuple[int, int]]()
+    seen, dropped = list[tuple[int, int]](), list[bool]()
+    model.keep_prefixes(memory=True)
+    assert model.prefixes is not None
+    monkeypatch.setattr(model.prefixes, "drop", lambda: dropped.append(True))
     real = BatchTarget.take
 
     def take(self: BatchTarget, places: int) -> None:
@@ -194,6 +197,7 @@ def test_a_text_for_which_there_is_no_room_waits(monkeypatch: pytest.MonkeyPatch
     assert [running for running, longest in seen if longest > 256] == [1]
     assert seen[0] == (1, len(ids[0]) - 1) and max(running for running, _ in seen[:2]) == 2
     assert max(running for running, _ in seen[3:]) == 3  # as before, when the long one has gone
+    assert not dropped  # rows kept of prompts: memory has not ended
 
 
 def test_regions_grow_while_texts_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from ngtcli.measure.traces import TraceWriter
+from ngtcli.measure.traces import TraceWriter, read_traces
 from tests.support import warm
 from tests.support.helpers import END, HARBOUR, NGT, ngt, wait_until_loading
 
@@ -123,3 +123,4 @@ def test_what_is_recorded_can_be_replayed(tmp_path: Path) -> None:
     row = body["rows"][0]
     assert f"1 prompt, {row['new_tokens']} tokens" in out and row["mean_acceptance_length"] > 1
     assert b"not empty" in ngt(*recording).stderr
+    assert {trace.room for trace in read_traces(Path(folder)).traces} == {30}  # as the run had

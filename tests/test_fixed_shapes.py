@@ -1,5 +1,7 @@
 """Passes of a few fixed shapes: sizes, padding, masks, and a cache whose buffers stay in place."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -162,6 +164,33 @@ def test_the_cache_holds_what_a_list_would(passes: list[tuple[int, int]]) -> Non
         assert cache.length == len(rows)
         assert cache.layers[0].keys[0, 1, : len(rows), 2].tolist() == [float(r) for r in rows]
         assert cache.layers[0].values[0, 0, : len(rows), 3].tolist() == [-float(r) for r in rows]
+
+
+@pytest.mark.parametrize("allowed", range(4))
+def test_a_cache_that_has_no_memory_to_grow_is_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, allowed: int
+) -> None:
+    """Each of two layers has two buffers, of which so many are still had."""
+    model = make_target(max_position_embeddings=900)
+    model.context = 900
+    model.start(100)
+    model.prefill([i % VOCABULARY for i in range(200)])
+    tree, left, make = a_tree(8), [allowed], torch.Tensor.new_zeros
+    scores, places = model.forward(3, tree).clone(), model.cache.capacity
+
+    def new_zeros(self: torch.Tensor, *shape: Any, **more: Any) -> torch.Tensor:
+        left[0] -= 1
+        if left[0] < 0:
+            raise MemoryError
+        return make(self, *shape, **more)
+
+    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+        patched.setattr(torch.Tensor, "new_zeros", new_zeros)
+        model.prefill([5] * 400)
+    assert model.cache.capacity == places and model.length == 200
+    assert model.forward(3, tree).equal(scores)
+    model.prefill([5] * 400)  # there is memory again
+    assert model.length == 600 and torch.isfinite(model.forward(3, tree)).all()
 
 
 def test_a_new_sequence_finds_the_buffers_empty_and_in_place() -> None:

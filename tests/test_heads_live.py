@@ -1,6 +1,7 @@
 """Heads of every kind in decoding: the tokens are those of plain decoding."""
 
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ import transformers
 from torch import Tensor
 
 from ngtcli.config import Settings
+from ngtcli.decode import kv_cache, memory_limits, prefixes
+from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.draft.drafter import DraftSettings
+from ngtcli.draft.tree import DraftTree
 from ngtcli.heads.files import Target, save_head
 from ngtcli.heads.head import Head
 from ngtcli.heads.hydra import Hydra, prefix_layer
@@ -189,3 +193,70 @@ def test_drafts_of_mtp_layers_change_no_text(tmp_path: Path, family: str, layers
     hf: Any = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     model = target_model(hf, Tokenizer(FakeBackend()), family)
     check(model, heads_of(model, ["mtp"]), ["mtp", "auto"])
+
+
+# --- with prompts of which rows are kept ---
+
+
+def drafted(model: TargetModel, heads: Watched, method: str, prompt: list[int]) -> list[Any]:
+    """All trees that an answer's steps draft, and its tokens and how many were read before."""
+    drafter, trees = make_drafter(method, DraftSettings(heads=heads)), list[Any]()
+    propose = drafter.propose
+
+    def watched(ids: Sequence[int], budget: int) -> DraftTree:
+        trees.append(propose(ids, budget))
+        return trees[-1]
+
+    drafter.propose = watched  # type: ignore[method-assign]
+    keeping = Keeping(reads=True, least_s=0.0, most=10**9)
+    run = decode(model, drafter, prompt, keeping=keeping, max_tokens=6, num_draft=8)
+    if model.prefixes is not None:
+        model.prefixes.store(model.cache)
+        assert run.statistics.cached_tokens == model.reused.tokens
+    return [run.output, *trees]
+
+
+@pytest.mark.parametrize("method", ["eagle3", "dflash", "hydra", "medusa"])
+def test_drafts_behind_kept_rows_are_those_behind_rows_just_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """From the cache, from memory, from disk, and where rows were kept without hidden states."""
+    size = 32  # tokens of a chunk, fewer than in truth
+    for place in (kv_cache, prefixes):
+        monkeypatch.setattr(place, "CHUNK", size)
+    monkeypatch.setattr(memory_limits, "PREFILL_CHUNK", size)
+    model = make_target("llama", seed=3)
+    common = random.Random(0).choices(range(10, 90), k=2 * size)
+    questions = [[*common, 5], [*common, 7, 9, 11], [*common[:size], 8]]
+    if method in ("hydra", "medusa"):
+        kind = "prefix" if method == "hydra" else method
+        known = loaded(tmp_path / "head", kind, model, questions[1])
+        heads = Watched(known.guessers)
+    else:
+        make = eagle3_files if method == "eagle3" else dflash_files
+        heads = heads_of(model, [make(tmp_path / "head")[0]])
+    wanted = [drafted(model, heads, method, one) for one in questions]
+    assert all(sum(map(len, trees)) for _, *trees in wanted)
+    for memory, disk in ((True, False), (False, True)):
+        model.use(model.way)
+        model.keep_prefixes(memory)
+        read = list[int]()
+        for number in (0, 1, 2, 0):
+            drafts = drafted(model, heads, method, questions[number])
+            assert drafts == wanted[number]
+            read.append(model.reused.tokens)
+            if number == 2 and memory:  # other rows come between, without hidden states
+                plain(model, [*reversed(common)])
+        less = 0 if heads.reads_all else size  # who reads the last row alone is to be given it
+        assert read[0] == (2 * size - less if disk else 0)
+        assert read[1:] == [2 * size, size - less, 2 * size - less]
+    model.use(model.way)
+    model.keep_prefixes(memory=True)
+    keeping = Keeping()
+    decode(model, make_drafter("none"), questions[1], keeping=keeping, max_tokens=1)
+    drafter = make_drafter(method, DraftSettings(heads=heads))
+    for tokens in (0 if heads.reads_all else 2 * size, 2 * size):
+        run = decode(model, drafter, questions[1], keeping=keeping, max_tokens=6, num_draft=8)
+        assert run.output == wanted[1][0] and run.statistics.cached_tokens == tokens
+    decode(model, make_drafter("none"), questions[1], keeping=keeping, max_tokens=1)
+    assert model.reused.tokens == 2 * size  # more than is wanted

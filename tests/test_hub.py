@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
-from ngtcli.model_files.hub import be_quiet, split_id
+from ngtcli.errors import ModelError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH, fetch, find
+from ngtcli.model_files.hub import ask, be_quiet, split_id
 from ngtcli.system.progress import ByteBar
 from tests.support.helpers import HARBOUR, NGT, ngt
 from tests.support.hub_server import ID, OTHERS, WEIGHTS, Hub, files_of
@@ -151,6 +153,79 @@ def test_a_file_that_is_not_the_hub_s_is_not_kept(
     hub.sent = {}
     done = hub.run(tmp_path, "models", "pull", ID)
     assert done.returncode == 0 and held(done.stdout.strip(), files), done.stderr
+
+
+def test_a_cut_file_of_the_cache_is_told_and_pulled_again(
+    hub: Hub, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    folder = hub.run(tmp_path, "models", "pull", ID).stdout.strip()
+    with (Path(folder) / WEIGHTS).open("r+b") as file:  # as after a crash, or on a full disk
+        file.truncate(6_000_000)
+    run = ["generate", "x", "-m", ID, "--max-tokens", "4"]
+    done = hub.run(tmp_path, *run)
+    what, hint = done.stderr.splitlines()[-2:]
+    assert done.returncode == 4 and "cannot be loaded" in what
+    assert hint == f"Get its weights again: ngt models pull {ID}"
+    hub.got()
+    again = hub.run(tmp_path, "models", "pull", ID)
+    assert again.stdout.strip() == folder and held(folder, files) and hub.got() == [WEIGHTS]
+
+
+def test_a_model_of_the_cache_stays_where_the_hub_is_gone(hub: Hub, tmp_path: Path) -> None:
+    hub.run(tmp_path, "models", "pull", ID)
+    for environ in ({"HF_ENDPOINT": "http://127.0.0.1:9"}, {"HF_HUB_OFFLINE": "1"}):
+        told = hub.run(tmp_path, "models", "pull", ID, **environ).stderr
+        assert "what the local cache has of it stays" in told and "Did you mean" not in told
+
+
+@pytest.fixture
+def own_hub(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """The hub as what is run in this process asks it, with a cache of its own."""
+    from huggingface_hub import constants, hf_api
+
+    for key, value in hub.environ(tmp_path / "hf").items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf/hub"))
+    template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(hf_api.api, "endpoint", hub.url)
+    ask.cache_clear()
+    return hub
+
+
+def test_a_failed_question_is_asked_again_and_an_answer_is_kept(own_hub: Hub) -> None:
+    own_hub.status = 500
+    with pytest.raises(ModelError, match="answers 500"):
+        ask(ID)
+    own_hub.status = 0
+    assert ask(ID).sizes[WEIGHTS] > CHUNK
+    own_hub.log.clear()
+    assert ask(ID).sizes and not own_hub.log
+
+
+def test_a_download_that_fails_reads_nothing_more(
+    own_hub: Hub, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    large = 3 * files[WEIGHTS]
+    index = {"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}
+    small = {name: one for name, one in files.items() if name != WEIGHTS}
+    own = {**small, f"{WEIGHTS}.index.json": json.dumps(index).encode(),
+           "a.safetensors": large, "b.safetensors": files[WEIGHTS]}  # fmt: skip
+    own_hub.repos[ID] = {"main": own}
+    own_hub.held = {"a.safetensors": CHUNK + 200_000}  # of the slow one a piece is there then
+    own_hub.goes_on = True
+    blobs = tmp_path / "hf" / "hub" / f"models--{ID.replace('/', '--')}" / "blobs"
+    slow = blobs / f"{hashlib.sha256(large).hexdigest()}.incomplete"
+    own_hub.sent = {"b.safetensors": bytes(len(files[WEIGHTS]))}
+    with pytest.raises(ModelError, match="not what the hub says"):
+        fetch(ID)
+    own_hub.ended.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("ThreadPoolExecutor"):
+            thread.join(30)
+    assert slow.stat().st_size <= 2 * CHUNK and not slow.with_suffix("").exists()
 
 
 def test_what_the_hub_cannot_give_is_told_before_documents_are_read(

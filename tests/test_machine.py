@@ -1,10 +1,12 @@
 """How many threads a run takes, the memory that is free, and bounds on code of others."""
 
+import io
 import os
 import resource
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -182,6 +184,34 @@ def test_code_that_is_bounded_in_threads_limits_no_other_thread() -> None:
         assert len(bytearray(110_000_000)) == 110_000_000 and state() == before
         threads[0].join(0.05)
     assert not errors and state() == before
+
+
+def test_a_thread_that_reads_standard_input_holds_nothing_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where a batch answers lines that still come. In a fork nothing frees the stream's lock."""
+    reads, end = threading.Event(), threading.Event()
+
+    class Waiting(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, _: Any) -> int:
+            reads.set()
+            end.wait()
+            return 0
+
+    stdin = io.TextIOWrapper(io.BufferedReader(Waiting()))
+    monkeypatch.setattr("sys.stdin", stdin)
+    monkeypatch.setattr("ngtcli.system.sandbox._is_alone", lambda: False)
+    reader = threading.Thread(target=stdin.buffer.read)
+    reader.start()
+    try:
+        assert reads.wait(60)
+        assert bounded(lambda: 5, seconds=1, megabytes=100) == 5
+    finally:
+        end.set()
+        reader.join()
 
 
 def test_code_that_ends_its_process_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,9 @@ def test_contestants_answer_all_prompts_in_a_row_in_another_order_each_round() -
     people = [contestant(name, log) for name in "abcdef"]
     turns = list(by_contestant(people, 2, 3))
     assert turns == list(by_contestant(people, 2, 3))
+    mixed = [replace(one, model="xy"[i % 2]) for i, one in enumerate(people)]
+    models = [turn.contestant.model for turn in by_contestant(mixed, 2, 1)]
+    assert models in (["x"] * 6 + ["y"] * 6, ["y"] * 6 + ["x"] * 6)  # each is loaded once
     orders = []
     for number in range(3):
         keys = [t.contestant.key for t in turns if t.round == number]
@@ -337,7 +340,7 @@ def test_a_damaged_line_is_measured_again(records: Any, tmp_path: Path) -> None:
 
 
 def test_states_of_other_runs_and_other_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "s").write_text('{"format": "ngt-tune", "version": 3, "key": "key"}\n')
+    (tmp_path / "s").write_text('{"format": "ngt-tune", "version": 4, "key": "key"}\n')
     with pytest.raises(UsageError, match="another sweep") as caught:
         state_at(tmp_path / "s", "other")
     assert "--fresh" in caught.value.hint

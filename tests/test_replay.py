@@ -148,7 +148,7 @@ def test_a_recording_by_hand_needs_neither_references_nor_room(tmp_path: Path) -
     short = {"id": 7, "task": "b", "prompt_ids": [1], "output_ids": [9, 8]}
     (tmp_path / "traces.jsonl").write_text(json.dumps(short))
     (trace,) = read_traces(tmp_path).traces
-    assert (trace.id, trace.room, trace.references) == ("7", 2, ())
+    assert (trace.id, trace.room, trace.references) == ("7", 1024, ())
 
 
 def test_a_recording_past_the_bound_is_refused(tmp_path: Path) -> None:

@@ -24,8 +24,10 @@ from ngtcli.decode import sampling as keyed_draw
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import BLOCK, Sampler, draw
-from ngtcli.decode.scores import first_highest, highest, least_of_sum
+from ngtcli.decode.scores import first_highest, guessed, highest, least_of_sum, same_scores
+from ngtcli.measure import precision
 from tests.support.tiny_models import distribution, make_target, prompts
+from tests.support.without_float64 import NoFloat64
 
 pytestmark = pytest.mark.numeric
 
@@ -192,6 +194,25 @@ def test_penalties_are_the_same_whatever_was_committed(
         assert torch.allclose(found, wanted[0], atol=1e-6)
         sampler._spoken.penalize(scores, [1, 1, 2])
     assert sampler.choose(scores, said[at:]) == int(wanted[0].argmax())
+
+
+def test_scores_of_a_device_without_float64_are_as_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = torch.randn(3, 400)
+    there = NoFloat64(rows)
+    for other in (rows, rows + 1.0):
+        assert same_scores(list(there), list(NoFloat64(other)), True) == torch.equal(rows, other)
+    mine, true = guessed(there), guessed(rows)
+    assert np.array_equal(mine.tokens, true.tokens)
+    assert np.array_equal(mine.probabilities, true.probabilities)
+    losses = []
+    for kind in (torch.Tensor.clone, NoFloat64):
+        parts = [(kind(rows.log_softmax(-1)), kind(torch.tensor([5, 6, 7])))]
+        monkeypatch.setattr(precision, "distributions", lambda *_, parts=parts: iter(parts))
+        passage = precision.Passage((4, 5, 6, 7), 1)
+        losses.append(precision.score(make_target(), [passage], "float32").loss)
+    assert losses[0] == losses[1] > 0
 
 
 class Counted(list[int]):

@@ -247,7 +247,11 @@ def test_it_leaves_when_the_models_files_change(
     one = start(str(model))
     asking = asked("a", model=str(model))
     assert list(connected(asking.settings).ask(asking, Wants()))
-    (model / "model.safetensors").touch()
+    weights = model / "model.safetensors"
+    about = weights.stat()
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")  # as by `cp -p` or `rsync -a`
+    os.utime(weights, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert weights.stat().st_size == about.st_size
     with pytest.raises(NotServedError):
         list(connected(asking.settings).ask(asking, Wants()))
     assert "have changed" in one.line() and one.process.wait(10) == 0

@@ -15,12 +15,12 @@ from ngtcli.decode.probe import plain_generation
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, UsageError
-from ngtcli.measure import shape_model
+from ngtcli.measure import shape_model, shape_replay
 from ngtcli.measure.options import BenchOptions, Shape, find_shape, shape_names
 from ngtcli.measure.replay import context_of, run_replay
 from ngtcli.measure.shape_model import Built, build, check_memory, make_hf, plan
 from ngtcli.measure.shape_replay import PromptCache, RecordedRun, generate_recorded, run_shape
-from ngtcli.measure.traces import Trace, TraceWriter, read_traces
+from ngtcli.measure.traces import Trace, TraceSet, TraceWriter, read_traces
 from ngtcli.system.json_form import to_json
 from tests.support.helpers import ngt
 
@@ -254,6 +254,20 @@ def test_ids_beyond_the_vocabulary_are_folded_and_said_so(recording: Path, tmp_p
     path.write_text(json.dumps({**TINY, "vocab_size": 45}))
     found = run_shape(recording, asked(str(path), ["trie"]), SETTINGS)
     assert any("from 45 on are taken modulo 45" in note for note in found.notes)
+
+
+def test_a_background_holds_no_id_that_the_shape_lacks(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, asked_for = tmp_path / "wide.json", list[int]()
+    path.write_text(json.dumps({**TINY, "vocab_size": 60}))
+
+    def background(traces: TraceSet, *_: object) -> None:
+        asked_for.append(traces.vocabulary)
+
+    monkeypatch.setattr(shape_replay, "recorded_background", background)
+    run_shape(recording, asked(str(path), ["auto"], limit=1), SETTINGS)
+    assert asked_for == [60]
 
 
 def test_a_question_longer_than_the_context_is_refused(recording: Path, tmp_path: Path) -> None:

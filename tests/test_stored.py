@@ -3,7 +3,7 @@
 import copy
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +123,55 @@ class _Slice:
 
     def __getitem__(self, _: object) -> Tensor:
         return self._tensor
+
+
+def by_definition(tensors: Mapping[str, Tensor], method: str) -> Tensor:
+    """The weight (out, in), float64, of 4-bit tensors: by plain integers, each by itself."""
+
+    def whole(name: str) -> list[list[int]]:
+        return [[int(one) % 2**32 for one in row] for row in tensors[name].tolist()]
+
+    weights, zeros, scales = whole("qweight"), whole("qzeros"), tensors["scales"].double()
+    if method == "gptq":
+        zeros = [[(one + 0x11111111) % 2**32 for one in row] for row in zeros]
+    outputs = scales.shape[1]
+    inputs = len(weights) * (1 if method == "awq" else 8)
+    places = {0: 0, 1: 4, 2: 1, 3: 5, 4: 2, 5: 6, 6: 3, 7: 7} if method == "awq" else range(8)
+    out = torch.empty(outputs, inputs, dtype=torch.float64)
+    for i in range(inputs):
+        group = int(tensors["g_idx"][i]) if "g_idx" in tensors else i * len(scales) // inputs
+        for o in range(outputs):
+            if method == "awq":
+                one = weights[i][o // 8] >> 4 * places[o % 8] & 15
+            else:
+                one = weights[i // 8][o] >> 4 * (i % 8) & 15
+            zero = zeros[group][o // 8] >> 4 * places[o % 8] & 15
+            out[o, i] = (one - zero) * scales[group, o]
+    return out
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    method=st.sampled_from(["gptq", "gptq_v2", "awq"]), low=st.floats(-1, 0.5),
+    group=st.sampled_from([32, 64]), shuffled=st.booleans(), seed=st.integers(0, 1000),
+)  # fmt: skip
+def test_zero_points_of_any_value_are_those_of_plain_integers(
+    tmp_path_factory: pytest.TempPathFactory, method: str, low: float, group: int,
+    shuffled: bool, seed: int,
+) -> None:  # fmt: skip
+    source = torch.Generator().manual_seed(seed)
+    # Rows that are above zero throughout have zero points of 0, whose borrow reaches others.
+    weight = torch.rand((16, 2 * group), generator=source) + torch.where(
+        torch.rand(16, 1, generator=source) < 0.5, 0.0, low
+    )
+    if method == "awq":
+        made, about = files.awq(weight, group), files.four_bits("awq", group)
+    else:
+        order = torch.randperm(2 * group, generator=source) if shuffled else None
+        made = files.gptq(weight, group, False, order, method == "gptq_v2")
+        about = files.four_bits("gptq", group, checkpoint_format=method)
+    layer = stored(made, about, tmp_path_factory.mktemp("a"))
+    assert torch.equal(layer.dequantised().double(), by_definition(made.tensors, method))
 
 
 @settings(max_examples=15, deadline=None)

@@ -1,7 +1,9 @@
 """`ngt tune`: the grammar against a naive reading, the verdict, stopping and going on, presets."""
 
+import gc
 import json
 import re
+import weakref
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from ngtcli.cli.notes import pointed
 from ngtcli.cli.tune import items_of, preset_path
 from ngtcli.config import SETTINGS, Settings
+from ngtcli.decode.load import load_model
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
@@ -37,6 +40,7 @@ from ngtcli.measure.tune import (
     recording,
     summarize,
 )
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
 from ngtcli.render.sweep_tables import sweep_forms
 from ngtcli.system.json_form import to_json
@@ -280,6 +284,23 @@ def test_the_key_knows_data_model_settings_and_sweep_but_no_colour() -> None:
     assert key() not in others and key(grid=grid(parse_sweep(["color=never"]), GRID.base))
 
 
+def test_the_key_knows_versions_cpu_and_the_files_of_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = tmp_path / "model.safetensors"
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((BUILTIN_PATH / name).read_bytes())
+    weights.write_bytes(b"one")
+    live, base = replace(ABOUT, source="live"), Settings(model=str(tmp_path))
+    swept = grid(parse_sweep(["num_draft=8"]), base)
+    before = tuning.state_key(live, swept)
+    assert tuning.state_key(live, swept) == before
+    weights.write_bytes(b"two")
+    changed = tuning.state_key(live, swept)
+    monkeypatch.setattr(tuning, "versions_and_cpu", lambda: ("another",))
+    assert len({before, changed, tuning.state_key(live, swept)}) == 3
+
+
 # --- what is measured ---
 
 
@@ -393,6 +414,25 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
         assert all(0 < r.decode_s < r.wall_s for r in records)
     assert len(said) == loading  # progress is the sweep's own
     assert source.about.model == "builtin" and "float32" in source.about.device
+
+
+def test_a_sweep_over_models_holds_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[weakref.ref[Any]] = []
+
+    def load(*_: Any, **more: Any) -> Any:
+        model = load_model("builtin")
+        held.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr("ngtcli.session.local.load_model", load)
+    settings = replace(Settings(), max_tokens=2, method="none")
+    preset = load_preset("summarize")
+    source = running(settings, preset, items_of([], preset, 1), lambda _: None, lambda _: None)
+    for dtype in ("bfloat16", "float32"):
+        source.begin(replace(settings, dtype=dtype))(source.prompts[0])
+        gc.collect()
+        assert sum(model() is not None for model in held) == 1
+    assert len(held) == 3
 
 
 # --- what is shown ---

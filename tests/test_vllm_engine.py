@@ -45,7 +45,8 @@ END_ID = TOKENIZER.backend.eos_token_id
         ({"tensor_parallel": 4}, False, {"tensor_parallel_size": 4, "data_parallel_size": 1}),
         ({"ray": True}, False, {"distributed_executor_backend": "ray"}),
         ({"ray": True, "data_parallel": 2}, False, {"data_parallel_backend": "ray"}),
-        ({"pool": False}, False, {"additional_config": {"ngt": {"pool": False}}}),
+        ({"pool": False, "background": ()}, False,
+         {"additional_config": {"ngt": {"pool": False, "background": []}}}),
         ({"num_draft": 9}, False, {"speculative_config": speculation(9)}),
     ],
 )  # fmt: skip
@@ -104,7 +105,7 @@ def refused(*arguments: str) -> str:
     return str(caught.value)
 
 
-VALUES = {"background": "english", "draft_from": "all", "device": "cpu", "draft_model": "builtin",
+VALUES = {"draft_from": "all", "device": "cpu", "draft_model": "builtin",
           "n": "9", "lp": "2", "threads": "2", "tensor_parallel": "2", "pipeline_parallel": "2",
           "data_parallel": "2", "quantize": "int8", "max_thinking": "9",
           "device_map": "auto", "keep_warm": "10m", "heads": "head"}  # fmt: skip

@@ -27,13 +27,15 @@ from ngtcli.cli.options import (
     VerboseOption,
     command_line,
     file_option,
+    names_in,
+    numbers_of,
     resolve,
     with_settings,
 )
 from ngtcli.cli.output import asked_form, check_not_read, write_forms
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
-from ngtcli.config import SETTINGS, Settings
+from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import INTERRUPTED, InputError, UsageError, counted
@@ -165,24 +167,11 @@ def _options(
     return BenchOptions(**read, **same)
 
 
-def names_in(text: str) -> list[str]:
-    """The names in a list with commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def _num_drafts(given: BenchFlags, settings: Settings) -> list[int]:
     """The numbers of draft nodes to measure with. Raises UsageError."""
     if not given.num_draft:
         return list(_SWEEP) if given.sweep_num_draft else [settings.num_draft]
-    try:
-        numbers = [int(part) for part in names_in(given.num_draft)]
-    except ValueError:
-        numbers = []
-    most = int(SETTINGS["num_draft"].within[1])
-    if not numbers or not all(1 <= number <= most for number in numbers):
-        what = f"--num-draft {given.num_draft}: not numbers from 1 to {most}"
-        raise UsageError(what, "Give them as in --num-draft 16,32,64.")
-    return list(dict.fromkeys(numbers))
+    return numbers_of("--num-draft", given.num_draft)
 
 
 def _replay(

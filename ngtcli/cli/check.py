@@ -7,7 +7,14 @@ import typer
 
 from ngtcli.cli.checks import refuse_colour, refuse_ignored
 from ngtcli.cli.notes import Notes, once
-from ngtcli.cli.options import OF_OWN_ENGINE, JsonOption, PresetOption, resolve, with_settings
+from ngtcli.cli.options import (
+    OF_OWN_ENGINE,
+    JsonOption,
+    PresetOption,
+    numbers_of,
+    resolve,
+    with_settings,
+)
 from ngtcli.cli.output import print_json, print_line, print_table
 from ngtcli.cli.reading import distinct, read_documents
 from ngtcli.config import Settings
@@ -77,12 +84,7 @@ def _num_drafts(drafts: str, given: Mapping[str, Any], settings: Settings) -> li
     """The numbers of draft nodes to try. Raises UsageError."""
     if drafts and "num_draft" in given:
         raise UsageError("--drafts and --num-draft are both given", "Give one of them.")
-    try:
-        numbers = [int(part) for part in (drafts or DRAFTS).split(",")]
-    except ValueError:
-        numbers = [0]
-    if min(numbers) < 1:
-        raise UsageError(f"--drafts {drafts}: not numbers", "Give them as in --drafts 8,32,64.")
+    numbers = numbers_of("--drafts", drafts or DRAFTS)
     numbers = [settings.num_draft] if "num_draft" in given else numbers
     if settings.method == "none" or numbers == [0]:
         what = "method none" if settings.method == "none" else "--num-draft 0"

@@ -169,6 +169,24 @@ def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return flags
 
 
+def names_in(text: str) -> list[str]:
+    """The names in a list with commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def numbers_of(flag: str, text: str) -> list[int]:
+    """The numbers of draft nodes in a list with commas, each once. Raises UsageError."""
+    most = int(SETTINGS["num_draft"].within[1])
+    try:
+        numbers = [int(part) for part in names_in(text)]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(1 <= number <= most for number in numbers):
+        what = f"{flag} {text}: not numbers from 1 to {most}"
+        raise UsageError(what, f"Give them as in {flag} 16,32,64.")
+    return list(dict.fromkeys(numbers))
+
+
 def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:
     """Settings from all layers and the preset of the task. Raises UsageError."""
     return resolve_tasks(flags, preset, (task,))[task]

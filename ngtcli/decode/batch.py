@@ -117,8 +117,12 @@ class Batch:
         total = len(text.ids)
         ahead = min(text.most, total + _AHEAD) + self._drafters.most + 1
         places = min(ahead, self._model.context)
-        if self.running and not fits(self._model, partial(target.reserve, places)):
-            return False
+        if self.running:
+            has_room = list[bool]()
+            if not fits(self._model, lambda: has_room.append(target.reserve(places))):
+                return False
+            if not has_room[0]:
+                return False
         try:
             if not is_read:
                 ids, keeping = text.ids[:-1], member.keeping

@@ -52,21 +52,26 @@ class BatchTarget:
         Raises MemoryError and the like where there is no room.
         """
         length, region = self.model.length, len(self.lengths)
-        self.reserve(max(places, length))
+        if not self.reserve(max(places, length)):
+            raise MemoryError
         self._cache.copy_from(self.model.cache, 0, region * self._places, length)
         self.lengths.append(length)
         self._needs.append(places)
 
-    def reserve(self, places: int, more: int = 1) -> None:
-        """Make room for `more` sequences, and so many places of each. Raises as `take`."""
+    def reserve(self, places: int, more: int = 1) -> bool:
+        """Make room for `more` sequences, and so many places of each; False if memory is short.
+
+        Raises MemoryError and the like where that shows only meanwhile.
+        """
         sequences = len(self.lengths) + more
         if self._places >= places and self.room >= sequences:
-            return
+            return True
         places = max([places, *self._needs, *self.lengths])
         most = self._most(places)
         if sequences > max(1, most):
-            raise MemoryError
+            return False
         self._resize(max(sequences, min(self.size, most)), places)
+        return True
 
     def _resize(self, size: int, places: int) -> None:
         """A cache with room for `size` sequences; it gets the rows of those that there are."""
@@ -101,7 +106,8 @@ class BatchTarget:
             counts = [len(tree) + 1 for _, tree in roots]
             ends = np.cumsum(counts).tolist()
             lengths = [old + new for old, new in zip(self.lengths, counts, strict=True)]
-            self.reserve(max(lengths), 0)
+            if not self.reserve(max(lengths), 0):
+                raise MemoryError
             spans = [
                 Span(slice(end - count, end), i * self._places, length)
                 for i, (count, end, length) in enumerate(zip(counts, ends, lengths, strict=True))

@@ -7,8 +7,9 @@ share buffers, with a stretch of them each (batch_target.py).
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,17 +25,25 @@ CHUNK = 1024  # tokens of a prompt that one pass reads; their rows can be kept (
 class Link:
     """A chunk of a prompt: its `ids` (int64), in bytes, and the `seconds` that reading it took.
 
-    `key` stands for the prompt up to its end, `before` for that up to its start.
+    `key` stands for the prompt up to its end, `before` for that up to its start. `states` are the
+    hidden states (CHUNK, hidden size) that a reader wanted of it, by layer.
     """
 
     before: str
     key: str
     ids: bytes
     seconds: float
+    states: Mapping[int, Tensor] = field(default_factory=dict)
 
-    def is_for(self, other: "Link") -> bool:
-        """Whether both are the same chunk behind the same ones."""
-        return (self.before, self.key, self.ids) == (other.before, other.key, other.ids)
+    def is_for(self, other: "Link", layers: Collection[int] = ()) -> bool:
+        """Whether both are the same chunk behind the same ones, with the states of `layers`."""
+        same = (self.before, self.key, self.ids) == (other.before, other.key, other.ids)
+        return same and self.states.keys() >= set(layers)
+
+    @property
+    def tokens(self) -> list[int]:
+        """Its ids."""
+        return array("q", self.ids).tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +70,8 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
         self.owner, self._narrow = owner, narrow
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.keys, self.values = (
-            like.new_zeros((*like.shape[:2], self.owner.capacity, like.shape[3]))
-            for like in (key_states, value_states)
-        )
+        capacity = self.owner.capacity
+        self.keys, self.values = _like(key_states, capacity), _like(value_states, capacity)
         self.is_initialized = True
 
     def update(
@@ -165,17 +172,25 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
 
     def reserve(self, places: int) -> bool:
         """Make room for writing below `places`, by a copy if need be; returns if buffers moved."""
+        if places > self.capacity:
+            self._grow(capacity_for(places))
+            self._used = max(self._used, places)
+            return True
         self._used = max(self._used, places)
-        if places <= self.capacity:
-            return False
-        self.capacity = capacity_for(places)
-        for layer in self.layers:
-            if layer.is_initialized:
-                old = layer.keys, layer.values
-                layer.lazy_initialization(*old)
-                for buffer, rows in zip((layer.keys, layer.values), old, strict=True):
-                    buffer[:, :, : rows.shape[2]] = rows
-        return True
+        return False
+
+    def _grow(self, capacity: int) -> None:
+        """Larger buffers with the same rows; where memory does not suffice for all, the old ones.
+
+        Raises MemoryError and the like.
+        """
+        filled = [layer for layer in self.layers if layer.is_initialized]
+        larger = [[_like(rows, capacity) for rows in (one.keys, one.values)] for one in filled]
+        for layer, (keys, values) in zip(filled, larger, strict=True):
+            for buffer, rows in ((keys, layer.keys), (values, layer.values)):
+                buffer[:, :, : rows.shape[2]] = rows
+            layer.keys, layer.values = keys, values
+        self.capacity = capacity
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep these rows of the last pass (ascending, counted from `length`).
@@ -216,3 +231,8 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         """Drop all rows from `length` on."""
         self.length = min(self.length, length)
         del self.chain[self.length // CHUNK :]
+
+
+def _like(states: Tensor, capacity: int) -> Tensor:
+    """A buffer of zeros for rows like these: (1, heads, capacity, head_dim)."""
+    return states.new_zeros((*states.shape[:2], capacity, states.shape[3]))

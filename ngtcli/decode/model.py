@@ -165,9 +165,26 @@ class TargetModel:
         if self.prefixes is None:
             self.cache.reset()
         else:
-            self.reused = self.prefixes.start(before, self.cache, ids, keeping)
-        if self.reader is not None:
-            self.reader.reset(self.length)
+            if reader is not None and not reader.reads_all:
+                ids = ids[:-1]  # it wants the last row, which is then read in any case
+            self.reused = self.prefixes.start(
+                before, self.cache, ids, keeping, self._layers_of_all_rows
+            )
+        self._give_kept()
+
+    @property
+    def _layers_of_all_rows(self) -> Sequence[int]:
+        """The hidden states that are wanted of each row, not of the last alone."""
+        return self.reader.layers if self.reader is not None and self.reader.reads_all else ()
+
+    def _give_kept(self) -> None:
+        """Begin the reader's text with the rows that were kept, whose states lie beside them."""
+        if self.reader is None:
+            return
+        layers = self._layers_of_all_rows
+        self.reader.reset(0 if layers else self.length)
+        for link in self.cache.chain if layers else ():
+            self.reader.add(link.tokens, torch.stack([link.states[n] for n in layers], dim=1))
 
     def _read_by(self, reader: StateReader | None) -> None:
         """What is recorded of passes holds for the hidden states that one reader wants."""
@@ -193,12 +210,14 @@ class TargetModel:
         for at in range(0, len(ids), chunk):
             progress(at)
             clock = perf_counter()
-            self._read_chunk(ids[at : at + chunk])
+            states = self._read_chunk(ids[at : at + chunk])
             if self.prefixes is not None:
                 self.finish_device_work()
-                self.prefixes.read(self.cache, ids[at : at + chunk], perf_counter() - clock)
+                seconds = perf_counter() - clock
+                self.prefixes.read(self.cache, ids[at : at + chunk], seconds, states)
 
-    def _read_chunk(self, ids: Sequence[int]) -> None:
+    def _read_chunk(self, ids: Sequence[int]) -> dict[int, Tensor]:
+        """The hidden states that are wanted of each row, (rows, hidden size), by layer."""
         start, rows = self.length, len(ids)
         self._reserve(start + rows)
         positions = torch.arange(start, start + rows, device=self.device)
@@ -211,6 +230,8 @@ class TargetModel:
         self.cache.length += rows
         if self.reader is not None and states:
             self.reader.add(list(ids), states[0])
+        layers = self._layers_of_all_rows if states else ()
+        return {layer: states[0][:, n] for n, layer in enumerate(layers)}
 
     def lay_out(self, token: int, tree: DraftTree) -> Layout:
         """The inputs of one pass over `token`, which is the tree's root, and the tree.

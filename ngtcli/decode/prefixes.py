@@ -4,15 +4,18 @@ Kept are whole chunks of the prefill from a prompt's start on, so the rows are t
 them again would compute, bit for bit. Rows of other passes are never kept. A chunk's key is a hash
 of the model, the owner, and all ids up to its end; its ids are compared besides. The rows of the
 last prompt lie in the model's cache; those of prompts before it in memory, as far as there is room,
-and on disk, one array file a chunk. What is missing or damaged is read again.
+and on disk, one array file a chunk. What is missing or damaged is read again. Where learned heads
+read the text, the hidden states that they want are kept beside the rows; a chunk that lacks them is
+of no use to heads.
 """
 
 import json
 import math
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
@@ -56,23 +59,30 @@ class Prefixes:
         self._bytes = 0
 
     def start(
-        self, old: RollbackCache, new: RollbackCache, ids: Sequence[int], keeping: Keeping | None
+        self,
+        old: RollbackCache,
+        new: RollbackCache,
+        ids: Sequence[int],
+        keeping: Keeping | None,
+        layers: Sequence[int] = (),
     ) -> Reused:
         """Empty `new` but for the chunks that `ids` begin with; it may be `old`, with their rows.
 
-        What `old` has besides is kept before it goes. Raises MemoryError and the like.
+        The chunks have the hidden states of `layers`. What `old` has besides is kept before it
+        goes. Raises MemoryError and the like.
         """
         clock, kept, found, on_disk = perf_counter(), list[Link](), list[_Held](), 0
         for wanted in self._links(ids, keeping.owner) if keeping else ():
             at = len(kept) + len(found)
-            if at == len(kept) < len(old.chain) and old.chain[at].is_for(wanted):
+            if at == len(kept) < len(old.chain) and old.chain[at].is_for(wanted, layers):
                 kept.append(old.chain[at])
                 continue
             held = self._held.get(wanted.key)
-            if held is None and keeping and keeping.reads:
-                held = self._read(wanted)
+            if (held is None or not held[0].is_for(wanted, layers)) and keeping and keeping.reads:
+                held = self._read(wanted, layers)
                 on_disk += held is not None
-            if held is None or not held[0].is_for(wanted) or (at + 1) * CHUNK > new.capacity:
+            fits = (at + 1) * CHUNK <= new.capacity
+            if held is None or not (fits and held[0].is_for(wanted, layers)):
                 break
             found.append(held)
         for link, _ in reversed(found):  # the first are needed by all: they are used last
@@ -89,19 +99,26 @@ class Prefixes:
         seconds = perf_counter() - clock if new.chain else 0.0
         return Reused(len(new.chain) * CHUNK, on_disk * CHUNK, seconds, took)
 
-    def read(self, cache: RollbackCache, ids: Sequence[int], seconds: float) -> None:
-        """The last pass was a prefill's over `ids`, and took so long."""
+    def read(
+        self,
+        cache: RollbackCache,
+        ids: Sequence[int],
+        seconds: float,
+        states: Mapping[int, Tensor],
+    ) -> None:
+        """The last pass was a prefill's over `ids`, took so long, and gave these hidden states."""
         whole = len(ids) == CHUNK and cache.length == (len(cache.chain) + 1) * CHUNK
         if whole and cache.keeping is not None:
             before = cache.chain[-1].key if cache.chain else self._root(cache.keeping.owner)
-            cache.chain.append(_link(before, ids, seconds))
+            cache.chain.append(_link(before, ids, seconds, states))
 
     def store(self, cache: RollbackCache) -> int:
         """Write the chunks in a cache to disk, where they are to be; returns the bytes written.
 
         A disk that is full or closed to the user ends it.
         """
-        keeping, links, size = cache.keeping, cache.chain, cache.bytes_of(len(cache.chain) * CHUNK)
+        keeping, links = cache.keeping, cache.chain
+        size = cache.bytes_of(len(links) * CHUNK) + sum(map(_bytes_of_states, links))
         if keeping is None or not links or size > keeping.most:
             return 0
         if sum(link.seconds for link in links) < keeping.least_s:
@@ -110,7 +127,7 @@ class Prefixes:
         with suppress(OSError):
             # The last first: the bound removes what was used longest ago, and the first are needed.
             for at in reversed(range(len(links))):
-                if not (path := PREFIXES.path(links[at].key)).exists():
+                if not (path := _path(links[at].key, links[at].states)).exists():
                     written += _write(path, links[at], self._model, cache.chunk(at))
         return written
 
@@ -136,32 +153,35 @@ class Prefixes:
         self.store(cache)
         for at in reversed(range(first, len(cache.chain))) if self._memory else ():
             link = cache.chain[at]
-            if link.key in self._held:
-                self._held.move_to_end(link.key)
-            elif self._make_room(cache.bytes_of(CHUNK)):
+            held = self._held.pop(link.key, None)
+            if held is not None and held[0].states.keys() >= link.states.keys():
+                self._held[link.key] = held
+                continue
+            self._bytes -= _bytes(held) if held else 0
+            if self._make_room(cache.bytes_of(CHUNK) + _bytes_of_states(link)):
                 rows = {n: (k.clone(), v.clone()) for n, (k, v) in cache.chunk(at).items()}
                 self._held[link.key] = link, rows
-                self._bytes += _bytes(rows)
+                self._bytes += _bytes(self._held[link.key])
 
     def _make_room(self, size: int) -> bool:
         """Let rows go that were used longest ago until so many bytes fit; False if none do."""
         free = free_memory(self._device.type)
         most = _UNKNOWN if free is None else int(_SHARE * (free + self._bytes))
         while self._held and self._bytes + size > most:
-            self._bytes -= _bytes(self._held.popitem(last=False)[1][1])
+            self._bytes -= _bytes(self._held.popitem(last=False)[1])
         return size <= most
 
-    def _read(self, wanted: Link) -> _Held | None:
+    def _read(self, wanted: Link, layers: Sequence[int]) -> _Held | None:
         """A chunk on disk; None where there is none.
 
         A file that is not as it was written is removed, so that it is written again.
         """
-        path = PREFIXES.path(wanted.key)
+        path = _path(wanted.key, layers)
         known = {"model": self._model, "before": wanted.before, "ids": _words(wanted.ids)}
         try:
             arrays, about = PREFIXES.map(path, known)
-            rows = _unpacked(arrays["rows"], json.loads(about["layers"]), self._device)
-            return Link(wanted.before, wanted.key, wanted.ids, float(about["seconds"])), rows
+            rows, states = _unpacked(arrays["rows"], json.loads(about["layers"]), self._device)
+            return replace(wanted, seconds=float(about["seconds"]), states=states), rows
         except FileNotFoundError:
             pass
         except (DamagedFileError, LookupError, *_WRONG):
@@ -189,9 +209,17 @@ def why_not(hf: Any) -> str:
     return "its rows depend on texts before" if _LENGTH_DEPENDENT in kinds else ""
 
 
-def _link(before: str, ids: Sequence[int], seconds: float) -> Link:
+def _path(key: str, layers: Iterable[int]) -> Path:
+    """The file of a chunk that is kept with the states of these layers."""
+    named = sorted(layers)
+    return PREFIXES.path(key_of(key, *named) if named else key)
+
+
+def _link(
+    before: str, ids: Sequence[int], seconds: float, states: Mapping[int, Tensor] | None = None
+) -> Link:
     numbers = array("q", ids).tobytes()
-    return Link(before, _hash(before.encode(), numbers), numbers, seconds)
+    return Link(before, _hash(before.encode(), numbers), numbers, seconds, states or {})
 
 
 def _hash(first: bytes, second: bytes) -> str:
@@ -203,27 +231,36 @@ def _words(ids: bytes) -> str:
     return " ".join(map(str, array("q", ids)))
 
 
-def _bytes(rows: _Rows) -> int:
-    return sum(one.nbytes for both in rows.values() for one in both)
+def _bytes(held: _Held) -> int:
+    link, rows = held
+    return sum(one.nbytes for both in rows.values() for one in both) + _bytes_of_states(link)
+
+
+def _bytes_of_states(link: Link) -> int:
+    return sum(one.nbytes for one in link.states.values())
 
 
 def _write(path: Path, link: Link, model: str, rows: _Rows) -> int:
     """Write a chunk; the bytes of its file. Raises OSError."""
-    parts, layers = [], []
-    for layer, both in rows.items():
-        for one in both:
-            parts.append(one.contiguous().cpu().view(torch.uint8).flatten())
-            layers.append([layer, str(one.dtype).removeprefix("torch."), list(one.shape)])
+    named: list[tuple[int | str, Tensor]] = [(n, one) for n, both in rows.items() for one in both]
+    named += [(f"states {layer}", one) for layer, one in link.states.items()]
+    parts = [one.contiguous().cpu().view(torch.uint8).flatten() for _, one in named]
+    layers = [[n, str(one.dtype).removeprefix("torch."), list(one.shape)] for n, one in named]
     about = {"model": model, "before": link.before, "ids": _words(link.ids)}
     about |= {"seconds": f"{link.seconds:.6f}", "layers": json.dumps(layers)}
     PREFIXES.write(path, {"rows": torch.cat(parts).numpy()}, about)
     return path.stat().st_size
 
 
-def _unpacked(stored: Any, layers: list[Any], device: torch.device) -> _Rows:
-    """Rows of a mapped file. Raises ValueError and the like for what `_write` has not written."""
+def _unpacked(
+    stored: Any, layers: list[Any], device: torch.device
+) -> tuple[_Rows, dict[int, Tensor]]:
+    """Rows and hidden states of a mapped file, by layer.
+
+    Raises ValueError and the like for what `_write` has not written.
+    """
     whole = torch.from_numpy(stored)
-    found: dict[int, list[Tensor]] = {}
+    found: dict[int | str, list[Tensor]] = {}
     at = 0
     for layer, dtype, shape in layers:
         kind = getattr(torch, dtype)
@@ -232,4 +269,5 @@ def _unpacked(stored: Any, layers: list[Any], device: torch.device) -> _Rows:
         at = end
     if at != len(whole):
         raise ValueError("other rows")
-    return {layer: (keys, values) for layer, (keys, values) in found.items()}
+    states = {int(n.removeprefix("states ")): one[0] for n, one in found.items() if type(n) is str}
+    return {n: (both[0], both[1]) for n, both in found.items() if type(n) is int}, states

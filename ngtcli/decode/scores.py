@@ -65,7 +65,7 @@ def guessed(scores: Tensor, ids: Tensor | None = None) -> Guessed:
     values, found = highest(scores, WIDTH)
     probabilities = (values - scores.logsumexp(-1, keepdim=True)).exp()
     tokens = found if ids is None else ids[found]
-    return Guessed(tokens.to("cpu", torch.int32).numpy(), probabilities.double().cpu().numpy())
+    return Guessed(tokens.to("cpu", torch.int32).numpy(), probabilities.cpu().double().numpy())
 
 
 def least_of_sum(weights: npt.NDArray[np.float32], wanted: float) -> float:
@@ -112,7 +112,7 @@ def rounds(hf: Any) -> bool:
 
 def _difference(row: Tensor, true: Tensor) -> float:
     """Root mean square of the difference, in standard deviations of the true scores."""
-    row, true = row.double().cpu(), true.double().cpu()
+    row, true = row.cpu().double(), true.cpu().double()  # MPS knows no float64
     visible = true > _HIDDEN
     if row.shape != true.shape or not torch.equal(visible, row > _HIDDEN) or not visible.any():
         return float("inf")

@@ -63,6 +63,10 @@ class StateReader(Protocol):
     def layers(self) -> tuple[int, ...]:
         """The hidden states that it wants, as transformers numbers `hidden_states`."""
 
+    @property
+    def reads_all(self) -> bool:
+        """Whether it wants those of every row, else of the last alone."""
+
     def reset(self, start: int = 0) -> None:
         """A new text, whose rows before `start` are not given."""
 

@@ -88,7 +88,7 @@ def engine_arguments(settings: Settings, sequences: int, on_cpu: bool) -> dict[s
             arguments["data_parallel_backend"] = "ray"
     if drafts(s):
         arguments["speculative_config"] = speculation(s.num_draft)
-        arguments["additional_config"] = {"ngt": {"pool": s.pool}}
+        arguments["additional_config"] = {"ngt": {"pool": s.pool, "background": list(s.background)}}
         arguments["per_request_spec_decode_metrics"] = "summary"
     return arguments
 

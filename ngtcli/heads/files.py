@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ngtcli.errors import ModelError
 from ngtcli.heads.places import HINT, find_head
 from ngtcli.model_files import hub
-from ngtcli.model_files.pretrained import read_object
+from ngtcli.model_files.checkpoint import read_object
 from ngtcli.system.files import new_file
 
 Notify = Callable[[str], None]

@@ -19,7 +19,7 @@ class HeadRows:
     def __init__(self, heads: Sequence[Head]) -> None:
         self.guessers = tuple(heads)
         self.layers = tuple(sorted({layer for head in heads for layer in head.layers}))
-        self._all = any(head.reads_all for head in heads)
+        self.reads_all = any(head.reads_all for head in heads)
         self._ids: list[int] = []  # of the rows that wait
         self._states: list[Tensor] = []
         self._start = 0  # position of the first of them
@@ -37,7 +37,7 @@ class HeadRows:
 
     def add(self, ids: list[int], states: Tensor) -> None:
         """As StateReader.add."""
-        if not self._all:  # only the last one counts
+        if not self.reads_all:  # only the last one counts
             self._start += len(self._ids) + len(ids) - 1
             self._ids, self._states = [ids[-1]], [states[-1:].clone()]
             return

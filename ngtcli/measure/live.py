@@ -2,6 +2,7 @@
 generate), what `ngt bench` measures of them, and recordings.
 """
 
+import gc
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,6 +49,7 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, can_ask, load_preset
 from ngtcli.session.local import LocalSession
 from ngtcli.session.session import AnswerOptions, AnswerRun
+from ngtcli.system.machine import return_memory
 from ngtcli.system.trials import processor
 from ngtcli.trie.report import TrieReport
 from ngtcli.weights.linear import bits_of
@@ -140,10 +142,14 @@ def running(
         return session.prompt(preset, item.documents, item.question)
 
     def session_of(settings: Settings) -> LocalSession:
-        """A new session of a model, which is loaded and warmed up once."""
+        """A new session of a model, which is loaded and warmed up; one model is held at a time."""
         nonlocal loading
         key = tuple(str(getattr(settings, name)) for name in settings_where(loaded=True))
         if key not in sessions:
+            if sessions:  # the memory of one model is there for the next
+                sessions.clear()
+                gc.collect()
+                return_memory()
             loading = True
             session = LocalSession(
                 settings, lambda words: progress(words) if loading else None, warn, persist=False
@@ -345,7 +351,8 @@ def record(
             for item, prompt in zip(items, prompts, strict=True):
                 progress(f"Recording: {len(lengths) + 1} of {counted(len(items), 'prompt')}")
                 run = session.answer(prompt, AnswerOptions(BASELINE, to_the_end=True)).run.finish()
-                trace.add(item.id, item.task, prompt.ids, run.output, prompt.references)
+                room = min(run.limits.most, model.context - len(prompt.ids))
+                trace.add(item.id, item.task, prompt.ids, run.output, prompt.references, room)
                 lengths.append(len(run.output))
         except KeyboardInterrupt:
             interrupted = True

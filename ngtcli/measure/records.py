@@ -79,6 +79,7 @@ class Contestant(Generic[P]):
     num_draft: int | None
     begin: Callable[[], Answering[P]]
     begin_split: Callable[[], Answering[P]] | None = None
+    model: str = ""  # what tells the model that answers, of several
 
     @property
     def key(self) -> str:
@@ -167,11 +168,14 @@ def by_contestant(
 ) -> Iterator[Turn[P]]:
     """Each contestant answers all prompts in a row, in an order of its own each round.
 
-    A machine that slows down or speeds up troubles all alike. One drafter is kept at a time.
+    A machine that slows down or speeds up troubles all alike. One drafter is kept at a time. Those
+    of one model come together: each model is loaded once a round.
     """
     for number in range(rounds):
         order = list(contestants)
         random.Random(f"0 {number}").shuffle(order)
+        models = list(dict.fromkeys(c.model for c in order))
+        order.sort(key=lambda c: models.index(c.model))
         for contestant in order:
             for prompt in range(prompts):
                 yield Turn(contestant, prompt, number)

@@ -235,6 +235,7 @@ def replay_with_passes(
 
 def _folded(traces: TraceSet, vocabulary: int) -> tuple[TraceSet, list[str]]:
     """The traces with every id below `vocabulary`, and a note where that changed some."""
+    traces = replace(traces, vocabulary=min(traces.vocabulary, vocabulary))
     if all(max(*t.prompt_ids, *t.output_ids) < vocabulary for t in traces.traces):
         return traces, []
 

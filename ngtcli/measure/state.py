@@ -14,7 +14,7 @@ from ngtcli.errors import UsageError
 from ngtcli.measure.records import P, Record, Turn
 from ngtcli.system.journal import Form, Journal, errors_named
 
-VERSION = 3
+VERSION = 4
 _LONGEST = 10_000_000  # bytes of a pass, which has some hundred a prompt; guess
 _LARGEST = 1e15  # count, or seconds, in it: more is no measurement; guess
 

@@ -28,6 +28,7 @@ from ngtcli.tokens.tokenizer import Tokenizer
 
 FORMAT = "ngt-trace"
 VERSION = 1
+ROOM = 1024  # new tokens that a run is taken to have had room for, where it does not say; guess
 _SPEC_BENCH_TOKENS = 1024  # the limit of new tokens that its runs have
 _ANEW = "Record it again with `ngt bench --record`, or mend that place."
 _KINDS = {str: "text", int: "whole number", list: "list"}
@@ -112,10 +113,10 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         prompt_ids: Sequence[int],
         output_ids: Sequence[int],
         references: Sequence[Sequence[int]] = (),
-        room: int = 0,
+        room: int = ROOM,
     ) -> None:
-        """Write one trace; `room` is the run's token limit, by default the output's length."""
-        room = room or len(output_ids)
+        """Write one trace; `room` is the most tokens that the run could have made."""
+        room = max(room, len(output_ids))
         trace = Trace(
             id, task, tuple(prompt_ids), tuple(output_ids), room, tuple(map(tuple, references))
         )
@@ -207,7 +208,7 @@ def _own_trace(row: Mapping[str, Any], vocabulary: int) -> Trace:
     for key, run in (("prompt_ids", prompt), ("output_ids", output)):
         if not run:
             raise InputError(f"{key} is empty")
-    room = max(_value({"room": 0, **row}, "room", int), len(output))
+    room = max(_value({"room": ROOM, **row}, "room", int), len(output))
     id = str(row["id"]) if type(row.get("id")) is int else _value(row, "id", str)
     return Trace(id, _value(row, "task", str), prompt, output, room, references)
 

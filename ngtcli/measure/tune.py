@@ -31,14 +31,18 @@ from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import InputError, UsageError, counted, reason_of
+from ngtcli.heads.places import OWN, find_head
 from ngtcli.measure.grid import Grid
 from ngtcli.measure.records import Answering, Contestant, Generation, Notify, P, by_contestant, run
 from ngtcli.measure.replay import recorded_background, replayed, select
 from ngtcli.measure.results import CellRow, SweepData, SweepReport
 from ngtcli.measure.state import VERSION, Figures, State
 from ngtcli.measure.traces import Trace, read_traces
+from ngtcli.model_files.checkpoint import fetch
+from ngtcli.model_files.quantized import weights_of
 from ngtcli.system.files import DamagedFileError, home, parse_json, read_bounded
 from ngtcli.system.json_form import to_json
+from ngtcli.system.trials import versions_and_cpu
 from ngtcli.trie.ngram import NGramTrie, build_trie
 
 DEFAULT_COSTS = Path(__file__).parent / "costs.json"
@@ -160,12 +164,22 @@ def digest(value: Any) -> str:
 
 
 def state_key(about: SweepData, grid: Grid) -> str:
-    """What makes passes comparable: data, model, device, settings and the sweep."""
+    """What makes passes comparable: data, files, versions, device and CPU, settings, the sweep."""
     settings = asdict(grid.base)
     for name in ("color", *grid.axes):
         settings.pop(name, None)
     axes = [{"name": name, "values": values} for name, values in grid.axes.items()]
-    return digest([VERSION, to_json(about), settings, axes])
+    files = files_named(grid) if about.source == "live" else []
+    return digest([VERSION, versions_and_cpu(), files, to_json(about), settings, axes])
+
+
+def files_named(grid: Grid) -> list[str]:
+    """What tells the weights that the cells name, of models and heads, from changed ones."""
+    every = [cell.settings for cell in grid.cells]
+    models = {name for s in every for name in (s.model, s.draft_model)} - {""}
+    heads = {name for s in every for name in s.heads} - {OWN}
+    folders = [*map(fetch, sorted(models)), *map(find_head, sorted(heads))]
+    return [weights_of(folder) for folder in folders]
 
 
 def default_state(key: str) -> Path:
@@ -176,7 +190,13 @@ def default_state(key: str) -> Path:
 def measure(source: Source[P], grid: Grid, rounds: int, state: State, progress: Notify) -> None:
     """Measure what `state` does not hold yet."""
     contestants = [
-        Contestant(cell.label, None, partial(source.begin, cell.settings)) for cell in grid.cells
+        Contestant(
+            cell.label,
+            None,
+            partial(source.begin, cell.settings),
+            model=str([getattr(cell.settings, name) for name in settings_where(loaded=True)]),
+        )
+        for cell in grid.cells
     ]
     total = len(contestants) * rounds
     done = before = sum(len(state.rounds(cell.label, rounds)) for cell in grid.cells)

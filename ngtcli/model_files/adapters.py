@@ -4,10 +4,11 @@ import shutil
 from pathlib import Path
 
 from ngtcli.errors import ModelError, UsageError
-from ngtcli.model_files.checkpoint import ADAPTER, WEIGHTS, find
-from ngtcli.model_files.pretrained import read_object
+from ngtcli.model_files.checkpoint import ADAPTER, WEIGHTS, find, read_object
+from ngtcli.model_files.pretrained import loading
 from ngtcli.model_files.scheme import require, scheme_of
 from ngtcli.model_files.stand_in import Source, stand_in
+from ngtcli.system.files import stamp_of
 
 _MENDED = "Mend base_model_name_or_path in its adapter_config.json."
 _COPIED = {".json", ".jinja", ".model", ".txt", ".tiktoken", ".vocab"}  # kinds of small files
@@ -35,7 +36,6 @@ def adapted(name: str, folder: Path) -> str:
         what = f"{name}: its base model {base} is quantised, and nothing is merged into that"
         raise ModelError(what, _MENDED)
     files = [one for place in (found, folder) for one in sorted(place.iterdir()) if one.is_file()]
-    stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
     def make(place: Path) -> Source:
         for path in files:
@@ -45,4 +45,5 @@ def adapted(name: str, folder: Path) -> str:
         words = f"an adapter ({about.get('peft_type')}) merged into {base}"
         return Source(str(folder), words, str(found))
 
-    return stand_in(name, stats, make)
+    with loading(name):
+        return stand_in([(str(path), stamp_of(path)) for path in files], make)

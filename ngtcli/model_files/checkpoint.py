@@ -9,8 +9,11 @@ import difflib
 import json
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.model_files import hub
@@ -28,7 +31,7 @@ _TOKENIZERS = (
 ).split()
 _PROJECTOR = "mmproj"  # begins the name of a GGUF file with a multimodal model's other part
 TEMPLATE_HINT = "Mend the chat template in the model's folder, or name another model (-m)."
-_TEMPLATE_BYTES = 10_000_000  # of the file that holds a template; guess, most have some thousand
+LARGEST_JSON = 256_000_000  # bytes of a tokenizer's files; the largest known have 35 MB
 HINT = "Give a folder with a transformers model, a GGUF file, a hub id, or -m builtin."
 
 
@@ -60,7 +63,9 @@ def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
 
         return adapted(name, path.resolve())
     if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
-        _check_folder(name, path, needs)
+        what, hint = _lacking(_names(path), needs, path)
+        if what:
+            raise ModelError(f"{name}: the folder has no {what}", hint)
         return os.path.realpath(path)  # what is found out of a model is stored by it
     if name.lower() == BUILTIN:
         raise ModelError(f"{name}: no such model", f"Did you mean {BUILTIN}?")
@@ -68,7 +73,12 @@ def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
     what = "a file, not a folder with a model" if os.path.exists(path) else what
     if what or not hub.split_id(name)[0]:
         raise ModelError(f"{name}: {what or 'no such folder'}", _near(path) or HINT)
-    return _from_hub(name, needs)
+    folder, is_whole = hub.cached_folder(name)
+    if folder and not _lacking(_names(Path(folder)), needs, Path(folder))[0]:
+        if is_whole or not _is_on_hub(name):
+            return folder
+    _check_hub(name, needs)
+    return name
 
 
 def fetch(
@@ -87,7 +97,7 @@ def fetch(
 
 def pull(name: str, progress: Notify) -> str:
     """The folder of the hub's model `name` as it is there now, downloaded. Raises as `fetch`."""
-    _check_remote(name, NEEDS)
+    _check_hub(name, NEEDS)
     return hub.download(name, True, progress)
 
 
@@ -98,16 +108,21 @@ def check_models(model: str, draft_model: str = "", needs: Collection[str] = NEE
         find(draft_model)
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; {} if the file is missing, unreadable or holds another value."""
+    try:
+        values = json.loads(read_bounded(path, LARGEST_JSON))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
 def _check_template(folder: Path) -> None:
     """Raise ModelError for a template in the folder that cannot be parsed; it is not rendered."""
-    try:
-        file, about = folder / "chat_template.jinja", folder / "tokenizer_config.json"
-        if file.is_file():
-            found = read_bounded(file, _TEMPLATE_BYTES).decode()
-        else:
-            found = json.loads(read_bounded(about, _TEMPLATE_BYTES)).get("chat_template")
-    except (OSError, ValueError, RecursionError, AttributeError):
-        return  # there is none, or loading it says what is wrong
+    found = read_object(folder / "tokenizer_config.json").get("chat_template")
+    if (file := folder / "chat_template.jinja").is_file():
+        with suppress(OSError, ValueError):  # loading it says what is wrong
+            found = read_bounded(file, LARGEST_JSON).decode()
     if not isinstance(found, str):
         return
     from jinja2 import Environment, TemplateSyntaxError  # here: commands without a model
@@ -150,63 +165,62 @@ def _gguf_file(name: str, path: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _check_folder(name: str, folder: Path, needs: Collection[str] = NEEDS) -> None:
-    """Raise ModelError if a part in `needs` is lacking."""
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.is_file()]
-    except OSError:
-        names = []
-    _check_names(name, names, needs)
-    if "weights" in needs:
-        if lacking := sorted({*hub.weight_files(folder, names)} - {*names}):
-            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-            what = f"{name}: the folder has no {lacking[0]}{more}, which its index of weights names"
-            raise ModelError(what, "Download them as well.")
+def _names(folder: Path) -> list[str]:
+    """The names of a folder's files; [] where they cannot be listed."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        return [entry.name for entry in entries if entry.is_file()]
+    return []
 
 
-def _check_names(
-    name: str, names: Collection[str], needs: Collection[str], place: str = "the folder"
-) -> None:
-    """Raise ModelError if no file of a part in `needs` is among the `names` of a place's files."""
-    in_folder = place == "the folder"
-    weights = WEIGHTS if in_folder else hub.PREFERRED
+def _lacking(
+    names: Collection[str], needs: Collection[str], folder: Path | None = None
+) -> tuple[str, str]:
+    """What of `needs` is not among files of these names, and a hint; ("", "") where nothing is.
+
+    They are those of a `folder`, whose index of weights is read, or of a repository on the hub, of
+    which only the weights count that are downloaded.
+    """
+    weights = hub.PREFERRED if folder is None else WEIGHTS
     for part, files, what, hint in (
         ("config", ["config.json"], "config.json", HINT),
         ("weights", weights, "weights (model.safetensors)", "Download them as well."),
         ("tokenizer", _TOKENIZERS, "tokenizer (tokenizer.json)", "Download it as well."),
     ):
         if part in needs and not any(fnmatchcase(own, one) for one in files for own in names):
-            if part == "config" and ADAPTER in names:
-                what += " (it holds an adapter)"
-            if not in_folder:
+            if folder is None:
                 has_gguf = any(own.endswith(".gguf") for own in names)
                 hint = "Download a GGUF file (hf download ID FILE), give its path." * has_gguf
-            raise ModelError(f"{name}: {place} has no {what}", hint or HINT)
+            is_adapter = part == "config" and ADAPTER in names
+            return f"{what}{' (it holds an adapter)' * is_adapter}", hint or HINT
+    if folder is None or "weights" not in needs:
+        return "", ""
+    shards = sorted({*hub.weight_files(folder, names)} - {*names})
+    more = f" and {len(shards) - 1} more" if len(shards) > 1 else ""
+    what = f"{shards[0]}{more}, which its index of weights names" if shards else ""
+    return what, "Download them as well." * bool(shards)
 
 
-def _from_hub(name: str, needs: Collection[str]) -> str:
-    """The folder of a hub id in the local cache, or else the id, if the hub has what is needed."""
-    folder, is_whole = hub.cached_folder(name)
-    if folder:
-        try:
-            _check_folder(name, Path(folder), needs)
-        except ModelError:
-            folder = ""
-    if folder and is_whole:
-        return folder
-    if folder and isinstance(hub.ask(name), ModelError):
-        return folder  # another program has read it without some file, which cannot be had
-    _check_remote(name, needs)
-    return name
+@lru_cache(maxsize=8)
+def _is_on_hub(name: str) -> bool:
+    """Whether the hub can give what is lacking of a model that can be loaded without it.
+
+    Another program may have read it without some file. Asked once, so that no run waits again.
+    """
+    try:
+        return bool(hub.ask(name))
+    except ModelError:
+        return False
 
 
-def _check_remote(name: str, needs: Collection[str]) -> None:
+def _check_hub(name: str, needs: Collection[str]) -> None:
     """Raise ModelError where the hub has no such model, or one that lacks a part in `needs`."""
-    remote = hub.ask(name)
-    if isinstance(remote, ModelError):
-        raise ModelError(str(remote), remote.hint or _near_model(name) or HINT)
-    _check_names(name, remote.sizes, needs, "its repository on the hub")
+    try:
+        remote = hub.ask(name)
+    except ModelError as error:
+        raise ModelError(str(error), error.hint or _near_model(name) or HINT) from None
+    what, hint = _lacking(remote.sizes, needs)
+    if what:
+        raise ModelError(f"{name}: its repository on the hub has no {what}", hint)
 
 
 def _near_model(name: str) -> str:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.pretrained import transformers_quiet
+from ngtcli.model_files.pretrained import loading, transformers_quiet
 from ngtcli.model_files.scheme import require
 from ngtcli.model_files.stand_in import Source, stand_in
+from ngtcli.system.files import stamp_of
 
 # Tokens that end a turn, beside those that the metadata has ids of: of llama.cpp's list in
 # llama-vocab.cpp those that end nothing else in another family.
@@ -49,9 +50,9 @@ def unpacked(name: str, file: Path) -> str:
 
     Raises ModelError for a file that cannot be read, and without the package gguf.
     """
-    about = (file := file.resolve()).stat()
-    of = (str(file), about.st_size, about.st_mtime_ns)
-    return stand_in(name, of, lambda place: _unpack(name, file, place))
+    file = file.resolve()
+    with loading(name):
+        return stand_in((file, stamp_of(file)), lambda place: _unpack(name, file, place))
 
 
 def read_header(name: str, file: str) -> tuple[dict[str, Any], Any]:

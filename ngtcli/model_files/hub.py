@@ -15,12 +15,13 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 from ngtcli.errors import ModelError, counted, reason_of
 from ngtcli.system.files import read_bounded
@@ -117,11 +118,11 @@ class Remote:
     hashes: dict[str, str]
 
 
-@lru_cache(maxsize=8)
-def ask(name: str) -> Remote | ModelError:
-    """What the hub has under NAME[@REVISION], or why that cannot be known or had."""
+@lru_cache(maxsize=8)  # of what the hub has told: a failure is not remembered
+def ask(name: str) -> Remote:
+    """What the hub has under NAME[@REVISION]. Raises ModelError, why it cannot be known or had."""
     import huggingface_hub
-    from huggingface_hub import constants, errors
+    from huggingface_hub import constants
 
     repo, revision = split_id(name)
     be_quiet()
@@ -133,27 +134,40 @@ def ask(name: str) -> Remote | ModelError:
         if about.gated and "config.json" in files:  # raises where this user has no consent
             url = huggingface_hub.hf_hub_url(repo, "config.json", revision=about.sha)
             huggingface_hub.get_hf_file_metadata(url)
-        sizes = {name: file.size or 0 for name, file in files.items()}
-        large = [f for f in files.values() if f.lfs and re.fullmatch("[0-9a-f]{64}", f.lfs.sha256)]
-        most = constants.MAX_HTTP_DOWNLOAD_SIZE  # larger ones the hub sends by its own protocol
-        hashes = {f.rfilename: f.lfs.sha256 for f in large if sizes[f.rfilename] <= most}
-        return Remote(repo, revision, about.sha or "", sizes, hashes)
-    except errors.OfflineModeIsEnabled:
-        return ModelError(f"{name} is not in the local cache, and HF_HUB_OFFLINE is set")
-    except errors.GatedRepoError:
-        hint = "Give it there, then log in: hf auth login"
-        return ModelError(f"{name} asks for consent on the hub", hint)
-    except errors.RevisionNotFoundError:
-        return ModelError(f"{repo} has no revision {revision}", "Name a branch, tag or commit.")
-    except errors.RepositoryNotFoundError:
-        return ModelError(f"{name}: no such folder, and no such model on the hub")
-    except errors.HfHubHTTPError as error:
-        said = f"{constants.ENDPOINT} answers {error.response.status_code}"
-        return ModelError(f"{name}: {said}", "Log in again: hf auth login" * said.endswith("401"))
     except Exception as error:  # networks fail in many ways
-        where = f"{type(error).__name__}, {constants.ENDPOINT}"
-        what = "no such folder; it is not in the local cache, and the hub cannot be reached"
-        return ModelError(f"{name}: {what} ({where})")
+        raise ModelError(*_why_not(name, error)) from None
+    sizes = {name: file.size or 0 for name, file in files.items()}
+    large = [f for f in files.values() if f.lfs and re.fullmatch("[0-9a-f]{64}", f.lfs.sha256)]
+    most = constants.MAX_HTTP_DOWNLOAD_SIZE  # larger ones the hub sends by its own protocol
+    hashes = {f.rfilename: f.lfs.sha256 for f in large if sizes[f.rfilename] <= most}
+    return Remote(repo, revision, about.sha or "", sizes, hashes)
+
+
+def _why_not(name: str, error: Exception) -> tuple[str, str]:
+    """What a failure to ask the hub for a model says, and a hint."""
+    from huggingface_hub import constants, errors
+
+    here, later = "no such folder, and it is not in the local cache", ""
+    if cached_folder(name)[0]:
+        here, later = "what the local cache has of it stays as it is", "Try it again later."
+    match error:
+        case errors.OfflineModeIsEnabled():
+            return f"{name}: HF_HUB_OFFLINE is set; {here}", later
+        case errors.GatedRepoError():
+            return (
+                f"{name} asks for consent on the hub",
+                "Give it there, then log in: hf auth login",
+            )
+        case errors.RevisionNotFoundError():
+            repo, revision = split_id(name)
+            return f"{repo} has no revision {revision}", "Name a branch, tag or commit."
+        case errors.RepositoryNotFoundError():
+            return f"{name}: no such folder, and no such model on the hub", ""
+        case errors.HfHubHTTPError():
+            said = f"{constants.ENDPOINT} answers {error.response.status_code}"
+            return f"{name}: {said}", "Log in again: hf auth login" * said.endswith("401")
+    why = f"{type(error).__name__}, {constants.ENDPOINT}"
+    return f"{name}: the hub cannot be reached ({why}); {here}", later
 
 
 def download(name: str, weights: bool, progress: Notify, before: Collection[str] = ()) -> str:
@@ -166,8 +180,6 @@ def download(name: str, weights: bool, progress: Notify, before: Collection[str]
     from huggingface_hub.utils import filter_repo_objects
 
     remote = ask(name)
-    if isinstance(remote, ModelError):
-        raise remote
     files = [*filter_repo_objects(remote.sizes, allow_patterns=_TEXTS, ignore_patterns=_FOREIGN)]
     small = [file for file in files if file not in remote.hashes or file in PREFERRED]
     snapshot = partial(snapshot_download, remote.repo, revision=remote.revision)
@@ -188,7 +200,7 @@ def download(name: str, weights: bool, progress: Notify, before: Collection[str]
 
 
 def _read_all(remote: Remote, large: dict[str, str], storage: Path, progress: Notify) -> None:
-    """Read those files, by their SHA-256, that are not among the blobs of the folder `storage`.
+    """Read those files, by their SHA-256, that are not whole among the blobs of `storage`.
 
     Raises what the hub raises, OSError, and ModelError where the disk has no room for them.
     """
@@ -198,8 +210,9 @@ def _read_all(remote: Remote, large: dict[str, str], storage: Path, progress: No
     blobs, locks = storage / "blobs", storage.parent / ".locks" / storage.name  # the hub's own
     for folder in (blobs, locks):
         folder.mkdir(parents=True, exist_ok=True)
-    sizes = {h: remote.sizes[file] for h, file in large.items() if not (blobs / h).exists()}
-    done = sum(_size(blobs / f"{h}.incomplete") for h in sizes)
+    every = {name: remote.sizes[file] for name, file in large.items()}
+    sizes = {name: size for name, size in every.items() if _size(blobs / name) != size}
+    done = sum(_size(blobs / f"{name}.incomplete") for name in sizes)
     left = sum(sizes.values()) - done
     if left > (free := shutil.disk_usage(blobs).free):
         what = f"{sized(left)} are to be downloaded, and {storage.parent} has {sized(free)} left"
@@ -212,15 +225,16 @@ def _read_all(remote: Remote, large: dict[str, str], storage: Path, progress: No
     def read(name: str) -> None:
         url = hf_hub_url(remote.repo, large[name], revision=remote.commit)
         with WeakFileLock(locks / f"{name}.lock"):
-            if not (blobs / name).exists():  # another process may have read it
+            if _size(blobs / name) != sizes[name]:  # another process may have read it
                 _read(url, blobs / name, sizes[name], bar)
 
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:
-        list(pool.map(read, sizes))
-    finally:  # threads that still read do so until the process ends
-        pool.shutdown(wait=False, cancel_futures=True)
+        for one in as_completed([pool.submit(read, name) for name in sizes]):
+            one.result()
+    finally:  # nobody waits for the files that are still read: they end with their next bytes
         bar.closed = True
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _size(path: Path) -> int:
@@ -230,12 +244,18 @@ def _size(path: Path) -> int:
 def _read(url: str, blob: Path, size: int, bar: ByteBar) -> None:
     """Read what is missing of a file whose name is its SHA-256, after failures, too.
 
-    Raises what the hub raises where nothing more comes, and OSError for what is not that file.
+    Raises what the hub raises where nothing more comes, OSError for what is not that file, and
+    CancelledError where the `bar` is closed.
     """
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 
-    part = blob.with_name(f"{blob.name}.incomplete")
+    def update(n: float) -> None:
+        if bar.closed:
+            raise CancelledError
+        bar.update(n)
+
+    part, shown = blob.with_name(f"{blob.name}.incomplete"), SimpleNamespace(update=update)
     had = _size(part)
     while had < size:
         try:
@@ -243,10 +263,10 @@ def _read(url: str, blob: Path, size: int, bar: ByteBar) -> None:
                 http_get(
                     url, file, resume_size=had, expected_size=size,
                     headers={**build_hf_headers(), "Accept-Encoding": "identity"},
-                    tqdm_class=lambda **_: nullcontext(bar),
+                    tqdm_class=lambda **_: nullcontext(shown),
                 )  # fmt: skip
         except Exception:
-            if _size(part) <= had:
+            if bar.closed or _size(part) <= had:
                 raise
         had = _size(part)
     with part.open("rb") as file:

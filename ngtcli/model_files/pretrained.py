@@ -3,7 +3,7 @@
 Imports no torch.
 """
 
-import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,13 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import HINT, fetch
+from ngtcli.model_files.checkpoint import BUILTIN, HINT, LARGEST_JSON, fetch, read_object
+from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.files import read_bounded
 from ngtcli.system.process import without_collection
 from ngtcli.tokens.tokenizer import Tokenizer
-
-SOURCE = "ngt_source"  # in config.json of a folder that stands for a file or an adapter
-LARGEST_JSON = 256_000_000  # bytes of a tokenizer's files; the largest known have 35 MB
 
 # The class that AutoTokenizer chooses, by model type and by the class that tokenizer_config.json
 # names, without `Fast` at its end. AutoTokenizer imports torch to choose; a test compares this
@@ -53,6 +51,12 @@ _SUGGESTIONS = (
     " begin_suppress_tokens bad_words_ids sequence_bias forced_bos_token_id forced_eos_token_id"
     " min_length min_new_tokens exponential_decay_length_penalty do_sample"
 ).split()
+# What libraries say of a model that cannot be loaded, and what is said in its place.
+_REASONS = (
+    ("backend tokenizer", "its tokenizer cannot be read"),
+    ("Weights only load failed", "its weights are a pickle that could run code"),
+    ("offload_folder", "not all fits in memory, and its files do not have the rest as computed"),
+)
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, 1.0, [], {})
 
 
@@ -70,7 +74,7 @@ def tokenizer_class(path: str) -> str:
     if not (folder.is_absolute() and metadata.version("transformers").startswith(_CHOSEN_IN)):
         return ""  # AutoTokenizer takes some short relative paths for well-known hub ids
     config = read_object(folder / "config.json")
-    if config.get(SOURCE, {}).get("base") == "":  # a GGUF file
+    if (source := source_of(folder)) and not source.base:  # a GGUF file
         return "TokenizersBackend"  # the class that wrote it
     about = read_object(folder / "tokenizer_config.json")
     named = about.get("tokenizer_class")
@@ -133,15 +137,6 @@ def _is_plain(values: dict[str, Any]) -> bool:
     )
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; {} if the file is missing, unreadable or holds another value."""
-    try:
-        values = json.loads(read_bounded(path, LARGEST_JSON))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
 def transformers_quiet() -> Any:
     """The library `transformers`, its log messages and progress bars turned off."""
     with without_collection():
@@ -162,16 +157,13 @@ def loading(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         why = str(error).strip().partition("\n")[0] or type(error).__name__
-        if "backend tokenizer" in why:
-            why = "its tokenizer cannot be read"
-        elif "Unrecognized configuration class" in why:
-            kind = re.search(r"\.(\w+)Config'", why)
-            why = f"{kind[1] if kind else 'it'} is not a decoder: it does not generate text"
-        elif "Weights only load failed" in why:
-            why = "its weights are a pickle that could run code"
-        elif "offload_folder" in why:
-            why = "not all fits in memory, and its files do not have the rest as it is computed"
-        raise ModelError(f"{name}: cannot be loaded ({why})", HINT) from error
+        why = next((told for mark, told in _REASONS if mark in why), why)
+        if kind := re.search(r"^Unrecognized configuration class .*?(\w+)Config'", why):
+            why = f"{kind[1]} is not a decoder: it does not generate text"
+        is_local = name == BUILTIN or os.path.exists(os.path.expanduser(name))
+        is_damaged = type(error).__name__ == "SafetensorError" and not is_local
+        hint = f"Get its weights again: ngt models pull {name}" if is_damaged else HINT
+        raise ModelError(f"{name}: cannot be loaded ({why})", hint) from error
 
 
 def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:

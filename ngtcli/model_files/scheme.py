@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.pretrained import read_object
+from ngtcli.model_files.checkpoint import read_object
 
 GROUPS = (256, 128, 64, 32)  # inputs that share a scale, as torch's product of 4 bits takes them
 

@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-from ngtcli.model_files.pretrained import SOURCE, loading, read_object
+from ngtcli.errors import NgtError
+from ngtcli.model_files.checkpoint import read_object
 from ngtcli.system.cache import in_bounds
 from ngtcli.system.files import home, key_of, mark_used, new_file, private_folder
 from ngtcli.system.json_form import to_json
 
 _VERSION = 3  # raised where the files of a folder are made in another way
 _CONFIG = "config.json"
+_SOURCE = "ngt_source"  # in config.json
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +36,35 @@ class Source:
 
 
 def source_of(folder: str | Path) -> Source | None:
-    """What a folder that `stand_in` has made stands for; None for any other."""
+    """What a folder that `stand_in` has made stands for; None for any other, whatever it says."""
     import msgspec  # here: most commands do without
 
     try:
-        return msgspec.convert(read_object(Path(folder) / _CONFIG)[SOURCE], Source)
-    except (KeyError, TypeError, ValueError):
+        if os.path.dirname(os.path.realpath(folder)) != os.path.realpath(_folders()):
+            return None  # a model of somebody else does not say which files are read
+        return msgspec.convert(read_object(Path(folder) / _CONFIG)[_SOURCE], Source)
+    except (KeyError, TypeError, ValueError, NgtError):
         return None
 
 
-def stand_in(name: str, made_of: object, make: Callable[[Path], Source]) -> str:
-    """The folder for a model `name`, which `make` fills where it is not there yet.
+def _folders() -> Path:
+    return home("cache") / "stand-ins"
 
-    Raises ModelError, also for a cache that cannot be written to.
+
+def stand_in(made_of: object, make: Callable[[Path], Source]) -> str:
+    """The folder for what is `made_of` this, which `make` fills where it is not there yet.
+
+    Raises OSError for a cache that cannot be written to, and what `make` raises.
     """
-    key = key_of(made_of, _VERSION, metadata.version("transformers"))
-    folder = home("cache") / "stand-ins" / key
+    folder = _folders() / key_of(made_of, _VERSION, metadata.version("transformers"))
     source = source_of(folder)
     if source is None or not source.files.items() <= _sizes(folder).items():
-        with loading(name), tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as place:
             source = make(Path(place))
             files = _sizes(Path(place))
             del files[_CONFIG]  # this is added to it
             told = {**to_json(source), "files": files}
-            values = read_object(Path(place) / _CONFIG) | {SOURCE: told}
+            values = read_object(Path(place) / _CONFIG) | {_SOURCE: told}
             (Path(place) / _CONFIG).write_text(json.dumps(values), encoding="utf-8")
             private_folder(folder)
             for file in (*files, _CONFIG):

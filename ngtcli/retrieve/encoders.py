@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import HINT, fetch, find
-from ngtcli.model_files.pretrained import check_weights, loading, read_object, transformers_quiet
+from ngtcli.model_files.checkpoint import HINT, fetch, find, read_object
+from ngtcli.model_files.pretrained import check_weights, loading, transformers_quiet
 from ngtcli.retrieve.index import Floats
-from ngtcli.system.files import key_of
+from ngtcli.system.files import key_of, stamp_of
 from ngtcli.system.machine import pick_device
 
 BATCH = 32  # texts a pass; guess
@@ -112,7 +112,7 @@ class Embedder(_Encoder):
         super().__init__(name, device)
         self.tokens = self._model.max_seq_length
         files = sorted(p for pattern in ("*", "*/*") for p in self.folder.glob(pattern))
-        states = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files if p.is_file()]
+        states = [(p.name, stamp_of(p)) for p in files if p.is_file()]
         self.fingerprint = key_of(_FORMAT, os.path.realpath(self.folder), *states)
 
     def question(self, text: str) -> Floats:

@@ -23,6 +23,7 @@ from ngtcli.serve.places import Place, absolute, peer
 from ngtcli.session.checks import check_session
 from ngtcli.session.events import Ended, Event, Message, Wants
 from ngtcli.session.question import Question
+from ngtcli.system.files import Stamp, stamp_of
 
 FINISH_S = 30.0  # for answers that are being made when the process is to leave; guess
 _LOOK_S = 5.0  # between looks at the clock and at the model's files, at most; guess
@@ -314,8 +315,8 @@ async def _watch(reader: asyncio.StreamReader, ticket: Ticket) -> None:
     ticket.cancel()
 
 
-def _stamps(settings: Settings) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of the files of the models."""
+def _stamps(settings: Settings) -> list[tuple[str, Stamp]]:
+    """The files of the models, and the state of each."""
     found = []
     for name in filter(None, (settings.model, settings.draft_model, *settings.heads)):
         path = str(BUILTIN_PATH) if name == BUILTIN else name
@@ -325,7 +326,5 @@ def _stamps(settings: Settings) -> list[tuple[str, int, int]]:
         with suppress(OSError):
             folder = os.path.isdir(path)
             files = [os.path.join(path, file) for file in os.listdir(path)] if folder else [path]
-            for file in sorted(files):
-                about = os.stat(file)
-                found.append((file, about.st_size, about.st_mtime_ns))
+            found += [(file, stamp_of(file)) for file in sorted(files)]
     return found

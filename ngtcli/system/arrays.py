@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import mmap
-import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -25,10 +24,12 @@ from ngtcli.system.cache import in_bounds
 from ngtcli.system.files import (
     DamagedFileError,
     NewFile,
+    Stamp,
     home,
     key_of,
     mark_used,
     private_folder,
+    stamp_of,
 )
 from ngtcli.system.store import Kind
 
@@ -46,15 +47,6 @@ TYPES = {
 ROOM = 1 << 22  # bytes of a header and its spaces: 30,000 arrays of usual names
 PADDING = ":pad"  # end of a padding's name
 _ALIGNED = 64  # bytes: a line of the CPU's cache, and what oneDNN aligns its own memory to
-
-
-class Stamp(NamedTuple):
-    """The state of a file; times are of the last changes of its content and of the file."""
-
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
 
 
 _CHECKED = Kind("checked", Stamp)  # of files, by hashes of their paths, as they had their checksums
@@ -130,10 +122,10 @@ class ArrayFile:
         `wanted`, or another checksum than its content.
         """
         try:
-            stamp = _stamp(path)
+            stamp = stamp_of(path)
             metadata, shapes = read_header(path, self.most)
             with path.open("rb") as file:
-                if _stamp(file.fileno()) != stamp:  # replaced meanwhile
+                if stamp_of(file.fileno()) != stamp:  # replaced meanwhile
                     return self.map(path, wanted)
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -154,7 +146,7 @@ class ArrayFile:
                 raise DamagedFileError("checksum differs")
         mark_used(path)  # which changes the last time of the stamp
         with suppress(OSError):  # it was removed meanwhile
-            if stamp[:3] == (now := _stamp(path))[:3] and now != noted:
+            if stamp[:3] == (now := stamp_of(path))[:3] and now != noted:
                 _CHECKED.put(key_of(path), now)
         return arrays, metadata
 
@@ -212,7 +204,7 @@ class ArrayWriter:
         self._file.seek(0)
         self._write(most.to_bytes(8, "little") + header.ljust(most))
         self._new.finish(path)
-        _CHECKED.put(key_of(path), _stamp(self._file.fileno()))
+        _CHECKED.put(key_of(path), stamp_of(self._file.fileno()))
         in_bounds.wrote(self._end, path)
 
     def mapped(self) -> Arrays:
@@ -252,11 +244,6 @@ def read_header(path: Path, most: int | None = None) -> tuple[Metadata, Shapes]:
         raise
     except (SafetensorError, OSError, ValueError, TypeError, MemoryError) as error:
         raise DamagedFileError(f"unreadable ({error})") from None
-
-
-def _stamp(file: Path | int) -> Stamp:
-    about = os.stat(file)
-    return Stamp(about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
 
 def _views(data: mmap.mmap, at: int, shapes: Shapes) -> Arrays:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, NamedTuple, TypeVar
 
 import platformdirs
 
@@ -78,6 +78,24 @@ def mark_used(path: Path) -> None:
             about = os.stat(path)
             if time.time() - max(about.st_atime, about.st_mtime) > _MARK_S:
                 os.utime(path, ns=(time.time_ns(), about.st_mtime_ns))
+
+
+class Stamp(NamedTuple):
+    """The state of a file; times are of the last changes of its content and of the file.
+
+    What copies a file with its times does not set the last one.
+    """
+
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+def stamp_of(file: str | Path | int) -> Stamp:
+    """The state of a file, or of one that is open. Raises OSError."""
+    about = os.stat(file)
+    return Stamp(about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
 
 def key_of(*parts: object) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 # System calls that are refused: their numbers on x86_64 and aarch64, -1 where there is no such one,
 # and the error if it is not EPERM, but as of a system, or for a file, that has no such thing.
@@ -193,12 +193,14 @@ def _limited(work: Callable[[], T], seconds: float, megabytes: int) -> T:
 
 def _forked(work: Callable[[], T], seconds: float) -> T:
     """What `work` returns or raises in a fork of this process. Raises BoundError."""
-    from multiprocessing import get_context  # here: processes that parse do without
+    from multiprocessing import Pipe  # here: processes that parse do without
 
-    context = get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(sender, work), daemon=True)
-    process.start()
+    receiver, sender = Pipe(duplex=False)
+    # No Process of multiprocessing: it closes standard input, which a thread may be reading, and
+    # whose lock nothing lets go in a fork.
+    child = os.fork()
+    if child == 0:
+        _send(sender, work)
     sender.close()
     try:
         if not receiver.poll(_WALL * seconds):
@@ -207,18 +209,21 @@ def _forked(work: Callable[[], T], seconds: float) -> T:
     except EOFError:
         raise BoundError("it ends its process") from None
     finally:
-        process.kill()
-        process.join()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
         receiver.close()
     if error is not None:
         raise error
     return value  # type: ignore[no-any-return]
 
 
-def _send(sender: Any, work: Callable[[], object]) -> None:
-    """In the fork: send what `work` returns, or what it raises."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process itself is told
+def _send(sender: Any, work: Callable[[], object]) -> NoReturn:
+    """In the fork: send what `work` returns, or what it raises, and end."""
     try:
-        sender.send((work(), None))
-    except BaseException as error:
-        sender.send((None, error))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process itself is told
+        try:
+            sender.send((work(), None))
+        except BaseException as error:
+            sender.send((None, error))
+    finally:
+        os._exit(0)

@@ -3,9 +3,9 @@
 `transformers` gets one of these in the place of a weight, which it hands on as it is; it is read
 when the layer is made. The formats are those of the libraries that write them: integers of 8 bits
 with a scale for each output (compressed-tensors' "int-quantized"), or of 4 bits, eight in an int32,
-with a scale and a zero point for some inputs of each output. GPTQ packs eight inputs into a number
-and numbers of zero points one less (its second form does not); AWQ packs eight outputs, the even
-ones first.
+with a scale and a zero point for some inputs of each output. GPTQ packs eight inputs into a number,
+and takes one off each of the zero points in a number (its second form does not); AWQ packs eight
+outputs, the even ones first.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,7 @@ from ngtcli.model_files.scheme import Scheme
 
 _BITS, _IN_ONE = 4, 8  # of an integer; integers in an int32
 _HINT = "Name the checkpoint that it was made of."
+_ONES = 0x11111111  # one in each of them
 _AWQ = (0, 4, 1, 5, 2, 6, 3, 7)  # where output 8 c + i is in number c of AWQ
 
 
@@ -57,9 +58,10 @@ class StoredLayer:
         Between them are scales and zero points, float32 (groups, out).
         """
         weight, zeros = self.parts["qweight"][...], self.parts["qzeros"][...]
+        zeros = zeros + self.scheme.add * _ONES  # before they are parted: what is lacking borrows
         awq = self.scheme.method == "awq"
         whole = _integers(weight, 1, _AWQ) if awq else _integers(weight, 0)
-        zeros = _integers(zeros, 1, _AWQ if awq else range(_IN_ONE)).float() + self.scheme.add
+        zeros = _integers(zeros, 1, _AWQ if awq else range(_IN_ONE)).float()
         if self.order is not None:
             whole = whole[self.order]
         return whole.t(), self.parts["scales"][...].float(), zeros, self.order

@@ -60,7 +60,7 @@ class Hub:
     """The server; a context manager. `repos`: {id: {revision: {file: content}}}.
 
     `stops` has the byte of a file at which the connection breaks, `held` that at which it waits
-    for the hub's end, `sent` what is sent in the place of its content. Large files are sent under
+    for the hub's end (`goes_on`: then the rest is sent), `sent` what is sent in the place of its content. Large files are sent under
     another host's name, as by a hub that has them elsewhere; `leaked` has those for which that host
     got the token. With a `status` nothing else is answered. `log` has (method, file or path, first
     byte).
@@ -71,6 +71,7 @@ class Hub:
         self.gated: set[str] = set()
         self.stops: dict[str, int] = {}
         self.held: dict[str, int] = {}
+        self.goes_on = False
         self.sent: dict[str, bytes] = {}
         self.status = 0
         self.log: list[tuple[str, str, int]] = []
@@ -208,6 +209,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(content[at : min(at + _PIECE, end)])
             if name in self.hub.held:
                 self.hub.ended.wait()
+                if self.hub.goes_on:
+                    self.wfile.write(content[end:])
+                    return
             if end < len(content):
                 self.close_connection = True
                 self.wfile.flush()

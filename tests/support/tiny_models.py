@@ -203,6 +203,7 @@ class KnownHeads:
     """Heads that read no hidden states but the text itself."""
 
     layers: tuple[int, ...] = ()
+    reads_all = False
 
     def __init__(self, texts: Sequence[Sequence[int]], kinds: Sequence[str]) -> None:
         by_path = {"medusa": False, "dflash": False}

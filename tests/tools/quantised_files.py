@@ -27,6 +27,9 @@ W8A8 = {
                               "symmetric": True, "dynamic": True, "group_size": None},
     }},
 }  # fmt: skip
+# Form 1 of GPTQ lacks so much in each number of eight zero points, with the borrow of int32, as
+# gptqmodel's `convert_gptq_v2_to_v1_format_module` (utils/model.py) takes it off.
+_ONES = 0x11111111
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the output that place i of a number has
 
 
@@ -45,9 +48,7 @@ def w8a8(weight: Tensor, scale_dtype: torch.dtype = torch.bfloat16) -> Made:
     return Made({"weight": whole, "weight_scale": scale}, whole.double() * scale.double())
 
 
-def _four(
-    weight: Tensor, group: int, sym: bool, least: int = 0
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _four(weight: Tensor, group: int, sym: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Integers (out, in), scales and zero points (groups, out), and the weight that they are."""
     outputs, inputs = weight.shape
     parts = weight.double().view(outputs, inputs // group, group)
@@ -56,7 +57,7 @@ def _four(
         high = torch.maximum(high, -low)
         low = -high
     scale = ((high - low) / 15).clamp(min=1e-6).half()
-    zero = (-low / scale.double()).round().clamp(least, 15)
+    zero = (-low / scale.double()).round().clamp(0, 15)
     if sym:
         zero = torch.full_like(zero, 8)
     steps, lost = scale.double()[..., None], zero[..., None]
@@ -78,11 +79,11 @@ def gptq(
 ) -> Made:
     """As GPTQ: with an `order` inputs share a scale in it (desc_act); `second`: as its form v2."""
     own = torch.arange(weight.shape[1]) if order is None else order
-    whole, scale, zero, made = _four(weight[:, own], group, sym, 0 if second else 1)
+    whole, scale, zero, made = _four(weight[:, own], group, sym)
     back = own.argsort()
     tensors = {
         "qweight": _pack(whole[:, back]).t().contiguous(),
-        "qzeros": _pack(zero if second else zero - 1),
+        "qzeros": _pack(zero) if second else _pack(zero) - _ONES,
         "scales": scale,
         "g_idx": (back // group).int(),
     }

@@ -62,7 +62,7 @@ def shares(given: Sequence[Recorded], depth: int) -> list[float]:
 class RecordedChain:
     """The head, and what reads for it: `begin` names the answer that is replayed."""
 
-    kind, by_path, layers = "eagle3", True, (0,)
+    kind, by_path, layers, reads_all = "eagle3", True, (0,), False
 
     def __init__(self, probabilities: Sequence[float]) -> None:
         self.depth, self.guessers = len(probabilities), (self,)
