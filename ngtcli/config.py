@@ -35,7 +35,7 @@ KINDS = {
     tuple: "a list of strings",
 }
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
-_OF_ONE_DEVICE = ("device", "quantize", "compile", "exact")  # settings
+_OF_ONE_DEVICE = ("device", "quantize", "exact")  # settings
 IN_PARTS = ("split", "refine")  # values of `overflow` that take documents part by part
 
 
@@ -376,14 +376,8 @@ class Settings:
     )
     capture: bool = _loaded(
         True,
-        "Capture the model's passes: CUDA graphs, or on a CPU recorded operations.",
+        "Capture the model's passes as CUDA graphs, on a GPU that has them.",
         decides_text=False,
-    )
-    compile: bool = _loaded(
-        False,
-        "Compile the model's passes with torch.compile: 20 to 40 s for each shape on a CPU.",
-        decides_text=False,
-        engine="ngt",
     )
     overflow: str = _answer(
         "auto",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.decode.batch_target import BatchTarget
+from ngtcli.decode.model import TargetModel
 from ngtcli.errors import InputError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session import local
@@ -68,13 +68,13 @@ def test_answers_with_settings_of_their_own_share_passes_and_are_those_given_alo
     sessions = [session_with(**base, **more) for more in of_each]
     asked = given(sessions[0])
     alone = [next(s.answers([one], 1)) for s, one in zip(sessions, asked, strict=True)]
-    together, score = list[int](), BatchTarget.score
+    together, score = list[int](), TargetModel.score
 
-    def counted(target: BatchTarget, roots: Any, watch: Any) -> Any:
-        together.append(len(roots))
-        return score(target, roots, watch)
+    def counted(model: TargetModel, layout: Any) -> Any:
+        together.append(len(layout.spans))
+        return score(model, layout)
 
-    monkeypatch.setattr(BatchTarget, "score", counted)
+    monkeypatch.setattr(TargetModel, "score", counted)
     found = {a.key: a for a in sessions[0].answers(asked, size, lambda key: sessions[key - 10])}
     assert max(together) > 3
     for one in alone:
@@ -132,13 +132,16 @@ def answered_after(session: LocalSession) -> bool:
 def test_without_memory_for_a_batch_each_prompt_is_answered_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def take(self: BatchTarget, places: int) -> None:
-        raise MemoryError
+    def resize(model: TargetModel, count: int, places: int) -> None:
+        if count > 1:
+            raise MemoryError
+        real(model, count, places)
 
+    real = TargetModel.resize
     session = session_with()
     alone = {a.key: ids_of(a) for a in session.answers(given(session), 1)}
     monkeypatch.setattr(local, "why_not", lambda model: "")
-    monkeypatch.setattr(BatchTarget, "take", take)
+    monkeypatch.setattr(TargetModel, "resize", resize)
     assert {a.key: ids_of(a) for a in session.answers(given(session), 3)} == alone
 
 

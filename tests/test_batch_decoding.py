@@ -8,13 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import ngtcli.decode.batch as run_module
-import ngtcli.decode.batch_target as target_module
 from ngtcli.config import Settings
-from ngtcli.decode import attention
-from ngtcli.decode.batch_target import BatchTarget, why_not
+from ngtcli.decode import attention, decoder, kv_cache, memory_limits, prefixes
+from ngtcli.decode import together as together_module
+from ngtcli.decode.continuation import Continuation
+from ngtcli.decode.decoder import Decoder, Member
+from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.together import why_not
 from ngtcli.draft.drafter import Context, Drafters
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.steps import Limits
@@ -128,7 +130,7 @@ def test_rows_that_attend_together_see_what_they_see_one_by_one(
         found = []
         for choice in (True, False):
             model = make_target(family)
-            monkeypatch.setattr(attention.Rows, "together", lambda self, width, c=choice: c)
+            monkeypatch.setattr(attention.Spans, "together", lambda self, width, c=choice: c)
             assert not why_not(model)
             found.append(outputs(together(model, texts, joint(), 4)))
         assert found[0] == found[1] == [plain(model, text, max_tokens=20) for text in texts]
@@ -151,15 +153,15 @@ class Memory:
     """Passes over more than `rows` rows, or more than `texts` texts, have no memory."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int = 1000, texts: int = 1000):
-        real, self.refused = BatchTarget.score, 0
+        real, self.refused = TargetModel.score, 0
 
-        def score(target: BatchTarget, roots: Sequence[Any], watch: Any) -> Any:
-            if sum(len(tree) + 1 for _, tree in roots) > rows or len(roots) > texts:
+        def score(model: TargetModel, layout: Any) -> Any:
+            if len(layout.ids) > rows or len(layout.spans) > texts:
                 self.refused += 1
                 raise MemoryError
-            return real(target, roots, watch)
+            return real(model, layout)
 
-        monkeypatch.setattr(BatchTarget, "score", score)
+        monkeypatch.setattr(TargetModel, "score", score)
 
 
 @pytest.mark.parametrize(("rows", "texts"), [(3, 1000), (1000, 2), (1, 1000)])
@@ -181,21 +183,23 @@ def test_a_text_for_which_there_is_no_room_waits(monkeypatch: pytest.MonkeyPatch
     ids += prompts(4, seed=9)
     alone = [plain(model, text, max_tokens=20) for text in ids]
     region = 256 * 2 * 2 * 2 * 8 * 4  # bytes: places, layers, keys and values, heads, width
-    monkeypatch.setattr(target_module, "free_memory", lambda device: 2 * 3 * region)
+    monkeypatch.setattr(decoder, "free_memory", lambda device: 2 * 3 * region)
     seen, dropped = list[tuple[int, int]](), list[bool]()
     model.keep_prefixes(memory=True)
     assert model.prefixes is not None
     monkeypatch.setattr(model.prefixes, "drop", lambda: dropped.append(True))
-    real = BatchTarget.take
+    real = Decoder._read
 
-    def take(self: BatchTarget, places: int) -> None:
-        real(self, places)
-        seen.append((len(self.lengths), max(self.lengths)))
+    def read(self: Decoder, member: Member, clock: float) -> Any:
+        if (error := real(self, member, clock)) is None:
+            texts = [*self.running, member]
+            seen.append((len(texts), max(len(one.text.ids) for one in texts)))
+        return error
 
-    monkeypatch.setattr(BatchTarget, "take", take)
+    monkeypatch.setattr(Decoder, "_read", read)
     assert outputs(together(model, ids, own(), 5)) == alone
     assert [running for running, longest in seen if longest > 256] == [1]
-    assert seen[0] == (1, len(ids[0]) - 1) and max(running for running, _ in seen[:2]) == 2
+    assert seen[0] == (1, len(ids[0])) and max(running for running, _ in seen[:2]) == 2
     assert max(running for running, _ in seen[3:]) == 3  # as before, when the long one has gone
     assert not dropped  # rows kept of prompts: memory has not ended
 
@@ -203,12 +207,41 @@ def test_a_text_for_which_there_is_no_room_waits(monkeypatch: pytest.MonkeyPatch
 def test_regions_grow_while_texts_do(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_target("llama", max_position_embeddings=600)
     model.context, model.end_ids = 600, frozenset()
-    monkeypatch.setattr(run_module, "_AHEAD", 1)
+    monkeypatch.setattr(decoder, "_AHEAD", 1)
     ids = [[5, 6, 7, 8, 9] * 45, [1, 2, 3], [7, 8] * 118]
     alone = [plain(model, text, max_tokens=60) for text in ids]
     limits = Limits(max_tokens=60)
     assert outputs(together(model, ids, own(most=4), 3, limits=lambda i: limits)) == alone
     assert max(len(text) + len(output) for text, output in zip(ids, alone, strict=True)) > 256
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_text_alone_goes_on_beside_others_whose_prompts_begin_as_its_own(
+    monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """Rows of a chunk that another text has are copied from there, at any of its steps."""
+    for place in (kv_cache, prefixes):
+        monkeypatch.setattr(place, "CHUNK", 16)
+    monkeypatch.setattr(memory_limits, "PREFILL_CHUNK", 16)
+    model = make_target("llama")
+    ids = [[*range(4, 40), end] for end in (5, 7, 9)]
+    alone = [plain(model, text, max_tokens=12) for text in ids]
+    model.keep_prefixes(memory=False)
+    one = Run(
+        model, make_drafter("trie"), Context(ids[0]), GREEDY, Limits(12, 8), keeping=Keeping()
+    )
+    over, done = one.decoder.add(one.member), list[Member]()
+    for _ in range(first):
+        over += one.decoder.step()
+    one.decoder.share(own(), 3)
+    for text in ids[1:]:
+        known = Continuation(model, Context(text), GREEDY, Limits(12))
+        over += one.decoder.add(Member(text, known, Context(text), Keeping()))
+        assert model.reused.tokens == 32
+    while not one.decoder.done:
+        done += one.decoder.step()
+    found = {tuple(m.context.ids): m.text.output for m in [*over, *done]}
+    assert [found[tuple(text)] for text in ids] == alone
 
 
 def test_positions_that_depend_on_the_longest_text_are_refused() -> None:
@@ -219,7 +252,7 @@ def test_positions_that_depend_on_the_longest_text_are_refused() -> None:
 
 def test_a_model_is_tried_with_several_texts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tried = make_target("llama"), list[TargetModel]()
-    monkeypatch.setattr(target_module, "_agrees", lambda model: tried.append(model) is None)
+    monkeypatch.setattr(together_module, "_agrees", lambda model: tried.append(model) is None)
     assert why_not(model) == why_not(model) == "" and tried == [model]
 
 

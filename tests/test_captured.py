@@ -1,12 +1,10 @@
 """Captured passes: the same bits as eager ones; eager where a model cannot be captured."""
 
 import contextlib
-import itertools
 import json
 import random
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,24 +16,67 @@ from ngtcli.decode.calibration import MOST_ROWS, calibrate
 from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
-from ngtcli.decode.recording import CannotRecord, record
+from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import chain
-from tests.support.families import FAMILIES as MANY
-from tests.support.families import build, target
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
-from tests.support.tiny_models import Scripted, a_tree, decode, make_hf, make_target
+from tests.support.tiny_models import Scripted, a_tree, decode, make_hf, make_target, plain, prompts
+from tests.support.together import outputs, own, together
 
 pytestmark = pytest.mark.numeric
 
 
+class FixedBuffers(TorchDispatchMode):
+    """Stands in for a CUDA graph: a replay runs the same operations on the same memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._done: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._done.append((func, args, kwargs or {}, result))
+        return result
+
+    def replay(self) -> None:
+        for func, args, kwargs, result in self._done:
+            again = func(*args, **kwargs)
+            if isinstance(result, torch.Tensor) and again.data_ptr() != result.data_ptr():
+                result.copy_(again)
+
+    def pool(self) -> str:
+        return "pool"
+
+
+class NoStream:
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def wait_stream(self, other: Any) -> None:
+        pass
+
+
 @pytest.fixture(autouse=True)
-def at_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "_RECORDING_S", float("-inf"))
+def pools(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """CUDA's graphs on a CPU: operations on fixed memory. The pools that they were given."""
+    given: list[Any] = []
+
+    @contextlib.contextmanager
+    def graph(capture: FixedBuffers, pool: Any) -> Iterator[None]:
+        given.append(pool)
+        with capture:
+            yield
+
+    for name, stand_in in {
+        "Stream": NoStream, "current_stream": NoStream, "CUDAGraph": FixedBuffers, "graph": graph,
+        "stream": lambda _: contextlib.nullcontext(),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    return given
 
 
 def switched_on(model: TargetModel, said: list[str] | None = None) -> TargetModel:
     warn = said.append if said is not None else pytest.fail
-    model.passes.switch_on(model.device, False, warn)
+    model.passes.switch_on(torch.device("cuda"), warn)
     return model
 
 
@@ -53,7 +94,9 @@ def passes(model: TargetModel, count: int = 24) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "mistral-sliding", "gemma2-sliding"])
-def test_captured_passes_give_the_bits_of_eager_ones(family: str, dtype: torch.dtype) -> None:
+def test_captured_passes_give_the_bits_of_eager_ones(
+    family: str, dtype: torch.dtype, pools: list[Any]
+) -> None:
     eager, model = (
         target_model(make_hf(family).to(dtype), make_target().tokenizer, family) for _ in range(2)
     )
@@ -61,32 +104,14 @@ def test_captured_passes_give_the_bits_of_eager_ones(family: str, dtype: torch.d
     assert model.passes.reason == "" and model.passes.captured >= 3
     assert all(map(torch.equal, found, passes(eager))) and eager.passes.captured == 0
     assert all(map(torch.equal, passes(model), found))  # a second sequence in the same buffers
+    assert pools[0] is None and set(pools[1:]) == {"pool"}
 
 
-def test_experts_that_are_looped_over_are_run_eagerly_and_say_so() -> None:
-    found = []
-    for capture in (True, False):
-        hf = build(next(f for f in MANY if f.name == "olmoe"))
-        hf.set_experts_implementation("eager")
-        model = target(hf, "olmoe")
-        found.append(passes(switched_on(model) if capture else model, 4))
-        assert model.passes.captured == 0
-        assert ("read tensors back" in model.passes.reason) == capture
-    assert all(map(torch.equal, *found))
-
-
-@pytest.mark.parametrize(
-    "run",
-    [
-        lambda packed: packed[(packed > 5).nonzero()[:, 0]].sum(),
-        lambda packed: packed[packed > 5].sum(),
-        lambda packed: packed * packed[0].item(),
-        lambda packed: packed if packed[0] > 5 else -packed,
-    ],
-)
-def test_what_reads_a_tensor_back_is_not_recorded(run: Any) -> None:
-    with pytest.raises(CannotRecord, match="read tensors back"):
-        record(run, torch.tensor([1, 7, 9]))
+def test_on_a_cpu_nothing_is_captured() -> None:
+    model = make_target()
+    model.passes.switch_on(model.device, pytest.fail)
+    passes(model, 3)
+    assert (model.passes.kind, model.passes.captured, model.passes.reason) == ("eager", 0, "")
 
 
 @pytest.mark.parametrize(
@@ -122,8 +147,24 @@ def test_captures_are_dropped_when_the_buffers_move() -> None:
     first, again = model.forward(4, tree), model.forward(4, tree)
     assert model.passes.captured == 1
     with torch.inference_mode():
-        eager, *_ = model._tree_pass(model.lay_out(4, tree).packed, 4, 512, model.length)
+        eager, *_ = model._tree_pass(model.lay_out([(4, tree)]).packed, 4, 512, model.length)
     assert first.equal(again) and first.equal(eager)
+
+
+def test_a_text_that_is_left_alone_is_captured_again() -> None:
+    """It stays in its place of the shared cache, or takes the first, and has its own tokens."""
+    model, ids = make_target("qwen3"), prompts(2, seed=12)
+    model.end_ids = frozenset()
+    alone = [plain(model, text, max_tokens=50) for text in ids]
+    switched_on(model)
+    for longer in (0, 1):
+        model.use(model.way)
+        most = [50 if i == longer else 5 for i in range(2)]
+        limits = [Limits(max_tokens=n) for n in most]
+        found = together(model, ids, own(), 2, limits=limits.__getitem__)
+        assert outputs(found) == [text[:n] for text, n in zip(alone, most, strict=True)]
+        assert model.passes.seconds > 0
+        model.passes.seconds = 0.0
 
 
 def test_no_more_shapes_are_held_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,44 +175,6 @@ def test_no_more_shapes_are_held_than_the_bound(monkeypatch: pytest.MonkeyPatch)
     for nodes in (0, 1, 3, 7, 11, 0):
         model.forward(4, a_tree(nodes))
         assert model.passes.captured <= 3
-
-
-@pytest.mark.parametrize(("pass_s", "due"), [(0.0, 4), (1.0, 8)])
-def test_a_shape_is_recorded_when_its_passes_would_have_paid_for_it(
-    monkeypatch: pytest.MonkeyPatch, pass_s: float, due: int
-) -> None:
-    """A layer saves a quarter of a second, recording takes two and two passes."""
-    monkeypatch.setattr(captured, "_RECORDING_S", 2.0)
-    monkeypatch.setattr(captured, "_SAVED_S", 0.25)
-    ticks = itertools.count()
-    clock = SimpleNamespace(perf_counter=lambda: pass_s * next(ticks))
-    monkeypatch.setattr(captured, "time", clock)
-    model = switched_on(make_target())
-    model.start(150)
-    model.prefill([1, 2, 3])
-    counts = []
-    for _ in range(10):
-        model.forward(4, a_tree(3))
-        counts.append(model.passes.captured)
-    assert counts.index(1) == due - 1
-
-
-@pytest.mark.parametrize("values", [[1.5], [float("inf"), 2.0], [-0.0]])
-def test_a_recording_takes_constants_views_and_lists_of_tensors(values: list[float]) -> None:
-    weight = torch.arange(6.0).view(2, 3)
-
-    def run(packed: torch.Tensor) -> torch.Tensor:
-        left, right = (packed.float() * values[0]).split(2)
-        made = torch.stack([left, right], 0) @ weight
-        made.add_(torch.full((2, 3), values[-1]))
-        return torch.cat([made, weight.t().reshape(2, 3)], -1)
-
-    replay = record(lambda given: (run(given),), torch.tensor([1, 2, 3, 4]))
-    for example in ([5, 6, 7, 8], [0, -1, 2, 4]):
-        packed = torch.tensor(example)
-        torch.testing.assert_close(replay(packed)[0], run(packed), rtol=0, atol=0, equal_nan=True)
-    weight.mul_(2)
-    assert replay(packed)[0].nan_to_num().equal(run(packed).nan_to_num())
 
 
 def test_what_capturing_takes_is_no_cost_of_a_pass() -> None:
@@ -198,66 +201,8 @@ def test_the_step_that_captures_teaches_no_cost() -> None:
     assert shapes >= 1 and len(spent) == run.statistics.steps - shapes
 
 
-class FixedBuffers(TorchDispatchMode):
-    """Stands in for a CUDA graph: a replay runs the same operations on the same memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._done: list[tuple[Any, Any, Any, Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self._done.append((func, args, kwargs or {}, result))
-        return result
-
-    def replay(self) -> None:
-        for func, args, kwargs, result in self._done:
-            again = func(*args, **kwargs)
-            if isinstance(result, torch.Tensor) and again.data_ptr() != result.data_ptr():
-                result.copy_(again)
-
-    def pool(self) -> str:
-        return "pool"
-
-
-class NoStream:
-    def __init__(self, *_: Any) -> None:
-        pass
-
-    def wait_stream(self, other: Any) -> None:
-        pass
-
-
-def test_graphs_read_and_write_fixed_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code for CUDA, on a CPU whose graphs are made of operations on fixed memory."""
-    pools: list[Any] = []
-
-    @contextlib.contextmanager
-    def graph(capture: FixedBuffers, pool: Any) -> Iterator[None]:
-        pools.append(pool)
-        with capture:
-            yield
-
-    for name, stand_in in {
-        "Stream": NoStream, "current_stream": NoStream, "CUDAGraph": FixedBuffers, "graph": graph,
-        "stream": lambda _: contextlib.nullcontext(),
-    }.items():  # fmt: skip
-        monkeypatch.setattr(torch.cuda, name, stand_in)
-    model = make_target()
-    model.passes.switch_on(torch.device("cuda"), False, pytest.fail)
-    assert model.passes.at_once
-    found = passes(model)
-    assert all(map(torch.equal, found, passes(make_target())))
-    assert model.passes.captured >= 3
-    assert pools[0] is None and set(pools[1:]) == {"pool"}
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_capture_that_fails_leaves_eager_passes_and_their_rows(compiled: bool) -> None:
-    said: list[str] = []
-    model, eager = make_target(), make_target()
-    model.passes.switch_on(model.device, compiled, said.append)
-    model.passes.at_once = True
+def test_a_capture_that_fails_leaves_eager_passes_and_their_rows() -> None:
+    model, eager = switched_on(make_target()), make_target()
 
     def fail(run: Any, example: torch.Tensor) -> Any:
         run(example)  # other tokens' rows are in the cache now
@@ -265,10 +210,8 @@ def test_a_capture_that_fails_leaves_eager_passes_and_their_rows(compiled: bool)
 
     model.passes._capture = fail
     assert all(map(torch.equal, passes(model), passes(eager)))
-    if compiled:  # then passes are recorded, each shape when it is due
-        assert said == ["the model's passes are captured, not compiled: no capture here"]
-    assert model.passes.reason == ("" if compiled else "no capture here")
-    assert (compiled or model.passes.captured == 0) and not model.passes.at_once
+    assert model.passes.reason == "no capture here"
+    assert model.passes.captured == 0 and not model.passes.captures
 
 
 def test_an_answer_tells_how_its_passes_were_run() -> None:
@@ -278,6 +221,6 @@ def test_an_answer_tells_how_its_passes_were_run() -> None:
         for done in (ngt(*command, "--json"), ngt(*command, "--json", "--no-capture"))
     )
     assert run["text"] == off["text"]
-    assert run["passes"]["captured"] >= 1 and run["passes"]["reason"] == ""
+    assert run["passes"]["reason"] == ""
     assert off["passes"] == {"captured": 0, "seconds": 0.0, "reason": "switched off"}
     assert b"passes are not captured: switched off" in ngt(*command, "--no-capture").stderr

@@ -141,7 +141,7 @@ def test_the_first_chain_of_a_tree(data: st.DataObject) -> None:
 
 
 def test_branches_are_refused_and_no_texts_are_joined() -> None:
-    from ngtcli.decode.batch_target import why_not
+    from ngtcli.decode.together import why_not
 
     model = target(build(family("lfm2")), "lfm2")
     assert why_not(model) == model.tree_reason

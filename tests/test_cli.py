@@ -135,7 +135,6 @@ BAD = [
     (["summarize", "{tmp}/a.txt", "--pool-documents", "--no-pool"], 2, "--no-pool"),
     (["summarize", "{tmp}/a.txt", "--draft-model", "builtin"], 2, "--method draft-model"),
     (["ask", "?", "--quantize", "int8", "--no-packed"], 2, "--no-packed does nothing with"),
-    (["check", "--quantize", "int8", "--compile"], 2, "--compile does nothing"),
     (["bench", "--quantize", "int8", "--no-packed"], 2, "--no-packed does nothing"),
     (["check", "--method", "none"], 2, "nothing to check"),
     (["check", "--num-draft", "0"], 2, "nothing to check"),

@@ -116,9 +116,9 @@ def test_a_session_that_measures_neither_reads_nor_writes_the_stored_costs() -> 
     session.memory.load()
     found = session.memory.costs
     assert found is not None and found.at_length(0).by_rows() == MEASURED
-    drafter = session.drafter("auto")
+    session.drafter("auto")
     found.at_length(0).learn(8, 0.2)
-    session.save(drafter)
+    session.save_memory()
     assert trial.load() == stored and said == []
 
 

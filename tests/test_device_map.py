@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ngtcli.config import Settings
-from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.load import Tell, Wanted, load_model
+from ngtcli.decode.together import why_not
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
@@ -160,7 +160,7 @@ def test_an_embedding_on_the_disk_is_one_line(on_disk: Place) -> None:
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
-        ({"quantize": "int8"}, "quantize is 'int8'"), ({"compile": True}, "compile is true"),
+        ({"quantize": "int8"}, "quantize is 'int8'"),
         ({"device": "cpu"}, "device is 'cpu'"), ({"exact": "on"}, "exact is 'on'"),
     ],
 )  # fmt: skip

@@ -5,7 +5,6 @@ All give the ids of `generate`. `python tests/test_families.py` prints the types
 
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ import transformers
 
 from ngtcli.config import Settings
 from ngtcli.decode.memory_needs import cache_numbers
-from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import CROPS, REREAD, RESTORES, STEPS, TREES
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import ROOT, DraftTree
@@ -36,7 +34,6 @@ from tests.support.helpers import EXAMPLES
 from tests.support.tiny_models import (
     Scripted,
     decode,
-    drafts_of,
     generate,
     make_drafter,
     pack_layers,
@@ -114,16 +111,6 @@ def check_that_it_is_read_as_by_the_library(hf: Any, folder: Path) -> None:
             assert str(packed_from(folder, torch.float32)) == str(true)
 
 
-def check_captured_passes(model: TargetModel, prompt: list[int], truth: list[int]) -> None:
-    """They give the same ids; or it says why they are not captured."""
-    model.passes.switch_on(model.device, False, pytest.fail)
-    drafter = Scripted(drafts_of({tuple(prompt): truth}, wrong=3))
-    with patch("ngtcli.decode.captured._RECORDING_S", float("-inf")):
-        run = decode(model, drafter, prompt, max_tokens=TOKENS, num_draft=6)
-    assert run.output == truth
-    assert (model.passes.captured > 0) == (model.passes.reason == "")
-
-
 @pytest.mark.parametrize("family", OFTEN, ids=lambda f: f.name)
 def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(
     family: Family, tmp_path: Path
@@ -161,8 +148,6 @@ def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(
     run = decode(model, chained(sampled, len(prompt)), prompt, sampling, max_tokens=TOKENS)
     assert run.output == sampled
     assert (accepted > TOKENS) == drafts
-    if not family.reason and family.consistent:
-        check_captured_passes(model, prompt, expected)
 
 
 @pytest.mark.parametrize("family", [*OTHERS, *SELDOM], ids=lambda f: f.name)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.decode.kv_cache import RollbackCache
-from ngtcli.decode.layout import Masks, capacity_for, pack, row_size, row_sizes, unpack
+from ngtcli.decode.layout import Masks, Span, capacity_for, pack, row_size, row_sizes, unpack
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import chain
@@ -44,7 +44,8 @@ def test_masks_are_those_of_the_definition(
     nodes: int, length: int, padding: int, window: int
 ) -> None:
     tree, rows = a_tree(nodes), nodes + 1 + padding
-    inputs = unpack(pack(5, tree, length, rows), rows)
+    span = Span(slice(0, nodes + 1), 0, length + nodes + 1)
+    inputs = unpack(pack([(5, tree)], [span], rows), rows)
     capacity = length + rows + 3
     masks = Masks(torch.float32, CPU, window, True).of_tree(inputs, capacity)
     assert (
@@ -107,14 +108,14 @@ def test_with_a_number_of_rows_all_passes_have_one_shape() -> None:
     model.prefill(list(range(30)))
     shapes = set()
     for nodes in (0, 3, 11, 0, 7):
-        layout = model.lay_out(1, a_tree(nodes))
+        layout = model.lay_out([(1, a_tree(nodes))])
         mask = model.masks.of_tree(unpack(layout.packed, layout.rows), layout.capacity)
         shapes.add((layout.rows, layout.capacity, mask.shape))
-        assert len(model.score(layout)) == nodes + 1
+        assert len(model.score(layout)[0]) == nodes + 1
         model.keep(())
     assert shapes == {(12, 256, (1, 1, 12, 256))}
     with pytest.raises(ValueError, match="13 rows in a pass of 12"):
-        model.lay_out(1, a_tree(12))
+        model.lay_out([(1, a_tree(12))])
 
 
 def test_passes_of_one_answer_have_few_shapes() -> None:
@@ -124,7 +125,7 @@ def test_passes_of_one_answer_have_few_shapes() -> None:
     model.prefill([1] * 700)
     shapes = set()
     for step in range(480):
-        layout = model.lay_out(1, chain([2] * (step % 13)))
+        layout = model.lay_out([(1, chain([2] * (step % 13)))])
         shapes.add((layout.rows, layout.capacity))
         model.score(layout)
         model.keep(())
@@ -137,9 +138,9 @@ def test_at_the_end_of_the_context_passes_have_the_rows_that_fit() -> None:
     prompt = [i % 50 for i in range(CONTEXT - 6)]
     model.start(CONTEXT + 8)
     model.prefill(prompt)
-    layout = model.lay_out(3, chain([1] * 5))
+    layout = model.lay_out([(3, chain([1] * 5))])
     assert (layout.rows, layout.capacity) == (6, CONTEXT)
-    assert torch.isfinite(model.score(layout)).all()
+    assert torch.isfinite(model.score(layout)[0]).all()
 
 
 def states(count: int, value: float) -> torch.Tensor:
@@ -159,7 +160,7 @@ def test_the_cache_holds_what_a_list_would(passes: list[tuple[int, int]]) -> Non
         keys, values = cache.layers[0].update(new, -new)
         assert keys.shape == (1, 2, start + count, 4)
         kept = [0, *(i for i in range(1, count) if bits >> i & 1)]
-        cache.keep(kept)
+        cache.keep([kept])
         rows += [new[0, 0, i, 0] for i in kept]
         assert cache.length == len(rows)
         assert cache.layers[0].keys[0, 1, : len(rows), 2].tolist() == [float(r) for r in rows]

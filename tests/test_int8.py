@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from ngtcli.decode.recording import record
 from ngtcli.errors import ModelError
 from ngtcli.weights import forms, linear, onednn
 from ngtcli.weights.forms import int8_kernel
@@ -105,13 +104,6 @@ def test_zero_weights_give_zeros() -> None:
     weight = torch.randn(6, 20)
     weight[2] = 0
     assert (layer_of(weight, None, KERNEL)(torch.randn(5, 20))[:, 2] == 0).all()
-
-
-def test_a_recorded_layer_gives_the_same_bits() -> None:
-    layer, _ = made(50, 40, bias=True)
-    replay = record(lambda given: (layer(given),), torch.randn(3, 40))
-    other = torch.randn(3, 40)
-    assert torch.equal(replay(other)[0], layer(other))
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -14,10 +14,10 @@ from huggingface_hub.errors import IncompleteSnapshotError
 
 from ngtcli.config import Settings
 from ngtcli.decode import probe
-from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.load import Tell, Wanted, load_model
 from ngtcli.decode.probe import target_model
 from ngtcli.decode.sampling import Sampler
+from ngtcli.decode.together import why_not
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import find

@@ -154,7 +154,7 @@ def test_answers_are_the_same_whatever_is_kept(model: TargetModel) -> None:
     """Drafted, captured or not, one by one and together."""
     drafter = make_drafter("trie", DraftSettings())
     prompts = [[*IDS, 5], [*IDS[: CHUNK + 9], 7], [*IDS, 9], [*OTHER, 5]]
-    model.passes.switch_on(model.device, False, print)
+    model.passes.switch_on(model.device, print)
     wanted = [decode(model, drafter, prompt).output for prompt in prompts]
     runs = [decode(model, drafter, prompt, keeping=MINE) for prompt in prompts]
     assert [run.output for run in runs] == wanted
@@ -258,7 +258,7 @@ def test_a_file_that_is_gone_or_damaged_is_read_again(model: TargetModel, damage
 
     read(model, IDS, DISK)
     model.prefixes.store(model.cache)
-    first, second = (module.PREFIXES.path(link.key) for link in model.cache.chain)
+    first, second = (module.PREFIXES.path(chunk.key) for chunk in model.cache.regions[0].chunks)
     harm(second)
     assert read(anew(model), IDS, DISK) == [CHUNK, 2 * CHUNK]
     harm(first)
@@ -272,14 +272,14 @@ def test_an_interrupted_start_leaves_no_chunk_without_its_rows(
 ) -> None:
     read(model, OTHER)
     read(model, IDS)
-    wanted, clear = rows_of(model), RollbackCache.clear
+    wanted, clear = rows_of(model), RollbackCache._clear
 
     def interrupted(*own: Any) -> None:
         clear(*own)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(RollbackCache, "clear", interrupted)
+        patched.setattr(RollbackCache, "_clear", interrupted)
         read(model, IDS[1:])
     read(model, IDS)
     assert all(map(torch.equal, model.cache.rows(), wanted))

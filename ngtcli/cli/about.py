@@ -163,9 +163,7 @@ def env(
     settings: Settings = merge([Layer("flag", flags), *environment_and_file_layers()]).settings
     full = verbose or bool(flags)
     device, name = _device_of_torch(settings.device) if full else _likely_device()
-    passes = "CUDA graphs" if device == "cuda" else "recorded operations"
-    if settings.compile or not settings.capture:
-        passes = "torch.compile" if settings.compile else "not captured"
+    passes = "CUDA graphs" if device == "cuda" and settings.capture else "not captured"
     held = "; ".join(f"{what} ({means})" for means, what in sandbox.holds().items())
     facts = {
         "ngt": __version__,

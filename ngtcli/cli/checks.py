@@ -102,7 +102,6 @@ def refuse_idle(flags: Mapping[str, Any], settings: Settings) -> None:
     if settings.device_map == "auto":
         refuse_with("--device-map auto", idle, "Leave it out.")
     if settings.quantize != "none":
-        idle["--compile"] = bool(flags.get("compile"))
         refuse_with(f"--quantize {settings.quantize}", idle, "Leave it out.")
 
 

@@ -28,7 +28,7 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from ngtcli.decode.layout import BLOCK, LEAST
+from ngtcli.decode.layout import BLOCK, LEAST, Span
 from ngtcli.decode.scores import rounds
 
 NAME = "ngt_grouped"
@@ -171,65 +171,49 @@ _NAME = "ngt_batch"
 _CALL = 125_000
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A sequence in a pass: its `rows`, which attend to `length` places from `start` on."""
-
-    rows: slice
-    start: int
-    length: int
-
-    @property
-    def count(self) -> int:
-        """How many rows it has; they are written at the last of its places."""
-        return int(self.rows.stop - self.rows.start)
-
-
 @dataclass(frozen=True)
-class Rows:
+class Spans:
     """The rows of a pass over sequences in regions of `places` places each, region 0 first."""
 
-    spans: Sequence[Span]
+    all: Sequence[Span]
     places: int
     device: torch.device
 
     @cached_property
     def most(self) -> int:
         """Rows of the sequence with the most."""
-        return max(span.count for span in self.spans)
+        return max(span.count for span in self.all)
 
     @cached_property
     def longest(self) -> int:
         """Places of the sequence with the most."""
-        return max(span.length for span in self.spans)
+        return max(span.length for span in self.all)
 
     def together(self, width: int) -> bool:
         """Whether all sequences at once, padded, cost less; `width` is that of all heads."""
         if self.device.type != "cpu":  # there calls cost more than what they compute
             return True
-        own = sum(span.count * span.length for span in self.spans)
-        calls = (len(self.spans) - 1) * _CALL / width
-        return len(self.spans) * self.most * self.longest <= own + calls
+        own = sum(span.count * span.length for span in self.all)
+        calls = (len(self.all) - 1) * _CALL / width
+        return len(self.all) * self.most * self.longest <= own + calls
 
     @cached_property
     def padded(self) -> Tensor:
         """int64 (sequences × most,): the row in each place of the padded pass, or any other."""
-        found = [
-            min(s.rows.start + i, s.rows.stop - 1) for s in self.spans for i in range(self.most)
-        ]
+        found = [min(s.rows.start + i, s.rows.stop - 1) for s in self.all for i in range(self.most)]
         return torch.tensor(found, device=self.device)
 
     @cached_property
     def flat(self) -> Tensor:
         """int64 (rows,): where in the padded pass each row is."""
-        found = [i * self.most + row for i, s in enumerate(self.spans) for row in range(s.count)]
+        found = [i * self.most + row for i, s in enumerate(self.all) for row in range(s.count)]
         return torch.tensor(found, device=self.device)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None
     ) -> Tensor:
         """All sequences at once, padded: (1, rows, heads, head_dim)."""
-        count, heads, width = len(self.spans), query.shape[1], query.shape[3]
+        count, heads, width = len(self.all), query.shape[1], query.shape[3]
         padded = query[0].index_select(1, self.padded).view(heads, count, self.most, width)
         masks = mask[0, 0].index_select(0, self.padded).view(count, 1, self.most, -1)
         keys, values = (  # (sequences, heads, longest, head_dim), views
@@ -243,7 +227,7 @@ class Rows:
 
 
 @contextmanager
-def attending(config: Any, rows: Rows) -> Iterator[None]:
+def attending(config: Any, spans: Spans) -> Iterator[None]:
     """Within it a model of this configuration attends so. It is given masks (1, 1, rows, longest).
 
     The places of a mask's row are those of the row's own region.
@@ -254,13 +238,13 @@ def attending(config: Any, rows: Rows) -> Iterator[None]:
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **more: Any
     ) -> tuple[Tensor, None]:
         known = own in ("sdpa", NAME, FOLDED) and not _is_special(more)
-        if known and rows.together(query.shape[1] * query.shape[3]):
-            return rows.attend(query, key, value, mask, more.get("scaling")), None
+        if known and spans.together(query.shape[1] * query.shape[3]):
+            return spans.attend(query, key, value, mask, more.get("scaling")), None
         # The eager attention is the model's own.
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
         function = ALL_ATTENTION_FUNCTIONS.get_interface(own, eager)
         out = []
-        for span in rows.spans:
+        for span in spans.all:
             region = slice(span.start, span.start + span.length)
             masked = mask[:, :, span.rows, : span.length]
             states = query[:, :, span.rows], key[:, :, region], value[:, :, region]

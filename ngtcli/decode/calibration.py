@@ -50,7 +50,7 @@ def calibrate(model: TargetModel, limit_s: float = 2.0, longest_s: float = LONGE
     model.prefill([token] * max(context, 1))
     sizes = _sizes(model)
     timed = _coarse_first([r for r in sizes if r <= MOST_ROWS and r < model.context])
-    for rows in timed if model.passes.at_once else ():
+    for rows in timed if model.passes.captures else ():
         seconds_of_a_pass(model, token, rows)  # capturing it is not part of its cost
     seconds: dict[int, float] = {}
     clock = time.perf_counter()

@@ -1,78 +1,65 @@
-"""Passes over draft trees, captured by their shape: CUDA graphs, and elsewhere recorded operations.
+"""Passes over draft trees, captured by their shape as CUDA graphs; elsewhere they are eager.
 
-At first a shape is passed eagerly. When it is due it is captured on an input of other tokens, and
-what the capture gives for the true input is compared with the eager scores: what a model decides in
-Python by its tokens would show. Where a model cannot be captured, its passes stay eager. A shape is
-recorded when its passes so far would have saved what recording takes: for a big model, whose passes
-take long compared to what is saved, almost never. A CUDA graph is made at first use.
+At first a shape is passed eagerly. It is captured on an input of other tokens, and what the capture
+gives for the true input is compared with the eager scores: what a model decides in Python by its
+tokens would show. Where a model cannot be captured, its passes stay eager.
 """
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ngtcli.decode.recording import Outputs, Pass, record
 from ngtcli.decode.scores import same_scores
 from ngtcli.draft.steps import PassesReport
 
+# What a pass over packed inputs gives: scores, and hidden states where they are wanted.
+Outputs = tuple[Tensor, ...]
+Pass = Callable[[Tensor], Outputs]
 Capture = Callable[[Pass, Tensor], Pass]
 # One eager pass over the packed inputs (layout.py), the rows, the capacity and the length of the
 # cache, for a model that asks for it.
 EagerPass = Callable[[Tensor, int, int, int], Outputs]
 # Shapes captured at most; the one unused for longest makes room. Guess: an answer has about five
-# sizes and two capacities. Each holds some 200 kB, on a GPU also the scores of its rows.
+# sizes and two capacities. Each holds the scores of its rows.
 _MOST = 64
-# Recording takes two passes and these seconds, and saves so many for a layer at each later pass
-# (measured, built-in model, one thread: 20 to 40 ms, and 1 ms for 6 layers).
-_RECORDING_S, _SAVED_S = 0.03, 0.00015
 _COMPARED = 8  # rows of a pass compared at most, as they are compared on the host; a guess
 _WARM_UPS = 2  # passes on a side stream before a capture, in which libraries set themselves up
 
 
 class Passes:
-    """Runs passes; `reason` says why they are not captured, "" if they are or may be.
+    """Runs passes; `reason` says why they are not captured where they could be, or "".
 
-    A pass's scores hold until the next pass. `exact`: the model runs in float32. `kind` is "eager",
-    "captured" or "compiled"; with `at_once` a shape is captured at its first pass. `first_use` says
+    A pass's scores hold until the next pass. `exact`: the model runs in float32. `first_use` says
     whether the last pass was the first of its capture, which takes longer; `seconds` is what
     capturing has taken in all.
     """
 
-    def __init__(self, step: EagerPass, layers: int, vocabulary: int, exact: bool) -> None:
+    def __init__(self, step: EagerPass, vocabulary: int, exact: bool) -> None:
         self._step, self._vocabulary, self._exact = step, vocabulary, exact
-        self._saved_s = layers * _SAVED_S
         # By shape: the rows of a pass, and the places of the cache that it attends to.
         self._captured: OrderedDict[tuple[int, int], Pass] = OrderedDict()
-        # Of the shapes that are not: passes so far, and seconds of the quickest.
-        self._eager: dict[tuple[int, int], tuple[int, float]] = {}
         self._capture: Capture | None = None
         self._warn: Callable[[str], None] = lambda _: None
-        self.kind, self.reason, self.at_once = "eager", "switched off", False
-        self.first_use, self.seconds = False, 0.0
+        self.reason, self.first_use, self.seconds = "switched off", False, 0.0
 
-    def switch_on(self, device: torch.device, compiled: bool, warn: Callable[[str], None]) -> None:
-        """Capture from now on; with `compiled` torch.compile makes new kernels for each shape."""
-        on_cuda = device.type == "cuda"
-        self._capture = graph_recorder() if on_cuda else record
-        if compiled:
-            self._capture = partial(_compile, self._capture if on_cuda else None)
-        self._warn, self.kind = warn, "compiled" if compiled else "captured"
-        self.reason, self.at_once = "", on_cuda or compiled
+    def switch_on(self, device: torch.device, warn: Callable[[str], None]) -> None:
+        """Capture from now on, on a device that has graphs."""
+        self._capture = graph_recorder() if device.type == "cuda" else None
+        self._warn, self.reason = warn, ""
 
-    @contextmanager
-    def capturing_at_once(self) -> Iterator[None]:
-        """Within it each shape is captured at its first pass, if passes are captured at all."""
-        before, self.at_once = self.at_once, True
-        try:
-            yield
-        finally:
-            self.at_once = before and self._capture is not None
+    @property
+    def captures(self) -> bool:
+        """Whether each shape is captured at its first pass."""
+        return self._capture is not None
+
+    @property
+    def kind(self) -> str:
+        """How passes are run, for what depends on it."""
+        return "captured" if self.captures else "eager"
 
     @property
     def captured(self) -> int:
@@ -93,10 +80,8 @@ class Passes:
         if (known := self._captured.get(shape)) is not None:
             self._captured.move_to_end(shape)
             return known(packed)
-        clock = time.perf_counter()
-        outputs = self._step(packed, *shape, past)
-        taken, clock = time.perf_counter() - clock, time.perf_counter()
-        if self._capture is None or not self._is_due(shape, taken):
+        outputs, clock = self._step(packed, *shape, past), time.perf_counter()
+        if self._capture is None:
             return outputs
         found = self._captured_outputs(self._capture, packed, shape, past, outputs[0])
         if found is None:
@@ -104,13 +89,6 @@ class Passes:
         self.first_use = True
         self.seconds += time.perf_counter() - clock
         return found
-
-    def _is_due(self, shape: tuple[int, int], taken: float) -> bool:
-        """Whether to capture a shape, of which another eager pass has taken so many seconds."""
-        count, quickest = self._eager.get(shape, (0, taken))
-        count, quickest = count + 1, min(taken, quickest)
-        self._eager[shape] = count, quickest
-        return self.at_once or count * self._saved_s >= _RECORDING_S + 2 * quickest
 
     def _captured_outputs(
         self, capture: Capture, packed: Tensor, shape: tuple[int, int], past: int, true: Tensor
@@ -124,13 +102,7 @@ class Passes:
             found = replay(packed)
         except Exception as error:  # whatever a model's own code or the device raises
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            if self.kind == "compiled":  # packed layers, for one, have no operations it knows
-                self.switch_on(packed.device, False, self._warn)
-                self._warn(
-                    f"the model's passes are captured, not compiled: {lines[0].rstrip(': ')}"
-                )
-            else:
-                self._give_up(lines[0], warn=False)
+            self._give_up(lines[0], warn=False)
             return None
         some = range(0, rows, -(-rows // _COMPARED))
         scores = found[0]
@@ -144,7 +116,7 @@ class Passes:
 
     def _give_up(self, reason: str, warn: bool) -> None:
         self._captured.clear()
-        self._capture, self.kind, self.reason, self.at_once = None, "eager", reason, False
+        self._capture, self.reason = None, reason
         if warn:
             self._warn(f"the model's passes are not captured: {reason}")
 
@@ -177,12 +149,3 @@ def graph_recorder() -> Capture:
         return replay
 
     return capture
-
-
-def _compile(capture: Capture | None, run: Pass, example: Tensor) -> Pass:
-    """A pass by torch.compile, captured if `capture` is given."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    compiled: Pass = torch.compile(make_fx(run)(example), dynamic=False)
-    compiled(example)
-    return capture(compiled, example) if capture else compiled

@@ -1,9 +1,9 @@
 """The keys and values of one sequence or several, in fixed buffers that can be rolled back.
 
-Rows lie in buffers that are allocated ahead; the first `length` of them are valid. A pass writes
-its rows where `aim` said, and its mask tells what it sees. `keep` copies the accepted rows next to
-each other and raises `length`; the next pass overwrites the rows from there on. Several sequences
-share buffers, with a stretch of them each (batch_target.py).
+Buffers are allocated ahead and divided into regions of equally many places, one for each sequence.
+The first `length` rows of a region are valid. A pass writes its rows where `aim` said, and its mask
+tells what it sees. `keep` copies the accepted rows next to each other and raises `length`; the next
+pass overwrites the rows from there on.
 """
 
 import math
@@ -19,10 +19,11 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from ngtcli.decode.layout import capacity_for
 
 CHUNK = 1024  # tokens of a prompt that one pass reads; their rows can be kept (prefixes.py)
+Rows = Mapping[int, tuple[Tensor, Tensor]]  # keys and values of a chunk, by layer
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Chunk:
     """A chunk of a prompt: its `ids` (int64), in bytes, and the `seconds` that reading it took.
 
     `key` stands for the prompt up to its end, `before` for that up to its start. `states` are the
@@ -35,7 +36,7 @@ class Link:
     seconds: float
     states: Mapping[int, Tensor] = field(default_factory=dict)
 
-    def is_for(self, other: "Link", layers: Collection[int] = ()) -> bool:
+    def is_for(self, other: "Chunk", layers: Collection[int] = ()) -> bool:
         """Whether both are the same chunk behind the same ones, with the states of `layers`."""
         same = (self.before, self.key, self.ids) == (other.before, other.key, other.ids)
         return same and self.states.keys() >= set(layers)
@@ -58,6 +59,25 @@ class Keeping:
     reads: bool = False
     least_s: float = math.inf
     most: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """The places of a sequence, from `start` on; `used` of them may have been written.
+
+    `chunks` are those at its start whose rows can be kept, as `keeping` says; None: none can.
+    """
+
+    start: int
+    length: int = 0
+    used: int = 0
+    chunks: list[Chunk] = field(default_factory=list)
+    keeping: Keeping | None = None
+
+    def cut(self, length: int) -> None:
+        """Drop all rows from `length` on."""
+        self.length = min(self.length, length)
+        del self.chunks[self.length // CHUNK :]
 
 
 class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types
@@ -84,10 +104,10 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
         slots = owner.slots.to(self.keys.device)  # layers may be on several
         self.keys.index_copy_(2, slots, key_states)
         self.values.index_copy_(2, slots, value_states)
-        first = owner.first if self._narrow else 0
-        if first == 0 and owner.end == owner.capacity:
+        first, end = owner.begin + (owner.first if self._narrow else 0), owner.begin + owner.end
+        if first == 0 and end == owner.capacity:
             return self.keys, self.values
-        return self.keys[:, :, first : owner.end], self.values[:, :, first : owner.end]
+        return self.keys[:, :, first:end], self.values[:, :, first:end]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.owner.end, 0
@@ -102,26 +122,37 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
 class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
     """Cache for as many layers as `narrow` has; those where it is true attend from `first` on.
 
-    `capacity` is the number of places in every buffer; `reserve` makes it larger. `chain` are the
-    chunks at the start whose rows can be kept, as `keeping` says; None: none can.
+    At first it has one region of `places`; what names no region is meant for the first.
     """
 
-    def __init__(self, narrow: Sequence[bool], capacity: int) -> None:
-        self.capacity, self.length = capacity, 0
+    def __init__(self, narrow: Sequence[bool], places: int) -> None:
+        self.places, self.regions = places, [Region(0)]
         self.slots = torch.empty(0, dtype=torch.long)  # int64 (rows,): where the pass writes
-        self.first, self.end = 0, 0  # the places that the pass attends to
+        self.begin, self.first, self.end = 0, 0, 0  # the places that the pass attends to
         self.past = 0  # the length that the model is given if it asks
-        self._used = 0  # places of this sequence that may have been written
-        self.chain: list[Link] = []
-        self.keeping: Keeping | None = None
         super().__init__(layers=[RollbackLayer(self, n) for n in narrow])
 
-    def aim(self, slots: Tensor, end: int, past: int, first: int = 0) -> None:
-        """Tell where the next pass writes, and that it attends to the places before `end`.
+    @property
+    def capacity(self) -> int:
+        """Places in every buffer."""
+        return self.places * len(self.regions)
 
-        Narrow layers attend to those from `first` on. `past` is the length for a model that asks.
+    @property
+    def length(self) -> int:
+        """Rows of the first region."""
+        return self.regions[0].length
+
+    @length.setter
+    def length(self, length: int) -> None:
+        self.regions[0].length = length
+
+    def aim(self, slots: Tensor, end: int, past: int, first: int = 0, begin: int = 0) -> None:
+        """Tell where the next pass writes, and that it attends to `end` places from `begin` on.
+
+        Narrow layers attend to those from `first` of these on. `past` is the length for a model
+        that asks.
         """
-        self.slots, self.end, self.past, self.first = slots, end, past, first
+        self.slots, self.end, self.past, self.first, self.begin = slots, end, past, first, begin
 
     def buffers(self) -> list[Tensor]:
         """Keys and values of each layer; one that shares another layer's rows has none."""
@@ -129,86 +160,134 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         return [buffer for layer in filled for buffer in (layer.keys, layer.values)]
 
     def rows(self) -> list[Tensor]:
-        """The same as far as they are valid."""
+        """The same as far as they are valid, of the first region."""
         return [buffer[:, :, : self.length] for buffer in self.buffers()]
-
-    def reset(self, links: Sequence[Link] = ()) -> None:
-        """Empty the cache but for the chunks `links` at its start; its buffers stay."""
-        kept = len(links) * CHUNK
-        # First: where an interrupt comes between, no chunk may be known whose rows are gone.
-        self.chain, self.keeping, self.length = list(links), None, kept
-        self.clear(kept, self._used)
-        self._used = kept
-
-    def chunk(self, at: int) -> dict[int, tuple[Tensor, Tensor]]:
-        """Keys and values of a chunk, by layer: views, (1, heads, CHUNK, head_dim) each."""
-        place = slice(at * CHUNK, (at + 1) * CHUNK)
-        return {
-            n: (layer.keys[:, :, place], layer.values[:, :, place])
-            for n, layer in enumerate(self.layers)
-            if layer.is_initialized
-        }
-
-    def restore(self, link: Link, rows: Mapping[int, tuple[Tensor, Tensor]]) -> None:
-        """Append a chunk's rows, as `chunk` gave them, behind chunks."""
-        end = self.length + CHUNK
-        for n, (keys, values) in rows.items():
-            layer = self.layers[n]
-            if not layer.is_initialized:
-                layer.lazy_initialization(keys, values)
-            layer.keys[:, :, self.length : end] = keys
-            layer.values[:, :, self.length : end] = values
-        self.chain.append(link)
-        self.length = self._used = end
 
     def bytes_of(self, length: int) -> int:
         """The bytes of so many rows of all layers."""
         return sum(buffer[:, :, :1].nbytes for buffer in self.buffers()) * length
 
-    def clear(self, start: int, end: int) -> None:
-        """Zeros at the places from `start` to `end`: a NaN must not outlive its sequence."""
-        for buffer in self.buffers():
-            buffer[:, :, start:end] = 0
+    # --- regions ---
 
-    def reserve(self, places: int) -> bool:
-        """Make room for writing below `places`, by a copy if need be; returns if buffers moved."""
-        if places > self.capacity:
-            self._grow(capacity_for(places))
-            self._used = max(self._used, places)
-            return True
-        self._used = max(self._used, places)
-        return False
+    def reset(self, region: Region, chunks: int = 0) -> None:
+        """Empty a region but for so many chunks at its start."""
+        kept = chunks * CHUNK
+        # First: where an interrupt comes between, no chunk may be known whose rows are gone.
+        region.keeping, region.length = None, kept
+        del region.chunks[chunks:]
+        self._clear(region, kept)
+        region.used = kept
 
-    def _grow(self, capacity: int) -> None:
-        """Larger buffers with the same rows; where memory does not suffice for all, the old ones.
+    def resize(self, count: int, places: int) -> None:
+        """Have `count` regions of `places` each; the first keep their rows, as far as these fit.
 
-        Raises MemoryError and the like.
+        Raises MemoryError and the like; all is as it was then.
         """
+        kept = self.regions[:count]
+        lengths = [min(region.length, places) for region in kept]
         filled = [layer for layer in self.layers if layer.is_initialized]
-        larger = [[_like(rows, capacity) for rows in (one.keys, one.values)] for one in filled]
-        for layer, (keys, values) in zip(filled, larger, strict=True):
-            for buffer, rows in ((keys, layer.keys), (values, layer.values)):
-                buffer[:, :, : rows.shape[2]] = rows
-            layer.keys, layer.values = keys, values
-        self.capacity = capacity
+        if any(lengths):
+            larger = [
+                [_like(rows, count * places) for rows in (one.keys, one.values)] for one in filled
+            ]
+            for layer, buffers in zip(filled, larger, strict=True):
+                for new, old in zip(buffers, (layer.keys, layer.values), strict=True):
+                    for at, (region, length) in enumerate(zip(kept, lengths, strict=True)):
+                        rows = old[:, :, region.start : region.start + length]
+                        new[:, :, at * places : at * places + length] = rows
+            for layer, buffers in zip(filled, larger, strict=True):
+                layer.keys, layer.values = buffers
+        else:  # new ones are made by the next pass, when the old ones are gone
+            for layer in filled:
+                layer.keys, layer.values, layer.is_initialized = None, None, False
+        self.places, self.regions = places, kept
+        for at, (region, length) in enumerate(zip(kept, lengths, strict=True)):
+            region.start, region.used = at * places, length
+            region.cut(length)
+        self.regions += [Region(at * places) for at in range(len(kept), count)]
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """Keep these rows of the last pass (ascending, counted from `length`).
+    def close(self, at: int, last: int) -> None:
+        """The sequence of a region is done: that of the `last` one takes its place."""
+        gone, stays = self.regions[at], self.regions[last]
+        self.reset(gone)
+        if gone is stays:
+            return
+        for buffer in self.buffers():
+            rows = buffer[:, :, stays.start : stays.start + stays.length]
+            buffer[:, :, gone.start : gone.start + stays.length] = rows
+        self.regions[at], self.regions[last] = stays, gone
+        gone.start, stays.start, gone.used = stays.start, gone.start, stays.used
 
-        The rows 0, 1, 2, … at the start of `rows` are in place already and are not copied.
+    # --- chunks ---
+
+    def find(self, at: int, wanted: Chunk, layers: Collection[int] = ()) -> Region | None:
+        """The region that has this chunk, with the states of `layers`, as its chunk number `at`."""
+        for region in self.regions:
+            if at < len(region.chunks) and region.chunks[at].is_for(wanted, layers):
+                return region
+        return None
+
+    def chunk(self, region: Region, at: int) -> Rows:
+        """Keys and values of a chunk, by layer: views, (1, heads, CHUNK, head_dim) each."""
+        start = region.start + at * CHUNK
+        return {
+            n: (layer.keys[:, :, start : start + CHUNK], layer.values[:, :, start : start + CHUNK])
+            for n, layer in enumerate(self.layers)
+            if layer.is_initialized
+        }
+
+    def restore(self, region: Region, chunk: Chunk, rows: Rows) -> None:
+        """Append a chunk's rows, as `chunk` gave them, behind chunks."""
+        start = region.start + region.length
+        for n, states in rows.items():
+            layer = self.layers[n]
+            if not layer.is_initialized:
+                layer.lazy_initialization(*states)
+            for buffer, state in zip((layer.keys, layer.values), states, strict=True):
+                buffer[:, :, start : start + CHUNK] = state
+        region.chunks.append(chunk)
+        region.length = region.used = region.length + CHUNK
+
+    # --- rows ---
+
+    def reserve(self, places: int, region: Region | None = None) -> bool:
+        """Make room for writing below `places`, by a copy if need be; returns if buffers moved.
+
+        Raises as `resize`, which other regions than the first are for.
         """
-        moved = [(row, to) for to, row in enumerate(rows) if row != to]
-        self.copy([self.length + row for row, _ in moved], [self.length + to for _, to in moved])
-        self.length += len(rows)
+        moved = places > self.places
+        if moved:
+            self.resize(1, capacity_for(places))
+        region = region or self.regions[0]
+        region.used = max(region.used, places)
+        return moved
+
+    def keep(self, kept: Sequence[Sequence[int]]) -> None:
+        """Keep these rows of the last pass, of each sequence (ascending, from its `length` on).
+
+        The rows 0, 1, 2, … at the start of them are in place already and are not copied.
+        """
+        sources, to = list[int](), list[int]()
+        for region, rows in zip(self.regions, kept, strict=False):
+            end = region.start + region.length
+            moved = [(row, place) for place, row in enumerate(rows) if row != place]
+            sources += [end + row for row, _ in moved]
+            to += [end + place for _, place in moved]
+            region.length += len(rows)
+        self._copy(sources, to)
 
     def repeat(self, length: int) -> None:
         """Repeat the rows until there are `length`."""
         new = range(self.length, length)
-        self.copy([place % self.length for place in new], new)
+        self._copy([place % self.length for place in new], new)
         self.length = max(self.length, length)
-        self._used = max(self._used, length)
+        self.regions[0].used = max(self.regions[0].used, length)
 
-    def copy(self, sources: Sequence[int], to: Sequence[int]) -> None:
+    def truncate(self, length: int) -> None:
+        """Drop all rows from `length` on."""
+        self.regions[0].cut(length)
+
+    def _copy(self, sources: Sequence[int], to: Sequence[int]) -> None:
         """Copy the rows at the places `sources` to the places `to`, all read before any written."""
         if not len(sources):
             return
@@ -217,20 +296,10 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
             on = buffer.device
             buffer.index_copy_(2, written.to(on), buffer.index_select(2, read.to(on)))
 
-    def copy_from(self, other: "RollbackCache", start: int, to: int, length: int) -> None:
-        """Copy `length` rows of a cache from place `start` on to the places from `to` on."""
-        for mine, theirs in zip(self.layers, other.layers, strict=True):
-            if not (theirs.is_initialized and length):
-                continue
-            if not mine.is_initialized:
-                mine.lazy_initialization(theirs.keys, theirs.values)
-            mine.keys[:, :, to : to + length] = theirs.keys[:, :, start : start + length]
-            mine.values[:, :, to : to + length] = theirs.values[:, :, start : start + length]
-
-    def truncate(self, length: int) -> None:
-        """Drop all rows from `length` on."""
-        self.length = min(self.length, length)
-        del self.chain[self.length // CHUNK :]
+    def _clear(self, region: Region, first: int) -> None:
+        """Zeros behind the `first` places: a NaN must not outlive its sequence."""
+        for buffer in self.buffers():
+            buffer[:, :, region.start + first : region.start + region.used] = 0
 
 
 def _like(states: Tensor, capacity: int) -> Tensor:

@@ -7,6 +7,7 @@ device at once; the additive masks are made of them there.
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,20 +105,40 @@ def rows_alike(length: int, rows: int) -> int:
 
 
 _WORD = 8  # bytes of an int64
+Root = tuple[int, DraftTree]  # what a pass does for a sequence: its last token, the draft below it
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A sequence in a pass: its `rows`, which attend to `length` places from `start` on."""
+
+    rows: slice
+    start: int
+    length: int
+
+    @property
+    def count(self) -> int:
+        """How many rows it has; they are written at the last of its places."""
+        return int(self.rows.stop - self.rows.start)
+
+    @property
+    def own(self) -> slice:
+        """The places of these rows, counted from `start`."""
+        return slice(self.length - self.count, self.length)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The inputs of a pass: `ids` of the root and the k nodes, padded to `rows` rows.
+    """The inputs of a pass over sequences: `ids` of each root and its nodes, padded to `rows` rows.
 
-    The pass attends to the cache's first `capacity` places, of which `length` are valid. `packed`
-    holds on the device what `unpack` reads; it is empty for a model that decodes plainly.
+    Each sequence attends to the first `capacity` places of its own region. `packed` holds on the
+    device what `unpack` reads; it is empty for a model with a cache of its own.
     """
 
     ids: list[int]
+    spans: tuple[Span, ...]
     rows: int
     capacity: int
-    length: int
     packed: Tensor
 
 
@@ -126,7 +147,7 @@ class Inputs:
     """The rows of a pass, on the device; int64 (rows,) but for the last.
 
     Row i has token `ids[i]` at `positions[i]` and is written at place `slots[i]`. It sees the
-    first `reach[i]` places of the cache, and the rows where `ancestors[i]`, bool (rows, rows).
+    first `reach[i]` places of its region, and the rows where `ancestors[i]`, bool (rows, rows).
     """
 
     ids: Tensor
@@ -136,23 +157,27 @@ class Inputs:
     ancestors: Tensor
 
 
-def pack(token: int, tree: DraftTree, length: int, rows: int) -> Tensor:
-    """The inputs of a pass over `token`, the tree's root, and the tree, as one int64 tensor.
+def pack(roots: Sequence[Root], spans: Sequence[Span], rows: int) -> Tensor:
+    """The inputs of a pass over the `roots`, of a sequence each, as one int64 tensor.
 
-    `length` places of the cache are valid. Padding rows have the root's token and position, which
+    Padding rows, which there are for one sequence only, have the root's token and position, which
     every model takes, see themselves only, and are written behind the others.
     """
-    used = len(tree) + 1
     packed = np.zeros(4 * rows + -(-rows * rows // _WORD), np.int64)
     ids, positions, slots, reach = packed[: 4 * rows].reshape(4, rows)
-    ids[:used], ids[used:] = (token, *tree.tokens), token
-    positions[:] = length
-    positions[1:used] = [length + depth for depth in tree.depths()]
-    slots[:] = np.arange(length, length + rows)
-    reach[:used] = length
     ancestors = packed[4 * rows :].view(np.uint8)[: rows * rows].reshape(rows, rows)
-    ancestors[:used, :used] = tree.ancestors()
-    np.fill_diagonal(ancestors, 1)
+    for (token, tree), span in zip(roots, spans, strict=True):
+        length, at = span.own.start, span.rows
+        ids[at] = (token, *tree.tokens)
+        positions[at] = [length, *(length + depth for depth in tree.depths())]
+        slots[at] = np.arange(span.start + length, span.start + span.length)
+        reach[at] = length
+        ancestors[at, at] = tree.ancestors()
+    used, end = spans[-1].rows.stop, spans[-1].start + spans[-1].length
+    if used < rows:
+        ids[used:], positions[used:] = ids[0], positions[0]
+        slots[used:] = np.arange(end, end + rows - used)
+        np.fill_diagonal(ancestors, 1)
     return torch.from_numpy(packed)
 
 
@@ -180,14 +205,21 @@ class Masks:
         self._places: dict[int, Tensor] = {}  # by capacity; kept, as captured passes read them
         self._memory: dict[str, Tensor] = {}  # of masks, on a CPU
 
-    def of_tree(self, inputs: Inputs, capacity: int) -> Any:
-        """Masks (1, 1, rows, capacity) of a pass over a tree (paper, eq. 6)."""
+    def of_tree(self, inputs: Inputs, capacity: int, spans: Sequence[Span] = ()) -> Any:
+        """Masks (1, 1, rows, capacity) of a pass over a tree (paper, eq. 6), or over `spans`."""
         if capacity not in self._places:
             self._places[capacity] = torch.arange(capacity, device=self._device)
         at, slots = self._places[capacity], inputs.slots
-        seen = (at < inputs.reach[:, None]).index_copy_(1, slots, inputs.ancestors)
-        if self.window is not None:
-            at = at.index_copy(0, slots, inputs.positions)
+        seen, windowed = at < inputs.reach[:, None], self.window is not None
+        if not spans:
+            seen = seen.index_copy_(1, slots, inputs.ancestors)
+            at = at.index_copy(0, slots, inputs.positions) if windowed else at
+            return self.of_seen(seen, at, inputs.positions)
+        at = at.repeat(len(seen), 1) if windowed else at
+        for span in spans:
+            seen[span.rows, span.own] = inputs.ancestors[span.rows, span.rows]
+            if windowed:
+                at[span.rows, span.own] = inputs.positions[span.rows]
         return self.of_seen(seen, at, inputs.positions)
 
     def of_chunk(self, start: int, rows: int, first: int) -> Any:

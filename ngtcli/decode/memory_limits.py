@@ -45,10 +45,11 @@ def read_prompt(
     rows: PassRows | None = None,
     keeping: Keeping | None = None,
     reader: StateReader | None = None,
+    beside: int = 0,
 ) -> None:
     """Start the model with room for `capacity` tokens and read `ids`, in chunks that fit.
 
-    `rows` are those of later passes, if they are exact; `keeping` and `reader` are as for
+    `rows` are those of later passes, if they are exact; `keeping`, `reader` and `beside` are as for
     `TargetModel.start`. `progress` is called before each chunk with the number of ids read. Raises
     ContextOverflowError or ModelError where memory ends.
     """
@@ -58,11 +59,11 @@ def read_prompt(
         model.prefill(ids[done:], chunk, lambda at: progress(done + at))
 
     chunk = PREFILL_CHUNK
-    if not fits(model, lambda: model.start(capacity, rows, ids, keeping, reader)):
-        model.start(capacity, rows, reader=reader)
+    if not fits(model, lambda: model.start(capacity, rows, ids, keeping, reader, beside)):
+        model.start(capacity, rows, reader=reader, beside=beside)
     while not fits(model, read_rest):
         if chunk <= SHORTEST:
-            raise _does_not_fit(model, ids, capacity)
+            raise too_long(len(ids)) if beside else _does_not_fit(model, ids, capacity)
         chunk = max(SHORTEST, min(chunk, len(ids)) // 2)
         if model.reader is not None:  # what it has of the rows is not known, and takes memory
             model.reader.reset(model.length)

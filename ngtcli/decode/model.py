@@ -1,9 +1,11 @@
 """The target model: any decoder-only `transformers` model, with passes over draft trees.
 
-A run calls `start` and `prefill`, then at each step `forward` (one pass over the last token and a
-draft tree below it) and `keep` (which rows of that pass stay in the cache). A model that ignores a
-tree mask, or whose layers keep a state, has a cache of its own and takes drafts without branches
-(chains.py), or where that gives other scores one token a pass. `tree_reason` says why.
+A text begins by `start` and `prefill`, then at each step come `lay_out` and `score` (one pass over
+the last token of each text and a draft tree below it) and `keep` (which rows of that pass stay in
+the cache). Each text has a region of the cache; a pass over the first alone can be captured.
+A model that ignores a tree mask, or whose layers keep a state, has a cache of its own for one text,
+and takes drafts without branches (chains.py), or where that gives other scores one token a pass.
+`tree_reason` says why.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,13 +15,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngtcli.decode.captured import Passes
+from ngtcli.decode.attention import Spans, attending
+from ngtcli.decode.captured import Outputs, Passes
 from ngtcli.decode.chains import ChainRows
 from ngtcli.decode.kv_cache import CHUNK, Keeping, RollbackCache
-from ngtcli.decode.layout import Layout, Masks, capacity_for, exact_size, pack, row_size, unpack
+from ngtcli.decode.layout import (
+    Layout,
+    Masks,
+    Root,
+    Span,
+    capacity_for,
+    exact_size,
+    pack,
+    row_size,
+    unpack,
+)
 from ngtcli.decode.plain import TREES, PlainRows, Way, accepted
 from ngtcli.decode.prefixes import Prefixes, fingerprint, why_not
-from ngtcli.decode.recording import Outputs
 from ngtcli.decode.scores import rounds
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.guesses import StateReader
@@ -33,7 +45,7 @@ _SPARE = 64  # places behind the last draft, for padding; a guess. More are made
 
 
 class TargetModel:
-    """A loaded model, its tokenizer, its `masks` and the `cache` of one sequence.
+    """A loaded model, its tokenizer, its `masks` and the `cache` of the texts that it reads.
 
     `context` is in tokens; `context_reason` says why it is less than the model's, "" if it is not.
     `unused` are settings that the checkpoint suggests and ngt replaces by its own. It is run as a
@@ -54,7 +66,7 @@ class TargetModel:
         self.dtype_reason = ""  # why it is in this dtype, where a trial has chosen
         self._accepts = accepted(hf)
         self.layers = int(self.config.num_hidden_layers)
-        self.passes = Passes(self._tree_pass, self.layers, self.vocabulary, not rounds(hf))
+        self.passes = Passes(self._tree_pass, self.vocabulary, not rounds(hf))
         self.weights = ""  # what tells the files of the weights; "" where they are not known
         self.prefixes: Prefixes | None = None  # see `keep_prefixes`
         self.reused = Reused()  # what `start` found of the prompt
@@ -80,6 +92,7 @@ class TargetModel:
             for i in range(self.layers)
         ]
         self.cache = RollbackCache(self._narrow, 0)
+        self._at = 0  # the region of the text that was begun last
         self.passes.forget()
         self._own = self._own_rows()
         self._rows: PassRows | None = None  # of exact passes; None: as many as a size needs
@@ -109,8 +122,8 @@ class TargetModel:
 
     @property
     def length(self) -> int:
-        """Rows kept in the cache."""
-        return self.cache.length if self._rolls_back else self._own.length
+        """Rows that are kept of the text that was begun last."""
+        return self.cache.regions[self._at].length if self._rolls_back else self._own.length
 
     @property
     def took_longer(self) -> bool:
@@ -139,37 +152,41 @@ class TargetModel:
         ids: Sequence[int] = (),
         keeping: Keeping | None = None,
         reader: StateReader | None = None,
+        beside: int = 0,
     ) -> None:
-        """Empty the cache and allocate `capacity` places, drafts included.
+        """Begin a text behind `beside` others, which stay; all others go.
 
-        With `rows`, all passes until the next `start` have such rows, and each the capacity of one
-        with the most; otherwise each is padded to the next of the sizes (layout.py). With `keeping`
-        and `prefixes`, the rows of chunks that `ids` begin with are there already, and those of
-        the prompt may be kept. `reused` then says what was found. `reader` is given the hidden
-        states of all rows that are read or kept from now on; a model whose cache cannot be rolled
-        back gives none.
+        The first gets `capacity` places, drafts included; for others `resize` has made room. With
+        `rows`, all passes until the next `start` have such rows, and each the capacity of one with
+        the most; otherwise each is padded to the next of the sizes (layout.py). With `keeping` and
+        `prefixes`, the rows of chunks that `ids` begin with are there already, and those of the
+        prompt may be kept. `reused` then says what was found. `reader` is given the hidden states
+        of all rows that are read or kept from now on; a model whose cache cannot be rolled back
+        gives none.
         """
         self.reused = Reused()
         self._read_by(reader if self._rolls_back else None)
         if not self._rolls_back:
             self._own = self._own_rows()
             return
-        self._rows = rows
-        places = capacity_for(capacity + (rows.most if rows else _SPARE))
-        places = places if rows else min(places, self.context)
-        # Exact passes get buffers of their own capacity: how far apart heads lie may change bits.
-        before = self.cache
-        if not (places == before.capacity or (not rows and places < before.capacity)):
-            self.cache = RollbackCache(self._narrow, places)
-            self.passes.forget()
+        self._rows, self._at, cache = rows, beside, self.cache
+        places = cache.places
+        if not beside:
+            places = capacity_for(capacity + (rows.most if rows else _SPARE))
+            places = places if rows else min(places, self.context)
+            # Exact passes get buffers of their own: how far apart heads lie may change bits.
+            if len(cache.regions) == 1 and not rows:
+                places = max(places, cache.places)
         if self.prefixes is None:
-            self.cache.reset()
+            cache.reset(cache.regions[beside])
+            self._fit(places)
         else:
             if reader is not None and not reader.reads_all:
                 ids = ids[:-1]  # it wants the last row, which is then read in any case
-            self.reused = self.prefixes.start(
-                before, self.cache, ids, keeping, self._layers_of_all_rows
-            )
+            layers, region = self._layers_of_all_rows, cache.regions[beside]
+            restored = self.prefixes.start(cache, region, ids, keeping, layers)
+            self._fit(places)
+            self.reused = restored()
         self._give_kept()
 
     @property
@@ -183,8 +200,28 @@ class TargetModel:
             return
         layers = self._layers_of_all_rows
         self.reader.reset(0 if layers else self.length)
-        for link in self.cache.chain if layers else ():
-            self.reader.add(link.tokens, torch.stack([link.states[n] for n in layers], dim=1))
+        for chunk in self.cache.regions[0].chunks if layers else ():
+            self.reader.add(chunk.tokens, torch.stack([chunk.states[n] for n in layers], dim=1))
+
+    def _fit(self, places: int) -> None:
+        """Let the first region have so many places, and be the only one, if it has not."""
+        if not self._at and (places != self.cache.places or len(self.cache.regions) > 1):
+            self.resize(1, places)
+
+    @torch.inference_mode()
+    def resize(self, count: int, places: int) -> None:
+        """Have room for `count` texts of so many places. Raises as RollbackCache.resize."""
+        self.passes.forget()
+        self.cache.resize(count, places)
+        self._at = min(self._at, count - 1)
+
+    @torch.inference_mode()
+    def close(self, at: int, last: int) -> None:
+        """A text beside others is done: the `last` takes its place. With the last memory goes."""
+        if self._rolls_back and len(self.cache.regions) > 1:
+            self.cache.close(at, last)
+            if not last:
+                self.resize(1, 0)
 
     def _read_by(self, reader: StateReader | None) -> None:
         """What is recorded of passes holds for the hidden states that one reader wants."""
@@ -213,78 +250,102 @@ class TargetModel:
             states = self._read_chunk(ids[at : at + chunk])
             if self.prefixes is not None:
                 self.finish_device_work()
-                seconds = perf_counter() - clock
-                self.prefixes.read(self.cache, ids[at : at + chunk], seconds, states)
+                region, seconds = self.cache.regions[self._at], perf_counter() - clock
+                self.prefixes.read(region, ids[at : at + chunk], seconds, states)
 
     def _read_chunk(self, ids: Sequence[int]) -> dict[int, Tensor]:
         """The hidden states that are wanted of each row, (rows, hidden size), by layer."""
         start, rows = self.length, len(ids)
-        self._reserve(start + rows)
+        region = self.cache.regions[self._at]
+        self._reserve(start + rows, self._at)
         positions = torch.arange(start, start + rows, device=self.device)
         first = max(0, start - self.masks.window + 1) if self.masks.window else 0
-        self.cache.aim(positions, start + rows, start, first)
+        slots = positions + region.start if region.start else positions
+        self.cache.aim(slots, start + rows, start, first, region.start)
         # Behind nothing the model's own causal mask is quicker: often it needs none.
         mask = self.masks.of_chunk(start, rows, first) if start else None
         ids_here = torch.tensor(list(ids), device=self.device)
         _, *states = self.run_pass(ids_here, positions, mask, self.cache, 1)
-        self.cache.length += rows
+        region.length += rows
         if self.reader is not None and states:
             self.reader.add(list(ids), states[0])
         layers = self._layers_of_all_rows if states else ()
         return {layer: states[0][:, n] for n, layer in enumerate(layers)}
 
-    def lay_out(self, token: int, tree: DraftTree) -> Layout:
-        """The inputs of one pass over `token`, which is the tree's root, and the tree.
+    def lay_out(self, roots: Sequence[Root]) -> Layout:
+        """The inputs of one pass over a last token and a draft tree below it for each text.
 
         Raises ValueError for one with branches where the model does not take them.
         """
-        ids, length = [token, *tree.tokens], self.length
+        ids, spans = list[int](), list[Span]()
+        for at, (token, tree) in enumerate(roots):
+            place = slice(len(ids), len(ids) + len(tree) + 1)
+            region = self.cache.regions[at]
+            length = region.length if self._rolls_back else self._own.length
+            spans.append(Span(place, region.start, length + len(tree) + 1))
+            ids += (token, *tree.tokens)
         if not self._rolls_back:
-            if tree.first_chain() is not tree:
+            if (tree := roots[0][1]).first_chain() is not tree:
                 raise ValueError("a draft with branches")
-            return Layout(ids, len(ids), 0, length, torch.empty(0))
-        if self._rows is not None:
-            rows, most = exact_size(self.device.type, len(ids), self._rows), self._rows.most
-        else:
-            rows = row_size(self.device.type, len(ids))
-            if length + rows > self.context:  # no place for padding
-                rows = len(ids)
-            most = rows
-        if most < len(ids):
-            raise ValueError(f"{len(ids)} rows in a pass of {most}")
-        self._reserve(length + most)
-        capacity = min(capacity_for(length + most), self.cache.capacity)
-        packed = pack(token, tree, length, rows).to(self.device)
-        return Layout(ids, rows, capacity, length, packed)
+            return Layout(ids, tuple(spans), len(ids), 0, torch.empty(0))
+        rows, capacity = len(ids), max(span.length for span in spans)
+        if len(spans) == 1:
+            rows, capacity = self._shape(rows, capacity - rows)
+        for at, span in enumerate(spans):
+            self._reserve(span.length + rows - len(ids), at)
+        packed = pack(roots, spans, rows).to(self.device)
+        return Layout(ids, tuple(spans), rows, capacity, packed)
 
-    def _reserve(self, places: int) -> None:
-        if self.cache.reserve(places):
+    def _shape(self, used: int, length: int) -> tuple[int, int]:
+        """Rows and capacity of a pass over `used` rows of the first text; it makes room for it."""
+        if self._rows is not None:
+            rows, most = exact_size(self.device.type, used, self._rows), self._rows.most
+        else:
+            rows = row_size(self.device.type, used)
+            if length + rows > self.context:  # no place for padding
+                rows = used
+            most = rows
+        if most < used:
+            raise ValueError(f"{used} rows in a pass of {most}")
+        self._reserve(length + most)
+        return rows, min(capacity_for(length + most), self.cache.places)
+
+    def _reserve(self, places: int, at: int = 0) -> None:
+        if self.cache.reserve(places, self.cache.regions[at]):
             self.passes.forget()
 
     @torch.inference_mode()
-    def score(self, layout: Layout) -> Tensor:
-        """Scores (k + 1, vocabulary) after the root and after each of the tree's k nodes.
+    def score(self, layout: Layout) -> list[Tensor]:
+        """For each text scores (k + 1, vocabulary) after its root and its k nodes.
 
         They hold until the next pass.
         """
         if not self._rolls_back:
-            return self._own.score(layout.ids)
-        scores, *states = self.passes.run(
-            layout.packed, layout.rows, layout.capacity, layout.length
-        )
+            return [self._own.score(layout.ids)]
+        shape = layout.packed, layout.rows, layout.capacity
+        if len(layout.spans) > 1:
+            self.passes.first_use = False
+            with attending(self.config, Spans(layout.spans, self.cache.places, self.device)):
+                scores, *states = self._tree_pass(*shape, 0, layout.spans)
+        else:
+            scores, *states = self.passes.run(*shape, layout.spans[0].own.start)
         if states:
             self._read = layout.ids, states[0]
-        return scores[: len(layout.ids)]
+        return [scores[span.rows] for span in layout.spans]
 
-    def _tree_pass(self, packed: Tensor, rows: int, capacity: int, past: int) -> Outputs:
+    def _tree_pass(
+        self, packed: Tensor, rows: int, capacity: int, past: int, spans: Sequence[Span] = ()
+    ) -> Outputs:
         inputs = unpack(packed, rows)
-        self.cache.aim(inputs.slots, capacity, past)
-        mask = self.masks.of_tree(inputs, capacity)
+        # Several texts find their own regions among all places.
+        end, past = (self.cache.capacity, capacity) if spans else (capacity, past)
+        self.cache.aim(inputs.slots, end, past)
+        mask = self.masks.of_tree(inputs, capacity, spans)
         return self.run_pass(inputs.ids, inputs.positions, mask, self.cache)
 
     def forward(self, token: int, tree: DraftTree) -> Tensor:
-        """`lay_out` and `score` in one: (k + 1, vocabulary)."""
-        return self.score(self.lay_out(token, tree))
+        """`lay_out` and `score` in one, of one text: (k + 1, vocabulary)."""
+        return self.score(self.lay_out([(token, tree)]))[0]
 
     def finish_device_work(self) -> None:
         """Wait until the device has done its queued work, so that a clock read next is right."""
@@ -294,21 +355,21 @@ class TargetModel:
             torch.mps.synchronize()
 
     def truncate(self, length: int) -> None:
-        """Drop the cache's rows from `length` on. Does nothing in a cache of the model's own."""
+        """Drop the first text's rows from `length` on. Does nothing in a model's own cache."""
         if self._rolls_back:
             self.cache.truncate(length)
 
     @torch.inference_mode()
-    def keep(self, nodes: Sequence[int]) -> None:
-        """Keep the last pass's rows of the root and of `nodes` (ascending); drop its other rows."""
-        if self._rolls_back:
-            rows = [0, *(node + 1 for node in nodes)]
-            self.cache.keep(rows)
-            if self.reader is not None and self.reader.layers:
-                ids, states = self._read
-                self.reader.add([ids[row] for row in rows], states[rows])
-        else:
-            self._own.keep(len(nodes) + 1)
+    def keep(self, *paths: Sequence[int]) -> None:
+        """Keep, of each text's rows in the last pass, those of its root and of these nodes."""
+        if not self._rolls_back:
+            self._own.keep(len(paths[0]) + 1)
+            return
+        rows = [[0, *(node + 1 for node in path)] for path in paths]
+        self.cache.keep(rows)
+        if self.reader is not None and self.reader.layers:
+            ids, states = self._read
+            self.reader.add([ids[row] for row in rows[0]], states[rows[0]])
 
     def run_pass(
         self, ids: Tensor, positions: Tensor, mask: Any, cache: RollbackCache, keep: int = 0

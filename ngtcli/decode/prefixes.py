@@ -13,7 +13,7 @@ import json
 import math
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngtcli.decode.kv_cache import CHUNK, Keeping, Link, RollbackCache
+from ngtcli.decode.kv_cache import CHUNK, Chunk, Keeping, Region, RollbackCache, Rows
 from ngtcli.draft.steps import Reused
 from ngtcli.system.arrays import Array, ArrayFile
 from ngtcli.system.files import DamagedFileError, key_of
@@ -46,8 +46,7 @@ _WRONG = (ValueError, TypeError, AttributeError, RuntimeError)  # where shapes o
 _LENGTH_DEPENDENT = "dynamic"  # rotary frequencies that stay those of the longest text so far
 
 
-_Rows = dict[int, tuple[Tensor, Tensor]]  # keys and values of a chunk, by layer
-_Held = tuple[Link, _Rows]
+_Held = tuple[Chunk, Rows]
 
 
 class Prefixes:
@@ -60,75 +59,76 @@ class Prefixes:
 
     def start(
         self,
-        old: RollbackCache,
-        new: RollbackCache,
+        cache: RollbackCache,
+        region: Region,
         ids: Sequence[int],
         keeping: Keeping | None,
         layers: Sequence[int] = (),
-    ) -> Reused:
-        """Empty `new` but for the chunks that `ids` begin with; it may be `old`, with their rows.
+    ) -> Callable[[], Reused]:
+        """Empty a region but for the chunks that `ids` begin with; what it has besides is kept.
 
-        The chunks have the hidden states of `layers`. What `old` has besides is kept before it
-        goes. Raises MemoryError and the like.
+        The chunks have the hidden states of `layers`. What is returned puts the others of them
+        there, once there is room. Raises MemoryError and the like.
         """
-        clock, kept, found, on_disk = perf_counter(), list[Link](), list[_Held](), 0
-        for wanted in self._links(ids, keeping.owner) if keeping else ():
-            at = len(kept) + len(found)
-            if at == len(kept) < len(old.chain) and old.chain[at].is_for(wanted, layers):
-                kept.append(old.chain[at])
+        clock, kept, found, on_disk = perf_counter(), 0, list[_Held](), 0
+        for at, wanted in enumerate(self._chunks(ids, keeping.owner) if keeping else ()):
+            other = cache.find(at, wanted, layers)
+            if at == kept and other is region:
+                kept += 1
                 continue
             held = self._held.get(wanted.key)
-            if (held is None or not held[0].is_for(wanted, layers)) and keeping and keeping.reads:
+            if other is not None:
+                held = other.chunks[at], cache.chunk(other, at)
+            elif (held is None or not held[0].is_for(wanted, layers)) and keeping and keeping.reads:
                 held = self._read(wanted, layers)
                 on_disk += held is not None
-            fits = (at + 1) * CHUNK <= new.capacity
-            if held is None or not (fits and held[0].is_for(wanted, layers)):
+            if held is None or not held[0].is_for(wanted, layers):
                 break
             found.append(held)
-        for link, _ in reversed(found):  # the first are needed by all: they are used last
-            if link.key in self._held:
-                self._held.move_to_end(link.key)
-        self._keep(old, len(kept))
-        if new is not old:
-            new.copy_from(old, 0, 0, len(kept) * CHUNK)
-        new.reset(kept)
-        new.keeping = keeping
-        for one in found:
-            new.restore(*one)
-        took = sum((link.seconds for link in new.chain), 0.0)
-        seconds = perf_counter() - clock if new.chain else 0.0
-        return Reused(len(new.chain) * CHUNK, on_disk * CHUNK, seconds, took)
+        for chunk, _ in reversed(found):  # the first are needed by all: they are used last
+            if chunk.key in self._held:
+                self._held.move_to_end(chunk.key)
+        self.keep(cache, region, kept)
+        cache.reset(region, kept)
+        region.keeping = keeping
+
+        def restored() -> Reused:
+            for one in found[: max(0, cache.places // CHUNK - kept)]:
+                cache.restore(region, *one)
+            took = sum((chunk.seconds for chunk in region.chunks), 0.0)
+            seconds = perf_counter() - clock if region.chunks else 0.0
+            return Reused(len(region.chunks) * CHUNK, on_disk * CHUNK, seconds, took)
+
+        return restored
 
     def read(
-        self,
-        cache: RollbackCache,
-        ids: Sequence[int],
-        seconds: float,
-        states: Mapping[int, Tensor],
+        self, region: Region, ids: Sequence[int], seconds: float, states: Mapping[int, Tensor]
     ) -> None:
         """The last pass was a prefill's over `ids`, took so long, and gave these hidden states."""
-        whole = len(ids) == CHUNK and cache.length == (len(cache.chain) + 1) * CHUNK
-        if whole and cache.keeping is not None:
-            before = cache.chain[-1].key if cache.chain else self._root(cache.keeping.owner)
-            cache.chain.append(_link(before, ids, seconds, states))
+        whole = len(ids) == CHUNK and region.length == (len(region.chunks) + 1) * CHUNK
+        if whole and region.keeping is not None:
+            before = region.chunks[-1].key if region.chunks else self._root(region.keeping.owner)
+            region.chunks.append(_chunk(before, ids, seconds, states))
 
-    def store(self, cache: RollbackCache) -> int:
-        """Write the chunks in a cache to disk, where they are to be; returns the bytes written.
+    def store(self, cache: RollbackCache, region: Region | None = None) -> int:
+        """Write the chunks of a region, or of all, to disk, where they are to be; the bytes.
 
         A disk that is full or closed to the user ends it.
         """
-        keeping, links = cache.keeping, cache.chain
-        size = cache.bytes_of(len(links) * CHUNK) + sum(map(_bytes_of_states, links))
-        if keeping is None or not links or size > keeping.most:
+        if region is None:
+            return sum(self.store(cache, one) for one in cache.regions)
+        keeping, chunks = region.keeping, region.chunks
+        size = cache.bytes_of(len(chunks) * CHUNK) + sum(map(_bytes_of_states, chunks))
+        if keeping is None or not chunks or size > keeping.most:
             return 0
-        if sum(link.seconds for link in links) < keeping.least_s:
+        if sum(chunk.seconds for chunk in chunks) < keeping.least_s:
             return 0
         written = 0
         with suppress(OSError):
             # The last first: the bound removes what was used longest ago, and the first are needed.
-            for at in reversed(range(len(links))):
-                if not (path := _path(links[at].key, links[at].states)).exists():
-                    written += _write(path, links[at], self._model, cache.chunk(at))
+            for at in reversed(range(len(chunks))):
+                if not (path := _path(chunks[at].key, chunks[at].states)).exists():
+                    written += _write(path, chunks[at], self._model, cache.chunk(region, at))
         return written
 
     def drop(self) -> None:
@@ -139,29 +139,29 @@ class Prefixes:
     def _root(self, owner: str) -> str:
         return _hash(self._model.encode(), owner.encode("utf-8", "surrogatepass"))
 
-    def _links(self, ids: Sequence[int], owner: str) -> Iterator[Link]:
+    def _chunks(self, ids: Sequence[int], owner: str) -> Iterator[Chunk]:
         """The whole chunks that `ids` begin with."""
         before = self._root(owner)
         for at in range(0, len(ids) - CHUNK + 1, CHUNK):
-            yield (link := _link(before, ids[at : at + CHUNK], 0.0))
-            before = link.key
+            yield (chunk := _chunk(before, ids[at : at + CHUNK], 0.0))
+            before = chunk.key
 
-    def _keep(self, cache: RollbackCache, first: int) -> None:
-        """Keep the chunks of a cache from the `first` on, which are about to go."""
-        if len(cache.chain) <= first:
+    def keep(self, cache: RollbackCache, region: Region, first: int = 0) -> None:
+        """Keep the chunks of a region from the `first` on, which are about to go."""
+        if len(region.chunks) <= first:
             return
-        self.store(cache)
-        for at in reversed(range(first, len(cache.chain))) if self._memory else ():
-            link = cache.chain[at]
-            held = self._held.pop(link.key, None)
-            if held is not None and held[0].states.keys() >= link.states.keys():
-                self._held[link.key] = held
+        self.store(cache, region)
+        for at in reversed(range(first, len(region.chunks))) if self._memory else ():
+            chunk = region.chunks[at]
+            held = self._held.pop(chunk.key, None)
+            if held is not None and held[0].states.keys() >= chunk.states.keys():
+                self._held[chunk.key] = held
                 continue
             self._bytes -= _bytes(held) if held else 0
-            if self._make_room(cache.bytes_of(CHUNK) + _bytes_of_states(link)):
-                rows = {n: (k.clone(), v.clone()) for n, (k, v) in cache.chunk(at).items()}
-                self._held[link.key] = link, rows
-                self._bytes += _bytes(self._held[link.key])
+            if self._make_room(cache.bytes_of(CHUNK) + _bytes_of_states(chunk)):
+                rows = {n: (k.clone(), v.clone()) for n, (k, v) in cache.chunk(region, at).items()}
+                self._held[chunk.key] = chunk, rows
+                self._bytes += _bytes(self._held[chunk.key])
 
     def _make_room(self, size: int) -> bool:
         """Let rows go that were used longest ago until so many bytes fit; False if none do."""
@@ -171,7 +171,7 @@ class Prefixes:
             self._bytes -= _bytes(self._held.popitem(last=False)[1])
         return size <= most
 
-    def _read(self, wanted: Link, layers: Sequence[int]) -> _Held | None:
+    def _read(self, wanted: Chunk, layers: Sequence[int]) -> _Held | None:
         """A chunk on disk; None where there is none.
 
         A file that is not as it was written is removed, so that it is written again.
@@ -215,11 +215,11 @@ def _path(key: str, layers: Iterable[int]) -> Path:
     return PREFIXES.path(key_of(key, *named) if named else key)
 
 
-def _link(
+def _chunk(
     before: str, ids: Sequence[int], seconds: float, states: Mapping[int, Tensor] | None = None
-) -> Link:
+) -> Chunk:
     numbers = array("q", ids).tobytes()
-    return Link(before, _hash(before.encode(), numbers), numbers, seconds, states or {})
+    return Chunk(before, _hash(before.encode(), numbers), numbers, seconds, states or {})
 
 
 def _hash(first: bytes, second: bytes) -> str:
@@ -232,29 +232,29 @@ def _words(ids: bytes) -> str:
 
 
 def _bytes(held: _Held) -> int:
-    link, rows = held
-    return sum(one.nbytes for both in rows.values() for one in both) + _bytes_of_states(link)
+    chunk, rows = held
+    return sum(one.nbytes for both in rows.values() for one in both) + _bytes_of_states(chunk)
 
 
-def _bytes_of_states(link: Link) -> int:
-    return sum(one.nbytes for one in link.states.values())
+def _bytes_of_states(chunk: Chunk) -> int:
+    return sum(one.nbytes for one in chunk.states.values())
 
 
-def _write(path: Path, link: Link, model: str, rows: _Rows) -> int:
+def _write(path: Path, chunk: Chunk, model: str, rows: Rows) -> int:
     """Write a chunk; the bytes of its file. Raises OSError."""
     named: list[tuple[int | str, Tensor]] = [(n, one) for n, both in rows.items() for one in both]
-    named += [(f"states {layer}", one) for layer, one in link.states.items()]
+    named += [(f"states {layer}", one) for layer, one in chunk.states.items()]
     parts = [one.contiguous().cpu().view(torch.uint8).flatten() for _, one in named]
     layers = [[n, str(one.dtype).removeprefix("torch."), list(one.shape)] for n, one in named]
-    about = {"model": model, "before": link.before, "ids": _words(link.ids)}
-    about |= {"seconds": f"{link.seconds:.6f}", "layers": json.dumps(layers)}
+    about = {"model": model, "before": chunk.before, "ids": _words(chunk.ids)}
+    about |= {"seconds": f"{chunk.seconds:.6f}", "layers": json.dumps(layers)}
     PREFIXES.write(path, {"rows": torch.cat(parts).numpy()}, about)
     return path.stat().st_size
 
 
 def _unpacked(
     stored: Any, layers: list[Any], device: torch.device
-) -> tuple[_Rows, dict[int, Tensor]]:
+) -> tuple[Rows, dict[int, Tensor]]:
     """Rows and hidden states of a mapped file, by layer.
 
     Raises ValueError and the like for what `_write` has not written.

@@ -180,8 +180,8 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None], st
         Conversion(planned.form, progress=progress).pack_rest(hf)
     model = prepared(hf, Tokenizer(_NoText()), planned.shape.name, progress)
     model.end_ids = frozenset()
-    if settings.capture or settings.compile:
-        model.passes.switch_on(model.device, settings.compile, progress)
+    if settings.capture:
+        model.passes.switch_on(model.device, progress)
     return Built(planned, model, other)
 
 

@@ -23,6 +23,7 @@ from transformers import DynamicCache
 
 from ngtcli.config import Settings
 from ngtcli.decode.continuation import Continuation
+from ngtcli.decode.decoder import Decoder, Member
 from ngtcli.decode.load import use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
@@ -271,6 +272,13 @@ class RecordedText(Continuation):
         return "stop" if len(self.output) >= len(self._recorded) else ""
 
 
+class _Replaying(Decoder):
+    """Decodes a text whose prompt is in the model's cache but for its last token."""
+
+    def _read(self, member: Member, clock: float) -> None:
+        member.text.statistics.prefill_s = time.perf_counter() - clock
+
+
 class RecordedRun(Run):
     """A run whose tokens are those of a trace. Otherwise each step does what it always does.
 
@@ -286,11 +294,7 @@ class RecordedRun(Run):
         drafter.learn = lambda feedback: None  # type: ignore[method-assign]  # of random scores
         text = RecordedText(model, context, trace, limits)
         super().__init__(model, drafter, context, _GREEDY, limits, text=text)
-
-    def _prefill(self) -> None:
-        clock = time.perf_counter()
-        self._start()
-        self.statistics.prefill_s = time.perf_counter() - clock
+        self.decoder = _Replaying(model, self.drafters)
 
 
 def generate_recorded(

@@ -1,8 +1,8 @@
 """A loaded model that answers the questions of many threads, each as it would be answered alone.
 
 One thread does all that uses the model, a few others prepare prompts. A question that finds no
-other waiting runs alone, with captured passes. When others come it goes on beside them in a batch,
-where requests share passes; those whose answers could then differ run alone to their end.
+other waiting runs alone, with captured passes. When others come they share passes with it; those
+whose answers could then differ run alone to their end.
 
 The owner "" is the user of this process: what earlier answers taught is for this one alone. What
 others ask is private: nothing is drafted from other texts, and nothing is learned from theirs.
@@ -11,18 +11,17 @@ others ask is private: nothing is drafted from other texts, and nothing is learn
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
 from ngtcli.background.files import SHIPPED
 from ngtcli.config import Settings
-from ngtcli.decode.batch import Batch
-from ngtcli.decode.batch_target import why_not
-from ngtcli.decode.continuation import Continuation
-from ngtcli.decode.loop import Member, Run
+from ngtcli.decode.decoder import Decoder, Member
+from ngtcli.decode.loop import Run
 from ngtcli.decode.scores import rounds
+from ngtcli.decode.together import why_not
 from ngtcli.draft.drafter import draft_settings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import NgtError, StoppedError, UsageError, unexpected
@@ -43,7 +42,7 @@ from ngtcli.session.events import (
 )
 from ngtcli.session.local import Begun, LocalSession, ended
 from ngtcli.session.question import Question
-from ngtcli.session.session import Answer
+from ngtcli.session.report import explanation
 from ngtcli.system.machine import return_memory
 
 _PREPARING = 2  # threads that make prompts; guess
@@ -226,10 +225,10 @@ class Resident:
             self._is_loaded.set()
         while (ticket := self._next()) is not None:
             try:
-                if self._queue.next_suits(self._beside(ticket)):
-                    self._together(ticket)
+                if ticket.begun is None:
+                    self._in_parts(ticket)
                 else:
-                    self._alone(ticket)
+                    self._answer(ticket)
             except BaseException as error:
                 ticket.tell(_known(error))
             del ticket  # and what it holds, before memory is given back
@@ -272,138 +271,142 @@ class Resident:
             return False
         return bool(ticket.owner) or settings.exact == "off" or not self._rounds
 
-    def _alone(self, ticket: Ticket, text: Continuation | None = None) -> None:
-        """Answer a question, or go on with its `text`; it joins others when they come."""
-        suits = self._beside(ticket)
-        joins = False
-        with self._for(ticket), closing(self._events(ticket, text)) as events:
+    def _in_parts(self, ticket: Ticket) -> None:
+        """Answer a question whose prompt the model makes."""
+        assert ticket.asked is not None
+        with self._for(ticket), closing(ticket.asked.events()) as events:
             event = next(events, None)
             while event is not None:
-                if text is None or isinstance(event, Stepped | Ended):
-                    ticket.tell(event)
+                ticket.tell(event)
                 stops = ticket.cancelled or self._is_closing
-                goes_on = isinstance(event, Stepped) and not event.step.finish_reason and not text
-                if goes_on and not stops:
-                    joins = self._queue.next_suits(suits)
-                if joins or (stops and isinstance(event, Ended)):
+                if stops and isinstance(event, Ended):
                     break
                 event = events.throw(KeyboardInterrupt()) if stops else next(events, None)
-        if joins:
-            self._together(ticket)
 
-    def _events(self, ticket: Ticket, text: Continuation | None) -> Generator[Event]:
-        session, begun = _prepared(ticket)
-        assert ticket.asked is not None
+    def _answer(self, first: Ticket, goes_on: bool = False) -> None:
+        """Answer a question, and beside it those that come, by passes that they share.
 
-        def answer(prompt: Prompt) -> Answer:
-            with self._starting:
-                ticket.answer = session.answer(prompt, begun=begun, text=text)
-            if ticket.member is not None:
-                ticket.answer.steps += ticket.member.steps
-            return ticket.answer
-
-        return ticket.asked.events(answer if begun else None)
-
-    def _together(self, first: Ticket) -> None:
-        """Answer questions by passes that they share, as long as there are any."""
-        members: list[Member] = []
-        settings, suits = first.question.settings, self._beside(first)
-        session = self._session(settings)
-        with self._starting, self._for(first):
-            batch = session.batch(self._size)
-        with suppress(BaseException):  # of which text it is can be told from each alone
-            self._add(batch, members, first)
-            while members:
-                while batch.takes_more and (ticket := self._queue.take(suits)) is not None:
-                    self._add(batch, members, ticket)
-                for member in [m for m in members if m.given.cancelled or self._is_closing]:
-                    self._tell(batch.drop(member), members)
-                self._tell(batch.step(), members)
-        del batch
-        for member in members:  # none, unless it failed
-            self._go_on(member)
+        One that `goes_on` was answered beside others, which failed, and is alone to its end.
+        """
+        tickets, shared, suits = list[Ticket](), False, self._beside(first)
+        session, common = _ready(first)[0], self._session(first.question.settings)
+        decoder = self._begin(first, tickets)
+        try:
+            while tickets:
+                if not shared and not goes_on and self._queue.next_suits(suits):
+                    with self._starting, self._for(first):
+                        decoder.share(common.drafters(), self._size)
+                    shared, first.answer = True, None
+                while shared and decoder.takes_more and (one := self._queue.take(suits)):
+                    self._add(decoder, tickets, one)
+                for ticket in [t for t in tickets if t.cancelled or self._is_closing]:
+                    self._tell(decoder.drop(_member(ticket)), tickets)
+                self._tell(decoder.step(), tickets)
+        except BaseException:  # of which text it is can be told from each alone
+            decoder.close()
+            if not shared:
+                raise
+            del decoder
+            for ticket in tickets:
+                self._go_on(ticket)
         session.save_memory()
         session.store_documents()
 
-    def _add(self, batch: Batch, members: list[Member], ticket: Ticket) -> None:
+    def _begin(self, ticket: Ticket, tickets: list[Ticket]) -> Decoder:
+        """A decoder with one text, which has all that one alone can have."""
+        (session, begun, asked, prompt), before = _ready(ticket), ticket.member
+        with self._for(ticket):
+            for event in () if before else asked.said_of_prompt(prompt):
+                ticket.tell(event)
+            with self._starting:
+                text = before.text if before else None
+                ticket.answer = session.answer(prompt, begun=begun, text=text)
+        run = ticket.answer.run
+        assert isinstance(run, Run)
+        ticket.member, run.member.given = run.member, ticket
+        if before:
+            run.member.steps = before.steps
+        else:
+            ticket.tell(Started(run.drafter.origins))
+        self._add(run.decoder, tickets, ticket)
+        return run.decoder
+
+    def _add(self, decoder: Decoder, tickets: list[Ticket], ticket: Ticket) -> None:
         """One more text; what it ends with at once is told."""
-        session, begun = _prepared(ticket)
-        assert begun is not None and ticket.asked is not None and ticket.asked.prompt is not None
-        answer, text = ticket.answer, None
+        (session, begun, asked, prompt), member = _ready(ticket), ticket.member
         try:
             with self._for(ticket):
-                if answer is None:
-                    for event in ticket.asked.said_of_prompt(ticket.asked.prompt):
+                if member is None:
+                    for event in asked.said_of_prompt(prompt):
                         ticket.tell(event)
-                else:
-                    assert isinstance(answer.run, Run)
-                    text = answer.run.continuation
-                is_part = ticket.asked.prompt.selection is not None
-                member = ticket.member = session.member(begun, ticket, text, is_part)
-                if answer is not None:
-                    member.steps += answer.steps
-                    ticket.told = len(member.steps)
-                members.append(member)
-                over = batch.add(member, text is not None)
-                if text is None:
-                    ticket.tell(Started(member.drafter.origins))
+                    is_part = prompt.selection is not None
+                    ticket.member = session.member(begun, ticket, is_part)
+                over = decoder.add(_member(ticket))
+                if member is None:
+                    ticket.tell(Started(_member(ticket).drafter.origins))
+            tickets.append(ticket)
         except BaseException as error:
-            members[:] = [m for m in members if m.given is not ticket]
+            if isinstance(error, StoppedError) and member is not None and member.steps:
+                member.text.finish_reason = "interrupted"
+                self._end(ticket)
             ticket.tell(_known(error))
             return
-        self._tell(over, members)
+        self._tell(over, tickets)
 
-    def _tell(self, over: list[Member], members: list[Member]) -> None:
+    def _tell(self, over: list[Member], tickets: list[Ticket]) -> None:
         """Tell each the steps that are new, and what came of those that are over."""
-        for member in members:
-            ticket: Ticket = member.given
+        for ticket in tickets:
+            member = _member(ticket)
             thought = member.text.statistics.thought_tokens or 0
             for step in member.steps[ticket.told :]:
-                ticket.tell(Stepped(step, thought))
+                words = ""
+                if ticket.wants.explanations and ticket.answer is not None:
+                    words = explanation(ticket.answer.run, step)
+                ticket.tell(Stepped(step, thought, words))
             ticket.told = len(member.steps)
         for member in over:
-            members[:] = [m for m in members if m is not member]
-            if member.crowded:
-                self._go_on(member)
-            else:
-                self._end(member)
+            tickets.remove(member.given)
+            self._end(member.given)
 
-    def _end(self, member: Member) -> None:
-        ticket: Ticket = member.given
-        session, begun = _prepared(ticket)
-        assert begun is not None and ticket.asked is not None and ticket.asked.prompt is not None
+    def _end(self, ticket: Ticket) -> None:
+        (session, begun, asked, prompt), member = _ready(ticket), _member(ticket)
         if member.error is not None:
             ticket.tell(member.error)
             return
-        answer = ended(member, session.model, ticket.asked.prompt, begun.trie)
+        answer, rows, background = ended(member, session.model, prompt, begun.trie), None, ""
+        if (alone := ticket.answer) is not None:
+            answer, rows = replace(answer, exact=alone.run.exact), alone.run.rows
+            background = alone.background_words() if ticket.wants.remarks else ""
         try:
             with self._for(ticket):
-                answer = ticket.asked.reported(answer)
+                answer = asked.reported(answer, rows, background)
         except StoppedError:  # nobody waits for its sources
             pass
         except Exception as error:
             ticket.tell(_known(error))
         ticket.tell(answer)
 
-    def _go_on(self, member: Member) -> None:
-        """Answer a text of a batch alone, from where it is."""
-        ticket: Ticket = member.given
-        text, before = member.text, len(member.context.ids)
-        if len(text.ids) - before != len(text.output):
+    def _go_on(self, ticket: Ticket) -> None:
+        """Answer a text whose batch failed alone, from where it is."""
+        member = _member(ticket)
+        if len(member.text.ids) - len(member.context.ids) != len(member.text.output):
             ticket.tell(NgtError("a step failed half done", "Ask again."))
             return
         try:
-            self._alone(ticket, text)
-        except StoppedError:  # before it went on
-            text.finish_reason = "interrupted"
-            self._end(member)
+            self._answer(ticket, goes_on=True)
         except BaseException as error:
             ticket.tell(_known(error))
 
 
-def _prepared(ticket: Ticket) -> tuple[LocalSession, Begun | None]:
-    assert ticket.session is not None
-    return ticket.session, ticket.begun
+def _member(ticket: Ticket) -> Member:
+    assert ticket.member is not None
+    return ticket.member
+
+
+def _ready(ticket: Ticket) -> tuple[LocalSession, Begun, Answering, Prompt]:
+    """What was prepared of a question whose prompt is whole."""
+    assert ticket.session and ticket.begun and ticket.asked and ticket.asked.prompt
+    return ticket.session, ticket.begun, ticket.asked, ticket.asked.prompt
 
 
 def _private(settings: Settings) -> Settings:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ngtcli.config import SETTINGS, Settings
-from ngtcli.decode.loop import Member
+from ngtcli.decode.decoder import Member
 from ngtcli.errors import NgtError
 from ngtcli.session.answering import Answering
 from ngtcli.session.events import Ended, Event, Wants
@@ -37,7 +37,7 @@ class Ticket:
         self.asked: Answering | None = None
         self.begun: Begun | None = None  # None: the model makes its prompt, part by part
         # While it is answered.
-        self.answer: Answer | None = None
+        self.answer: Answer | None = None  # of one that was not begun beside others
         self.member: Member | None = None
         self.told = 0  # steps
 

@@ -10,18 +10,18 @@ from ngtcli.background.files import check_names
 from ngtcli.background.folder import FolderCounts
 from ngtcli.config import Settings, settings_where
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.batch import Batch
-from ngtcli.decode.batch_target import why_not
 from ngtcli.decode.continuation import Continuation
+from ngtcli.decode.decoder import Decoder, Member
 from ngtcli.decode.exact_rows import ExactRows
 from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.load import Tell, Wanted, load_model, use_threads
-from ngtcli.decode.loop import Member, Run
+from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.prefixes import WORTH_S
 from ngtcli.decode.scores import rounds
+from ngtcli.decode.together import why_not
 from ngtcli.documents.load import Document
-from ngtcli.draft.drafter import Context, Drafter, draft_settings
+from ngtcli.draft.drafter import Context, Drafter, Drafters, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.steps import Limits
@@ -158,8 +158,8 @@ class LocalSession(Session):
         """A model, its passes captured if the settings want it."""
         if places_of(model.hf):
             model.passes.reason = SPREAD
-        elif self.settings.capture or self.settings.compile:
-            model.passes.switch_on(model.device, self.settings.compile, self.warn)
+        elif self.settings.capture:
+            model.passes.switch_on(model.device, self.warn)
         return model
 
     def _load_assistant(self) -> TargetModel:
@@ -231,11 +231,6 @@ class LocalSession(Session):
         prefixes, cache = self.model.prefixes, self.model.cache
         return 0 if prefixes is None else prefixes.store(cache)
 
-    def save(self, drafter: Drafter) -> None:
-        """After an answer: store what `auto` learned from it."""
-        drafter.finish()
-        self.save_memory()
-
     def save_memory(self) -> None:
         """Store what `auto` learned from the answers that have ended."""
         self.memory.save()
@@ -260,12 +255,10 @@ class LocalSession(Session):
         rows = self._exact_rows.choose(exact, limits.num_draft, tokens)
         drafter = options.drafter or self.drafter(options.method)
         own = self.model, drafter, replace(context, rows=rows), self.settings, limits
-        total = len(text.ids if text else prompt.ids)
         keeping = self.keeping(options.many or prompt.selection is not None)
-        split, told = options.split_times, lambda read: self.reading(read, total)
-        run = Run(*own, split, told, text, keeping)
+        run = Run(*own, options.split_times, self.reading, text, keeping)
         words = self.memory.backgrounds.words
-        return Answer(run, prompt, begun.trie, lambda: self.save(drafter), words)
+        return Answer(run, prompt, begun.trie, self.save_memory, words)
 
     def answers(
         self,
@@ -277,7 +270,7 @@ class LocalSession(Session):
 
         In float32 each answer has the ids of its run alone. In half precision and int8 near ties
         may turn out otherwise, as whenever passes have other shapes. A text's seconds are its share
-        of the passes (Batch). Raises UsageError where answers are to be exact and `size` is not 1.
+        of the passes. Raises UsageError where answers are to be exact and `size` is not 1.
         """
         model, settings, of = self.model, self.settings, session_of or (lambda key: self)
         if size != 1 and settings.exact == "on" and not model.plain_reason:
@@ -302,32 +295,29 @@ class LocalSession(Session):
     def _together(
         self, prompts: Iterable[NumberedPrompt], size: int, session_of: Callable[[int], Self]
     ) -> Iterator[FinishedAnswer]:
-        batch = self.batch(size)
+        decoder = Decoder(self.model, self.drafters(), size, self.reading)
         source, more = iter(prompts), True
         try:
-            while more or not batch.done:
-                while more and batch.takes_more:
+            while more or not decoder.done:
+                while more and decoder.takes_more:
                     if (one := next(source, None)) is None:
                         more = False
                     elif isinstance(member := _begun(session_of, *one), Member):
-                        yield from (_finished(session_of, m) for m in batch.add(member))
+                        yield from (_finished(session_of, m) for m in decoder.add(member))
                     else:
                         yield member
-                yield from (_finished(session_of, m) for m in batch.step())
+                yield from (_finished(session_of, m) for m in decoder.step())
         finally:
             self.save_memory()
 
-    def batch(self, size: int) -> Batch:
-        """What decodes texts together, `size` at most; 0: as many as memory allows."""
-        drafters = self._with_memory(self.parse_method(), lambda: self.memory.pool).build_many()
-        return Batch(self.model, drafters, size, self.reading)
+    def drafters(self) -> Drafters[Any]:
+        """Drafters for texts that are decoded together."""
+        return self._with_memory(self.parse_method(), lambda: self.memory.pool).build_many()
 
-    def member(
-        self, begun: Begun, given: object, text: Continuation | None = None, many: bool = True
-    ) -> Member:
-        """A text for a batch, which goes on where `text` is. Raises ContextOverflowError."""
-        known = self.model, begun.context, self.settings, begun.limits
-        return Member(given, text or Continuation(*known), begun.context, self.keeping(many))
+    def member(self, begun: Begun, given: object, many: bool = True) -> Member:
+        """A text to be decoded beside others. Raises ContextOverflowError."""
+        text = Continuation(self.model, begun.context, self.settings, begun.limits)
+        return Member(given, text, begun.context, self.keeping(many))
 
     def start(self, prompt: Prompt, options: AnswerOptions = AS_SET) -> Begun:
         """What is known of an answer to `prompt` before the model is used."""
@@ -397,8 +387,6 @@ def _begun(
 
 def _finished(session_of: Callable[[int], LocalSession], member: Member) -> FinishedAnswer:
     key, prompt, trie = member.given
-    if member.crowded:
-        return _alone(session_of, key, prompt)
     if member.error is not None:
         return FinishedAnswer(key, prompt, error=member.error)
     return FinishedAnswer.of(key, prompt, ended(member, session_of(key).model, prompt, trie))

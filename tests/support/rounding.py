@@ -62,7 +62,8 @@ class RoundingModel:
     def _row(self, token: int, place: int, seen: list[tuple[int, int, int]]) -> int:
         return hash((self.seed, self.pass_shape, token, place, tuple(seen)))
 
-    def lay_out(self, token: int, tree: DraftTree) -> tuple[int, DraftTree]:
+    def lay_out(self, roots: Sequence[tuple[int, DraftTree]]) -> tuple[int, DraftTree]:
+        ((token, tree),) = roots
         check_tree(tree)
         room, rows = self.shape
         assert len(self.kept) + len(tree) + 1 <= self.context
@@ -70,7 +71,7 @@ class RoundingModel:
         assert rows is None or len(tree) < rows
         return token, tree
 
-    def score(self, layout: tuple[int, DraftTree]) -> torch.Tensor:
+    def score(self, layout: tuple[int, DraftTree]) -> list[torch.Tensor]:
         token, tree = layout
         self.count += 1
         rows = self.shape[1] or len(tree) + 1
@@ -84,7 +85,7 @@ class RoundingModel:
             seen_by[node] = [*seen, (length + node + 1, own, rounding)]
             self.scored.append((own, rounding))
             scores.append(self._scores([t for _, t, _ in seen_by[node]], rounding))
-        return torch.stack(scores)
+        return [torch.stack(scores)]
 
     def _scores(self, text: list[int], rounding: int) -> torch.Tensor:
         exact = random.Random(hash((self.seed, *text[-3:])))
@@ -95,6 +96,9 @@ class RoundingModel:
 
     def keep(self, nodes: Sequence[int]) -> None:
         self.kept += [self.scored[node + 1] for node in (ROOT, *nodes)]
+
+    def close(self, at: int, last: int) -> None:
+        pass
 
     def finish_device_work(self) -> None:
         pass

@@ -5,10 +5,9 @@ from functools import lru_cache
 from typing import Any
 
 from ngtcli.config import Settings
-from ngtcli.decode.batch import Batch
 from ngtcli.decode.continuation import Continuation
+from ngtcli.decode.decoder import Decoder, Member
 from ngtcli.decode.kv_cache import Keeping
-from ngtcli.decode.loop import Member
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.auto.drafter import AutoDrafters
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
@@ -29,7 +28,7 @@ def together(
     keeping: Keeping | None = None,
 ) -> list[Member]:  # fmt: skip
     """The texts' ends in their own order; each joins as soon as there is room."""
-    batch, waiting = Batch(model, drafts, size), [*enumerate(texts)]
+    batch, waiting = Decoder(model, drafts, size), [*enumerate(texts)]
     ended: list[Member] = []
     while waiting or not batch.done:
         while waiting and batch.takes_more:

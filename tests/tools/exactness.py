@@ -144,7 +144,7 @@ def open_model(path: str, device: str, weights: str) -> TargetModel:
     how = WEIGHTS[weights]
     model = load_model(Wanted(path, device, how.dtype, quantize=how.quantize))
     model.end_ids = frozenset()
-    model.passes.switch_on(model.device, False, print)
+    model.passes.switch_on(model.device, print)
     return model
 
 

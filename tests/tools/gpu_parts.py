@@ -74,7 +74,7 @@ def score_error(model: TargetModel, hf: torch.nn.Module, rows: Sequence[int]) ->
     worst, spread = 0.0, float(truth.std())
     model.start(len(text) + most)
     model.prefill(text[:BEHIND])
-    for count in [*rows] * (2 if model.passes.at_once else _OFTEN):
+    for count in [*rows] * (2 if model.passes.captures else _OFTEN):
         found = model.forward(text[BEHIND], chain(text[BEHIND + 1 : BEHIND + count])).double()
         worst = max(worst, float((found - truth[:count]).abs().max()))
     return worst / spread

@@ -143,7 +143,7 @@ class Report:
     def builtin(self, dtype: str) -> TargetModel:
         """The built-in model in that type of numbers."""
         model = load_model(Wanted("builtin", self.settings.device, dtype), Tell(say, say))
-        model.passes.switch_on(model.device, False, say)
+        model.passes.switch_on(model.device, say)
         return model
 
     def builtin_sameness(self, dtype: str, exact: bool) -> tuple[Any, Rows]:

@@ -1,0 +1,374 @@
+"""The decoding loop: draft, one pass, verify, commit, for one text or several.
+
+Plain decoding has empty drafts. Texts join and leave between passes; each has a region of the
+model's cache (kv_cache.py). One text alone, in the first region, is what passes are captured for,
+what can be exact, and what heads read. Where memory ends drafts become smaller, then fewer texts
+run together; those set aside wait, and are read again when there is room. None is lost.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ngtcli.decode.continuation import Continuation
+from ngtcli.decode.kv_cache import Keeping
+from ngtcli.decode.layout import capacity_for
+from ngtcli.decode.memory_limits import fits, read_prompt, too_long
+from ngtcli.decode.model import TargetModel
+from ngtcli.decode.scores import guessed, highest
+from ngtcli.draft.drafter import Context, Drafters, Feedback
+from ngtcli.draft.guesses import Guessed
+from ngtcli.draft.origins import PolicyReport
+from ngtcli.draft.steps import Step, Stopwatch
+from ngtcli.draft.tree import ROOT, DraftTree, Path, verify
+from ngtcli.errors import ContextOverflowError, ModelError, NgtError
+from ngtcli.system.machine import free_memory
+
+# Texts that run together unless a number is wished; memory may allow fewer. Measured (built-in
+# model, 200 documents, one thread, `auto`): 1, 4, 16 and 64 give 197, 345, 365 and 360 tokens for a
+# second of the processor, and 64 take more than twice the memory of 16.
+MOST = 16
+_AHEAD = 512  # tokens of output that there is room for at first; guess: more than most answers have
+# Of the memory that is free, so much is for the cache of several texts. Guess: the rest is for
+# scores and what else the machine does.
+_SHARE = 0.5
+_NOTHING = Path((), ())
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A text that is decoded; `given` is what the caller knows it by.
+
+    `keeping` says what is kept of its prompt, None: nothing. `places` of the cache were promised to
+    it. `steps` are those that it has done, `policy` is what its drafter reports at the end, `error`
+    what it ended with, if it did.
+    """
+
+    given: Any
+    text: Continuation
+    context: Context
+    keeping: Keeping | None = None
+    drafter: Any = None
+    places: int = 0
+    steps: list[Step] = field(default_factory=list)
+    policy: PolicyReport | None = None
+    error: NgtError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes."""
+        return self.error is not None or bool(self.text.finish_reason)
+
+
+class Decoder:
+    """Decodes up to `size` texts together; 0: as many as memory allows, `MOST` at most.
+
+    `progress` is called with how many ids of how many are read of a prompt. A text's statistics
+    have its share of a step's seconds, in proportion to its rows of the pass, so those of all texts
+    add up to what the steps took. With `split_times` the device is waited for between the parts of
+    a step, so that `split_s` has the time of each on an asynchronous device, too. Where the prompt
+    of the first text `is_read`, the model has all of it but its last token already.
+    """
+
+    is_read = False
+
+    def __init__(
+        self,
+        model: TargetModel,
+        drafters: Drafters[Any],
+        size: int = 1,
+        progress: Callable[[int, int], object] = lambda read, total: None,
+        split_times: bool = False,
+    ) -> None:
+        self.running: list[Member] = []  # in the order of their regions
+        self._waiting: deque[Member] = deque()
+        self._ended: list[Member] = []
+        self._model, self._drafters, self._progress = model, drafters, progress
+        self._most, self._is_alone = size or MOST, size == 1
+        self._wait = model.finish_device_work if split_times else None
+        self._retries = False  # whether memory may have become free for one that waits
+
+    # --- texts that come and go ---
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether another text may be added now."""
+        return not self._waiting and self._has_room
+
+    @property
+    def _has_room(self) -> bool:
+        count = len(self.running)
+        if not count or count >= self._most:
+            return not count
+        return count < max(len(self._model.cache.regions), self._allowed(self._needed))
+
+    @property
+    def done(self) -> bool:
+        """Whether no text is left."""
+        return not self.running and not self._waiting
+
+    def add(self, member: Member) -> list[Member]:
+        """Begin a text, or go on with it; returns it if it has ended at once."""
+        clock = time.perf_counter()
+        self._begin(member)
+        try:
+            self._join(member, clock)
+        except BaseException:
+            self._drafters.finish(member.drafter)
+            raise
+        return self._take_ended()
+
+    def drop(self, member: Member) -> list[Member]:
+        """End a text as interrupted; returns it, and others that ended."""
+        member.text.finish_reason = "interrupted"
+        if member in self._waiting:
+            self._waiting.remove(member)
+            self._end(member)
+        self._leave()
+        return self._take_ended()
+
+    def step(self) -> list[Member]:
+        """Read those that wait, if there is room, and do one pass; returns those that ended."""
+        self._retries |= not self.running
+        while self._retries and self._waiting and self._has_room:
+            self._join(self._waiting.popleft(), time.perf_counter())
+        if self.running:
+            if not self._advance():
+                self._set_aside()
+            self._leave()
+        return self._take_ended()
+
+    def share(self, drafters: Drafters[Any], size: int) -> None:
+        """Let up to `size` texts run, of which there was one; `drafters` are for all of them."""
+        self._drafters.end()
+        for member in self.running:
+            self._drafters.finish(member.drafter)
+        self._drafters, self._most, self._is_alone = drafters, size or MOST, False
+        for member in self.running:
+            member.context = replace(member.context, rows=None)
+            self._begin(member)
+
+    def close(self) -> None:
+        """No more steps come."""
+        self._drafters.end()
+        for member in (*self.running, *self._waiting):
+            self._end(member)
+
+    def _begin(self, member: Member) -> None:
+        member.drafter = self._drafters.start(member.context)
+        if member.text.output:
+            self._drafters.observe([member.drafter], [member.text.output])
+
+    def _join(self, member: Member, clock: float) -> None:
+        """Let a text run. It waits where memory does not suffice for it with the others."""
+        error = self._read(member, clock)
+        self._retries = error is None
+        if error is None:
+            self.running.append(member)
+        elif self.running:
+            self._waiting.appendleft(member)
+        else:
+            member.error = error
+            self._end(member)
+
+    def _read(self, member: Member, clock: float) -> NgtError | None:
+        """Read a text behind those that run; the error where memory does not suffice.
+
+        The seconds since `clock` are those of its prompt.
+        """
+        text, model = member.text, self._model
+        total, rows, beside = len(text.ids), self._drafters.rows, len(self.running)
+        ahead = text.most if self._is_alone else min(text.most, total + _AHEAD)
+        places = ahead if rows else ahead + self._drafters.most + 1
+        member.places = min(places, model.context)
+        if beside and not self._fits(member.places, 1):
+            return too_long(total)
+        more: dict[str, Any] = {"rows": rows, "keeping": member.keeping, "beside": beside}
+        if self._is_alone:
+            more["reader"] = member.drafter.heads
+        try:
+            read_prompt(model, text.ids[:-1], places, lambda at: self._progress(at, total), **more)
+        except (ContextOverflowError, ModelError) as error:
+            return error
+        text.statistics.add_prefill(time.perf_counter() - clock, model.reused)
+        return None
+
+    def _end(self, member: Member) -> None:
+        member.policy = self._drafters.report(member.drafter)
+        self._drafters.finish(member.drafter)
+        self._ended.append(member)
+
+    def _take_ended(self) -> list[Member]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _set_aside(self) -> None:
+        """Half as many texts will run, and all are read again; one alone ends."""
+        members, self.running = self.running, []
+        if len(members) == self._most == 1:
+            members[0].error = too_long(len(members[0].text.ids))
+            self._end(members[0])
+            return
+        self._model.close(0, 0)
+        self._most = max(1, len(members) // 2)
+        self._waiting.extend(members)
+
+    def _leave(self) -> None:
+        """Take out those that have ended; the last takes the place of each."""
+        model = self._model
+        for at in reversed(range(len(self.running))):
+            if not (member := self.running[at]).ended:
+                continue
+            if self._most > 1 and model.prefixes and len(model.cache.regions) > 1:
+                fits(model, partial(model.prefixes.keep, model.cache, model.cache.regions[at]))
+            self.running[at] = self.running[-1]
+            self.running.pop()
+            model.close(at, len(self.running))
+            self._retries = True
+            if not self.running:
+                self._drafters.end()
+            self._end(member)
+        if self.running and self._retries and self._most > 1:
+            fits(model, self._refit)
+
+    # --- room for several ---
+
+    @property
+    def _needed(self) -> int:
+        """Places that each text needs, as regions are equally large."""
+        regions = self._model.cache.regions[: len(self.running)]
+        return max(
+            max(member.places, region.length)
+            for member, region in zip(self.running, regions, strict=True)
+        )
+
+    def _allowed(self, places: int) -> int:
+        """How many texts of so many places the free memory allows; all if it is not known."""
+        free, each = free_memory(self._model.device.type), self._model.cache.bytes_of(1)
+        if free is None or not each:
+            return max(self._most, len(self.running) + 1)
+        return int(_SHARE * free) // (each * capacity_for(places))
+
+    def _fits(self, places: int, more: int = 0) -> bool:
+        """Make room for `more` texts, and so many places of each; False where memory is short."""
+        cache, count = self._model.cache, len(self.running) + more
+        if places <= cache.places and count <= len(cache.regions):
+            return True
+        places = capacity_for(max(places, self._needed))
+        most = self._allowed(places)
+        if count > max(1, most):
+            return False
+        room = max(count, min(self._most, most))
+        return fits(self._model, partial(self._model.resize, room, places))
+
+    def _refit(self) -> None:
+        """Make room for more texts, if those that are left need fewer places than there are."""
+        cache, places = self._model.cache, capacity_for(self._needed)
+        if 1 < len(cache.regions) < self._most and places < cache.places:
+            room = max(len(cache.regions), min(self._most, self._allowed(places)))
+            self._model.resize(room, places)
+
+    # --- a step ---
+
+    def _advance(self) -> bool:
+        """One step, from the drafts to what is learned from their outcome.
+
+        False, and nothing is done, where memory does not suffice even without drafts.
+        """
+        watch, drafters, members = Stopwatch(self._wait), self._drafters, self.running
+        with watch("draft"):
+            trees = drafters.propose([m.drafter for m in members], [m.text for m in members])
+        drafting_s = watch.elapsed_s
+        scored = self._score(trees, watch)
+        if scored is None:
+            return False
+        trees, scores = scored
+        with watch("verify"):
+            paths = [*map(self._emit, members, trees, scores)]
+        with watch("draft"):
+            for member, tree, rows, path in zip(members, trees, scores, paths, strict=True):
+                self._learn(member, tree, rows, path.nodes[-1] if path.nodes else ROOT)
+        with watch("cache"):
+            self._model.keep(*(path.rows for path in paths))
+        rows_in_all = sum(map(len, scores))
+        with watch("draft"):
+            if not self._model.took_longer:
+                passed = drafters.rows.padded(rows_in_all) if drafters.rows else rows_in_all
+                drafters.spent(passed, watch.elapsed_s - drafting_s)
+            going = [(m, path) for m, path in zip(members, paths, strict=True) if m.error is None]
+            emitted = [[token.id for token in m.steps[-1].tokens] for m, _ in going]
+            drafters.observe([m.drafter for m, _ in going], emitted)
+            for member, path in going:
+                member.text.commit(member.steps[-1], len(path.rows))
+        for member, rows in zip(members, scores, strict=True):
+            member.text.statistics.add_time(watch, len(rows), rows_in_all)
+        return True
+
+    def _score(
+        self, trees: list[DraftTree], watch: Stopwatch
+    ) -> tuple[list[DraftTree], list[Tensor]] | None:
+        """The trees and their scores; None where memory does not suffice.
+
+        Before, drafts are cut to half their nodes, and none to come is larger. In an exact run they
+        are not: its capacity is that of the largest, often its rows are too.
+        """
+        model, found = self._model, list[list[Tensor]]()
+
+        def work() -> None:
+            with watch("tree"):
+                roots = [(m.text.ids[-1], t) for m, t in zip(self.running, trees, strict=True)]
+                layout = model.lay_out(roots)
+            with watch("forward"):
+                found.append(model.score(layout))
+
+        while not (self._has_places(trees) and fits(model, work)):
+            if self._drafters.rows or not any(map(len, trees)):
+                return None
+            self._drafters.most = max(tree.drafts for tree in trees) // 2
+            trees = [tree.cut(len(tree), self._drafters.most, 0) for tree in trees]
+        return trees, found[0]
+
+    def _has_places(self, trees: Sequence[DraftTree]) -> bool:
+        """Whether the cache has, or gets, room for several texts and their trees."""
+        if len(trees) == 1:
+            return True
+        regions = self._model.cache.regions[: len(trees)]
+        lengths = [one.length + len(tree) + 1 for one, tree in zip(regions, trees, strict=True)]
+        return self._fits(max(lengths))
+
+    def _emit(self, member: Member, tree: DraftTree, scores: Tensor) -> Path:
+        """The accepted path, its tokens emitted; nothing where scores are not numbers."""
+        text = member.text
+        chosen = text.sampler.choose_all(*self._padded(scores, [0, *tree.depths()]))
+        try:
+            path = self._drafters.accept(tree, verify(tree, text.chooser(scores, chosen)))
+        except NgtError as error:
+            member.error = error
+            return _NOTHING
+        member.steps.append(text.emit(path, tree))
+        return path
+
+    def _padded(self, scores: Tensor, depths: list[int]) -> tuple[Tensor, list[int]]:
+        """As many rows for any draft: a GPU may add up one row in another order than several."""
+        missing = (self._drafters.rows.least if self._drafters.rows else 0) - len(scores)
+        if scores.device.type == "cpu" or missing < 1:
+            return scores, depths
+        return torch.cat([scores, scores[:1].expand(missing, -1)]), depths + [0] * missing
+
+    def _learn(self, member: Member, tree: DraftTree, scores: Tensor, stop: int) -> None:
+        """Give the drafter the best ids of each row, if it asks for them."""
+        top_k = member.drafter.top_k
+        if not (self._drafters.most and member.error is None and (top_k or tree.probes)):
+            return
+        top = highest(scores, top_k)[1].cpu().numpy()
+
+        def after(nodes: Sequence[int]) -> Guessed:
+            return guessed(scores[[node + 1 for node in nodes]])
+
+        self._drafters.learn(member.drafter, Feedback(tree, top, stop, after))
