@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ngtcli.decode.plain import STATES
 from ngtcli.model_files.checkpoint import BUILTIN, fetch, find
-from ngtcli.model_files.hub import Remote, ask, weight_files
+from ngtcli.model_files.hub import ask, weight_files
 from ngtcli.model_files.needs import ModelNeeds, Need
 from ngtcli.model_files.pretrained import context_limit, loading, read_config
 from ngtcli.model_files.quantized import identity, name_of
@@ -75,8 +75,7 @@ def _download(name: str, path: str) -> int:
     """Bytes of weights that only the hub has, or has some of."""
     if name == BUILTIN or os.path.exists(os.path.expanduser(name)) or os.path.isdir(find(name)):
         return 0
-    remote = ask(name)
-    sizes = remote.sizes if isinstance(remote, Remote) else {}
+    sizes = ask(name).sizes
     return sum(sizes.get(file, 0) for file in weight_files(Path(path), sizes))
 
 
