@@ -99,7 +99,7 @@ def own_home(
         monkeypatch.setattr("ngtcli.background.loaded.make_shipped", kept.made_once)
         monkeypatch.setattr("ngtcli.session.memory.calibrate", kept.measured_once)
         if not request.node.get_closest_marker("loads"):
-            monkeypatch.setattr("ngtcli.decode.load._Checkpoint.read", kept.lent)
+            monkeypatch.setattr("ngtcli.decode.load.read", kept.lent)
         with kept.lent_once():
             yield tmp_path / "ngt-home"
     else:

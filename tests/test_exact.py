@@ -28,7 +28,6 @@ from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError
 from ngtcli.prompt.thinking import ANSWER, THOUGHT, Thinking
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.places import packable
 from tests.support.helpers import CONTEXT, FakeBackend, ngt
 from tests.support.rounding import SAMPLINGS, Guessing, RoundingModel, capacity, rounded, run
 from tests.support.tiny_models import KnownHeads, make_drafter, make_hf, pack_layers, supply
@@ -251,7 +250,7 @@ def test_what_was_found_is_stored_of_weights_that_are_known_and_of_these_alone(
     assert len(said) == 4
     monkeypatch.setattr("ngtcli.decode.exactness.gives_equal_bits", lambda *_: True)
     packed = small("llama", torch.float32)
-    pack_layers(packable(packed.hf))
+    pack_layers(packed.hf)
     found(packed, "a")
     assert len(said) == 5
     threads(2)

@@ -24,7 +24,6 @@ from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import chain
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.places import packable
 from tests.support.helpers import FakeBackend
 from tests.support.rounding import SAMPLINGS, Guessing, rounded, run
 from tests.support.tiny_models import make_drafter, make_hf, pack_layers
@@ -272,7 +271,7 @@ def bfloat16_model(
     hf = make_hf(family, num_key_value_heads=of_keys, **changes)
     hf.to(torch.bfloat16)
     if packed:
-        pack_layers(packable(hf))
+        pack_layers(hf)
     use_grouped(hf)
     model = target_model(hf, Tokenizer(FakeBackend()), family)
     model.end_ids = frozenset()

@@ -20,9 +20,10 @@ from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.heads.head import Head
 from ngtcli.heads.reading import HeadRows
 from ngtcli.weights.checkpoints import empty_model
-from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
-from ngtcli.weights.quantize import quantized_bytes
-from tests.support.int8_layers import WAY
+from ngtcli.weights.convert import quantized_bytes
+from ngtcli.weights.linear import MappedEmbedding
+from ngtcli.weights.load_quantized import load_quantized
+from tests.support.int8_layers import INT8
 from tests.support.tiny_models import (
     GREEDY,
     Scripted,
@@ -187,9 +188,9 @@ def test_a_checkpoint_that_does_not_fit_gets_a_line_with_what_would(
     whole = sum(m.weight.numel() for m in hf.modules() if isinstance(m, torch.nn.Linear))
     embedding = hf.get_input_embeddings().weight.numel()
     mixed = whole + 2 * embedding + 4 * (count - whole - embedding)
-    there, _ = load_quantized(str(tmp_path), torch.float32, WAY)
+    there, _ = load_quantized(str(tmp_path), INT8)
     kept = [p.nbytes for p in there.parameters() if not p.is_mkldnn]
-    kept += [m.weight.nbytes for m in there.modules() if isinstance(m, WideEmbedding)]
+    kept += [m.weight.nbytes for m in there.modules() if isinstance(m, MappedEmbedding)]
     assert whole + sum(kept) == mixed == quantized_bytes(empty_model(hf.config), torch.float32)
 
     def words(free: int, dtype: Any, bits: int = 0, device: str = "cpu") -> str:

@@ -9,28 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngtcli.decode.dtype_trial import half_of
 from ngtcli.decode.plain import STATES
 from ngtcli.model_files.checkpoint import BUILTIN, fetch, find
-from ngtcli.model_files.dtypes import known, name_of
-from ngtcli.model_files.hub import Remote, ask, weight_files
+from ngtcli.model_files.hub import ask, weight_files
 from ngtcli.model_files.needs import ModelNeeds, Need
 from ngtcli.model_files.pretrained import context_limit, loading, read_config
-from ngtcli.model_files.quantized import identity
+from ngtcli.model_files.quantized import identity, name_of
 from ngtcli.model_files.scheme import scheme_of
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.machine import free_memory
-from ngtcli.system.trials import cpu
 from ngtcli.weights.checkpoints import empty_model
-from ngtcli.weights.quantize import quantized_bytes
+from ngtcli.weights.convert import quantized_bytes
+from ngtcli.weights.forms import dtype_by_rule, flags, half_of, int8_words
 
 SPARE = 1.15  # of the weights' bytes, for what loading and a pass need in addition to them; guess
 _TOKENS = 0.75  # of the places that fit: at least so many are not `capacity_for`'s spare ones
 _LARGE = 400_000_000  # parameters; from 500 million on 8-bit weights were measured
 # Times as large as in its files a model is at most: float32 of 8 bits; of 2 bits in a GGUF file.
 _WIDENED, _WIDENED_GGUF = 4, 16
-# Names in /proc/cpuinfo of products of 8-bit integers that are summed in 32 bits.
-_PRODUCTS = {"avx512_vnni", "avx_vnni", "amx_int8", "i8mm", "asimddp"}
 
 
 def needs_of(name: str, device: str) -> ModelNeeds:
@@ -42,10 +38,9 @@ def needs_of(name: str, device: str) -> ModelNeeds:
     with loading(name):
         count = sum(one.numel() for one in empty_model(config).parameters())
         needs = forms(path, config, device, half or torch.bfloat16, download)
-    own = path if os.path.exists(os.path.expanduser(name)) else name  # as trials have it
     there = {need.form for need in needs if need.tokens != 0}
     stored, context = name_of(half or torch.float32), _context(config)
-    quickest = tuple(_quickest(own, there, stored if half else "", count >= _LARGE, device))
+    quickest = tuple(_quickest(there, half, count >= _LARGE, device))
     return ModelNeeds(name, count, stored, context, download, free, tuple(needs), quickest)
 
 
@@ -143,33 +138,25 @@ def _download(name: str, path: str) -> int:
     """Bytes of weights that only the hub has, or has some of."""
     if name == BUILTIN or os.path.exists(os.path.expanduser(name)) or os.path.isdir(find(name)):
         return 0
-    remote = ask(name)
-    sizes = remote.sizes if isinstance(remote, Remote) else {}
+    sizes = ask(name).sizes
     return sum(sizes.get(file, 0) for file in weight_files(Path(path), sizes))
 
 
 def _quickest(
-    own: str, there: Collection[str], half: str, large: bool, device: str
+    there: Collection[str], half: torch.dtype | None, large: bool, device: str
 ) -> Iterator[str]:
-    """Of the forms that fit (`there`), what is known or likely to be the quickest."""
-    trials = {trial.model: trial for trial in known()}
-
-    def tried(model: str) -> str:
-        if trial := trials.get(model):
-            return f"{trial.chosen}, by trial: {trial.reason}"
-        return f"float32 or {half}: not tried here yet, the first load tries both"
-
+    """Of the forms that fit (`there`), what is likely to be the quickest."""
+    stored = name_of(half) if half else ""
     if not there:
         yield "none fits: name a smaller model, or a checkpoint of 4 bits"
     elif device != "cpu":
         yield f"the checkpoint's own dtype: no other is tried on {device}"
         return
-    if large and "int8 in float32" in there and not _PRODUCTS.isdisjoint(cpu().split()):
-        yield "likely --quantize int8 (other weights): this CPU has instructions for 8 bits"
-        if half:
-            yield f"between its layers {tried(f'{own} in int8')}"
-    if half in there and "float32" not in there:
-        yield f"with the checkpoint's weights --dtype {half}: float32 does not fit"
+    if large and "int8 in float32" in there and (feature := int8_words()):
+        yield f"likely --quantize int8 (other weights): this CPU multiplies 8 bits ({feature})"
+    if stored in there and "float32" not in there:
+        yield f"with the checkpoint's weights --dtype {stored}: float32 does not fit"
     elif "float32" in there:
-        told = tried(own) if half else "float32: no other is tried"
+        dtype, reason = dtype_by_rule(half, 0, flags())
+        told = f"{name_of(dtype)}: {reason}" if reason else "float32"
         yield f"with the checkpoint's weights {told}"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ngtcli.draft.guesses import WIDTH, Guessed
 from ngtcli.errors import ModelError
-from ngtcli.weights.int4 import bits_of
+from ngtcli.weights.linear import bits_of
 
 _BLOCK = 64  # scores; swept over 16 to 256 at 151,936 scores and k of 8, 40 and 256
 _HIDDEN = -1e6  # scores below it are masked: compared is only whether both are

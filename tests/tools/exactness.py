@@ -28,7 +28,7 @@ import ngtcli
 from ngtcli.config import Settings
 from ngtcli.decode.exactness import gives_equal_bits
 from ngtcli.decode.layout import LEAST, capacity_for
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, PassRows
@@ -142,7 +142,7 @@ def save_random(family: str, folder: Path) -> str:
 def open_model(path: str, device: str, weights: str) -> TargetModel:
     """A checkpoint with one kind of weights. It never ends an answer."""
     how = WEIGHTS[weights]
-    model = load_model(path, device, how.dtype, quantize=how.quantize)
+    model = load_model(Wanted(path, device, how.dtype, quantize=how.quantize))
     model.end_ids = frozenset()
     model.passes.switch_on(model.device, print)
     return model

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decode.load import load_model, use_threads
+from ngtcli.decode.load import Tell, Wanted, load_model, use_threads
 from ngtcli.decode.model import TargetModel
 from ngtcli.measure.live import build_prompts, record
 from ngtcli.measure.machine import versions
@@ -32,7 +32,7 @@ from ngtcli.measure.replay import select
 from ngtcli.measure.shape_model import Built, build, check_memory, copies, plan
 from ngtcli.measure.shape_replay import replay_with_passes
 from ngtcli.measure.traces import TraceSet, read_traces
-from ngtcli.model_files.dtypes import name_of
+from ngtcli.model_files.quantized import name_of
 from ngtcli.render.tables import Column, Table, to_plain
 from ngtcli.session.local import LocalSession
 from ngtcli.system.json_form import dump_json, to_json
@@ -142,7 +142,7 @@ class Report:
 
     def builtin(self, dtype: str) -> TargetModel:
         """The built-in model in that type of numbers."""
-        model = load_model("builtin", self.settings.device, dtype, say, say)
+        model = load_model(Wanted("builtin", self.settings.device, dtype), Tell(say, say))
         model.passes.switch_on(model.device, say)
         return model
 
