@@ -231,6 +231,26 @@ def test_half_precision_that_a_trial_chose_is_exact_at_the_price_of_rows() -> No
     assert ExactRows(single, lambda: steep, print).choose("auto", 31, 100) is None
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_rows_of_a_prompt_have_the_same_bits_in_a_cache_of_any_size(
+    attention: str, dtype: torch.dtype
+) -> None:
+    """So that rows which were kept in another cache count in exact passes, too."""
+    sizes = {"num_attention_heads": 12, "num_key_value_heads": 3, "head_dim": 32}
+    hf = make_hf("llama", hidden_size=96, max_position_embeddings=4096, **sizes).to(dtype)
+    hf.set_attn_implementation(attention)
+    use_grouped(hf)
+    model = target_model(hf, Tokenizer(FakeBackend()), attention)
+    model.context, found = 4096, []
+    ids = random.Random(0).choices(range(97), k=600)
+    for capacity in (600, 700, 1300, 2000, 3500):
+        model.start(capacity, PassRows.fixed(8))
+        model.prefill(ids, 256)
+        found.append([rows.clone() for rows in model.cache.rows()])
+    assert all(torch.equal(a, b) for other in found for a, b in zip(found[0], other, strict=True))
+
+
 # Families with their heads of queries and of keys.
 KINDS = [
     ("llama", 4, 4), ("llama", 7, 1), ("qwen2", 4, 2), ("mistral-sliding", 4, 1),
