@@ -36,8 +36,9 @@ def needs_of(name: str, device: str) -> ModelNeeds:
     half = None if name == BUILTIN else half_of(config)  # that is computed in float32
     download, free = _download(name, path), free_memory(device)
     with loading(name):
-        count = sum(one.numel() for one in empty_model(config).parameters())
-        needs = forms(path, config, device, half or torch.bfloat16, download)
+        empty = empty_model(config)
+    count = sum(one.numel() for one in empty.parameters())
+    needs = forms(path, empty, device, half or torch.bfloat16, download)
     there = {need.form for need in needs if need.tokens != 0}
     stored, context = name_of(half or torch.float32), _context(config)
     quickest = tuple(_quickest(there, half, count >= _LARGE, device))
@@ -52,9 +53,10 @@ def memory_words(path: str, config: Any, device: str, dtype: Any, bits: int) -> 
     free, times = free_memory(device), _WIDENED_GGUF if source_of(path) else _WIDENED
     if free is None or times * _stored(path) <= free:  # most models: no closer look
         return ""
-    own = empty_model(config).dtype if dtype == "auto" else dtype
+    empty = empty_model(config)
+    own = empty.dtype if dtype == "auto" else dtype
     half = own if own.itemsize == 2 else half_of(config) or torch.bfloat16
-    needs = forms(path, config, device, half)
+    needs = forms(path, empty, device, half)
     known = {need.form: need.weight_bytes for need in needs}
     form = f"int{bits} in {name_of(own)}" if bits else name_of(own)
     # What a checkpoint is stored in stands first, in whatever it is computed between layers.
@@ -72,14 +74,14 @@ def memory_words(path: str, config: Any, device: str, dtype: Any, bits: int) -> 
     return "; ".join([line, *fits])
 
 
-def forms(path: str, config: Any, device: str, half: torch.dtype, download: int = 0) -> list[Need]:
-    """What a checkpoint takes in each form in which it can be computed on a device.
+def forms(path: str, empty: Any, device: str, half: torch.dtype, download: int = 0) -> list[Need]:
+    """What a checkpoint, whose model has no values yet, takes in each form on a device.
 
     These are float32 and a `half` precision, and 8-bit integers between layers of both; or first
     that in which it is stored, if it is quantised. `download`: bytes of weights that are not there.
     """
-    empty, scheme, free = empty_model(config), scheme_of(path), free_memory(device)
-    dtypes, numbers, context = (torch.float32, half), cache_numbers(config), _context(config)
+    scheme, free, dtypes = scheme_of(path), free_memory(device), (torch.float32, half)
+    numbers, context = cache_numbers(empty.config), _context(empty.config)
 
     def need(form: str, dtype: torch.dtype, size: int) -> Need:
         cache, fits = None if numbers is None else numbers * dtype.itemsize, None
