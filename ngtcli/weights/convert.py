@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ngtcli.system.files import DamagedFileError
 from ngtcli.weights.forms import Form, has_blocks
+from ngtcli.weights.gguf_weights import GgufWeight
 from ngtcli.weights.linear import (
     Int4Groups,
     Int8Blocks,
@@ -208,7 +209,7 @@ class Conversion:
         """
         for own in self.names(name) if name in self.places else ():
             raw: Any = self._stored.get(own)
-            if hasattr(raw, "get_shape"):
+            if raw is not None and not isinstance(getattr(raw, "one", raw), GgufWeight):
                 with torch.device("cpu"):  # the model is made on another
                     found: Tensor = raw[...]
                 if found.shape == weight.shape and found.is_floating_point():
