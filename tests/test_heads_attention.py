@@ -19,15 +19,10 @@ from ngtcli.heads import eagle
 from ngtcli.heads.eagle import Eagle
 from ngtcli.heads.files import Target
 from ngtcli.heads.head import Head
-<<<<<<< HEAD
-from ngtcli.heads.load import load_head
-from ngtcli.weights.linear import PackedLinear, float_blocks
-=======
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.layers import layer_config
 from ngtcli.heads.training.recipes import blocks_of, depths_of
-from ngtcli.weights.packed import PackedLinear
->>>>>>> main
+from ngtcli.weights.linear import PackedLinear, float_blocks
 from tests.support.head_files import (
     BLOCK,
     DFLASH,
