@@ -105,7 +105,7 @@ def own_home(
         monkeypatch.setattr("ngtcli.background.loaded.make_shipped", kept.made_once)
         monkeypatch.setattr("ngtcli.session.memory.calibrate", kept.measured_once)
         if not request.node.get_closest_marker("loads"):
-            monkeypatch.setattr("ngtcli.decode.load._Checkpoint.read", kept.lent)
+            monkeypatch.setattr("ngtcli.decode.load.read", kept.lent)
         with kept.lent_once():
             yield tmp_path / "ngt-home"
     else:
@@ -158,7 +158,7 @@ def browser() -> Iterator[Browser]:
 FIRST = [
     f"test_{name}.py"
     for name in (
-        "second_run exact_rows schema killed process bench hub parsers auto cli"
+        "second_run exactness schema killed process bench hub parsers auto cli"
         " splitting backgrounds exact quantized_weights"
         " resident heads compiled memory_needs batch_decoding gguf families lossless help"
     ).split()

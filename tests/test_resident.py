@@ -13,7 +13,7 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.decode.decoder import Decoder
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.model import TargetModel
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.draft.drafter import Context
@@ -185,7 +185,7 @@ def test_an_answer_that_is_being_made_goes_on_beside_others(
 def test_a_method_of_heads_runs_alone_and_auto_goes_on_without_them_beside_others(
     tmp_path: Path, together: list[int]
 ) -> None:
-    model = load_model("builtin", "cpu")
+    model = load_model(Wanted("builtin", "cpu"))
     target = Target(model.hf, model.device, model.dtype)
     save_head(tmp_path, Medusa(target.width, target.vocabulary, 2).state_dict(), {})
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ngtcli.cli.notes import pointed
 from ngtcli.cli.tune import items_of, preset_path
 from ngtcli.config import SETTINGS, Settings
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Wanted, load_model
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
@@ -439,7 +439,7 @@ def test_a_sweep_over_models_holds_one_at_a_time(monkeypatch: pytest.MonkeyPatch
     held: list[weakref.ref[Any]] = []
 
     def load(*_: Any, **more: Any) -> Any:
-        model = load_model("builtin")
+        model = load_model(Wanted("builtin"))
         held.append(weakref.ref(model))
         return model
 
