@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.model import TargetModel
 from ngtcli.heads.training.folder import Text
 from ngtcli.heads.training.recipes import Batch, Guesses, unused_token
@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     traces = read_traces(args.recording).traces
     texts = [Text(trace.prompt_ids, trace.output_ids) for trace in traces]
-    model = load_model(args.model, "cpu")
+    model = load_model(Wanted(args.model, "cpu"))
     tune(model, texts, args.steps, args.depth, args.rate).save(args.out)
 
 
