@@ -719,7 +719,6 @@ def test_a_file_name_gets_one_summary_of_all(tmp_path: Path) -> None:
         (f"{tmp_path / ('a' * 300)}/", [], b"file name too long"),
         (tmp_path, ["--dry-run"], b"--dry-run"),
         (tmp_path, ["--html", f"{tmp_path}/a.html"], b"--html"),
-        (tmp_path, ["--explain"], b"--explain"),
     ):
         done = ngt("summarize", HARBOUR, "-o", str(output), *more)
         assert done.returncode == 2 and words in done.stderr
