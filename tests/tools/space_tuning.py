@@ -1,6 +1,6 @@
 """Tunes a model to fill mask tokens behind its answers (SPACE, arXiv 2402.11809), from a recording.
 
-    ngt bench -d notes/ --record recording
+    ngt bench record recording -d notes/
     python -m tests.tools.space_tuning MODEL recording OUT [--steps 400] [--depth 4] [--rate 1e-4]
 
 The result is a model of its own, for `-m OUT --method space`: its answers do not stay those of the
