@@ -165,10 +165,10 @@ class Grouping:
         self._score, self._model, self._attentions = model.score, model, attentions
         model.score = self  # type: ignore[method-assign]
 
-    def __call__(self, layout: Any) -> torch.Tensor:
-        scores = self._score(layout)
+    def __call__(self, layout: Any) -> list[torch.Tensor]:
         wrong = self._model.attention in self._attentions
-        return scores + (0.125 * (len(layout.ids) % 3) if wrong else 0.0)
+        more = 0.125 * (len(layout.ids) % 3) if wrong else 0.0
+        return [scores + more for scores in self._score(layout)]
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma2-sliding"])

@@ -179,8 +179,8 @@ class Fewer:
         self._score, self._least = model.score, least
         model.score = self  # type: ignore[method-assign]
 
-    def __call__(self, layout: Any) -> torch.Tensor:
-        return self._score(layout) + (0.125 * (layout.rows < self._least))
+    def __call__(self, layout: Any) -> list[torch.Tensor]:
+        return [scores + 0.125 * (layout.rows < self._least) for scores in self._score(layout)]
 
 
 @pytest.mark.usefixtures("tails")
