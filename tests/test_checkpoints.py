@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from ngtcli.decode.load import load_model
 from ngtcli.weights import checkpoints
@@ -149,46 +149,6 @@ def test_weights_that_stay_as_they_are_stay_in_the_mapped_file(tmp_path: Path) -
         hf, _ = read_checkpoint(str(tmp_path), config, None, dtype)
         assert hf.dtype == dtype and is_mapped() == mapped
         del hf
-
-
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="no list of mapped pages")
-def test_pages_of_weights_that_were_copied_are_let_go_of_and_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = torch.randn(40, 64, 1024).to(BF16)
-    save_file({f"{i:02}": one for i, one in enumerate(source)}, tmp_path / "model.safetensors")
-    stored = checkpoints._opened(str(tmp_path))
-    assert stored is not None
-    read = [one[...] for one in stored.values()]
-    copies = [one.clone() for one in read]
-    for one in [read[0]] * (checkpoints._IN_USE + 1):
-        checkpoints._let_go(one)
-    assert torch.equal(torch.stack(copies), source)
-
-    def resident() -> int:
-        maps = Path("/proc/self/smaps").read_text()
-        part = maps[maps.index(str(tmp_path)) :]
-        found = re.search(r"^Rss: +(\d+) kB", part, re.MULTILINE)
-        return int(found[1]) * 1024 if found else -1
-
-    for one in read:
-        checkpoints._let_go(one)
-    assert 0 <= resident() < source.nbytes / 10
-    assert torch.equal(torch.stack(read), source) and resident() > source.nbytes / 2
-
-
-def test_weights_that_a_file_gives_as_copies_stay() -> None:
-    source = torch.randn(2 * checkpoints._IN_USE, 64, 1024)
-
-    class Copied:
-        def __init__(self, one: Tensor) -> None:
-            self._one = one
-
-        def __getitem__(self, _: object) -> Tensor:
-            return self._one.clone()
-
-    reading = checkpoints._Reading([], print)
-    assert torch.equal(torch.stack([reading.read(Copied(one)) for one in source]), source)
 
 
 def test_bytes_are_told_while_a_large_checkpoint_is_read(

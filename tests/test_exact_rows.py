@@ -158,7 +158,7 @@ def test_sizes_leave_no_block_with_few_rows_and_capacity_is_that_of_the_largest(
     for nodes in (0, 2, 8, 31, 32, 35):
         layout = model.lay_out([(1, chain([2] * nodes))])
         shapes.append((layout.rows, layout.capacity))
-        assert len(model.score(layout)) == nodes + 1
+        assert len(model.score(layout)[0]) == nodes + 1
     assert shapes == [(rows, 320) for rows in (4, 4, 12, 32, 36, 36)]
     with pytest.raises(ValueError, match="37 rows in a pass of 36"):
         model.lay_out([(1, chain([2] * 36))])

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from ngtcli.draft.guesses import WIDTH
 from ngtcli.errors import ModelError, UsageError
-from ngtcli.heads.files import Target, save_head
-from ngtcli.heads.head import Head
-from ngtcli.heads.hydra import Hydra, HydraHead, prefix_layer
-from ngtcli.heads.load import load_head
+from ngtcli.heads.files import Target
+from ngtcli.heads.head import ByPath, Head
+from ngtcli.heads.hydra import Hydra, prefix_layer
+from ngtcli.heads.kinds import load_head
+from tests.support.head_files import save_head
 from tests.support.helpers import VOCABULARY
 from tests.support.hub_server import Hub, files_of
 from tests.support.tiny_models import make_hf
@@ -105,7 +106,7 @@ def silu(x: np.ndarray) -> np.ndarray:
 
 
 def read(head: Head, states: Tensor, start: int = 0) -> None:
-    head.read(states, torch.zeros(len(states), dtype=torch.int64), start)
+    head.read(states, torch.full((len(states),), 5), start)
 
 
 # --- what is computed ---
@@ -155,7 +156,7 @@ def hydra_agrees(
     agrees(head, head.below([0, 0], [7, 3]), np.stack([after(5, 7), after(5, 3)]))
     below = head.below([2, 0, 1], [9, 4, 9])
     agrees(head, below, np.stack([after(5, 3, 9), after(5, 4), after(5, 7, 9)]))
-    agrees(head, head.first(6), after(6)[None])
+    agrees(head, head.first(5), after(5)[None])  # what was drafted is forgotten
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
@@ -223,25 +224,24 @@ def llama_layer(w: Mapping[str, np.ndarray], x: np.ndarray, heads: int = 4) -> n
 @pytest.mark.parametrize(
     "family", ["llama", "qwen2", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"]
 )
-def test_training_sees_what_drafting_computes(family: str) -> None:
-    """Over whole texts, with a prefix layer of each family, that is called in pieces to draft."""
+def test_a_prefix_layer_read_in_pieces_is_that_of_the_whole_text(family: str) -> None:
+    """Of each family, against the layer of transformers over all rows at once."""
     hf = make_hf(family)
     target = Target(hf, CPU, torch.float32)
     torch.manual_seed(3)
-    network = Hydra(H, None, 2, prefix=prefix_layer(hf.config)).eval()
-    states, tokens = torch.randn(1, 7, H), torch.randint(VOCABULARY, (1, 8))
-    made = network(states, target.embed(tokens[:, :7]))
-    assert [one.shape for one in made] == [(1, 7, H), (1, 6, H)]
-    made[1].sum().backward()  # gradients reach the prefix layer
-    assert all(one.grad is not None for one in network.prefix_embedding_layer.parameters())
-    head = HydraHead(network, target)
+    network = Hydra(target, 2, own_scores=False, prefix=prefix_layer(hf.config)).eval()
+    states, tokens = torch.randn(1, 7, H), torch.randint(VOCABULARY, (8,))
+    head = ByPath("hydra", network, target)
     read(head, states[0, :3])
-    read(head, states[0, 3:6], 3)
-    first, below = head.first(int(tokens[0, 5])), head.below([0], [int(tokens[0, 6])])
+    head.read(states[0, 3:6], tokens[4:7], 3)
+    first, below = head.first(int(tokens[6])), head.below([0], [int(tokens[7])])
+    assert network.prefix_embedding_layer is not None
     with torch.inference_mode():
-        scores = [network.scores(i, made[i][:, 5], target).double().numpy() for i in range(2)]
-    agrees(head, first, scores[0])
-    agrees(head, below, scores[1])
+        whole = network.prefix_embedding_layer(inputs_embeds=states).last_hidden_state[0, 5]
+        parts = [whole, *target.embed(tokens[6:])]
+        scores = [network.scores_at(i, torch.cat(parts[: i + 2])[None]) for i in range(2)]
+    agrees(head, first, scores[0].double().numpy())
+    agrees(head, below, scores[1].double().numpy())
 
 
 def test_a_head_that_has_read_nothing_guesses_nothing(tmp_path: Path) -> None:
@@ -285,10 +285,11 @@ def test_a_pickle_of_the_old_form_and_a_published_name_go_first(tmp_path: Path) 
 
 
 def test_what_is_saved_is_read(tmp_path: Path) -> None:
-    network, hf = Hydra(H, None, 2), make_hf("llama")
+    hf = make_hf("llama")
+    network = Hydra(Target(hf, CPU, torch.float32), 2, own_scores=False)
     save_head(tmp_path, network.state_dict(), {"hydra_head_arch": "mlp", "hydra_num_heads": 2})
     head = load(str(tmp_path), hf)
-    assert isinstance(head, HydraHead)
+    assert isinstance(head.network, Hydra)
     for name, one in head.network.state_dict().items():
         assert torch.equal(one, network.state_dict()[name])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]

@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ngtcli.draft.guesses import WIDTH, Guessed
 from ngtcli.errors import ModelError
 from ngtcli.heads import dflash as dflash_config
-from ngtcli.heads import eagle3
-from ngtcli.heads.attention import layer_config
-from ngtcli.heads.eagle import Eagle1Network
-from ngtcli.heads.files import save_head
+from ngtcli.heads import eagle
+from ngtcli.heads.eagle import Eagle
+from ngtcli.heads.files import Target
 from ngtcli.heads.head import Head
-from ngtcli.heads.load import load_head
+from ngtcli.heads.kinds import load_head
+from ngtcli.heads.layers import layer_config
+from ngtcli.heads.training.recipes import blocks_of, depths_of
 from ngtcli.weights.packed import PackedLinear
 from tests.support.head_files import (
     BLOCK,
@@ -37,6 +39,7 @@ from tests.support.head_files import (
     dflash_files,
     eagle3_files,
     mtp_folder,
+    save_head,
     tensors,
 )
 from tests.support.helpers import CONTEXT, VOCABULARY
@@ -247,21 +250,22 @@ def test_eagle3_in_training_sees_what_a_draft_sees(tmp_path: Path) -> None:
     hf = make_hf("llama")
     head: Any = load_head(name, hf, CPU, torch.float32)
     states, ids = text(14, 3 * H)
-    made = head._network(states[None, :12], hf.get_input_embeddings()(ids)[None])
+    made = [*depths_of(head.network, states[None, :12], hf.get_input_embeddings()(ids)[None])]
     assert [one.shape for one in made] == 3 * [(1, 12, H)]
     head.read(states[:10], ids[:10], 0)
     found = [head.first(0), head.below([0], [int(ids[10])]), head.below([1], [int(ids[11])])]
     for depth, guess in enumerate(found):
-        scores = head._network.scores(made[depth][0, 9]).softmax(-1).topk(WIDTH)
+        scores = head.network.scores(made[depth][0, 9]).softmax(-1).topk(WIDTH)
         np.testing.assert_allclose(guess.probabilities[0], scores.values.detach(), atol=1e-5)
         assert guess.tokens[0].tolist() == (2 * scores.indices + 3).tolist()
 
 
 def test_eagle_guesses_what_its_formulas_give(tmp_path: Path) -> None:
     fields = FIELDS | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
-    state = tensors(Eagle1Network(layer_config(fields), bias=True, embeds=True))
-    save_head(tmp_path, state, fields)
     hf = make_hf("llama")
+    target = Target(hf, CPU, torch.float32)
+    state = tensors(Eagle(target, layer_config(fields), bias=True, embeds=True))
+    save_head(tmp_path, state, fields)
     head = load_head(str(tmp_path), hf, CPU, torch.float32)
     assert (head.kind, head.layers, head.by_path) == ("eagle", (-1,), True)
     states, ids = text(9, H)
@@ -295,6 +299,16 @@ def test_dflash_guesses_what_its_formulas_give(tmp_path: Path, window: int | Non
         "dflash", (1, -1), True, False,
     )  # fmt: skip
     assert head.depth == BLOCK - 1
+    stored = load_file(tmp_path / "head" / "model.safetensors")
+    whole = stored | {
+        "lm_head.weight": torch.ones(VOCABULARY, H),
+        "verifier_norm.weight": stored["norm.weight"].clone(),
+    }
+    save_file(
+        whole | {"embed_tokens.weight": torch.ones(VOCABULARY, H)},
+        tmp_path / "head" / "model.safetensors",
+    )
+    head = load_head(name, hf, CPU, torch.float32)  # what is the target's is not used
     states, ids = text(30, 2 * H)
     for start, end in ((0, 7), (7, 9), (9, 10), (10, 16)):
         head.read(states[start:end], ids[start:end], start)
@@ -309,9 +323,7 @@ def test_dflash_in_training_guesses_what_it_drafts(tmp_path: Path) -> None:
     head: Any = load_head(name, hf, CPU, torch.float32)
     states, ids = text(20, 2 * H)
     anchors = torch.tensor([12, 6])  # the tokens there follow rows 11 and 5
-    blocks = torch.stack([torch.tensor([int(ids[a - 1])] + 3 * [MASK]) for a in anchors])
-    embedded = hf.get_input_embeddings()(blocks).flatten(0, 1)[None]
-    made = hf.lm_head(head._network(states[None], embedded, anchors)[0])
+    made = hf.lm_head(blocks_of(head.network, states[None], ids[anchors - 1], anchors))
     for made_of, anchor in zip(made, anchors.tolist(), strict=True):
         head.reset()
         head.read(states[:anchor], ids[:anchor], 0)
@@ -321,14 +333,14 @@ def test_dflash_in_training_guesses_what_it_drafts(tmp_path: Path) -> None:
 # --- MTP ---
 
 
-def mtp_layer(model: Any, layer: int, states: Tensor, tokens: Sequence[int]) -> Tensor:
-    """What leaves a layer, (rows, H), for a whole text and no cache."""
+def mtp_layer(model: Any, states: Tensor, tokens: Sequence[int]) -> Tensor:
+    """What leaves the first layer, (rows, H), for a whole text and no cache."""
     rows = len(tokens)
     places = torch.arange(rows)[None]
     mask = torch.full((rows, rows), -1e9).triu(1)[None, None]
     embedded = model.embed_tokens(torch.tensor(tokens))[None]
     rotation = model.rotary_emb(embedded, position_ids=places)
-    found: Tensor = model.layers[layer](embedded, states[None], rotation, mask, places, None)
+    found: Tensor = model.layers[0](embedded, states[None], rotation, mask, places, None)
     return found[0]
 
 
@@ -336,14 +348,9 @@ def mtp_layer(model: Any, layer: int, states: Tensor, tokens: Sequence[int]) -> 
 def mtp_truth(model: Any, states: Tensor, ids: Sequence[int], path: Sequence[int]) -> Any:
     """Probabilities after a text of `ids`, whose last is the root, and a path below it."""
     rows, tokens = len(states), [*ids[1:], *path]
-    if len(model.layers) == 1:
-        for more in range(len(path) + 1):
-            out = mtp_layer(model, 0, states, tokens[: rows + more])
-            states = torch.cat([states, out[-1:]])
-    else:
-        out = states
-        for layer in range(len(path) + 1):
-            out = mtp_layer(model, layer, out, tokens[layer : layer + rows])
+    for more in range(len(path) + 1):
+        out = mtp_layer(model, states, tokens[: rows + more])
+        states = torch.cat([states, out[-1:]])
     return model.shared_head(out[-1]).softmax(-1).double().numpy()
 
 
@@ -362,9 +369,9 @@ def test_mtp_layers_guess_what_they_give_over_whole_texts(
     assert (
         (head.kind, head.layers, head.by_path) == (same.kind, (-1,), True) == ("mtp", (-1,), True)
     )
-    assert head.depth == (4 if layers == 1 else layers)
+    assert head.depth == 4
     states, ids = text(12, H)
-    model, tokens = head._layers._model, ids.tolist()
+    model, tokens = head.network._model, ids.tolist()
     for start, end in ((0, 1), (1, 6), (6, 8), (8, 12)):
         head.read(states[start:end], ids[start:end], start)
         guess = head.first(tokens[end - 1])
@@ -417,7 +424,7 @@ def test_mtp_layers_guess_what_they_give_over_whole_texts(
         ("dflash", {"block_size": 1}, "it guesses 0 tokens ahead, not 1 to 64"),
         ("dflash", {"block_size": 10**9}, "999999999 tokens ahead"),
         ("eagle3", {"rope_theta": "wide"}, "it does not run as its config.json says"),
-        ("eagle3", {"max_position_embeddings": -1}, "it does not run as its config.json says"),
+        ("eagle3", {"max_position_embeddings": -1}, "max_position_embeddings -1"),
     ],
 )
 def test_a_head_that_does_not_fit_is_refused_by_name(
@@ -441,9 +448,7 @@ def test_a_model_without_mtp_layers_is_told_so() -> None:
 def test_layers_are_numbered_as_each_form_says() -> None:
     nested = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}}
     plain = {n: v for n, v in EAGLE3.items() if n != "eagle_aux_hidden_state_layer_ids"}
-    assert eagle3.read_config(plain, 32).layers == (2, 16, 29)
-    assert eagle3.read_config(plain | nested, 8).layers == (2, 4, 6)  # there they are outputs
-    assert dflash_config.read_config(DFLASH, 2).layers == (1, -1)
-    form = {n: v for n, v in DFLASH.items() if n != "dflash_config"}
-    form |= {"aux_hidden_state_layer_ids": [1, 2], "mask_token_id": 5}
-    assert dflash_config.read_config(form, 2).layers == (1, -1)
+    assert eagle.layers_read(plain, 32) == (2, 16, 29)
+    assert eagle.layers_read(plain | nested, 8) == (2, 4, 6)  # there they are outputs
+    assert dflash_config.layers_read({"target_layer_ids": [0, 1]}, 2) == (1, -1)
+    assert dflash_config.layers_read({"aux_hidden_state_layer_ids": [1, 2]}, 2) == (1, -1)

@@ -19,14 +19,14 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import DraftTree
-from ngtcli.heads.files import Target, save_head
+from ngtcli.heads.files import Target
 from ngtcli.heads.head import Head
 from ngtcli.heads.hydra import Hydra, prefix_layer
-from ngtcli.heads.load import load_head
+from ngtcli.heads.kinds import load_head
 from ngtcli.heads.medusa import Medusa
 from ngtcli.heads.reading import HeadRows
 from ngtcli.tokens.tokenizer import Tokenizer
-from tests.support.head_files import dflash_files, eagle3_files, mtp_folder
+from tests.support.head_files import dflash_files, eagle3_files, mtp_folder, save_head
 from tests.support.helpers import HARBOUR, FakeBackend, ngt
 from tests.support.tiny_models import GREEDY, decode, make_drafter, make_target, plain, prompts
 
@@ -43,15 +43,17 @@ def knowing(kind: str, hf: Any, text: Sequence[int]) -> torch.nn.Module:
     width, vocabulary = target.width, target.vocabulary
     torch.manual_seed(1)
     if kind == "medusa":
-        network: Any = Medusa(width, vocabulary, DEPTH)
+        network: Any = Medusa(target, DEPTH)
         blocks, last = [head[0] for head in network], [head[1] for head in network]
     else:
         prefix = prefix_layer(hf.config) if kind == "prefix" else None
-        network = Hydra(width, vocabulary, DEPTH, prefix=prefix)
+        network = Hydra(target, DEPTH, prefix=prefix)
         blocks, last = [head[0] for head in network.hydra_mlp], list(network.hydra_lm_head)
     with torch.no_grad():
         hidden = hf(torch.tensor([list(text)]), output_hidden_states=True).hidden_states[-1]
-        states = hidden[0] if kind == "medusa" else network.read(hidden)[0]
+        states = hidden[0]
+        if kind == "prefix":
+            states = network.prefix_embedding_layer(inputs_embeds=hidden).last_hidden_state[0]
         for h, (block, layer) in enumerate(zip(blocks, last, strict=True)):
             for parameter in (*block.parameters(), *layer.parameters()):
                 parameter.zero_()

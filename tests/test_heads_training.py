@@ -1,8 +1,8 @@
-"""Training of heads: prompts, kept answers, the folder, and each kind on tiny models."""
+"""Training of heads: what is recorded, the folder, and each kind on tiny models."""
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,46 +11,47 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ngtcli.documents.load import Document
+from ngtcli.cli.heads import held_out
 from ngtcli.errors import UsageError
-from ngtcli.heads.load import load_head
-from ngtcli.heads.training.answers import Answered, Answers, about
-from ngtcli.heads.training.folder import KINDS, TrainingFolder
-from ngtcli.heads.training.kinds import Plan
-from ngtcli.heads.training.prompts import Asked, asked_of, hold_out
+from ngtcli.heads.kinds import load_head
+from ngtcli.heads.training.folder import KINDS, Plan, Text, TrainingFolder
 from ngtcli.heads.training.train import Trainer
+from ngtcli.measure.traces import Trace, read_traces
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
-from tests.support.tiny_models import make_hf, make_target
+from tests.support.tiny_models import make_target
 
 
-def texts(count: int = 24) -> list[Answered]:
+def texts(count: int = 24) -> list[Text]:
     """Prompts of random tokens, whose answers count upwards in steps that the last token gives."""
     chance = Random(0)
     out = []
     for number in range(count):
         prompt = [chance.randrange(10, VOCABULARY) for _ in range(chance.randint(5, 12))]
         answer = [10 + (prompt[-1] + i) % 40 for i in range(chance.randint(8, 14))]
-        out.append(Answered(number, number % 4 == 0, prompt, answer))
+        out.append(Text(prompt, answer, number % 4 == 0))
     return out
+
+
+def plan(kind: str, **changes: Any) -> Plan:
+    rate = 3e-2 if kind in ("medusa", "hydra") else 3e-3
+    asked = {"depth": 2, "inner": 16, "batch": 120, "rate": rate, "steps": 30, **changes}
+    return Plan(kind, **asked)
 
 
 @contextmanager
 def trainer(
-    path: Path, kind: str, say: Callable[[str], None] = lambda _: None, **plan: Any
+    path: Path, kind: str, say: Callable[[str], None] = lambda _: None, **changes: Any
 ) -> Iterator[Trainer]:
     """A trainer of a tiny model, `say` its status lines."""
     target = make_target(seed=3, num_hidden_layers=3)
-    if kind == "space":  # it is the model in a folder that is tuned
-        target.name = str(path.parent / "model")
-        make_hf("llama", 3, num_hidden_layers=3).save_pretrained(target.name)
-    rate = 3e-2 if kind in ("medusa", "hydra") else 3e-3
-    asked = {"depth": 2, "inner": 16, "batch": 120, "rate": rate, "steps": 30, **plan}
-    with TrainingFolder(path, kind) as folder:
-        yield Trainer(target, texts(), folder, Plan(**asked), status=say)
+    with TrainingFolder(path, plan(kind, **changes)) as folder:
+        yield Trainer(target, texts(), folder, status=say)
 
 
-def train(path: Path, kind: str, say: Callable[[str], None] = lambda _: None, **plan: Any) -> Any:
-    with trainer(path, kind, say, **plan) as run:
+def train(
+    path: Path, kind: str, say: Callable[[str], None] = lambda _: None, **changes: Any
+) -> Any:
+    with trainer(path, kind, say, **changes) as run:
         return run.run()
 
 
@@ -58,51 +59,44 @@ def train(path: Path, kind: str, say: Callable[[str], None] = lambda _: None, **
 def test_a_loss_falls_and_the_curve_says_so(kind: str, tmp_path: Path) -> None:
     made = train(tmp_path / "head", kind)
     log = (tmp_path / "head" / "log.jsonl").read_text()
-    lines = [json.loads(line) for line in log.splitlines()]
+    lines = [line for line in map(json.loads, log.splitlines()) if "held_loss" in line]
     assert made.steps == lines[-1]["step"] == 30
     assert made.held_loss == lines[-1]["held_loss"] < 0.97 * lines[0]["held_loss"]
     assert len(made.accepted) == 2 and made.tokens_per_step >= 1
 
 
-@pytest.mark.parametrize("kind", ["medusa", "hydra", "eagle3"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_loads_and_guesses_as_in_training(kind: str, tmp_path: Path) -> None:
-    with trainer(tmp_path / "head", kind, steps=3) as run:
+    vocabulary = 40 if kind == "eagle3" else 0
+    with trainer(tmp_path / "head", kind, steps=3, vocabulary=vocabulary) as run:
         run.run()
     with torch.no_grad():  # files are in bfloat16
-        for parameter in run._parameters:
+        for parameter in run.network.parameters():
             parameter.copy_(parameter.bfloat16())
-    text = run._train[0]
-    batch = run._batch([text], 0)
+    batch = run.batch(texts()[1:2], 0)
+    head = load_head(str(tmp_path / "head"), run.model.hf, torch.device("cpu"), torch.float32)
+    assert head.kind == kind and head.depth == (8 if kind == "eagle3" else 2)
+    states, text = run.states(batch)[0], batch.ids[0]
     with torch.no_grad():
-        first = next(iter(run._kind.scored(batch))).scores.softmax(-1)
-    head = load_head(str(tmp_path / "head"), run._kind.model.hf, torch.device("cpu"), torch.float32)
-    assert head.kind == kind
-    states = run._kind.states(batch, *head.layers)[0]
-    ids = torch.tensor([*text.prompt, *text.answer])
-    for number, row in enumerate(batch.rows[:4].tolist()):
+        scores, _ = run.scored(batch)[0]
+    if kind == "dflash":  # blocks are drawn
+        generator = torch.Generator().manual_seed(batch.seed)
+        rows = batch.rows[torch.randint(len(batch.rows), (8,), generator=generator)]
+    else:
+        rows = batch.rows
+    for number, row in enumerate(rows[:4].tolist()):
         head.reset()
-        head.read(states[: row + 1], ids[1 : row + 2], 0)
-        found = head.first(int(ids[row + 1]))
-        expected = first[number][found.tokens[0].tolist()]  # the vocabulary is the target's
+        head.read(states[: row + 1], text[1 : row + 2], 0)
+        found = head.first(int(text[row + 1]))
+        tokens = torch.tensor(found.tokens[0]).long()
+        ids = run.network.ids
+        places = tokens if ids is None else torch.searchsorted(ids, tokens)
+        expected = scores[number].softmax(-1)[places]
+        assert ids is None or (ids[places] == tokens).all()
         assert torch.allclose(torch.tensor(found.probabilities[0]).float(), expected, atol=1e-4)
 
 
-def test_a_trained_dflash_head_guesses_all_depths_at_once(tmp_path: Path) -> None:
-    train(tmp_path / "head", "dflash", steps=1)
-    hf = make_hf("llama", 3, num_hidden_layers=3)
-    head = load_head(str(tmp_path / "head"), hf, torch.device("cpu"), torch.float32)
-    head.read(torch.zeros(3, len(head.layers) * 32), torch.tensor([5, 6, 7]), 0)
-    assert head.kind == "dflash" and head.depth == len(head.first(7).tokens) == 2
-
-
-def test_a_tuned_model_says_how_its_masks_are_filled(tmp_path: Path) -> None:
-    train(tmp_path / "head", "space", steps=1)
-    config = json.loads((tmp_path / "head" / "config.json").read_text())
-    assert config["mask_num"] == 2 and config["mask_id"] == 0 and config["mask_diff"] is False
-    assert load_file(tmp_path / "head" / "model.safetensors")
-
-
-@pytest.mark.parametrize("kind", ["eagle3", "space"])
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
 def test_an_interrupted_run_ends_with_the_same_weights(kind: str, tmp_path: Path) -> None:
     train(tmp_path / "whole", kind, steps=6)
 
@@ -113,7 +107,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(kind: str, tmp_path: Path
         with pytest.raises(KeyboardInterrupt):
             train(tmp_path / "parts", kind, stop, steps=6)
     with trainer(tmp_path / "parts", kind, steps=6) as again:
-        assert again._step == 2
+        assert again.step == 2
         again.run()
     whole, parts = (load_file(tmp_path / n / "model.safetensors") for n in ("whole", "parts"))
     assert whole.keys() == parts.keys()
@@ -123,74 +117,67 @@ def test_an_interrupted_run_ends_with_the_same_weights(kind: str, tmp_path: Path
 def test_nothing_of_others_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match="did not write"):
-        TrainingFolder(tmp_path, "medusa")
+        TrainingFolder(tmp_path, plan("medusa"))
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     own = tmp_path / "head"
     train(own, "medusa", steps=2)
-    with pytest.raises(UsageError, match="kind medusa"):
-        TrainingFolder(own, "hydra")
+    with pytest.raises(UsageError, match="kind 'medusa', now 'hydra'"):
+        train(own, "hydra", steps=2)
     (own / "checkpoint.safetensors").write_bytes(b"torn")
-    with pytest.raises(UsageError, match="checkpoint.safetensors: it is damaged"):
+    with pytest.raises(UsageError, match=r"checkpoint.safetensors: it is damaged"):
         train(own, "medusa", steps=2)
     (own / "checkpoint.safetensors").unlink()
     with pytest.raises(UsageError, match="steps 2, now 9"):
         train(own, "medusa", steps=9)
     (own / "config.json").write_text("{}")
-    with pytest.raises(UsageError, match="config.json"):
+    with pytest.raises(UsageError, match=r"config.json"):
         train(own, "medusa", steps=2)
     assert (own / "config.json").read_text() == "{}"
 
 
 def test_a_folder_is_of_one_process(tmp_path: Path) -> None:
-    with TrainingFolder(tmp_path / "head", "medusa"):
+    with TrainingFolder(tmp_path / "head", plan("medusa")):
         with pytest.raises(UsageError, match="another process"):
-            TrainingFolder(tmp_path / "head", "medusa")
+            TrainingFolder(tmp_path / "head", plan("medusa"))
 
 
-def test_answers_are_kept_up_to_a_torn_line(tmp_path: Path) -> None:
-    path, asked = tmp_path / "answers.jsonl", [Asked((Document("a", "text"),), "")] * 3
-    kept = Answers(path, about(asked, model="m"))
-    for text in texts(2):
-        kept.add(text)
-    kept.close()
-    with path.open("ab") as file:
-        file.write(b'{"n":2,"held":fal')
-    again = Answers(path, about(asked, model="m"))
-    assert [*again.done.values()] == texts(2) and [n for n, _ in again.left(asked)] == [2]
-    again.add(texts(3)[2])
-    again.close()
-    with closing(Answers(path, about(asked, model="m"))) as third:
-        assert [*third.done.values()] == texts(3)
-    with pytest.raises(UsageError, match="model 'm', now 'n'"):
-        Answers(path, about(asked, model="n"))
-    with pytest.raises(UsageError, match="other documents"):
-        Answers(path, about(asked[:1], model="m"))
-    path.write_text("mine\n")
-    with pytest.raises(UsageError, match="did not write"):
-        Answers(path, about(asked, model="m"))
+def test_all_that_is_asked_about_a_text_is_held_out_together() -> None:
+    traces = [
+        Trace(f"{n}/{turn}", "ask", (1, 2, n), (3,), 1, ((n,),) if n < 20 else ())
+        for n in range(40)
+        for turn in (1, 2, 3)
+    ]
+    made = held_out(traces)
+    held = {text.prompt[-1] for text in made if text.held}
+    assert len(held) == 4 and sum(text.held for text in made) == 12
 
 
-def test_each_part_is_asked_and_held_out_as_a_whole() -> None:
-    text = Path(HARBOUR).read_text("utf-8")
-    made = asked_of([Document("harbour", text)], 60, 2)
-    parts = {one.documents[0].text for one in made}
-    assert len(parts) > 3 and made == asked_of([Document("harbour", text)], 60, 2)
-    for one in made:
-        words = one.question.removeprefix("What is said of ").removesuffix("?")
-        assert one.text in text and words in one.text and not one.held
-    assert sum(not one.question for one in made) == len(parts)
-    chosen = hold_out(made)
-    held = {one.text for one in chosen if one.held}
-    assert len(held) == max(1, round(len(parts) / 10))
-    assert not held & {one.text for one in chosen if not one.held}
+def test_the_command_records_and_trains_and_goes_on(tmp_path: Path) -> None:
+    def run(*words: str) -> Any:
+        own = ("--steps", "2", "--batch-tokens", "200", "--depth", "1", "--model-scores", "--json")
+        limits = {"NGT_MAX_TOKENS": "4", "NGT_CALIBRATE": "false"}
+        return ngt("heads", "train", "--kind", "medusa", *words, *own, cwd=tmp_path, **limits)
 
-
-def test_the_command_trains_a_head(tmp_path: Path) -> None:
-    words = ["heads", "train", "--kind", "medusa", "-d", HARBOUR, "-o", "head", "--steps", "2"]
-    words += ["--part-tokens", "40", "--questions", "0", "--batch-tokens", "200", "--json"]
-    words += ["--answers", "6", "--depth", "1", "--model-scores"]
-    done = ngt(*words, cwd=tmp_path, NGT_MAX_TOKENS="4", NGT_CALIBRATE="false")
+    asked = ("-d", HARBOUR, "--part-tokens", "40", "--questions", "1", "--answers", "6")
+    done = run("-o", "head", *asked)
     assert done.returncode == 0, done.stderr.decode()
     report: dict[str, Any] = json.loads(done.stdout)
     assert report["kind"] == "medusa" and report["steps"] == 2 and report["held_out"]
-    kept = (tmp_path / "head" / "answers.jsonl").read_text().splitlines()
-    assert len(kept) == 1 + report["texts"] + report["held_out"]
+    recorded = tmp_path / "head" / "recording"
+    found, lines = read_traces(recorded), recorded / "traces.jsonl"
+    assert len(found.traces) == report["texts"] + report["held_out"] == 6
+    assert {trace.task for trace in found.traces} == {"ask", "summarize"}
+    before = lines.read_bytes()
+    kept = before.splitlines(keepends=True)
+    lines.write_bytes(b"".join(kept[:4]) + kept[4][:30])  # as a kill may leave it
+    again = run("-o", "head", *asked)
+    assert again.returncode == 0 and json.loads(again.stdout)["texts"] == report["texts"]
+    assert sorted(lines.read_bytes().splitlines()) == sorted(before.splitlines())
+    other = run("-o", "other", "--recording", str(recorded))
+    assert other.returncode == 0, other.stderr.decode()
+    assert json.loads(other.stdout)["held_loss"] == report["held_loss"]
+    assert not (tmp_path / "other" / "recording").exists()
+    wrong = run("-o", "third", "--recording", str(tmp_path))
+    assert wrong.returncode == 3 and b"no recording here" in wrong.stderr
+    both = run("-o", "third", "--recording", str(recorded), *asked[:2])
+    assert both.returncode == 2 and not (tmp_path / "third").exists()

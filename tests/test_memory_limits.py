@@ -83,7 +83,7 @@ def test_chunks_that_do_not_fit_are_read_in_halves_and_keep_what_was_read() -> N
 class Greedy(Head):
     """Has no memory for the rows of a long chunk; `read_rows` are positions and what follows."""
 
-    reads_all = True
+    reads_all, layers = True, (-1,)
 
     def __init__(self) -> None:
         self.read_rows: list[tuple[int, int]] = []

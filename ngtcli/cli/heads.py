@@ -1,12 +1,10 @@
 """`ngt heads`: training of learned heads, which draft from a model's hidden states."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +17,8 @@ from ngtcli.cli.output import check_name, print_either
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Settings
+from ngtcli.documents.load import Document
+from ngtcli.documents.passages import Cutting, passages
 from ngtcli.errors import (
     INTERRUPTED,
     ContextOverflowError,
@@ -29,19 +29,22 @@ from ngtcli.errors import (
     nearest,
     reason_of,
 )
-from ngtcli.heads.training.answers import ANSWERS, Answered, Answers, about
-from ngtcli.heads.training.folder import KINDS, Trained, TrainingFolder
-from ngtcli.heads.training.prompts import Asked, asked_of, hold_out
-from ngtcli.measure.prompts import read_jsonl
+from ngtcli.heads.training.folder import KINDS, RECORDING, Plan, Text, Trained, TrainingFolder
+from ngtcli.measure.prompts import QUESTIONS, Item, file_items, read_jsonl
+from ngtcli.measure.traces import Trace, TraceWriter, read_traces, recorded_files
 from ngtcli.prompt.preset import Preset, deciding
 from ngtcli.session.checks import check_session
 from ngtcli.system import process
-from ngtcli.system.progress import progress_bar, time_left
+from ngtcli.system.files import key_of
+from ngtcli.system.progress import progress_bar
 
 if TYPE_CHECKING:
+    from ngtcli.prompt.build import Prompt
     from ngtcli.session.local import LocalSession
-    from ngtcli.session.session import NumberedPrompt
 
+_HELD_SHARE = 0.1  # of the texts, to validate on; guess
+_FEWEST = 2  # prompts: one to train on and one to validate
+_LEAST = 40  # characters of a part from which on it is asked of; guess
 heads_app = typer.Typer(
     help="Learned heads, which guess tokens from a model's hidden states.", no_args_is_help=True
 )
@@ -53,7 +56,10 @@ _data = partial(typer.Option, rich_help_panel="Data")
 _DATA = "Documents like those the head is for: files, folders or globs; give it before each."
 _PROMPTS = "Prompts as JSON lines, as ngt bench takes them, too."
 _ANSWERS = "Most answers of the model to train on."
-_KEPT = file_option(help="Keep the answers here; default: in the folder.", rich_help_panel="Data")
+_RECORDING = file_option(
+    help="Train on this recording (ngt bench --record).", rich_help_panel="Data"
+)
+_QUESTIONS = "Questions about each part."
 _OUT = file_option("--output", "-o", help="The head's folder: a new one, or one to go on with.")
 _MINUTES = "Train so long, the answers not counted in."
 _STEPS = "Train so many steps; overrides --minutes."
@@ -72,10 +78,10 @@ class TrainFlags:
     output: Annotated[Path, _OUT]
     data: Annotated[list[str] | None, _data("--data", "-d", help=_DATA)] = None
     prompts: Annotated[Path | None, _data(help=_PROMPTS)] = None
+    recording: Annotated[Path | None, _RECORDING] = None
     answers: Annotated[int, _data(min=2, max=10**7, help=_ANSWERS)] = 3000
-    answers_file: Annotated[Path | None, _KEPT] = None
     part_tokens: Annotated[int, _data(min=16, help="Tokens of a part of a text.")] = 512
-    questions: Annotated[int, _data(min=0, max=1000, help="Questions about each part.")] = 3
+    questions: Annotated[int, _data(min=0, max=len(QUESTIONS), help=_QUESTIONS)] = 3
     minutes: Annotated[float, typer.Option(min=0.01, help=_MINUTES)] = 10.0
     steps: Annotated[int | None, typer.Option(min=1, help=_STEPS)] = None
     depth: Annotated[int, typer.Option(min=0, max=32, help=_DEPTH)] = 0
@@ -114,11 +120,14 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> None:
         raise UsageError(what, "Leave out --quantize.")
     notes = Notes(given.verbose)
     check_session(settings, notes.warn)
-    asked = _asked(given, settings, notes)
+    if given.recording and not recorded_files(given.recording):
+        read_traces(given.recording)  # says what is missing
+    items = [] if given.recording else _items(given, tasks, notes)
+    own = {name: getattr(given, name) for name in Plan.__dataclass_fields__ if name != "batch"}
     process.unwind_on_interrupt()
-    with TrainingFolder(given.output, given.kind) as folder:
+    with TrainingFolder(given.output, Plan(**own, batch=given.batch_tokens)) as folder:
         try:
-            report = _trained(given, tasks, asked, folder, notes)
+            report = _trained(given, tasks, items, folder, notes)
         except KeyboardInterrupt:
             notes.warn("interrupted; run the same command again to go on")
             raise typer.Exit(INTERRUPTED) from None
@@ -131,42 +140,53 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> None:
 
 
 def _refuse_idle(given: TrainFlags) -> None:
-    """Raise UsageError for a flag that heads of this kind have nothing for."""
-    for flag, is_given, kinds in (
+    """Raise UsageError for a flag that heads of this kind, or a recording, have nothing for."""
+    of_kind = (
         ("--inner", given.inner, ("eagle3", "dflash")),
         ("--vocabulary", given.vocabulary, ("eagle3",)),
         ("--model-scores", not given.own_scores, ("medusa", "hydra")),
-    ):
-        if given.kind not in kinds:
-            refuse_with(f"--kind {given.kind}", {flag: is_given}, "Leave it out.")
+    )
+    flags = {flag: bool(is_given) for flag, is_given, kinds in of_kind if given.kind not in kinds}
+    refuse_with(f"--kind {given.kind}", flags, "Leave it out.")
+    if given.recording:
+        flags = {"--data": bool(given.data), "--prompts": given.prompts is not None}
+        refuse_with("--recording", flags, "Leave it out: the recording has the answers.")
 
 
 def _trained(
-    given: TrainFlags, tasks: Tasks, asked: Sequence[Asked], folder: TrainingFolder, notes: Notes
+    given: TrainFlags, tasks: Tasks, items: Sequence[Item], folder: TrainingFolder, notes: Notes
 ) -> Trained:
-    """The answers, then the head. A KeyboardInterrupt leaves what there is of both."""
-    from ngtcli.heads.training.train import Plan, Trainer  # here: they load torch
+    """The recording, then the head. A KeyboardInterrupt leaves what there is of both."""
+    from ngtcli.heads.training.train import Trainer  # here: they load torch
     from ngtcli.session.local import LocalSession
 
     # Gradients do not pass through packed weights.
     settings = replace(tasks["ask"][0], packed=False)
     session = LocalSession(settings, once(notes.status), notes.warn, persist=False)
-    what = about(asked, tokenizer=session.model.tokenizer.fingerprint, **_how(tasks))
-    with closing(Answers(given.answers_file or folder.path / ANSWERS, what)) as answers:
-        answer(session, tasks, asked, answers, notes)
-        examples = [answers.done[n] for n in range(len(asked)) if n in answers.done]
-    plan = Plan(
-        minutes=given.minutes,
-        steps=given.steps,
-        depth=given.depth,
-        inner=given.inner,
-        vocabulary=given.vocabulary,
-        own_scores=given.own_scores,
-        batch=given.batch_tokens,
-        rate=given.rate,
-        seed=given.seed,
-    )
-    return Trainer(session.model, examples, folder, plan, notes.status, notes.say).run()
+    recording = given.recording or folder.path / RECORDING
+    if not given.recording:
+        _record(session, tasks, items, recording, notes)
+    found = read_traces(recording, max_mb=settings.max_mb)
+    if found.tokenizer != session.model.tokenizer.fingerprint:
+        what = f"{recording}: recorded with another tokenizer than that of {settings.model}"
+        raise UsageError(what, "Name the model that was recorded with --model.")
+    traces = found.traces[: given.answers]
+    if not given.recording:  # as asked for, whatever was answered first
+        by_id = {trace.id: trace for trace in found.traces}
+        traces = tuple(by_id[item.id] for item in items if item.id in by_id)
+    return Trainer(session.model, held_out(traces), folder, notes.status, notes.say).run()
+
+
+def held_out(traces: Sequence[Trace]) -> list[Text]:
+    """The texts of traces, with all that is about a share of the documents held out.
+
+    Without documents the turns of a conversation stay together.
+    """
+    about = [key_of(*t.references) if t.references else t.id.partition("/")[0] for t in traces]
+    keys = sorted(set(about))
+    held = set(keys[: max(1, round(_HELD_SHARE * len(keys)))])
+    pairs = zip(traces, about, strict=True)
+    return [Text(trace.prompt_ids, trace.output_ids, key in held) for trace, key in pairs]
 
 
 def _greedy(settings: Settings) -> Settings:
@@ -176,64 +196,68 @@ def _greedy(settings: Settings) -> Settings:
     return replace(settings, **{name: getattr(neutral, name) for name in names}, method="auto")
 
 
-def _how(tasks: Tasks) -> dict[str, Any]:
-    """How what is asked is answered, by "TASK.NAME"; drafts change no answer."""
-    drafting = {n for n, s in SETTINGS.items() if s.panel == "Drafting"}
-    how = {task: deciding(*own) for task, own in tasks.items()}
-    return {f"{t}.{n}": v for t, own in how.items() for n, v in own.items() if n not in drafting}
+def _items(given: TrainFlags, tasks: Tasks, notes: Notes) -> list[Item]:
+    """All that is asked, in order, each under a name that says all the answer depends on.
 
-
-def _asked(given: TrainFlags, settings: Settings, notes: Notes) -> list[Asked]:
-    """All that is asked, in order. Raises InputError and UsageError."""
+    Raises InputError and UsageError.
+    """
+    settings = tasks["ask"][0]
     if not (given.data or given.prompts):
-        raise UsageError("nothing to train on", "Name documents with --data.")
-    asked: list[Asked] = []
-    if given.prompts:
-        items = read_jsonl(given.prompts, settings)
-        asked += (Asked(item.documents, item.question) for item in items)
+        raise UsageError("nothing to train on", "Name documents with --data, or a --recording.")
+    items = read_jsonl(given.prompts, settings) if given.prompts else []
     if given.data:
-        read = read_documents(given.data, piped_stdin(), settings, notes)
-        asked += asked_of(read.documents, given.part_tokens, given.questions)
-    Random(0).shuffle(asked)
-    chosen = hold_out(asked[: given.answers])
-    if len({one.held for one in chosen}) < 2:
-        what = f"{counted(len(chosen), 'prompt')}: too few to train on and to validate"
+        read = read_documents(given.data, piped_stdin(), settings, notes).documents
+        parts = [part for document in read for part in _parts(document, given.part_tokens)]
+        wanted = ("", *QUESTIONS[: given.questions])
+        items += [item for item in file_items(parts, parts) if item.question in wanted]
+    if len(items) < _FEWEST:
+        what = f"{counted(len(items), 'prompt')}: too few to train on and to validate"
         raise InputError(what, "Give more documents, or smaller parts (--part-tokens).")
-    return chosen
+    Random(0).shuffle(items)
+    drafting = {n for n, s in SETTINGS.items() if s.panel == "Drafting"}  # they change no answer
+    how = {task: deciding(*own).items() for task, own in tasks.items()}
+    kept = [(task, n, v) for task, own in how.items() for n, v in own if n not in drafting]
+    return [
+        replace(item, id=key_of(kept, *(d.text for d in item.documents), item.question))
+        for item in items[: given.answers]
+    ]
 
 
-def answer(
-    session: "LocalSession",
-    tasks: Tasks,
-    asked: Sequence[Asked],
-    answers: Answers,
-    notes: Notes,
+def _parts(document: Document, tokens: int) -> Iterator[Document]:
+    for passage in passages(document, Cutting(tokens)):
+        text = document.text[passage.start : passage.end]
+        if len(text) >= _LEAST:
+            yield Document(document.name, text)
+
+
+def _record(
+    session: "LocalSession", tasks: Tasks, items: Sequence[Item], folder: Path, notes: Notes
 ) -> None:
     """Let the model answer what it has not answered yet, drafted, many at once."""
-    before, began, failed = len(answers.done), monotonic(), 0
-    left = list(answers.left(asked))
 
-    def prompts() -> Iterator["NumberedPrompt"]:
-        for number, one in left:
-            preset = tasks["ask" if one.question else "summarize"][1]
-            try:
-                yield number, session.prompt(preset, one.documents, one.question)
-            except ContextOverflowError as error:
-                yield number, error
+    def prompt(item: Item) -> "Prompt | ContextOverflowError":
+        preset = tasks["ask" if item.question else "summarize"][1]
+        try:
+            return session.prompt(preset, item.documents, item.question)
+        except ContextOverflowError as error:
+            return error
 
-    for finished in session.answers(prompts(), 0):
-        if isinstance(finished.error, ContextOverflowError):
-            failed += 1
-            continue
-        if finished.error is not None:
-            raise finished.error
-        ids = [token.id for token in finished.tokens]
-        number = finished.key
-        answers.add(Answered(number, asked[number].held, finished.prompt.ids, ids))
-        done = len(answers.done) + failed
-        rate = (done - before) / max(monotonic() - began, 1e-6)
-        words = f"{done} of {counted(len(asked), 'answer')}"
-        ends = time_left((len(asked) - done) / rate)
-        notes.status(f"Answering {progress_bar(done, len(asked))} {words}, {ends} left")
+    model, failed = session.model, 0
+    own = model.tokenizer.fingerprint, session.settings.model, model.vocabulary
+    with TraceWriter(folder, *own, more=True) as trace:
+        left = [item for item in items if item.id not in trace.done]
+        asked = ((number, prompt(item)) for number, item in enumerate(left))
+        for count, finished in enumerate(session.answers(asked, 0), len(items) - len(left) + 1):
+            if isinstance(finished.error, ContextOverflowError):
+                failed += 1
+            elif finished.error is not None:
+                raise finished.error
+            elif ids := [token.id for token in finished.tokens]:
+                item, given = left[finished.key], finished.prompt
+                task = "ask" if item.question else "summarize"
+                room = session.settings.max_tokens
+                trace.add(item.id, task, given.ids, ids, given.references, room)
+            bar = progress_bar(count, len(items))
+            notes.status(f"Answering {bar} {count} of {counted(len(items), 'answer')}")
     if failed:
         notes.warn(f"{counted(failed, 'prompt')} left out: they do not fit the model")

@@ -13,7 +13,7 @@ from ngtcli.decode.dtype_trial import half_of
 from ngtcli.decode.plain import STATES
 from ngtcli.model_files.checkpoint import BUILTIN, fetch, find
 from ngtcli.model_files.dtypes import known, name_of
-from ngtcli.model_files.hub import Remote, ask, weight_files
+from ngtcli.model_files.hub import ask, weight_files
 from ngtcli.model_files.needs import ModelNeeds, Need
 from ngtcli.model_files.pretrained import context_limit, loading, read_config
 from ngtcli.model_files.quantized import identity
@@ -80,8 +80,7 @@ def _download(name: str, path: str) -> int:
     """Bytes of weights that only the hub has, or has some of."""
     if name == BUILTIN or os.path.exists(os.path.expanduser(name)) or os.path.isdir(find(name)):
         return 0
-    remote = ask(name)
-    sizes = remote.sizes if isinstance(remote, Remote) else {}
+    sizes = ask(name).sizes
     return sum(sizes.get(file, 0) for file in weight_files(Path(path), sizes))
 
 

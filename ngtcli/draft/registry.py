@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from typing import Any
 
@@ -21,7 +21,7 @@ class Method:
     `needs` says in words what a drafter cannot do without. `documents`: the method drafts from the
     documents' cached trie. `live`: it works only with a running model. `costs`: it reads the
     measured cost of passes and the pool of earlier answers. `masks`: it reads the mask tokens of
-    the model. `heads`: it drafts from learned heads alone.
+    the model. `heads`: it drafts from learned heads of the kind of its name alone.
     """
 
     module: str
@@ -58,10 +58,10 @@ _METHODS = {
         "methods.draft_model", "DraftModel", "a second model (--draft-model)", live=True
     ),
 }
-for _kind in ("Medusa", "Hydra", "Eagle", "Eagle3", "DFlash", "Mtp"):
-    _METHODS[_kind.lower()] = Method(
-        "methods.learned", _kind, "a head (--heads)", live=True, options="options", heads=True
-    )
+_LEARNED = Method(
+    "methods.learned", "Learned", "a head (--heads)", live=True, options="options", heads=True
+)
+_METHODS |= dict.fromkeys(("medusa", "hydra", "eagle", "eagle3", "dflash", "mtp"), _LEARNED)
 _OBJECTS = ("assistant", "costs", "pool", "background", "heads", "masks")
 _SHARED = tuple(f.name for f in fields(DraftSettings) if f.name not in _OBJECTS)
 
@@ -87,9 +87,12 @@ class MethodSpec:
 
     def build(self) -> Drafter:
         """A new drafter. Raises UsageError where something that it needs is missing."""
+        settings = self.settings
+        if self.entry.heads and settings.heads is not None:
+            settings = replace(settings, heads=settings.heads.of_kind(self.name))
         with _named(self.name):
             kind: type[Drafter] = getattr(_module(self.entry.module), self.entry.drafter)
-            return kind.make(self.settings, self.options)
+            return kind.make(settings, self.options)
 
     def build_many(self) -> Drafters[Any]:
         """New drafters for the texts of one pass. Raises UsageError as `build` does."""

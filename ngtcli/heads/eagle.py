@@ -1,182 +1,177 @@
-"""EAGLE and EAGLE-2 (arXiv 2401.15077, 2406.16858), and the head that they and EAGLE-3 have.
+"""EAGLE, EAGLE-2 (arXiv 2401.15077, 2406.16858) and EAGLE-3 (arXiv 2503.01840).
 
-A row of the text stands for a state of the target there and for the token that follows. A layer
+A row of the text stands for states of the target there and for the token that follows. A layer
 makes of it the state of the next row, which scores the token after that one, and which stands for
-the state where the text goes on with a guess. The two differ in the trees that they draft alone.
+the states where the text goes on with a guess (EAGLE-3, section 3.1). The first two read what
+leaves the target's last norm and differ in the trees that they draft alone; EAGLE-3 reads states at
+three layers, and has last layers and mostly a vocabulary of its own.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from ngtcli.draft.guesses import Guessed
-from ngtcli.heads.attention import HeadLayer, Rows, configured, layer_config, rotary
-from ngtcli.heads.cache import HeadCache
-from ngtcli.heads.files import HeadFiles, Target
-from ngtcli.heads.head import Head, guessed, nothing
+from ngtcli.heads.files import DAMAGED, HeadFiles, Target
+from ngtcli.heads.layers import HeadLayer, Rotation, layer_config, norm, own_ids, rotary
+from ngtcli.heads.rows import Depths, HeadPass, Sight
 
-KIND = "eagle"
 # Rows that a row attends to at most: the positions that published heads were trained on.
 WINDOW = 2048
 DEPTH = 8  # tokens; that of the trees that the authors' program drafts
-Scores = Callable[[Tensor], Tensor]  # the target's own, of what leaves its last norm
 
 
-class EagleNetwork(nn.Module):
-    """What networks of EAGLE's have.
+class _Network(nn.Module):
+    """What both have; `embeds`: it has embeddings of its own."""
 
-    `reads` are the states of the target, numbered as transformers does, `layer` is the
-    configuration of the layer, `embed_tokens` are embeddings of the network's own or None.
-    """
+    depth = DEPTH
+    ids: Tensor | None = None
 
-    reads: tuple[int, ...]
-    layer: PreTrainedConfig
-    embed_tokens: nn.Module | None
+    def __init__(
+        self, target: Target, layer: PreTrainedConfig, reads: tuple[int, ...], embeds: bool
+    ) -> None:
+        super().__init__()
+        self.target, self.reads = target, reads
+        self.sights = (Sight(min(WINDOW, int(layer.max_position_embeddings))),)
+        self.rotary = rotary(layer, target)
+        self.embed_tokens = nn.Embedding(layer.vocab_size, layer.hidden_size) if embeds else None
 
     def fuse(self, states: Tensor) -> Tensor:
         """(…, hidden size) of the target's states (…, reads x width)."""
-        raise NotImplementedError
+        return states
 
-    def step(
-        self, states: Tensor, embedded: Tensor, positions: Tensor, mask: Tensor, kept: Rows
-    ) -> Tensor:
-        """What leaves the layer, (batch, rows, hidden size): states of the next depth.
+    def layered(self, states: Tensor, embedded: Tensor, given: HeadPass) -> Tensor:
+        """What leaves the layer: states of the next depth.
 
         `states` are fused or of the depth before, `embedded` the embeddings of the tokens that
-        follow; `positions` are int64 (rows,), `mask` is bool (rows, all rows).
+        follow; all are (batch, rows, hidden size).
         """
         raise NotImplementedError
 
-    def scores(self, states: Tensor, target: Scores) -> Tensor:
-        """Scores (…, vocabulary) after rows that left the layer; `target` gives the target's."""
-        raise NotImplementedError
+    def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
+        return self.step(self.fuse(states), following, (), given)[-1:]
+
+    def step(self, states: Tensor, tokens: Tensor, depths: Depths, given: HeadPass) -> Tensor:
+        embedded = (self.embed_tokens or self.target.embed)(tokens).to(states.dtype)
+        return self.layered(states[None], embedded[None], given)[0]
 
 
-class Eagle1Network(EagleNetwork):
-    """The network of EAGLE and EAGLE-2; its state is that of a published file.
+class Eagle(_Network):
+    """The network of EAGLE and EAGLE-2; its state is that of a published file."""
 
-    `bias` and `embeds`: it has a bias of `fc`, and embeddings of its own.
-    """
-
-    def __init__(self, layer: PreTrainedConfig, bias: bool, embeds: bool) -> None:
-        super().__init__()
-        self.reads, self.layer, size = (-1,), layer, layer.hidden_size
-        self.fc = nn.Linear(2 * size, size, bias=bias)
+    def __init__(self, target: Target, layer: PreTrainedConfig, bias: bool, embeds: bool) -> None:
+        super().__init__(target, layer, (-1,), embeds)
+        self.fc = nn.Linear(2 * layer.hidden_size, layer.hidden_size, bias=bias)
         self.layers = nn.ModuleList([HeadLayer(layer, normed=False)])
-        self.rotary = rotary(layer)
-        self.embed_tokens = nn.Embedding(layer.vocab_size, size) if embeds else None
 
-    def fuse(self, states: Tensor) -> Tensor:
-        """As EagleNetwork.fuse."""
-        return states
-
-    def step(
-        self, states: Tensor, embedded: Tensor, positions: Tensor, mask: Tensor, kept: Rows
-    ) -> Tensor:
-        """As EagleNetwork.step."""
-        rotation = self.rotary(states, positions[None])
+    def layered(self, states: Tensor, embedded: Tensor, given: HeadPass) -> Tensor:
         rows = self.fc(torch.cat([embedded, states], -1))
-        out: Tensor = self.layers[0](rows, rotation, mask, kept)
+        out: Tensor = self.layers[0](rows, self.rotary(rows, given.positions[None]), given)
         return out
 
-    def scores(self, states: Tensor, target: Scores) -> Tensor:
-        """As EagleNetwork.scores."""
-        return target(states)
+    def scores(self, states: Tensor, depths: Depths = ()) -> Tensor:
+        return self.target.score(states)
 
 
-class EagleHead(Head):
-    """Guesses of a network of EAGLE's; `ids` are the tokens of its own vocabulary, None: all.
+class _Eagle3Layer(HeadLayer):
+    """A layer whose attention reads an embedding beside the state."""
 
-    Positions are the text's own. Only their differences count, and `window` keeps those within
-    what heads are trained on.
+    def __init__(self, config: PreTrainedConfig, norm_residual: bool) -> None:
+        super().__init__(config, inputs=2)
+        self.hidden_norm, self._norm_residual = norm(config.hidden_size, config), norm_residual
+
+    def beside(
+        self, states: Tensor, embedded: Tensor, rotation: Rotation, given: HeadPass
+    ) -> Tensor:
+        """(batch, rows, hidden size), as are `states` and `embedded`."""
+        normed = self.hidden_norm(states)
+        rows = torch.cat([self.input_layernorm(embedded), normed], -1)
+        residual = normed if self._norm_residual else states
+        return self.perceived(residual + self.self_attn(rows, rotation, given))
+
+
+class Eagle3(_Network):
+    """The network of EAGLE-3; its state is that of a published file without its vocabulary.
+
+    `fields` are those of config.json. `norm_before_residual`: the normed states, not the states,
+    are added to what attention gives; `norm_before_fc`: there is a norm before `fc`. Raises
+    ValueError for what is not supported.
     """
 
-    by_path, reads_all, depth = True, True, DEPTH
+    def __init__(self, target: Target, fields: Mapping[str, Any], embeds: bool = False) -> None:
+        own = fields.get("transformer_layer_config") or fields
+        layer, reads = layer_config(own, most=1), layers_read(fields, target.layers)
+        super().__init__(target, layer, reads, embeds)
+        size = int(layer.hidden_size)
+        width = fields.get("target_hidden_size") or own.get("target_hidden_size")
+        self.width, self.size, self.tokens = int(width or size), size, int(layer.vocab_size)
+        states = len(reads) * self.width
+        has_norm = bool(fields.get("norm_before_fc"))
+        self.input_norm = norm(states, layer) if has_norm else nn.Identity()
+        self.fc = nn.Linear(states, size, bias=False)
+        self.midlayer = _Eagle3Layer(layer, bool(fields.get("norm_before_residual")))
+        self.norm = norm(size, layer)
+        self.lm_head = nn.Linear(size, int(fields.get("draft_vocab_size") or self.tokens), False)
 
-    def __init__(
-        self,
-        kind: str,
-        network: EagleNetwork,
-        target: Target,
-        ids: Tensor | None = None,
-        window: int = WINDOW,
-    ) -> None:
-        self.kind, self.layers = kind, network.reads
-        self._network, self._target, self._ids = network, target, ids
-        self._embed = network.embed_tokens or target.embed
-        longest = int(network.layer.max_position_embeddings)
-        self._cache = HeadCache(min(window, longest))
-        self.reset()
+    def fuse(self, states: Tensor) -> Tensor:
+        fused: Tensor = self.fc(self.input_norm(states))
+        return fused
 
-    def reset(self) -> None:
-        """A new text begins."""
-        self._cache.clear()
-        self._states = torch.empty(0)  # (states, hidden size), as they left the layer
-        self._last = torch.empty(0)  # the first of them, of the last row read
+    def layered(self, states: Tensor, embedded: Tensor, given: HeadPass) -> Tensor:
+        rotation = self.rotary(states, given.positions[None])
+        return self.midlayer.beside(states, embedded, rotation, given)
 
-    @torch.inference_mode()
-    def read(self, states: Tensor, following: Tensor, start: int) -> None:
-        """As Head.read."""
-        mask = self._cache.chain(len(states), start)
-        fused = self._network.fuse(states.to(self._target.device, self._target.dtype))
-        self._last = self._step(fused, following.to(fused.device), mask)[-1:]
-        self._cache.keep()
-
-    def _step(self, states: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
-        """What leaves the layer, (rows, hidden size), for such states and the tokens (rows,)."""
-        on, places = states.device, self._cache.positions(len(states))
-        rows = states[None], self._embed(tokens)[None].to(states.dtype)
-        return self._network.step(*rows, places.to(on), mask.to(on), self._cache)[0]
-
-    @torch.inference_mode()
-    def first(self, root: int) -> Guessed:
-        """As Guesser.first."""
-        self._cache.drop()
-        self._states = self._last
-        if not len(self._last):
-            return nothing(1)
-        return self._guessed(self._states)
-
-    @torch.inference_mode()
-    def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
-        """As Guesser.below."""
-        if not len(self._states):
-            return nothing(len(states))
-        mask = self._cache.tree([state - 1 for state in states])  # state 0 is of a row that is kept
-        ids = torch.tensor(tokens, dtype=torch.long, device=self._last.device)
-        found = self._step(self._states[list(states)], ids, mask)
-        self._states = torch.cat([self._states, found])
-        return self._guessed(found)
-
-    def _guessed(self, states: Tensor) -> Guessed:
-        return guessed(self._network.scores(states, self._target.score), self._ids)
+    def scores(self, states: Tensor, depths: Depths = ()) -> Tensor:
+        found: Tensor = self.lm_head(self.norm(states))
+        return found
 
 
-def read_layer(fields: Mapping[str, Any], depth: int) -> PreTrainedConfig:
-    """The layer of a config.json. Raises ValueError for what is not supported."""
-    layer = layer_config(dict(fields))
-    if layer.num_hidden_layers != 1:
-        raise ValueError(f"{layer.num_hidden_layers} layers")
-    return layer
+def layers_read(fields: Mapping[str, Any], depth: int) -> tuple[int, ...]:
+    """The states that EAGLE-3 reads by a config.json, of a target of `depth` layers.
+
+    In the speculators form `eagle_aux_hidden_state_layer_ids` are layers whose inputs are read; in
+    `eagle_config` of the other form they are layers whose outputs are. Without them the inputs of
+    layers 2, `depth` // 2 and `depth` - 3 are read. Raises ValueError for what is not supported.
+    """
+    nested = fields.get("eagle_config") or {}
+    layers = fields.get("eagle_aux_hidden_state_layer_ids")
+    if layers is None and nested.get("eagle_aux_hidden_state_layer_ids"):
+        layers = [layer + 1 for layer in nested["eagle_aux_hidden_state_layer_ids"]]
+    layers = tuple(layers or (2, depth // 2, depth - 3))
+    if not all(0 <= layer < depth for layer in layers):
+        raise ValueError(f"states at layers {', '.join(map(str, layers))} of {depth}")
+    if nested.get("use_aux_hidden_state") is False:
+        raise ValueError("use_aux_hidden_state")
+    return layers
 
 
-def recognise(files: HeadFiles) -> bool:
+def marks(files: HeadFiles) -> bool:
     """Whether the tensors are those of EAGLE: one layer that norms nothing before attention."""
     names = {"fc.weight", "layers.0.self_attn.q_proj.weight"}
-    return names <= set(files.shapes) and "layers.0.input_layernorm.weight" not in files.shapes
+    return names <= files.shapes.keys() and "layers.0.input_layernorm.weight" not in files.shapes
 
 
-def build(files: HeadFiles, target: Target) -> EagleHead:
-    """The head of these files. Raises ModelError where they do not fill it or are not for it."""
-    layer = configured(files, target, read_layer)
-    files.check_width(layer.hidden_size, target)
-    files.check_vocabulary(layer.vocab_size, target)
-    stored = {name: name for name in files.shapes if not name.endswith("inv_freq")}
-    with torch.device("meta"):
-        network = Eagle1Network(layer, "fc.bias" in stored, "embed_tokens.weight" in stored)
-    files.fill(network, target, stored)
-    network.rotary = rotary(layer).to(target.device)
-    return EagleHead(KIND, network, target)
+def marks3(files: HeadFiles) -> bool:
+    """Whether the tensors are those of EAGLE-3 in either form."""
+    names = {"midlayer.hidden_norm.weight", "layers.0.hidden_norm.weight"}
+    return "fc.weight" in files.shapes and bool(names & files.shapes.keys())
+
+
+def network(files: HeadFiles, target: Target) -> Eagle:
+    """That of EAGLE's files. Raises ModelError for those of another target."""
+    layer = layer_config(files.fields, most=1)
+    files.check(target, layer.hidden_size, layer.vocab_size)
+    return Eagle(target, layer, "fc.bias" in files.stored, "embed_tokens.weight" in files.stored)
+
+
+def network3(files: HeadFiles, target: Target) -> Eagle3:
+    """That of EAGLE-3's files. Raises ModelError for those of another target."""
+    embeds = "embed_tokens.weight" in files.stored
+    made = Eagle3(target, files.fields, embeds)
+    files.check(target, made.width, made.tokens)
+    if not embeds and made.size != target.width:
+        raise files.refused("its file has no embed_tokens.weight", DAMAGED)
+    made.ids = own_ids(files, target, made.lm_head.out_features)
+    return made

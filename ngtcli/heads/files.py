@@ -1,14 +1,14 @@
 """The files of a learned head: where they are, their tensors, and what does not fit together.
 
 Nothing in a file is run: torch pickles are read by torch's own reader, which knows tensors alone.
-A head that ngt trained is a folder with config.json and model.safetensors, see `save_head`.
+A head that ngt trained is a folder with config.json and model.safetensors, see `head_files`.
 """
 
 import json
 import os
 import zipfile
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from ngtcli.errors import ModelError
 from ngtcli.heads.places import HINT, find_head
 from ngtcli.model_files import hub
 from ngtcli.model_files.checkpoint import read_object
-from ngtcli.system.files import new_file
 
 Notify = Callable[[str], None]
 Shape = tuple[int, ...]
@@ -52,6 +51,11 @@ class Target:
         return int(self.config.hidden_size)
 
     @property
+    def layers(self) -> int:
+        """How many layers it has."""
+        return int(self.config.num_hidden_layers)
+
+    @property
     def vocabulary(self) -> int:
         """Tokens that have a score."""
         return int(self.config.vocab_size)
@@ -76,8 +80,9 @@ class Target:
 class HeadFiles:
     """The files of one head: the `name` the user gave, the folder, config.json ({}: none).
 
-    `shapes` are those of its tensors by name; `tensor` reads one. Building a head raises ModelError
-    by the methods here.
+    `shapes` are those of its tensors by name; `tensor` reads one. `stored` has the names of those
+    that are used by the names that they have in the network. Building a head raises ModelError by
+    the methods here.
     """
 
     name: str
@@ -85,6 +90,7 @@ class HeadFiles:
     config: Mapping[str, Any]
     shapes: Mapping[str, Shape]
     tensor: Callable[[str], Tensor]
+    stored: dict[str, str] = field(default_factory=dict)
 
     def refused(self, what: str, hint: str = HINT) -> ModelError:
         """The error for a head that cannot be used."""
@@ -98,23 +104,28 @@ class HeadFiles:
         return value
 
     def shape(self, name: str, dimensions: int = 2) -> Shape:
-        """The shape of a tensor that has to be there and to have so many dimensions."""
+        """The shape of a network's tensor that has to be there and to have so many dimensions."""
+        name = self.stored.get(name, name)
         if name not in self.shapes:
             raise self.refused(f"its file has no {name}", DAMAGED)
         if len(found := self.shapes[name]) != dimensions:
             raise self.refused(f"{name} has shape {_by(found)}, not {dimensions} numbers", DAMAGED)
         return found
 
-    def check_width(self, found: int, target: Target) -> None:
-        """Raise ModelError unless the head reads hidden states of the target's size."""
-        if found != target.width:
-            told = f"hidden states of {found} numbers, the model's have {target.width}"
-            raise self.refused(f"the head reads {told}")
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Those of config.json, which has to be there."""
+        if not self.config:
+            raise self.refused("it has no config.json that can be read", DAMAGED)
+        return self.config
 
-    def check_vocabulary(self, found: int, target: Target) -> None:
-        """Raise ModelError unless the head guesses among the target's tokens."""
-        if found != target.vocabulary:
-            told = f"{found} tokens, the model has {target.vocabulary}"
+    def check(self, target: Target, width: int, tokens: int) -> None:
+        """Raise ModelError unless the head reads the target's states and guesses its tokens."""
+        if width != target.width:
+            told = f"hidden states of {width} numbers, the model's have {target.width}"
+            raise self.refused(f"the head reads {told}")
+        if tokens != target.vocabulary:
+            told = f"{tokens} tokens, the model has {target.vocabulary}"
             raise self.refused(f"the head guesses among {told}")
 
     def read(self, name: str) -> Tensor:
@@ -126,15 +137,9 @@ class HeadFiles:
             raise self.refused(f"{name} has numbers that are not finite", DAMAGED)
         return tensor
 
-    def fill(
-        self, network: nn.Module, target: Target, stored: Mapping[str, str] | None = None
-    ) -> None:
-        """Give a network, which may be on the device "meta", its values.
-
-        `stored` has the names of the tensors in the file by those in the network, where the two
-        are not the same; a tensor that is not in it is not used.
-        """
-        stored = {name: name for name in self.shapes} if stored is None else stored
+    def fill(self, network: nn.Module, target: Target) -> None:
+        """Give a network, which may be on the device "meta", its values."""
+        stored = self.stored
         own = {name: tuple(one.shape) for name, one in network.state_dict().items()}
         if lacking := sorted(own.keys() - stored.keys()):
             raise self.refused(f"its file has no {_some(lacking)}", DAMAGED)
@@ -172,18 +177,18 @@ def open_head(name: str, progress: Notify = lambda _: None) -> HeadFiles:
     return HeadFiles(name, folder, read_object(folder / "config.json"), shapes, tensor)
 
 
-def save_head(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
-    """Write a head into a folder that there is: config.json and model.safetensors.
+def head_files(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files of a head that ngt writes, by name: config.json, and weights in bfloat16.
 
     The tensors have the names of the network's `state_dict`. What config.json has to say of each
-    kind is in the file of the kind. Raises OSError.
+    kind is in the file of the kind.
     """
-    kept = {name: one.detach().cpu().contiguous().clone() for name, one in tensors.items()}
+    kept = {
+        name: (one.bfloat16() if one.is_floating_point() else one).detach().cpu().contiguous()
+        for name, one in tensors.items()
+    }
     text = json.dumps(config, indent=2, sort_keys=True, allow_nan=False)
-    with new_file(folder / WEIGHTS) as file:
-        file.write(save(kept, {"format": "pt"}))
-    with new_file(folder / "config.json") as file:
-        file.write(f"{text}\n".encode())
+    return {WEIGHTS: save(kept, {"format": "pt"}), "config.json": f"{text}\n".encode()}
 
 
 def _weights(folder: Path) -> list[str]:

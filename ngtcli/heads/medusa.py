@@ -13,79 +13,50 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from ngtcli.draft.guesses import Guessed
 from ngtcli.heads.files import HeadFiles, Target
-from ngtcli.heads.head import Head, guessed, nothing
-from ngtcli.heads.parts import ResidualBlock
+from ngtcli.heads.layers import ResidualBlock
+from ngtcli.heads.rows import DraftRows, HeadPass, Sight
 
-KIND = "medusa"
-_NAME = re.compile(r"(?:medusa_heads?\.)?((\d{1,4})\.(\d{1,4})\.(?:linear\.)?(?:weight|bias))")
+_NAME = re.compile(r"(?:medusa_heads?\.)?\d{1,4}\.\d{1,4}\.(?:linear\.)?(?:weight|bias)")
 
 
 class Medusa(nn.ModuleList):
-    """The heads of a target with hidden states of `width` numbers.
+    """The heads of a target, which have last layers of their own or score by the target's."""
 
-    Without a `vocabulary` they have no last layers of their own.
-    """
+    ids: Tensor | None = None
 
-    def __init__(self, width: int, vocabulary: int | None, depth: int, blocks: int = 1) -> None:
+    def __init__(
+        self, target: Target, depth: int, blocks: int = 1, own_scores: bool = True
+    ) -> None:
         super().__init__()
-        self.blocks = blocks
+        self.reads: tuple[int, ...] = (-1,)
+        self.sights: tuple[Sight, ...] = ()
+        self.target, self.depth, self.blocks = target, depth, blocks
         for _ in range(depth):
-            layers: list[nn.Module] = [ResidualBlock(width) for _ in range(blocks)]
-            if vocabulary is not None:
-                layers.append(nn.Linear(width, vocabulary, bias=False))
+            layers: list[nn.Module] = [ResidualBlock(target.width) for _ in range(blocks)]
+            if own_scores:
+                layers.append(nn.Linear(target.width, target.vocabulary, bias=False))
             self.append(nn.Sequential(*layers))
 
-    def forward(self, states: Tensor) -> Tensor:
-        """What each head makes of hidden states (…, width), before its last layer.
+    def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
+        return states[-1:]
 
-        (depth, …, width): at row r of a text, the one of head h is for the token r + h + 2.
-        """
-        made = []
+    def guess(self, last: Tensor, root: int, rows: DraftRows) -> Tensor:
+        return self.scores(last)[:, 0]
+
+    def scores(self, states: Tensor) -> Tensor:
+        """Scores (depth, n, vocabulary) after rows of states (n, width)."""
+        found = []
         for head in self:
-            own = states
+            made = states
             for block in islice(head.children(), self.blocks):
-                own = block(own)
-            made.append(own)
-        return torch.stack(made)
-
-    def scores(self, made: Tensor, target: Target) -> Tensor:
-        """The scores (depth, …, vocabulary) of what `forward` made."""
-        last = [layer for head in self for layer in islice(head.children(), self.blocks, None)]
-        if not last:
-            return target.score(made)
-        return torch.stack([layer(own) for layer, own in zip(last, made, strict=True)])
+                made = block(made)
+            last = next(islice(head.children(), self.blocks, None), self.target.score)
+            found.append(last(made))
+        return torch.stack(found)
 
 
-class MedusaHead(Head):
-    """Reads the last row alone; its guesses are the same for all nodes of a depth."""
-
-    kind = KIND
-
-    def __init__(self, network: Medusa, target: Target) -> None:
-        self.network, self._target = network, target
-        self.depth = len(network)
-        self._state: Tensor | None = None  # (1, width)
-
-    def reset(self) -> None:
-        """A new text begins."""
-        self._state = None
-
-    def read(self, states: Tensor, following: Tensor, start: int) -> None:
-        """As Head.read."""
-        self._state = states[-1:].to(self._target.device, self._target.dtype)
-
-    @torch.inference_mode()
-    def first(self, root: int) -> Guessed:
-        """As Guesser.first: one for each depth."""
-        if self._state is None:
-            return nothing(self.depth)
-        made = self.network(self._state)
-        return guessed(self.network.scores(made, self._target)[:, 0])
-
-
-def recognise(files: HeadFiles) -> bool:
+def marks(files: HeadFiles) -> bool:
     """Whether a residual block of Medusa's is there, by itself or beside a whole model's tensors.
 
     In a file with others the names begin with `medusa_head`.
@@ -95,19 +66,16 @@ def recognise(files: HeadFiles) -> bool:
     return alone and any(".linear." in name for name in own)
 
 
-def build(files: HeadFiles, target: Target) -> MedusaHead:
-    """The head of these files. Raises ModelError where they do not fill it or are not for it."""
-    found = [one for one in map(_NAME.fullmatch, files.shapes) if one]
-    stored = {one[1]: one[0] for one in found}
-    heads = {int(one[2]) for one in found}
-    blocks = {int(one[3]) for one in found if ".linear." in one[1] and int(one[2]) == min(heads)}
-    last = [name for name in stored if ".linear." not in name and name.endswith(".weight")]
-    for name in (name for name in stored if name.endswith("0.0.linear.weight")):
-        files.check_width(files.shape(stored[name])[1], target)
-    for name in last:
-        files.check_vocabulary(files.shape(stored[name])[0], target)
-    with torch.device("meta"):
-        vocabulary = target.vocabulary if last else None
-        network = Medusa(target.width, vocabulary, len(heads), len(blocks))
-    files.fill(network, target, stored)
-    return MedusaHead(network, target)
+def network(files: HeadFiles, target: Target) -> Medusa:
+    """The network of these files. Raises ModelError for those of another target."""
+    heads = sorted({int(name.split(".")[0]) for name in files.stored})
+    first = [name for name in files.stored if name.startswith(f"{heads[0]}.")]
+    blocks = len({name.split(".")[1] for name in first if "linear." in name})
+    last = [name for name in files.stored if re.fullmatch(r"\d+\.\d+\.weight", name)]
+    width = target.width
+    if "0.0.linear.weight" in files.stored:
+        width = files.shape("0.0.linear.weight")[1]
+    for tokens in (files.shape(name)[0] for name in last):
+        files.check(target, width, tokens)
+    files.check(target, width, target.vocabulary)
+    return Medusa(target, len(heads), blocks, bool(last))

@@ -24,12 +24,14 @@ from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, UsageError, nearest, reason_of
 from ngtcli.measure.rows import InputRow, read_rows
+from ngtcli.system.journal import LineFile
 from ngtcli.tokens.tokenizer import Tokenizer
 
 FORMAT = "ngt-trace"
 VERSION = 1
 ROOM = 1024  # new tokens that a run is taken to have had room for, where it does not say; guess
 _SPEC_BENCH_TOKENS = 1024  # the limit of new tokens that its runs have
+_LONGEST = 100_000_000  # bytes of a line; guess: ten million ids
 _ANEW = "Record it again with `ngt bench --record`, or mend that place."
 _KINDS = {str: "text", int: "whole number", list: "list"}
 TURNS = ("first", "all")  # of a conversation
@@ -79,12 +81,18 @@ def is_odd(id: str) -> bool:
 class TraceWriter(AbstractContextManager["TraceWriter"]):
     """Writes our own trace format: `with TraceWriter(…) as writer: writer.add(…)`.
 
-    Lines are flushed one by one, so an interrupted recording keeps what it has. Raises InputError
-    where the folder cannot be written or holds something else already.
+    An interrupted recording keeps the lines that it has; with `more` those of the same model are
+    gone on with, whose ids are in `done`. Raises InputError where the folder cannot be written or
+    holds something else.
     """
 
     def __init__(
-        self, folder: Path, tokenizer_fingerprint: str, model: str, vocabulary: int
+        self,
+        folder: Path,
+        tokenizer_fingerprint: str,
+        model: str,
+        vocabulary: int,
+        more: bool = False,
     ) -> None:
         head = {
             "format": FORMAT,
@@ -95,10 +103,17 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         }
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
+            about, text = folder / "trace.json", json.dumps(head, indent=1) + "\n"
+            is_own = more and about.is_file() and about.read_bytes() == text.encode()
+            if not is_own and any(folder.iterdir()):
                 raise InputError(f"{folder}: is not empty", "Name a new folder to record to.")
-            (folder / "trace.json").write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
-            self._lines = (folder / "traces.jsonl").open("w", encoding="utf-8")
+            about.write_text(text, encoding="utf-8")
+            self._lines = LineFile(folder / "traces.jsonl", 0o644)
+            for place, line in self._lines.lines(_LONGEST):
+                if not line.endswith(b"\n"):  # torn: the last one
+                    self._lines.truncate(place)
+            begun = os.fstat(self._lines.fileno()).st_size
+            self.done = {one.id for one in read_traces(folder).traces} if begun else set[str]()
         except OSError as error:
             what = f"{folder}: cannot be written ({reason_of(error)})"
             raise InputError(what, "Name another folder.") from None
@@ -120,8 +135,7 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         trace = Trace(
             id, task, tuple(prompt_ids), tuple(output_ids), room, tuple(map(tuple, references))
         )
-        self._lines.write(json.dumps(asdict(trace)) + "\n")
-        self._lines.flush()
+        self._lines.append(json.dumps(asdict(trace)).encode(), sync=False)
 
 
 def read_traces(

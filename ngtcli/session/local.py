@@ -26,7 +26,7 @@ from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError, NgtError, UsageError
-from ngtcli.heads.load import load_head
+from ngtcli.heads.kinds import load_head
 from ngtcli.heads.reading import HeadRows
 from ngtcli.model_files.pretrained import mask_tokens
 from ngtcli.prompt.build import Prompt

@@ -1,5 +1,6 @@
 """Files of heads with random weights, in published forms."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.modeling_layers import MtpModel
 
-from ngtcli.heads.attention import layer_config
-from ngtcli.heads.dflash import DFlashConfig, DFlashNetwork
-from ngtcli.heads.eagle3 import Eagle3Config, Eagle3Network
-from ngtcli.heads.files import save_head
+from ngtcli.heads import dflash, eagle
+from ngtcli.heads.files import WEIGHTS, Target
 from tests.support.helpers import CONTEXT, VOCABULARY
+from tests.support.tiny_models import make_hf
 
 H, SIZE, HEADS, PAIRS, DRAFT = 32, 8, 4, 2, 40  # numbers of the tiny heads
 EPS, THETA, MASK, BLOCK = 1e-5, 10_000.0, 5, 4
@@ -33,29 +33,39 @@ DFLASH = FIELDS | {
 }  # fmt: skip
 
 
+def save_head(folder: Path, state: dict[str, Tensor], fields: dict[str, Any]) -> None:
+    """Write a head with these numbers as they are."""
+    save_file({n: one.detach().contiguous() for n, one in state.items()}, folder / WEIGHTS)
+    (folder / "config.json").write_text(json.dumps(fields))
+
+
 def tensors(network: torch.nn.Module, seed: int = 3) -> dict[str, Tensor]:
-    """Random values for a network's state; the draft vocabulary has every second token from 3."""
+    """Random values for a network's state."""
     torch.manual_seed(seed)
-    found = {}
-    for name, one in network.state_dict().items():
-        if name == "d2t":
-            found[name] = torch.arange(DRAFT) + 3
-        elif name == "t2d":
-            found[name] = torch.isin(torch.arange(len(one)), 2 * torch.arange(DRAFT) + 3)
-        elif one.ndim == 1:
-            found[name] = 1 + torch.randn(one.shape) / 4
-        else:
-            found[name] = torch.randn(one.shape) * 1.5 / one.shape[1] ** 0.5
-    return found
+    return {
+        name: 1 + torch.randn(one.shape) / 4
+        if one.ndim == 1
+        else torch.randn(one.shape) * 1.5 / one.shape[1] ** 0.5
+        for name, one in network.state_dict().items()
+    }
+
+
+def target() -> Target:
+    """A tiny model."""
+    return Target(make_hf("llama"), torch.device("cpu"), torch.float32)
 
 
 def eagle3_files(folder: Path, form: str = "own", **changes: Any) -> tuple[str, dict[str, Any]]:
-    """A folder with a head in one of the forms; its weights by the authors' names."""
-    config = Eagle3Config(
-        layer_config(EAGLE3), (0, 1, 1), H, DRAFT, norm_states=changes.get("norm_before_fc", False)
-    )
-    state = tensors(Eagle3Network(config))
-    stored, fields = state, EAGLE3 | changes
+    """A folder with a head in one of the forms; its weights by the authors' names.
+
+    The draft vocabulary has every second token from 3.
+    """
+    fields = EAGLE3 | changes
+    sizes = EAGLE3 | {n: v for n, v in changes.items() if n.startswith("norm_")}
+    state = tensors(eagle.Eagle3(target(), sizes))
+    state["d2t"] = torch.arange(DRAFT) + 3
+    state["t2d"] = torch.isin(torch.arange(VOCABULARY), 2 * torch.arange(DRAFT) + 3)
+    stored = state
     if form == "speculators":
         stored = {n.replace("midlayer.", "layers.0."): w for n, w in state.items()}
         stored["verifier_norm.weight"] = torch.ones(H)
@@ -67,10 +77,7 @@ def eagle3_files(folder: Path, form: str = "own", **changes: Any) -> tuple[str, 
 
 
 def dflash_files(folder: Path, **changes: Any) -> tuple[str, dict[str, Any]]:
-    network = DFlashNetwork(
-        DFlashConfig(layer_config(DFLASH), (1, -1), BLOCK, MASK, (None, None), (False, False))
-    )
-    state = tensors(network)
+    state = tensors(dflash.DFlash(target(), DFLASH))
     folder.mkdir(exist_ok=True)
     save_head(folder, state, DFLASH | changes)
     return str(folder), {name: w.double().numpy() for name, w in state.items()}

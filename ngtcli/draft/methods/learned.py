@@ -18,54 +18,15 @@ _AS_GIVEN = AutoOptions(trust=1e6)  # probabilities stay the head's own: none ar
 
 
 class Learned(Auto):
-    """`auto` with no source but the heads of a `kind`, and without its policy."""
-
-    kind = ""
+    """`auto` with no source but the heads in its settings, and without its policy."""
 
     def __init__(self, settings: DraftSettings, options: MethodOptions) -> None:
-        heads = settings.heads.of_kind(self.kind) if settings.heads is not None else None
-        if heads is None:
-            raise UsageError(f"there is no head of kind {self.kind}", "Name one with --heads.")
-        own = replace(settings, heads=heads, masks=(), costs=None, pool=None, background=None)
-        super().__init__(own, _AS_GIVEN, Sources(heads=heads, alone=True))
+        if settings.heads is None:
+            raise UsageError("there is no head of this kind", "Name one with --heads.")
+        own = replace(settings, masks=(), costs=None, pool=None, background=None)
+        super().__init__(own, _AS_GIVEN, Sources(heads=settings.heads, alone=True))
         self.tallies.trust_heads()
 
     def reset(self, context: Context) -> None:
         """Start on a new prompt, of which nothing is drafted and no score is read."""
         super().reset(replace(context, vocabulary=0, background=None))
-
-
-class Medusa(Learned):
-    """Medusa's heads."""
-
-    kind = "medusa"
-
-
-class Hydra(Learned):
-    """Hydra's heads."""
-
-    kind = "hydra"
-
-
-class Eagle(Learned):
-    """EAGLE's layer, and EAGLE-2's."""
-
-    kind = "eagle"
-
-
-class Eagle3(Learned):
-    """EAGLE-3's layer."""
-
-    kind = "eagle3"
-
-
-class DFlash(Learned):
-    """DFlash's layers."""
-
-    kind = "dflash"
-
-
-class Mtp(Learned):
-    """The layers for several tokens that a model was trained with."""
-
-    kind = "mtp"

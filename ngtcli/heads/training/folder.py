@@ -1,28 +1,63 @@
-"""The folder that a head is trained in: whose it is, what it was begun with, what it holds.
+"""The folder that a head is trained in: what was asked for, how far it is, which files are ngt's.
 
-`training.json` marks it as ngt's, says what the training was asked for, and which files ngt wrote;
-what is not among these, or was changed since, is not written over. Knows no torch.
+`log.jsonl` is its journal: behind what the training was asked for, the curve, and the size and time
+of each file that ngt wrote; one that is not among these, or was changed since, is not written over.
+Knows no torch.
 """
 
-import json
-import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from ngtcli.errors import UsageError, reason_of
-from ngtcli.heads.training.answers import ANSWERS, ELSEWHERE
-from ngtcli.system import process
-from ngtcli.system.files import DamagedFileError, parse_json, read_bounded, write_atomically
-from ngtcli.system.journal import LineFile, errors_named
+from msgspec import Struct
 
-KINDS = ("medusa", "hydra", "eagle3", "dflash", "space")
+from ngtcli.errors import UsageError, reason_of
+from ngtcli.system.files import new_file
+from ngtcli.system.journal import Form, Journal
+
+KINDS = ("medusa", "hydra", "eagle3", "dflash")
+RECORDING = "recording"  # the folder of the answers in the head's
 CHECKPOINT = "checkpoint.safetensors"
-_ABOUT, _LOG, _PARTIAL = "training.json", "log.jsonl", "partial"
-_FORMAT = {"format": "ngt-training", "version": 1}
+ELSEWHERE = "Name another folder with -o."
+_LOG = "log.jsonl"
 _MODE = 0o644  # of files that are written; those of models are others' to read, too
-_MOST = 10_000_000  # bytes of training.json; guess
+_LONGEST = 1_000_000  # bytes of a line of the journal; guess
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt with the model's answer, as ids; `held` ones are for validation."""
+
+    prompt: Sequence[int]
+    answer: Sequence[int]
+    held: bool = False
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a training was asked for; `steps` None: as many as fit in `minutes`.
+
+    `depth` are the tokens guessed in a row, `inner` is the width of perceptrons of EAGLE-3 and
+    DFlash, `vocabulary` that of EAGLE-3, `batch` the tokens of a step, `rate` the learning rate;
+    0 stands for the kind's or the target's own. `own_scores`: the heads of Medusa and Hydra have
+    last layers of their own, else they score by the target's.
+    """
+
+    kind: str
+    minutes: float = 10.0
+    steps: int | None = None
+    depth: int = 0
+    inner: int = 0
+    vocabulary: int = 0
+    own_scores: bool = True
+    batch: int = 2048
+    rate: float = 0.0
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,94 +79,72 @@ class Trained:
     tokens_per_step: float
 
 
-class TrainingFolder:
-    """A folder for a head of a `kind`, new or of an earlier run; closed at the end of a `with`.
+class Line(Struct, frozen=True, omit_defaults=True):
+    """A line of the journal: a point of the curve, how many `steps` there are, or a file."""
 
-    Raises UsageError for a folder that ngt did not write or another process uses, and for one of
-    another kind.
+    step: int = 0
+    seconds: float = 0.0
+    loss: float | None = None
+    held_loss: float | None = None
+    accepted: tuple[float, ...] = ()
+    tokens_per_step: float = 0.0
+    steps: int | None = None
+    wrote: tuple[str, int, int] | None = None
+
+
+_FORM = Form("ngt-training", 2, Line, ELSEWHERE)
+
+
+class TrainingFolder:
+    """A folder for a head as `plan` says, new or of an earlier run; closed at the end of a `with`.
+
+    Raises UsageError for a folder that ngt did not write or another process uses, and for one that
+    was begun with another plan.
     """
 
-    def __init__(self, path: Path, kind: str) -> None:
-        self.path, self.kind = path, kind
+    def __init__(self, path: Path, plan: Plan) -> None:
+        self.path, self.plan, self.steps = path, plan, plan.steps
         try:
             path.mkdir(parents=True, exist_ok=True)
-            held = {one.name for one in path.iterdir()}
+            others = {one.name for one in path.iterdir()} - {_LOG, RECORDING}
         except OSError as error:
             raise UsageError(f"{path}: {reason_of(error)}", ELSEWHERE) from None
-        self.about = self._read(held)
-        if self.about["kind"] != kind:
-            raise UsageError(f"{path} was begun with kind {self.about['kind']}", ELSEWHERE)
-        with errors_named(path / _LOG, ELSEWHERE, UsageError):
-            self._log = LineFile(path / _LOG, 0o644)
+        self._journal = Journal(path / _LOG, _FORM, asdict(plan), _LONGEST, restart=False)
+        if others and not self._journal.begun:
+            self._journal.close()
+            raise UsageError(f"{path}: there are files that ngt did not write", ELSEWHERE)
+        self._written: set[tuple[str, int, int]] = set()
+        for _, line in self._journal:
+            self._take(line)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._log.close()
+        self._journal.close()
 
-    def _read(self, held: set[str]) -> dict[str, Any]:
-        """What `training.json` says. Raises UsageError where others' files are there."""
-        if not held:
-            return {**_FORMAT, "kind": self.kind, "written": {}}
-        try:
-            found = parse_json(read_bounded(self.path / _ABOUT, _MOST), dict)
-        except (OSError, DamagedFileError):
-            found = {}
-        if found.items() >= _FORMAT.items() and isinstance(found.get("written"), dict):
-            return found
-        if held <= {_LOG, ANSWERS}:  # ended before it began to train
-            return {**_FORMAT, "kind": self.kind, "written": {}}
-        raise UsageError(f"{self.path}: there are files that ngt did not write", ELSEWHERE)
-
-    def begin(self, plan: Mapping[str, Any]) -> None:
-        """Note what is asked for. Raises UsageError where the folder was begun with other."""
-        then: dict[str, Any] = self.about.get("plan") or dict(plan)
-        for name, value in plan.items():
-            if then.get(name) != value:
-                what = f"{self.path} was begun with {name} {then.get(name)}, now {value}"
-                raise UsageError(what, ELSEWHERE)
-        self.note(plan=dict(plan))
+    def _take(self, line: Line) -> None:
+        self.steps = line.steps or self.steps
+        if line.wrote is not None:
+            self._written.add(line.wrote)
 
     def note(self, **facts: Any) -> None:
-        """Keep facts in `training.json`."""
-        self.about |= facts
-        write_atomically(self.path / _ABOUT, json.dumps(self.about, indent=1) + "\n")
+        """Add a line with these fields to the journal. Raises OSError."""
+        self._take(line := Line(**facts))
+        self._journal.add(line)
 
-    def log(self, line: Mapping[str, Any]) -> None:
-        """A line of the training curve."""
-        self._log.append(json.dumps(line).encode())
-
-    def write(self, write: Callable[[Path], object]) -> None:
-        """Let `write` make files in a folder of its own, then put them in place.
-
-        Raises UsageError for one that stands there and is not as ngt wrote it.
-        """
-        partial = self.path / _PARTIAL
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        write(partial)
-        made = sorted(one.name for one in partial.iterdir())
-        for name in made:
-            if (path := self.path / name).exists() and _stamp(path) not in self._known(name):
-                shutil.rmtree(partial)
-                raise UsageError(f"{path}: ngt did not write it, or it was changed", ELSEWHERE)
-        for name in made:
-            (partial / name).chmod(_MODE)
-        # Of before and of now: a run may be killed between two of these lines.
-        stamps = {n: [*self._known(n)[-1:], _stamp(partial / n)] for n in made}
-        with process.unbroken():
-            self.note(written=self.about["written"] | stamps)
-            for name in made:
-                (partial / name).replace(self.path / name)
-            partial.rmdir()
-
-    def _known(self, name: str) -> list[list[int]]:
-        known: list[list[int]] = self.about["written"].get(name, [])
-        return known
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file. Raises OSError, and UsageError for one that is not as ngt wrote it."""
+        path = self.path / name
+        if path.exists() and _stamp(name, path) not in self._written:
+            raise UsageError(f"{path}: ngt did not write it, or it was changed", ELSEWHERE)
+        with new_file(path, _MODE) as file:
+            file.write(data)
+            file.flush()
+            self.note(wrote=_stamp(name, file.fileno()))  # first: a run may be killed in between
 
 
-def _stamp(path: Path) -> list[int]:
-    """What tells a file as it was written: bytes and nanoseconds; renaming keeps it."""
-    about = path.stat()
-    return [about.st_size, about.st_mtime_ns]
+def _stamp(name: str, file: Path | int) -> tuple[str, int, int]:
+    """What tells a file as it was written: bytes and nanoseconds; a name that it gets keeps it."""
+    about = os.stat(file)
+    return name, about.st_size, about.st_mtime_ns

@@ -1,28 +1,32 @@
 """The training of a head: steps, checkpoints, the curve on what was held out, and time said ahead.
 
 The order of texts, what is drawn at random, and the learning rate are functions of a step's number,
-so that a run which was killed and goes on from its checkpoint ends with the same weights.
+so that a run which was killed and goes on from its checkpoint ends with the same weights. The
+answers are the model's own greedy ones, so the loss is cross entropy with their tokens: the
+probability of a guess is then that of being accepted.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
 from time import monotonic
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.plain import accepted
 from ngtcli.errors import UsageError, counted
-from ngtcli.heads.training.answers import Answered
-from ngtcli.heads.training.batches import Batch, Order, cut, padded
-from ngtcli.heads.training.folder import CHECKPOINT, Trained, TrainingFolder
-from ngtcli.heads.training.kinds import Plan, kind_of
+from ngtcli.heads.files import Target, head_files
+from ngtcli.heads.training.folder import CHECKPOINT, Text, Trained, TrainingFolder
+from ngtcli.heads.training.recipes import NONE, RECIPES, Batch, Subject
 from ngtcli.system import process
 from ngtcli.system.progress import progress_bar, time_left
 
-__all__ = ["Plan", "Trainer"]
 Notify = Callable[[str], None]
 _TIMED = 6  # steps by whose time the number of steps is chosen, the first left out; guess
 _WARM = 20  # steps over which the rate rises; guess
@@ -38,81 +42,75 @@ _SHOWN_S = 0.5  # between status lines; guess
 class Trainer:
     """A training run over answered texts, in a folder; it goes on from a checkpoint there.
 
-    `status` is told what passes, `say` what stays. Raises UsageError where the folder was begun
-    with another plan, or there are too few texts.
+    `status` is told what passes, `say` what stays. Raises UsageError where there are too few texts.
     """
 
     def __init__(
         self,
-        target: TargetModel,
-        texts: Sequence[Answered],
+        model: TargetModel,
+        texts: Sequence[Text],
         folder: TrainingFolder,
-        plan: Plan,
         status: Notify = lambda _: None,
         say: Notify = lambda _: None,
     ) -> None:
-        self._folder, self._plan, self._status, self._say = folder, plan, status, say
-        self._device, self._longest = target.device, target.context
-        own = [text for text in texts if text.answer]
-        self._train = [text for text in own if not text.held]
-        held = cut([text for text in own if text.held], plan.batch)
-        self._held = held[:: max(1, len(held) // _HELD)][:_HELD]
+        plan, self._recipe = folder.plan, RECIPES[folder.plan.kind]
+        self._folder, self._status, self._say = folder, status, say
+        train = [text for text in texts if not text.held]
+        held = cut([text for text in texts if text.held], plan.batch)
+        self._train, self._held = (
+            cut(train, plan.batch),
+            held[:: max(1, len(held) // _HELD)][:_HELD],
+        )
         if not (self._train and self._held):
             raise UsageError("too few answers to train on and to validate", "Give more documents.")
-        folder.begin(plan.as_json())
-        for parameter in target.hf.parameters():
-            parameter.requires_grad_(False)
-        self._kind = kind_of(folder.kind, target, self._train, plan)
-        own_rate = plan.rate or self._kind.rate
-        self._parameters = [p for p in self._kind.network.parameters() if p.requires_grad]
-        self._optimizer = torch.optim.AdamW(self._parameters, lr=own_rate, weight_decay=0.0)
-        self._rate, self._step, self._seconds = own_rate, 0, 0.0
+        plan = replace(plan, depth=plan.depth or self._recipe.depth)
+        self._plan = replace(plan, rate=plan.rate or self._recipe.rate)
+        target = Target(model.hf.requires_grad_(False), model.device, torch.float32)
+        self.subject, self.model = Subject(model, target, self._plan), model
+        torch.manual_seed(plan.seed)
+        self.network = self._recipe.make(self.subject, train).to(model.device)
+        self._parameters, self.step, self._seconds = [*self.network.parameters()], 0, 0.0
+        self._optimizer = torch.optim.AdamW(self._parameters, self._plan.rate, weight_decay=0.0)
         self._resume()
-
-    # --- checkpoints ---
 
     def _resume(self) -> None:
         path = self._folder.path / CHECKPOINT
         if not path.exists():
             return
         try:
-            state = load_file(path, str(self._device))
+            state = load_file(path, str(self.model.device))
         except SafetensorError:
             raise UsageError(f"{path}: it is damaged", "Delete it: training begins anew.") from None
-        for i, parameter in enumerate(self._parameters):
-            parameter.data.copy_(state[f"parameter.{i}"])
-            names = ("exp_avg", "exp_avg_sq", "step")
-            own = {name: state[f"{name}.{i}"] for name in names if f"{name}.{i}" in state}
-            if own:
-                self._optimizer.state[parameter] = own | {"step": own["step"].cpu()}
-        self._step, self._seconds = int(state["steps"]), float(state["seconds"])
-        self._say(f"Going on from step {self._step}.")
+        self.step, self._seconds = int(state.pop("steps")), float(state.pop("seconds"))
+        for name, value in state.items():
+            what, _, number = name.partition(".")
+            parameter = self._parameters[int(number)]
+            if what == "parameter":
+                parameter.data.copy_(value)
+            else:
+                on = "cpu" if what == "step" else value.device
+                self._optimizer.state[parameter][what] = value.to(on)
+        self._say(f"Going on from step {self.step}.")
 
     def _save(self) -> None:
         """Write the checkpoint: parameters, the optimizer's state, and how far it is."""
-        state: dict[str, Tensor] = {
-            "steps": torch.tensor(self._step),
-            "seconds": torch.tensor(self._seconds, dtype=torch.float64),
-        }
+        steps, seconds = torch.tensor(self.step), torch.tensor(self._seconds, dtype=torch.float64)
+        state: dict[str, Tensor] = {"steps": steps, "seconds": seconds}
         for i, parameter in enumerate(self._parameters):
-            state[f"parameter.{i}"] = parameter.detach().contiguous()
-            for name, value in self._optimizer.state[parameter].items():
-                state[f"{name}.{i}"] = value.clone()
-        self._folder.write(lambda path: save_file(state, path / CHECKPOINT))
-
-    # --- steps ---
+            own = {"parameter": parameter.detach(), **self._optimizer.state[parameter]}
+            state |= {f"{name}.{i}": value.contiguous() for name, value in own.items()}
+        self._folder.write(CHECKPOINT, save(state))
 
     def run(self) -> Trained:
         """Train to the end, then write the head. A KeyboardInterrupt leaves a checkpoint."""
-        order = Order(self._train, self._plan.batch, self._plan.seed)
         saved, shown = monotonic(), 0.0
         try:
-            while self._step < (total := self._total()):
-                began = monotonic()
-                loss = self._take(self._batch(order.at(self._step), self._step), total)
+            while self.step < (total := self._total()):
+                began, texts = monotonic(), of_step(self._train, self.step, self._plan.seed)
+                loss = self._take(self.batch(texts, self.step), total)
                 self._seconds += monotonic() - began
-                if self._step < total and not self._step % max(_TIMED + 2, total // _VALIDATIONS):
-                    self._note(loss)
+                if self.step < total and not self.step % max(_TIMED + 2, total // _VALIDATIONS):
+                    self._note(loss=round(loss, 4))
                 if monotonic() - saved > _SAVE_S:
                     self._save()
                     saved = monotonic()
@@ -120,75 +118,109 @@ class Trainer:
                     self._show(loss, total)
                     shown = monotonic()
         except KeyboardInterrupt:
-            if self._step:
+            if self.step:
                 self._save()
             raise
         self._save()
-        line = self._note(None)
-        self._folder.write(self._kind.save)
-        held = sum(map(len, self._held))
-        own = str(self._folder.path), self._folder.kind, self._step, round(self._seconds, 1)
-        return Trained(*own, len(self._train), held, **line)
+        line = self._note()
+        tensors: dict[str, Tensor] = self.network.state_dict()
+        if (ids := self.network.ids) is not None:  # how far each is from its place, and which
+            whole = torch.arange(self.model.vocabulary, device=ids.device)
+            tensors |= {"d2t": ids - whole[: len(ids)], "t2d": torch.isin(whole, ids)}
+        for name, data in head_files(tensors, self._recipe.config(self.subject)).items():
+            self._folder.write(name, data)
+        return Trained(
+            folder=str(self._folder.path),
+            kind=self._plan.kind,
+            steps=self.step,
+            seconds=round(self._seconds, 1),
+            texts=sum(map(len, self._train)),
+            held_out=sum(map(len, self._held)),
+            **line,
+        )
 
     def _total(self) -> int:
         """How many steps there are: as asked for, or as the first ones say that fit."""
-        if self._plan.steps is not None:
-            return self._plan.steps
-        if (known := self._folder.about.get("steps")) is not None:
-            return int(known)
-        if self._step < _TIMED:
-            if self._step == 1:
+        if self._folder.steps is not None:
+            return self._folder.steps
+        if self.step < _TIMED:
+            if self.step == 1:
                 self._seconds = 0.0  # the first takes longer
             return _TIMED + 1
-        each = self._seconds / (self._step - 1)
-        total = max(self._step + 1, round(self._plan.minutes * 60 / each))
+        each = self._seconds / (self.step - 1)
+        total = max(self.step + 1, round(self._plan.minutes * 60 / each))
         self._folder.note(steps=total)
         words = f"{counted(total, 'step')} of {each:.2g} s, {time_left(total * each)} in all"
-        self._say(f"Training {self._folder.kind}: {words}.")
+        self._say(f"Training {self._plan.kind}: {words}.")
         return total
 
-    def _batch(self, texts: Sequence[Answered], step: int) -> Batch:
-        return padded(texts, self._longest, self._plan.seed * 1_000_003 + step, self._device)
+    def batch(self, texts: Sequence[Text], step: int) -> Batch:
+        """The batch of a step."""
+        seed = self._plan.seed * 1_000_003 + step
+        return Batch.padded(texts, self.model.context, seed, self.model.device)
+
+    @torch.no_grad()
+    def states(self, batch: Batch) -> Tensor:
+        """The hidden states that the network reads, float32 (texts, length, layers * hidden size).
+
+        Padding stands behind all that counts, and a row sees none behind it: no mask is needed.
+        """
+        hf, last = self.model.hf, self.model.layers
+        wanted = [last if layer == -1 else layer for layer in self.network.reads]
+        more = {"logits_to_keep": 1} if "logits_to_keep" in accepted(hf) else {}
+        found = hf(batch.ids, use_cache=False, output_hidden_states=sorted(set(wanted)), **more)
+        return torch.cat([found.hidden_states[layer] for layer in wanted], -1).float()
+
+    def scored(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+        """What is guessed after a batch's rows, by depth: scores (n, vocabulary), and targets (n,).
+
+        Of a vocabulary of the head's own, targets are places in it.
+        """
+        states, depth = self.states(batch), self._plan.depth
+        found = [*self._recipe.scored(self.network, states, batch, depth)]
+        if (ids := self.network.ids) is None:
+            return found
+        at = [torch.searchsorted(ids, wanted.clamp(0, int(ids[-1]))) for _, wanted in found]
+        return [
+            (scores, torch.where(ids[places] == wanted, places, NONE))
+            for (scores, wanted), places in zip(found, at, strict=True)
+        ]
 
     def _take(self, batch: Batch, total: int) -> float:
         """One step; the loss before it."""
-        half = torch.autocast(self._device.type, torch.bfloat16, self._device.type == "cuda")
-        with half:  # tried on a CPU, where it is off
-            loss = _weighted([scored.loss() for scored in self._kind.scored(batch)])
+        device = batch.ids.device.type
+        # Half precision on a GPU alone.
+        with torch.autocast(device, torch.bfloat16, device == "cuda"):
+            loss = _loss(self.scored(batch))
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._parameters, _CLIP)
-        warm = min(1.0, (self._step + 1) / _WARM)
-        left = (1 - self._step / total) / _DECAY
+        warm, left = min(1.0, (self.step + 1) / _WARM), (1 - self.step / total) / _DECAY
         for group in self._optimizer.param_groups:
-            group["lr"] = self._rate * warm * min(1.0, left)
+            group["lr"] = self._plan.rate * warm * min(1.0, left)
         with process.unbroken():  # else a part of the parameters would be those of the step
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
-            self._step += 1
+            self.step += 1
         return float(loss.detach())
 
-    # --- what is told ---
-
-    def _note(self, loss: float | None) -> dict[str, Any]:
+    def _note(self, **loss: float) -> dict[str, Any]:
         """Validate, and add a line to the curve."""
         line = self.validate()
-        own = {"step": self._step, "seconds": round(self._seconds, 1)}
-        self._folder.log({**own, **({} if loss is None else {"loss": round(loss, 4)}), **line})
+        self._folder.note(step=self.step, seconds=round(self._seconds, 1), **loss, **line)
         depths = " ".join(f"{share:.0%}" for share in line["accepted"])
         words = f"held-out loss {line['held_loss']:.3f}, accepted by depth {depths}"
-        self._say(f"Step {self._step}: {words}, {line['tokens_per_step']:.2f} tokens a step")
+        self._say(f"Step {self.step}: {words}, {line['tokens_per_step']:.2f} tokens a step")
         return line
 
     @torch.no_grad()
     def validate(self) -> dict[str, Any]:
         """The loss on held-out answers, and the share of rows accepted down to each depth."""
-        losses: list[float] = []
-        right: list[Tensor] = []
+        losses, right = list[float](), list[Tensor]()
         for seed, texts in enumerate(self._held):
-            found = list(self._kind.scored(self._batch(texts, seed)))
-            losses.append(float(_weighted([scored.loss() for scored in found])))
-            guesses = torch.stack([scored.right() for scored in found if scored.is_guess])
-            right.append(guesses.cumprod(0))
+            found = self.scored(self.batch(texts, seed))
+            losses.append(float(_loss(found)))
+            are_right = [scores.argmax(-1) == wanted for scores, wanted in found]
+            right.append(torch.stack(are_right).cumprod(0))
         rows = torch.cat(right, 1).float().mean(1).tolist()
         return {
             "held_loss": round(sum(losses) / len(losses), 4),
@@ -197,13 +229,38 @@ class Trainer:
         }
 
     def _show(self, loss: float, total: int) -> None:
-        bar = f"Training {progress_bar(self._step, total)} step {self._step} of {total}"
-        left = self._seconds / max(self._step, 1) * (total - self._step)
+        bar = f"Training {progress_bar(self.step, total)} step {self.step} of {total}"
+        left = self._seconds / max(self.step, 1) * (total - self.step)
         self._status(f"{bar}, loss {loss:.3f}, {time_left(left)} left")
 
 
-def _weighted(losses: Sequence[Tensor]) -> Tensor:
-    """The losses of depths in one, the deeper the lighter."""
-    weights = [_LATER**depth for depth in range(len(losses))]
-    total = sum(w * loss for w, loss in zip(weights, losses, strict=True))
-    return torch.as_tensor(total) / sum(weights)
+def _loss(found: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Mean cross entropy, in nats, of depths in one, the deeper the lighter."""
+    weights = [_LATER**depth for depth in range(len(found))]
+    losses = [
+        weight * cross_entropy(scores, wanted, ignore_index=NONE)
+        if bool((wanted != NONE).any())
+        else scores.sum() * 0.0
+        for weight, (scores, wanted) in zip(weights, found, strict=True)
+    ]
+    return torch.stack(losses).sum() / sum(weights)
+
+
+def cut(texts: Sequence[Text], tokens: int) -> list[list[Text]]:
+    """Texts in batches of so many tokens, padding counted in, or a single one; alike in length."""
+    out: list[list[Text]] = []
+    for text in sorted(texts, key=len):
+        if not out or (len(out[-1]) + 1) * len(text) > tokens:
+            out.append([])
+        out[-1].append(text)
+    return out
+
+
+def of_step(batches: Sequence[list[Text]], step: int, seed: int) -> list[Text]:
+    """The batch of a step: each once an epoch, in an order of its own.
+
+    >>> "".join(of_step(["a", "b", "c"], step, seed=0) for step in range(6))
+    'bcaacb'
+    """
+    epoch, place = divmod(step, len(batches))
+    return Random(f"{seed} {epoch}").sample(batches, len(batches))[place]

@@ -1,7 +1,7 @@
-"""The layers of heads that attend to rows read before. Parameters are named as published."""
+"""Layers that networks of several kinds of heads are made of. Parameters are named as published."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,27 +15,41 @@ from transformers.models.llama.modeling_llama import (
 
 from ngtcli.heads.files import DAMAGED, HeadFiles, Target
 from ngtcli.heads.places import HINT
+from ngtcli.heads.rows import HeadPass
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines, (batch, rows, size of a head) each
-Config = TypeVar("Config")
 _FAMILIES = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # those that published heads are made of
 
 
-class Rows(Protocol):
-    """What keeps the keys and values of rows: a HeadCache, or a cache of transformers."""
+class ResidualBlock(nn.Module):
+    """x + silu(linear(x)) on (…, width), named as Medusa and Hydra publish it.
 
-    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Add (batch, heads, rows, size) of each; returns those of all rows."""
+    With `more` the input is (…, (1 + more) width), and `res_connection` makes x of it.
+    """
+
+    def __init__(self, width: int, more: int = 0) -> None:
+        super().__init__()
+        self.linear = nn.Linear((1 + more) * width, width)
+        self.res_connection = nn.Linear((1 + more) * width, width) if more else nn.Identity()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(…, width)."""
+        kept: Tensor = self.res_connection(inputs)
+        return kept + nn.functional.silu(self.linear(inputs))
 
 
-def layer_config(fields: dict[str, Any]) -> PreTrainedConfig:
-    """The configuration of a head's layers. Raises ValueError for what is not supported."""
+def layer_config(fields: Mapping[str, Any], most: int | None = None) -> PreTrainedConfig:
+    """That of a head's layers, `most` at most. Raises ValueError for what is not supported."""
     kind = str(fields.get("model_type", "llama"))
     if kind not in _FAMILIES:
         raise ValueError(f"layers of {kind}, not {' or '.join(_FAMILIES)}")
     config = _FAMILIES[kind](**{"mlp_bias": False, **fields})
     if config.rope_parameters.get("partial_rotary_factor", 1.0) != 1.0:
         raise ValueError("partial_rotary_factor")
+    if config.max_position_embeddings < 1:
+        raise ValueError(f"max_position_embeddings {config.max_position_embeddings}")
+    if most is not None and config.num_hidden_layers > most:
+        raise ValueError(f"{config.num_hidden_layers} layers")
     return config
 
 
@@ -45,15 +59,10 @@ def norm(size: int, config: PreTrainedConfig) -> nn.Module:
     return made
 
 
-def perceptron(config: PreTrainedConfig) -> nn.Module:
-    """A gated perceptron."""
-    made: nn.Module = LlamaMLP(config)
-    return made
-
-
-def rotary(config: PreTrainedConfig) -> nn.Module:
-    """Gives the rotation of positions (batch, rows) for rows of a dtype and a device."""
-    made: nn.Module = LlamaRotaryEmbedding(config)
+def rotary(config: PreTrainedConfig, target: Target) -> nn.Module:
+    """Gives the rotation of positions (batch, rows) for rows of a dtype; it is in no file."""
+    with target.device:
+        made: nn.Module = LlamaRotaryEmbedding(config)
     return made
 
 
@@ -73,18 +82,25 @@ class HeadAttention(nn.Module):
         self.q_norm = norm(self.size, config) if normed else nn.Identity()
         self.k_norm = norm(self.size, config) if normed else nn.Identity()
 
-    def remember(self, rows: Tensor, rotation: Rotation, kept: Rows) -> tuple[Tensor, Tensor]:
-        """Give `kept` the keys and values of rows (batch, rows, inputs); returns those of all."""
+    def remember(self, rows: Tensor, rotation: Rotation, given: HeadPass) -> tuple[Tensor, Tensor]:
+        """Keep the keys and values of rows (batch, rows, inputs); returns those of all rows."""
         keys = self.k_norm(self._split(self.k_proj(rows))).transpose(1, 2)
         values = self._split(self.v_proj(rows)).transpose(1, 2)
-        return kept.update(_rotated(keys, rotation), values, self.layer)
+        kept: tuple[Tensor, Tensor] = given.cache.update(
+            _rotated(keys, rotation), values, self.layer
+        )
+        return kept
 
-    def forward(self, rows: Tensor, rotation: Rotation, mask: Tensor, kept: Rows) -> Tensor:
-        """(batch, rows, hidden size); `mask`, bool (rows, all rows), says what each row sees."""
-        keys, values = self.remember(rows, rotation, kept)
+    def forward(self, rows: Tensor, rotation: Rotation, given: HeadPass) -> Tensor:
+        """(batch, rows, hidden size)."""
+        keys, values = self.remember(rows, rotation, given)
         queries = self.q_norm(self._split(self.q_proj(rows))).transpose(1, 2)
         seen = nn.functional.scaled_dot_product_attention(
-            _rotated(queries, rotation), keys, values, attn_mask=mask, enable_gqa=True
+            _rotated(queries, rotation),
+            keys,
+            values,
+            attn_mask=given.mask(self.layer),
+            enable_gqa=True,
         )
         out: Tensor = self.o_proj(seen.transpose(1, 2).flatten(2))
         return out
@@ -94,19 +110,27 @@ class HeadAttention(nn.Module):
 
 
 class HeadLayer(nn.Module):
-    """A layer of llama or qwen3; unless `normed`, nothing is normed before its attention."""
+    """A layer of llama or qwen3; unless `normed`, nothing is normed before its attention.
 
-    def __init__(self, config: PreTrainedConfig, layer: int = 0, normed: bool = True) -> None:
+    Its attention reads `inputs` vectors of the hidden size side by side.
+    """
+
+    def __init__(
+        self, config: PreTrainedConfig, layer: int = 0, normed: bool = True, inputs: int = 1
+    ) -> None:
         super().__init__()
         size = config.hidden_size
-        self.self_attn = HeadAttention(config, size, layer)
-        self.mlp = perceptron(config)
+        self.self_attn = HeadAttention(config, inputs * size, layer)
+        self.mlp = LlamaMLP(config)
         self.input_layernorm = norm(size, config) if normed else nn.Identity()
         self.post_attention_layernorm = norm(size, config)
 
-    def forward(self, rows: Tensor, rotation: Rotation, mask: Tensor, kept: Rows) -> Tensor:
-        """(batch, rows, hidden size), as are `rows`; `mask` is that of the attention."""
-        rows = rows + self.self_attn(self.input_layernorm(rows), rotation, mask, kept)
+    def forward(self, rows: Tensor, rotation: Rotation, given: HeadPass) -> Tensor:
+        """(batch, rows, hidden size), as are `rows`."""
+        return self.perceived(rows + self.self_attn(self.input_layernorm(rows), rotation, given))
+
+    def perceived(self, rows: Tensor) -> Tensor:
+        """The same behind the perceptron."""
         return torch.add(rows, self.mlp(self.post_attention_layernorm(rows)))
 
 
@@ -116,33 +140,18 @@ def _rotated(heads: Tensor, rotation: Rotation) -> Tensor:
     return turned
 
 
-def configured(
-    files: HeadFiles, target: Target, read: Callable[[Mapping[str, Any], int], Config]
-) -> Config:
-    """What `read` makes of config.json and the target's number of layers.
-
-    Raises ModelError where there is none, or it raises anything: configurations fail in many ways.
-    """
-    if not files.config:
-        raise files.refused("it has no config.json that can be read", DAMAGED)
-    try:
-        return read(files.config, int(target.config.num_hidden_layers))
-    except Exception as error:
-        why = " ".join(str(error).split())[:200] or type(error).__name__
-        raise files.refused(f"its config.json is not one that ngt supports: {why}") from error
-
-
 def own_ids(files: HeadFiles, target: Target, size: int) -> Tensor | None:
     """The token, int64 (size,), at each place of a head's own vocabulary; None: the target's.
 
     The file has how far each token is from its place. Raises ModelError for what does not fit.
     """
     if "d2t" not in files.shapes:
-        files.check_vocabulary(size, target)
+        files.check(target, target.width, size)
         return None
     if files.shape("d2t", 1) != (size,):
         raise files.refused(f"d2t is not of {size} tokens, which config.json says", DAMAGED)
-    ids = files.tensor("d2t").to(target.device, torch.long) + torch.arange(size).to(target.device)
+    with torch.device("cpu"):  # not where the network is built
+        ids = (files.tensor("d2t").long() + torch.arange(size)).to(target.device)
     if not bool(((ids >= 0) & (ids < target.vocabulary)).all()):
         raise files.refused("d2t has tokens that the model does not know", HINT)
     return ids

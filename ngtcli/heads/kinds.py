@@ -1,0 +1,145 @@
+"""The kinds of learned heads, and how one is made of its files."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ngtcli.errors import ModelError
+from ngtcli.heads import dflash, eagle, hydra, medusa, mtp
+from ngtcli.heads.files import HeadFiles, Notify, Target, open_head
+from ngtcli.heads.head import AtOnce, ByPath, Head
+from ngtcli.heads.places import HINT, OWN
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of head.
+
+    `marks` says whether files are of it. `network` makes what computes of their config.json and
+    names, with no values yet; it raises ModelError for a head of another target. Tensors whose
+    names have `left_out` are not used. `rename` has patterns of published names and what takes
+    their place in the network's; in those that match `numbered`, (before)(number), the numbers
+    there are become 0, 1, … Unless it `is_filled`, the network comes with its values. `at_once`:
+    its guesses do not depend on the tokens that lead to a node.
+    """
+
+    name: str
+    marks: Callable[[HeadFiles], bool]
+    network: Callable[[HeadFiles, Target], Any]
+    left_out: str = "$^"
+    rename: tuple[tuple[str, str], ...] = ()
+    numbered: str = "$^"
+    is_filled: bool = True
+    at_once: bool = False
+
+    def names(self, stored: Iterable[str]) -> dict[str, str]:
+        """The names of the tensors that are used, by those that they have in the network."""
+        found = {}
+        for name in stored:
+            if not re.search(self.left_out, name):
+                own = name
+                for pattern, by in self.rename:
+                    own = re.sub(pattern, by, own)
+                found[own] = name
+        numbers: dict[str, set[int]] = {}
+        for match in filter(None, (re.match(self.numbered, own) for own in found)):
+            numbers.setdefault(match[1], set()).add(int(match[2]))
+
+        def in_turn(match: re.Match[str]) -> str:
+            return f"{match[1]}{sorted(numbers[match[1]]).index(int(match[2]))}"
+
+        return {re.sub(self.numbered, in_turn, own): name for own, name in found.items()}
+
+
+_OF_TARGET = r"^d2t$|^t2d$|^verifier_"  # what files say of the target's tokens, or hold of it
+_MTP = Kind("mtp", mtp.marks, mtp.network, is_filled=False)
+_HYDRA = (
+    (r"^hydra_head\.", ""),
+    (r"^(hydra_lm_head\.\d+)\.(?:\d+\.)?(weight|bias)$", r"\1.\2"),
+    (r"^prefix_embedd?ing_layer\.", "prefix_embedding_layer."),  # published with one d
+)
+# The first that marks the files makes the head.
+KINDS = (
+    Kind(
+        "medusa", medusa.marks, medusa.network, at_once=True,
+        left_out=r"^(?!medusa_heads?\.|\d+\.\d+\.)", rename=((r"^medusa_heads?\.", ""),),
+    ),
+    Kind(
+        "hydra", hydra.marks, hydra.network, rename=_HYDRA,
+        left_out=r"(input_embed_fn\.weight|embed_tokens\.weight|inv_freq)$",
+        numbered=r"(hydra_mlp\.\d+\.)(\d{1,4})(?=\.)",
+    ),
+    Kind(
+        "eagle3", eagle.marks3, eagle.network3,
+        left_out=_OF_TARGET, rename=((r"^layers\.0\.", "midlayer."),),
+    ),
+    Kind("eagle", eagle.marks, eagle.network, left_out=r"inv_freq$"),
+    Kind(
+        "dflash", dflash.marks, dflash.network, at_once=True,
+        left_out=rf"{_OF_TARGET}|^embed_tokens\.weight$",
+    ),
+    _MTP,
+)  # fmt: skip
+_DEEPEST = 64  # tokens; guess: published heads guess 16 at most
+
+
+def load_head(
+    name: str,
+    hf: Any,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Notify = lambda _: None,
+) -> Head:
+    """The head in a folder, or under ID[@REVISION] of the hub, for the `transformers` model `hf`.
+
+    "mtp" are the model's own MTP layers, as is the folder that it comes from. It computes in
+    `dtype` on `device`; it may be downloaded. Raises ModelError for files that cannot be read, of
+    no known kind, not complete, or of a head for another model.
+    """
+    target = Target(hf, device, dtype)
+    if name == OWN:
+        own = HeadFiles(name, Path(hf.config.name_or_path), {}, {}, _no_tensor)
+        return _built(_MTP, own, target)
+    files = open_head(name, progress)
+    for kind in KINDS:
+        if kind.marks(files):
+            return _built(kind, files, target)
+    known = ", ".join(kind.name for kind in KINDS)
+    what = f"no known kind of head has a tensor {min(files.shapes)[:100]}"
+    raise files.refused(what, f"{HINT} Known kinds: {known}.")
+
+
+def _built(kind: Kind, files: HeadFiles, target: Target) -> Head:
+    """The head, which has made a guess. Raises ModelError where it cannot."""
+    files = replace(files, stored=kind.names(files.shapes))
+    try:
+        network = _filled(kind, files, target) if kind.is_filled else kind.network(files, target)
+        head = (AtOnce if kind.at_once else ByPath)(kind.name, network, target)
+        if not 0 < head.depth <= _DEEPEST:
+            raise files.refused(f"it guesses {head.depth} tokens ahead, not 1 to {_DEEPEST}")
+        states = torch.zeros(2, len(head.layers) * target.width)
+        head.read(states, torch.zeros(2, dtype=torch.int64), 0)
+        head.first(0)
+    except ModelError:
+        raise
+    except Exception as error:  # configurations fail in many ways
+        why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        raise files.refused(f"it does not run as its config.json says ({why})") from error
+    head.reset()
+    return head
+
+
+def _filled(kind: Kind, files: HeadFiles, target: Target) -> Any:
+    with torch.device("meta"):
+        network = kind.network(files, target)
+    files.fill(network, target)
+    return network
+
+
+def _no_tensor(name: str) -> Tensor:
+    raise KeyError(name)
