@@ -25,6 +25,7 @@ def test_a_missing_package_is_named_with_the_command(
     folder = changed(tmp_path / "model", quantization_config={"quant_method": method})
     assert scheme_of(folder).method == method
     are = "are" if " and " in METHODS[method] else "is"
+
     def loaded(name: str) -> object:
         return load_model(Wanted(name))
 
