@@ -252,18 +252,15 @@ class Settings:
     pool_documents: bool = _for_auto(
         False, "For auto: keep in the pool also what answers quote from documents."
     )
-    background: tuple[str, ...] = _for_auto(
+    background: tuple[str, ...] = _drafting(
         ("english",),
         "For auto: draft from counts of words in general text as well. english comes with ngt;"
         " ngt trie build --background makes others. May be given again.",
+        method="auto",
+        decides_text=False,
         complete="backgrounds",
         names=True,
         engine="",
-    )
-    draft_from: str = _for_auto(
-        "prompt",
-        "For auto, where not everything fits: draft from the prompt, or from all of the documents.",
-        choices=("prompt", "all"),
     )
     calibrate: bool = _for_auto(
         True, "For auto: measure at first use what a pass costs on this device."
@@ -351,7 +348,7 @@ class Settings:
     dtype: str = _loaded(
         "auto",
         "auto, float32, bfloat16 or float16. auto is the checkpoint's own; on a CPU that is float32"
-        " unless a trial at the first load finds half precision quicker and exact.",
+        " unless this CPU multiplies the checkpoint's half precision and that is exact.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     quantize: str = _loaded(

@@ -14,13 +14,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.auto.blend import ORDERS, UNSEEN, named
 from ngtcli.draft.auto.config import CONFIG, Options
+from ngtcli.draft.auto.core.blend import ORDERS, UNSEEN, named, query_for
+from ngtcli.draft.auto.core.growth import Growth, _depth_first, grow
+from ngtcli.draft.auto.core.learning import attribute
+from ngtcli.draft.auto.core.sizes import best_size, count_accepted
+from ngtcli.draft.auto.core.tables import SUM
 from ngtcli.draft.auto.drafter import Auto, AutoDrafters
-from ngtcli.draft.auto.escapes import SHAPE, EscapeTallies, attribute, fitted_escapes
-from ngtcli.draft.auto.growth import Growth, _depth_first, grow
-from ngtcli.draft.auto.policy import Pause, Policy, best_size, count_accepted
-from ngtcli.draft.auto.ranks import SUM, WIDTH, Ranks
+from ngtcli.draft.auto.escapes import SHAPE, EscapeTallies, fitted_escapes
+from ngtcli.draft.auto.guesses import Ranks
+from ngtcli.draft.auto.policy import Pause, Policy
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, DraftSettings, Feedback
 from ngtcli.draft.origins import SOURCES
@@ -37,6 +40,7 @@ from ngtcli.trie.counts import (
     PREVIOUS_SIBLING,
     TOKEN,
     CountTrie,
+    _place_of,
 )
 from tests.support.counted import count_of
 from tests.support.helpers import HARBOUR, ngt
@@ -152,9 +156,10 @@ def test_attribution_sums_to_the_probability_of_the_token(
     naive = Naive(texts, escapes, NaiveCopy(before(prompt, like), output))
     predicted, reached = np.zeros(SHAPE), np.zeros(SHAPE)
     sources, nodes = named(drafter.sources.arrays), drafter.sources.nodes
-    room = np.empty(nodes.size), np.empty((nodes.size, 3), np.int32)
+    query = query_for(nodes)
+    room = query, np.empty(len(query.keys))
     tallies = escapes, predicted, reached, np.zeros((len(escapes), 3))
-    chance, _ = attribute(sources, nodes, token, tallies, *room)
+    chance = attribute(sources, nodes, token, tallies, *room)
     found = naive.probabilities((prompt + output)[-ORDERS:])
     left = chance - found.get(token, 0.0)
     assert 0 <= left <= UNSEEN + 1e-9
@@ -257,14 +262,8 @@ def test_ranks_keep_no_more_than_their_width_and_lose_the_weakest() -> None:
     for first in range(0, 30, 3):
         ranks.learn([5], np.array([[first, first + 1, first + 2]]))
     found = ranks.of(5)
-    assert len(found) == WIDTH
+    assert len(found) == CONFIG.ranks_kept
     assert {27, 28, 29, 24, 25, 26} <= found.keys()
-
-
-def test_the_fitted_escapes_are_whole() -> None:
-    escapes = fitted_escapes()
-    assert escapes.shape == SHAPE
-    assert ((escapes > 0) & (escapes < 1)).all()
 
 
 def test_an_answer_with_auto_reports_its_policy_and_is_remembered(tmp_path: Path) -> None:
@@ -692,3 +691,47 @@ def test_a_text_beside_the_prompt_is_drafted_from(method: str, wanted: tuple[int
         tokens = drafter.propose(one.ids, 16).tokens
         assert tokens[: len(begins)] == begins
         assert bool({8, 9, 10, 11} & set(tokens)) == bool(begins)
+
+
+def test_what_texts_that_run_together_teach_is_kept_of_each() -> None:
+    def learned(order: Sequence[int]) -> float:
+        pool = Pool(100)
+        batch = AutoDrafters(DraftSettings(pool=pool))
+        each = [begun(batch, [7], [1, 2, 3, 1, 2, 3]), begun(batch, [8], [4, 5, 6, 4, 5, 6, 4])]
+        for at in order:
+            batch.finish(each[at])
+        assert pool.reached is not None
+        return float(pool.reached.sum())
+
+    gained = 0.0
+    for said in ([1, 2, 3, 1, 2, 3], [4, 5, 6, 4, 5, 6, 4]):
+        drafter = Auto(DraftSettings(pool=Pool(100)))
+        before = float(drafter.tallies.reached.sum())
+        drafter.reset(Context([7]))
+        drafter.observe(said)
+        gained += float(drafter.tallies.reached.sum()) - before
+    assert learned((0, 1)) == learned((1, 0))
+    assert learned((0, 1)) - before == pytest.approx(gained, rel=0.2)
+
+
+def test_an_answer_with_which_another_drafter_goes_on_joins_the_pool_once() -> None:
+    pool = Pool(100, quotes=True)
+    alone, batch = Auto(DraftSettings(pool=pool)), AutoDrafters(DraftSettings(pool=pool))
+    alone.reset(Context([7]))
+    alone.observe([1, 2, 3])
+    alone.leave()
+    alone.finish()
+    batch.finish(begun(batch, [7], [1, 2, 3, 4, 5]))
+    assert [answer.tolist() for answer in pool.answers] == [[1, 2, 3, 4, 5]]
+
+
+@given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 3), max_size=4),
+       st.integers(0, 6))  # fmt: skip
+def test_a_reference_is_found_where_a_plain_search_finds_it(
+    ids: list[int], run: list[int], at: int
+) -> None:
+    ids, run = [256 * t for t in ids], [256 * t for t in run]  # bytes that also stand askew
+    at = min(at, len(ids))
+    places = (i for i in range(at, len(ids) - len(run) + 1) if ids[i : i + len(run)] == run)
+    found = _place_of(np.array(run, np.int32), np.array(ids, np.int32), at)
+    assert found == (next(places, -1) if run else -1)

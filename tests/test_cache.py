@@ -59,7 +59,7 @@ def test_the_longest_unused_go_until_the_rest_is_within_the_bound(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NGT_HOME", str(tmp_path_factory.mktemp("home")))
-        places = ("folders/ab", "stand-ins", "parts", "tries")
+        places = ("vectors/ab", "stand-ins", "parts", "tries")
         for days, (size, is_piece) in enumerate(entries, 1):
             if is_piece:
                 put_piece(("texts", "vectors", "parts")[days % 3], str(days), size, days)
@@ -83,8 +83,7 @@ def test_what_has_its_own_bound_or_none_or_is_being_written_stays() -> None:
     ):  # fmt: skip
         put(place, 10, 9)
     put("parts/young.partial", 10, 0.5 * LEFT_S / DAY)
-    for kind in ("trials", "failures"):
-        put_piece(kind, kind, 200, 9)
+    put_piece("trials", "trials", 200, 9)
     kept = names()
     put("tries/i.trie.safetensors", 10, 1)
     put("parts/old.partial", 10, 2 * LEFT_S / DAY)  # a killed run's
@@ -175,7 +174,7 @@ def one_of_each(own_home: Path) -> Mapping[str, int]:
 def test_list_and_show_have_every_store(one_of_each: Mapping[str, int]) -> None:
     rows = {row["name"]: row for row in printed("cache", "list")}
     assert {name: row["bytes"] for name, row in rows.items()} == one_of_each
-    assert rows["backgrounds"]["pieces"] == rows["backgrounds"]["files"] == 1
+    assert rows["backgrounds"]["files"] == 1
     assert all(printed("cache", "show", name) == row for name, row in rows.items())
     lines = ngt("cache", "list").stdout.decode().splitlines()
     assert {line.split("\t")[0] for line in lines if line.split("\t")[4] == "by name"} == BY_NAME
@@ -189,7 +188,7 @@ def test_list_and_show_have_every_store(one_of_each: Mapping[str, int]) -> None:
     [
         ("cache clear", {store.name for store in STORES} - BY_NAME),
         ("cache clear pools trials", {"pools", "trials"}),
-        ("docs clear", {"documents", "passages", "counts", "parts", "prefixes"}),
+        ("docs clear", {"documents", "passages", "parts", "prefixes"}),
         ("trie clear", {"tries", "datastores", "backgrounds"}),
         ("trie pool clear", {"pools"}),
     ],
@@ -208,14 +207,14 @@ def test_what_is_cleared_is_gone_and_all_else_stays(
 def test_all_that_commands_store_is_known_and_goes(tmp_path: Path) -> None:
     (tmp_path / "tides.json").write_text('{"tide": "It came in at noon."}')
     (tmp_path / "long.txt").write_text("The tide came in at noon that day. " * 400)
-    flags = ("--method", "auto", "--draft-from", "all", "--max-tokens", "4", "--pool-documents")
+    flags = ("--method", "auto", "--max-tokens", "4", "--pool-documents")
     assert ngt("ask", "-d", str(tmp_path), "When?", *flags).returncode == 0
     assert ngt("trie", "build", str(tmp_path / "tides.json")).returncode == 0
     every = {p for p in home("cache").rglob("*") if p.is_file() and not p.name.startswith(NAME)}
     entries = cache._files([]) + cache._pieces()
     assert {entry.of for entry in entries} >= every and all(entry.store for entry in entries)
     stored = {entry.store.name for entry in entries if entry.store}
-    assert stored >= {"documents", "passages", "counts", "tries", "pools", "trials"}
+    assert stored >= {"documents", "passages", "tries", "pools", "trials"}
     printed("cache", "clear")
     left = {row["name"] for row in printed("cache", "list") if row["bytes"]}
     assert left and left <= {"pools", "backgrounds"}

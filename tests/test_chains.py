@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ngtcli.decode import plain
 from ngtcli.decode.calibration import calibrate
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import RESTORES, STEPS, TREES, PlainRows
 from ngtcli.draft.costs import SHORT, Costs

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from ngtcli.draft.auto.blend import COPIED
-from ngtcli.draft.auto.copies import ANSWER, BEFORE, BROKEN, HELD, PLACE, USED
+from ngtcli.draft.auto.core.blend import COPIED
+from ngtcli.draft.auto.core.copies import ANSWER, BEFORE, BROKEN, HELD, PLACE, USED
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.drafter import Context
 from ngtcli.measure.replay import replay

@@ -3,16 +3,18 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.drafter import Context, Drafters, DraftSettings, Feedback
 from ngtcli.draft.registry import method_names, parse_method
 from ngtcli.draft.tree import DraftTree, in_depth_first_order, verify
 from ngtcli.errors import UsageError
-from ngtcli.trie.ngram import build_trie
+from ngtcli.trie.corpus import build
 from tests.support.tiny_models import (
     KnownHeads,
     NaiveNode,
@@ -98,7 +100,7 @@ def test_trie_drafts_what_the_paper_would(documents, ids, budget, outside) -> No
     n, lp = 6, 3
     frequencies, best = naive_draft(algorithm_1(padded(documents, n), n, lp), ids, lp, budget)
     drafter = make_drafter("trie", DraftSettings(n, lp))
-    trie = build_trie(documents[outside:], n, lp)
+    trie = build(documents[outside:], n)
     drafter.reset(Context(ids, trie, documents[:outside]))
     tree = drafter.propose(ids, budget)
     check_tree(tree)
@@ -142,7 +144,7 @@ def test_every_method_keeps_to_its_budget_and_proposes_well_formed_trees(method:
     )
     drafter = make_drafter(method, settings)
     ids = [1, 2, 3, 1, 2, 4, 1, 2]
-    drafter.reset(Context(ids, build_trie([ids * 3], 13, 3), (tuple(ids),)))
+    drafter.reset(Context(ids, build([ids * 3], 13), (tuple(ids),)))
     for budget in (1, 2, 7, 64):
         tree = drafter.propose(ids, budget)
         check_tree(tree)
@@ -204,3 +206,56 @@ def test_probes_are_no_drafts() -> None:
     assert tree.cut(2, 1) == DraftTree((5, 5, 7), (-1, -1, 1), probes=2)
     with pytest.raises(ValueError, match="siblings"):
         check_tree(DraftTree((5, 5), (-1, -1), probes=0))
+
+
+@given(trees(), st.integers(0, 3), st.integers(0, 9), st.integers(0, 12))
+def test_of_the_rows_that_are_left_probes_have_the_first_claim_if_all_fit(
+    tree: DraftTree, probes: int, nodes: int, rows: int
+) -> None:
+    tree = replace(tree, probes=min(probes, len(tree)))
+    cut = tree.cut(99, nodes, 99, rows)
+    check_tree(cut)
+    assert len(cut) <= rows and cut.drafts <= nodes
+    assert cut.probes <= tree.probes
+    assert len(tree) > rows or cut == tree.cut(99, nodes, 99)
+
+
+@dataclass
+class Told:
+    """A text of which so many tokens of the context are left."""
+
+    ids: list[int]
+    left: int
+    depth: int = 9
+
+
+@pytest.mark.parametrize("method", ["lookahead", "space", "trie"])
+def test_a_pass_has_no_more_rows_than_places_are_left(method: str) -> None:
+    settings = DraftSettings(masks=(9,) * 6)
+    drafters = Drafters(lambda: make_drafter(method, settings), 32)
+    ids = [1, 2, 3, 1, 2, 4, 1, 2]
+    drafter = drafters.start(Context(ids, None, (tuple(ids),)))
+    for left in (100, 7, 3, 1):
+        (tree,) = drafters.propose([drafter], [Told(ids, left)])
+        check_tree(tree)
+        assert len(tree) <= left
+
+
+def test_more_texts_than_nodes_are_drafted_for_in_turns() -> None:
+    drafters = Drafters(lambda: make_drafter("trie", DraftSettings()), 4)
+    ids = [1, 2, 3, 1, 2]
+    texts = [Told(ids, 99)] * 6
+    each = [drafters.start(Context(ids, None, (tuple(ids),))) for _ in texts]
+    drafted = [[len(tree) for tree in drafters.propose(each, texts)] for _ in range(3)]
+    assert all(sum(step) == 4 for step in drafted)
+    assert [sum(steps) for steps in zip(*drafted, strict=True)] == [2] * 6
+
+
+def test_recycling_learns_what_follows_the_last_token_where_nothing_was_drafted() -> None:
+    drafter = make_drafter("recycling:output_id_topk=1", DraftSettings())
+    drafter.reset(Context([1, 2]))
+    for token, best in ((3, 3), (4, 4), (5, 5)):
+        drafter.learn(Feedback(DraftTree(), np.array([[best]])))
+        drafter.observe([token])
+    drafter.learn(Feedback(DraftTree(), np.array([[2]])))  # behind 5
+    assert drafter.propose([2], 4).tokens == (3, 4, 5, 2)

@@ -19,7 +19,6 @@ from ngtcli.draft.drafter import Context, DraftSettings, PassRows
 from ngtcli.draft.guesses import Guessed
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree
-from ngtcli.trie.counts import NONE
 from tests.support.naive_blend import Naive
 from tests.support.naive_copy import NaiveCopy
 from tests.support.tiny_models import KnownHeads, make_drafter, make_target
@@ -205,8 +204,8 @@ class Deep(Seeded):
         return self._of([()] * (CONFIG.guess_states + 9))
 
 
-def test_heads_beyond_the_room_for_guesses_do_not_guess() -> None:
+def test_a_head_that_guesses_beyond_its_room_leaves_others_theirs() -> None:
     guesses = Guesses(Given([Deep(1, False), Seeded(2, True)]))
     assert guesses.begin([1, 2, 3], 0.0)
-    assert guesses.states.tolist() == [0, NONE]
+    assert guesses.states.tolist() == [0, 0]
     assert [*(guesses.report() or ())] == ["seeded", "seeded 2"]

@@ -259,7 +259,7 @@ COMMANDS = (
     "summarize nowhere.txt", "ask -d nowhere.txt Who?", "check nowhere.txt", "bench nowhere.txt",
     "batch in.jsonl", "tune nowhere.txt --sweep n=8,9", "trie build nowhere.txt",
     "trie show nowhere.txt", "docs list nowhere.txt", "docs show nowhere.txt",
-    "summarize nowhere.txt --dry-run", "bench nowhere.txt --quality --dtype bfloat16",
+    "summarize nowhere.txt --dry-run", "bench quality nowhere.txt --dtype bfloat16",
 )  # fmt: skip
 
 

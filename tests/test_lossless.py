@@ -9,14 +9,14 @@ import torch
 
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import method_names
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree, chain
-from ngtcli.trie.ngram import build_trie
+from ngtcli.trie.corpus import build
 from tests.support.helpers import CONTEXT, END, STORIES, VOCABULARY, examples
 from tests.support.tiny_models import (
     FAMILIES,
@@ -128,7 +128,7 @@ def test_rope_that_changes_with_length_is_not_followed_past_its_first_length() -
 
 @pytest.mark.skipif(not STORIES.exists(), reason="../shared is not here")
 def test_a_real_checkpoint_with_grouped_queries() -> None:
-    model = load_model(str(STORIES), device="cpu", dtype="float32")
+    model = load_model(Wanted(str(STORIES), device="cpu", dtype="float32"))
     for text in ("Once upon a time", "Lily and Tom went to the park. Lily", "The dog was"):
         prompt = model.tokenizer.encode(text, special=True)
         expected = generate(model.hf, prompt, 120)
@@ -222,7 +222,7 @@ def test_every_method_gives_the_tokens_of_plain_decoding(method: str) -> None:
     accepted = 0
     sizes = cycle((16, 1, 80, 8, 16))
     for (model, prompt, sampling, truth), most in zip([*cases, *cases], sizes, strict=False):
-        trie = build_trie([truth[5:30]], 13, 3)
+        trie = build([truth[5:30]], 13)
         context = Context(prompt, trie, (tuple(prompt),), (truth[5:30],), "", VOCABULARY)
         run = Run(model, drafter, context, sampling, Limits(40, most)).finish()
         assert run.output == truth

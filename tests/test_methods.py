@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.methods import datastore
 from ngtcli.draft.registry import method_names, parse_method
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
+from ngtcli.trie.store import build_datastore, save_datastore
 from tests.support.tiny_models import check_tree, make_drafter, paths, supply
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=30)
@@ -43,34 +43,23 @@ def assert_drafts(drafter: Drafter, context: Context, steps, naive: Naive, budge
         ids = ids + step
 
 
-def naive_prompt_lookup(ids: list[int], longest: int = 3, count: int = 10) -> list[int]:
-    for size in range(min(longest, len(ids) - 1), 0, -1):
-        for start in range(len(ids) - size):
-            if ids[start : start + size] == ids[-size:]:
-                return ids[start + size : start + size + count]
-    return []
-
-
 @settings(max_examples=300, deadline=None)
-@given(texts, outputs, budgets)
-def test_prompt_lookup_takes_the_first_place_of_the_longest_tail(prompt, steps, budget) -> None:
-    drafter = method("prompt-lookup")
-    assert_drafts(drafter, Context(prompt), steps, lambda ids, _: naive_prompt_lookup(ids), budget)
-
-
-@settings(max_examples=300, deadline=None)
-@given(texts, st.integers(1, 4), st.integers(1, 12))
-def test_prompt_lookup_drafts_what_transformers_would(prompt, longest, count) -> None:
+@given(texts, outputs, budgets, st.integers(1, 4), st.integers(1, 12))
+def test_prompt_lookup_drafts_what_transformers_would(
+    prompt, steps, budget, longest, count
+) -> None:
     from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
     theirs = PromptLookupCandidateGenerator(
         num_output_tokens=count, max_matching_ngram_size=longest, max_length=10_000
     )
-    candidates, _ = theirs.get_candidates(torch.tensor([prompt]))
+
+    def naive(ids: list[int], _: int) -> list[int]:
+        candidates, _ = theirs.get_candidates(torch.tensor([ids]))
+        return candidates[0, len(ids) :].tolist()
+
     spec = f"prompt-lookup:max_matching_ngram_size={longest}:num_output_tokens={count}"
-    drafter = method(spec)
-    drafter.reset(Context(prompt))
-    assert drafter.propose(prompt, 64).tokens == tuple(candidates[0, len(prompt) :].tolist())
+    assert_drafts(method(spec), Context(prompt), steps, naive, budget)
 
 
 def naive_llma(references, n: int, k: int, max_n: int) -> Naive:
@@ -138,14 +127,6 @@ def test_akunu_chains_the_most_frequent_follower_of_the_longest_context(
     assert_drafts(drafter, Context(prompt), steps, naive, budget)
 
 
-def test_akunu_prefers_a_rare_long_context_to_a_frequent_short_one() -> None:
-    drafter = method("akunu")
-    ids = [2, 7, 2, 7, 2, 7, 1, 2, 9, 5, 1, 2]
-    drafter.reset(Context(ids))
-    assert drafter.propose(ids, 1).tokens == (9,)
-    assert len(drafter.propose(ids, 32)) == 4
-
-
 class NaivePool:
     """Lists of values per key; short values are dropped while the list is walked along."""
 
@@ -206,7 +187,7 @@ def test_trtllm_drafts_from_the_pool_as_it_was_updated(
 
 # What each source sets, in the order of the fields of `Options`.
 DEFAULTS = {
-    "none": (), "trie": (), "auto": (100.0, False), "prompt-lookup": (3, 10), "llma": (1, 20, 5),
+    "none": (), "trie": (), "auto": (100.0,), "prompt-lookup": (3, 10), "llma": (1, 20, 5),
     "akunu": (4, 4, 512), "trtllm": (5, 2, True, True, True),
     "rest": ("default", 16, 5000, 10, 64, True), "suffix": (24, 1.0, 0.1, 10_000, 0, False),
     "lookahead": (5, 15, 15, False), "recycling": (8,), "space": (0, 0), "draft-model": (4,),
@@ -272,7 +253,7 @@ def naive_rest(documents, ids, budget: int, span: int, k: int, long: int, choice
 def test_rest_drafts_the_most_frequent_continuations(
     documents, ids, budget, span, k, long, choices, cut
 ) -> None:
-    datastore.save(datastore.build_datastore(documents), "hay", "print", [])
+    save_datastore(build_datastore(documents), "hay", "print", [])
     drafter = method(
         f"rest:datastore=hay:max_token_span={span}:k={k}:long={long}:choices={choices}:cut={cut}"
     )
@@ -285,7 +266,7 @@ def test_rest_drafts_the_most_frequent_continuations(
 
 def test_rest_cuts_as_the_released_code_does() -> None:
     corpus = [[1, 2, *range(10, 20)], [1, 2, *range(20, 30)]]
-    datastore.save(datastore.build_datastore(corpus), "default", "", [])
+    save_datastore(build_datastore(corpus), "default", "", [])
     for spec, first, second in (("rest", 18, 27), ("rest:cut=false", 20, 30)):
         drafter = method(spec)
         drafter.reset(Context([1, 2]))
@@ -301,7 +282,7 @@ def test_rest_without_its_datastore_says_what_to_build() -> None:
 
 
 def test_rest_names_a_damaged_datastore() -> None:
-    path = datastore.save(datastore.build_datastore([[1, 2]]), "default", "", [])
+    path = save_datastore(build_datastore([[1, 2]]), "default", "", [])
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(InputError, match="is bad"):
         method("rest").reset(Context([1]))
@@ -311,7 +292,7 @@ def test_rest_opens_its_datastore_once(monkeypatch) -> None:
     supply("rest")
     drafter = method("rest")
     drafter.reset(Context([1]))
-    monkeypatch.setattr("ngtcli.draft.methods.rest.load", None)
+    monkeypatch.setattr("ngtcli.draft.methods.rest.load_datastore", None)
     drafter.reset(Context([2]))
     assert drafter.propose([1, 2], 8).tokens == (3, 1, 2, 4, 4)
 

@@ -22,8 +22,8 @@ from tests.support.helpers import HARBOUR, ngt
         ("ask", "Who?", "-d", "folder", "-d", "a.txt", "--svg", "./folder/../a.txt"),
         ("bench", "a.txt", "-o", "a.txt"), ("bench", "--prompts", "a.txt", "--html", "a.txt"),
         ("bench", "--prompts", "naming.jsonl", "-o", "folder/a.txt"),
-        ("bench", "--replay", "rec", "--methods", "trie", "-o", "rec/traces.jsonl"),
-        ("bench", "--replay", "rec", "--methods", "trie", "--html", "rec/trace.json"),
+        ("bench", "replay", "rec", "--methods", "trie", "-o", "rec/traces.jsonl"),
+        ("bench", "replay", "rec", "--methods", "trie", "--html", "rec/trace.json"),
         ("tune", "--sweep", "n=8,9", "a.txt", "-o", "a.txt"),
         ("tune", "--sweep", "n=8,9", "--prompts", "naming.jsonl", "-o", "a.txt"),
         ("tune", "--sweep", "n=8,9", "--replay", "rec", "-o", "rec/traces.jsonl"),
@@ -81,7 +81,7 @@ def test_a_file_whose_name_is_a_dash_can_be_named_with_its_folder(
 ) -> None:
     with TraceWriter(tmp_path / "rec", "print", "tiny", 97) as writer:
         writer.add("1", "a", [10, 11, 12], [13, 14])
-    replay = ("bench", "--replay", "rec", "--methods", "trie")
+    replay = ("bench", "replay", "rec", "--methods", "trie")
     for flag in ("-o", "--html"):
         done = ngt(*replay, flag, name, cwd=tmp_path)
         if name == "-":
@@ -111,15 +111,6 @@ def test_a_file_that_cannot_be_made_is_refused_under_the_name_that_was_given(
         done = ngt(*command, str(tmp_path / "x"))
         assert done.returncode == 2 and b"no permission to write in its folder" in done.stderr
     assert not (tmp_path / "x").exists() and not (tmp_path / "x.journal").exists()
-
-
-def test_the_same_command_can_be_given_again(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("The tide comes in at noon.")
-    command = ("ask", "-d", ".", "When?", "-o", "answer.txt", "--max-tokens", "2")
-    first, second = (ngt(*command, cwd=tmp_path) for _ in range(2))
-    assert (first.returncode, second.returncode) == (0, 0), second.stderr
-    assert b"answer.txt" not in first.stderr
-    assert b"left out ./answer.txt: this command writes it" in second.stderr
 
 
 def test_a_file_whose_name_is_a_dash_is_not_standard_input(

@@ -13,7 +13,7 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.decode.decoder import Decoder
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.model import TargetModel
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.draft.drafter import Context
@@ -139,10 +139,9 @@ def behind(resident: Resident, *more: tuple[Question, Heard, str]) -> Callable[[
 
 
 def test_events_come_in_order_and_what_loading_warned_of_is_told_again() -> None:
-    settings = Settings(**{**_fields(SETTINGS), "draft_from": "all"})
-    made = Resident(settings, persist=False)
+    made = Resident(SETTINGS, persist=False)
     made._warned.append("as it was")
-    heard = [*made.ask(asked(draft_from="all"), wants=Wants(remarks=True))]
+    heard = [*made.ask(asked(), wants=Wants(remarks=True))]
     made.close()
     kinds = [type(event).__name__ for event in heard]
     wanted = ["Message", "Prompted", "Started", "Reading", "Stepped", "Ended"]
@@ -186,7 +185,7 @@ def test_an_answer_that_is_being_made_goes_on_beside_others(
 def test_a_method_of_heads_runs_alone_and_auto_goes_on_without_them_beside_others(
     tmp_path: Path, together: list[int]
 ) -> None:
-    model = load_model("builtin", "cpu")
+    model = load_model(Wanted("builtin", "cpu"))
     target = Target(model.hf, model.device, model.dtype)
     save_head(tmp_path, Medusa(target.width, target.vocabulary, 2).state_dict(), {})
 

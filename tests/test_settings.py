@@ -102,6 +102,7 @@ ODD_PRESETS = {
     "empty": (text(""), "lacks {documents}"),
     "a template without documents": (text("template: hello"), "lacks {documents}"),
     "a template that is no text": (text("template: 3"), "template is 3"),
+    "an origin that is no mapping": (text(TEMPLATE + "provenance: me\n"), "provenance"),
 }
 
 

@@ -15,14 +15,24 @@ from ngtcli.decode.probe import plain_generation
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, UsageError
-from ngtcli.measure import shape_model, shape_replay
-from ngtcli.measure.options import BenchOptions, Shape, find_shape, shape_names
+from ngtcli.measure.options import BenchOptions
 from ngtcli.measure.replay import context_of, run_replay
-from ngtcli.measure.shape_model import Built, build, check_memory, make_hf, plan
-from ngtcli.measure.shape_replay import PromptCache, RecordedRun, generate_recorded, run_shape
 from ngtcli.measure.traces import Trace, TraceSet, TraceWriter, read_traces
 from ngtcli.system.json_form import to_json
-from tests.support.helpers import ngt
+from tests.tools.shapes import __main__ as tool
+from tests.tools.shapes import model as shape_model
+from tests.tools.shapes import replay as shape_replay
+from tests.tools.shapes.model import (
+    Built,
+    Shape,
+    build,
+    check_memory,
+    find_shape,
+    make_hf,
+    plan,
+    shape_names,
+)
+from tests.tools.shapes.replay import PromptCache, RecordedRun, generate_recorded, run_shape
 
 SETTINGS = Settings(device="cpu", threads=1, calibrate=False)
 TINY: dict[str, Any] = {
@@ -37,8 +47,10 @@ EXPERTS: dict[str, Any] = {
 METHODS = ("none", "prompt-lookup", "trie")
 
 
-def asked(shape: str, methods: Sequence[str] = METHODS, **more: Any) -> BenchOptions:
-    return BenchOptions(shape=shape, methods=methods, **more)
+def asked(
+    folder: Path, shape: str, methods: Sequence[str] = METHODS, **more: Any
+) -> shape_replay.ShapeResult:
+    return run_shape(folder, shape, BenchOptions(methods=methods, **more), SETTINGS)
 
 
 def tiny(**changes: Any) -> Shape:
@@ -110,13 +122,12 @@ def test_a_configuration_that_makes_no_decoder_is_refused(changes: dict[str, Any
 
 
 def test_a_model_too_large_for_the_memory_is_refused_before_it_is_made(recording: Path) -> None:
-    options = asked("llama-3.1-8b")
     with (
         patch.object(shape_model, "free_memory", lambda _: 8 * 10**9),
-        patch("ngtcli.measure.shape_replay.build", side_effect=AssertionError),
+        patch.object(shape_replay, "build", side_effect=AssertionError),
         pytest.raises(ModelError, match="8.0 billion parameters in float32 take 3") as caught,
     ):
-        run_shape(recording, options, SETTINGS)
+        asked(recording, "llama-3.1-8b")
     assert "--dtype bfloat16" in caught.value.hint
     check_memory(plan(tiny(), SETTINGS), 100)  # on a real machine this one fits
 
@@ -159,8 +170,8 @@ def test_a_mixture_of_experts_verifies_drafts() -> None:
 def test_acceptance_is_that_of_the_replay_without_passes(
     rounds: int, recording: Path, shape_file: str
 ) -> None:
-    options = asked(shape_file, num_drafts=(16,), against=True, rounds=rounds)
-    found = to_json(run_shape(recording, options, SETTINGS))
+    found = to_json(asked(recording, shape_file, num_drafts=(16,), against=True, rounds=rounds))
+    options = BenchOptions(methods=METHODS, num_drafts=(16,))
     truth = to_json(run_replay(recording, options, SETTINGS, print, print))
     keys = ("questions", "new_tokens", "steps", "mean_acceptance_length", "acceptance_histogram")
     rows = {(r["method"], r["task"]): [r[k] for k in keys] for r in found["rows"]}
@@ -182,8 +193,8 @@ def test_a_shape_whose_layers_keep_states_replays_chains(recording: Path, tmp_pa
     path.write_text(
         json.dumps({**own, "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2})
     )
-    options = asked(str(path), ("none", "prompt-lookup"), num_drafts=(16,))
-    found = to_json(run_shape(recording, options, SETTINGS))
+    options = BenchOptions(methods=("none", "prompt-lookup"), num_drafts=(16,))
+    found = to_json(run_shape(recording, str(path), options, SETTINGS))
     truth = to_json(run_replay(recording, options, SETTINGS, print, print))
     of = "method", "task", "steps", "mean_acceptance_length"
     rows = [[{key: row[key] for key in of} for row in made["rows"]] for made in (found, truth)]
@@ -252,7 +263,7 @@ def test_generate_takes_the_passes_that_it_takes_with_the_prompt_unread(
 def test_ids_beyond_the_vocabulary_are_folded_and_said_so(recording: Path, tmp_path: Path) -> None:
     path = tmp_path / "small.json"
     path.write_text(json.dumps({**TINY, "vocab_size": 45}))
-    found = run_shape(recording, asked(str(path), ["trie"]), SETTINGS)
+    found = asked(recording, str(path), ["trie"])
     assert any("from 45 on are taken modulo 45" in note for note in found.notes)
 
 
@@ -266,7 +277,7 @@ def test_a_background_holds_no_id_that_the_shape_lacks(
         asked_for.append(traces.vocabulary)
 
     monkeypatch.setattr(shape_replay, "recorded_background", background)
-    run_shape(recording, asked(str(path), ["auto"], limit=1), SETTINGS)
+    asked(recording, str(path), ["auto"], limit=1)
     assert asked_for == [60]
 
 
@@ -274,15 +285,14 @@ def test_a_question_longer_than_the_context_is_refused(recording: Path, tmp_path
     path = tmp_path / "short.json"
     path.write_text(json.dumps({**TINY, "max_position_embeddings": 32}))
     with pytest.raises(ContextOverflowError, match="1: prompt and answer have 66 tokens"):
-        run_shape(recording, asked(str(path)), SETTINGS)
+        asked(recording, str(path))
 
 
 def test_what_cannot_take_part_is_refused_and_the_others_run(
     recording: Path, shape_file: str
 ) -> None:
-    options = asked(shape_file, ["trie", "recycling", "nonesuch"], limit=1)
-    found = run_shape(recording, options, SETTINGS)
-    assert [r.method for r in found.refused] == ["recycling", "nonesuch"]
+    found = asked(recording, shape_file, ["trie", "recycling", "nonesuch"], limit=1)
+    assert {r.method for r in found.refused} == {"recycling", "nonesuch"}
     assert {r.method for r in found.rows} == {"none", "trie"}
 
 
@@ -297,24 +307,21 @@ def test_an_interruption_keeps_the_questions_that_are_done(
         put(prompts, trace)
 
     with patch.object(PromptCache, "put", interrupted):
-        found = run_shape(recording, asked(shape_file), SETTINGS)
+        found = asked(recording, shape_file)
     assert found.interrupted and found.questions == 2
     assert all(r.questions == 2 for r in found.rows if r.task == "overall")
 
 
-def test_every_output_of_bench_says_whose_weights_and_whose_tokens(
-    recording: Path, shape_file: str, tmp_path: Path
+def test_the_tool_says_whose_weights_and_whose_tokens(
+    recording: Path, shape_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = "random weights of shape tiny; tokens from the recording"
-    page = tmp_path / "page.html"
-    command = (
-        "bench", "--replay", str(recording), "--shape", shape_file, "--limit", "1", "--methods",
-        "trie", "--threads", "1",
-    )  # fmt: skip
-    plain = ngt(*command, "--html", str(page))
-    assert plain.returncode == 0, plain.stderr
-    assert plain.stdout.decode().count(words) == 2  # above the figures, and in the last line
-    assert words in page.read_text()
-    assert words in ngt(*command, "--markdown").stdout.decode().split("\n")[0]
-    found = json.loads(ngt(*command, "--json").stdout)
+    command = [str(recording), "--shape", shape_file, "--limit", "1", "--methods", "trie"]
+    tool.main([*command, "--threads", "1", "--device", "cpu"])
+    assert capsys.readouterr().out.startswith(f"### {words}")
+    tool.main([*command, "--threads", "1", "--json"])
+    found = json.loads(capsys.readouterr().out)
     assert (found["kind"], found["label"], found["shape"]) == ("shape", words, "tiny")
+    assert "versions" in found and found["rows"][0]["step_ms"] > 0
+    with pytest.raises(SystemExit, match="no shape"):
+        tool.main([str(recording), "--shape", "nonesuch"])

@@ -14,16 +14,12 @@ from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
-from ngtcli.draft.auto.config import Options as AutoOptions
-from ngtcli.draft.auto.drafter import Auto, AutoDrafters
-from ngtcli.draft.auto.masks import MaskGuesses, stop_probabilities
-from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafters, DraftSettings, Feedback, PassRows
 from ngtcli.draft.guesses import Guessed
 from ngtcli.draft.masks import masks_after, with_masks
 from ngtcli.draft.methods.space import Options, Space, likeliest_nodes
 from ngtcli.draft.steps import Limits
-from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
 from ngtcli.heads.training.folder import Text
 from ngtcli.model_files.pretrained import mask_tokens
@@ -34,7 +30,6 @@ from tests.support.tiny_models import (
     check_tree,
     decode,
     generate,
-    make_drafter,
     make_hf,
     make_target,
     plain,
@@ -275,92 +270,6 @@ def test_a_folder_whose_configuration_names_masks_drafts_by_them(tmp_path) -> No
         answers[method] = json.loads(done.stdout)
     assert answers["space"]["text"] == answers["none"]["text"]
     assert answers["space"]["statistics"]["drafted_tokens"] > 0
-
-
-def test_masks_hang_where_verification_is_likeliest_to_stop() -> None:
-    """Against a count over every outcome of a walk, and the best of all numbers of nodes."""
-    rng = np.random.default_rng(3)
-    for _ in range(20):
-        parents = [int(rng.integers(-1, i)) if i else -1 for i in range(6)]
-        share = rng.dirichlet(np.ones(9), 7)  # of each node's children, of the total behind it
-        chances, stops = np.zeros(6), np.ones(7)
-        for i, parent in enumerate(parents):
-            chances[i] = share[parent + 1, i] * (chances[parent] if parent >= 0 else 1.0)
-            stops[i + 1] = chances[i]
-            stops[parent + 1] -= chances[i]
-        assert np.allclose(stop_probabilities(parents, chances), stops)
-        curve = CostCurve({1: 1.0, 4: 1.2, 40: 1.2 + 8 * rng.random()})
-        gain, best = 3 * rng.random(), np.argsort(-stops)
-        rates = [
-            (1 + chances.sum() + gain * stops[best[:g]].sum()) / curve.at(7 + 2 * g)
-            for g in range(8)
-        ]
-        wanted = int(np.argmax(rates))
-        guesses, at = MaskGuesses((9, 9)), np.array(parents, np.int32)
-        nodes, below = guesses.below_which(at, chances, gain, curve, None)
-        assert nodes == 6 and below == (best[: wanted or 1] - 1).tolist()  # one is tried
-        assert wanted or guesses.below_which(at, chances, gain, curve, None) == (6, [])
-        nodes, below = guesses.below_which(at, chances, gain, None, 6)
-        assert nodes + 2 * len(below) <= 6
-
-
-@pytest.mark.parametrize(
-    ("sampling", "rows"), [(GREEDY, None), (GREEDY, PassRows.fixed(9)), (SAMPLED, PassRows(33, 4))]
-)
-def test_auto_drafts_what_masks_guess(sampling: Settings, rows: PassRows | None) -> None:
-    """Where nothing repeats; two answers by one drafter, with costs and without."""
-    model = tuned_target()
-    truths = {
-        tuple(prompt): plain(model, prompt, sampling, max_tokens=22)
-        for prompt in (CYCLE[:9].tolist(), CYCLE[30:39].tolist(), *prompts(1))
-    }
-    lengths = dict.fromkeys(((), MASKS), 0.0)
-    costs = Costs({SHORT: CostCurve({1: 1.0, 64: 1.5})})
-    for masks, curves in ((), costs), (MASKS, costs), (MASKS, None):
-        drafter = make_drafter("auto:masks=true", DraftSettings(masks=masks, costs=curves))
-        for prompt, truth in truths.items():
-            context = Context(prompt, vocabulary=VOCABULARY, rows=rows)
-            limits = Limits(22, rows.most - 1 if rows else 16)
-            run = Run(model, drafter, context, sampling, limits).finish()
-            assert run.output == truth
-            lengths[masks] += run.statistics.mean_acceptance_length
-    assert lengths[MASKS] / 2 > lengths[()] + (0.5 if rows and rows.most < 10 else 1.5)
-
-
-def test_what_masks_guess_holds_for_one_step_of_one_text() -> None:
-    drafter = Auto(DraftSettings(masks=(9, 9)), AutoOptions(masks=True))
-    guess = Guessed(np.array([[5], [6]], np.int32), np.array([[0.9], [0.9]]))
-    tree, top = with_masks(DraftTree(), [ROOT], (9, 9)), np.zeros((3, 0), np.int64)
-    for starts_anew in (False, True):
-        drafter.reset(Context([1, 2]))
-        drafter.learn(Feedback(tree, top, after=lambda nodes: guess))
-        drafter.observe([3])
-        if starts_anew:
-            drafter.reset(Context([1, 2]))
-        else:
-            assert set(drafter.propose([1, 2, 3], 9).tokens) >= {5, 6}
-            drafter.observe([4])
-        assert not {5, 6} & set(drafter.propose([1, 2, 3, 4], 9).tokens)
-
-
-def test_masks_that_guess_nothing_right_are_asked_less_and_less() -> None:
-    """Random weights: after some steps most passes are over no mask."""
-    model, prompt = make_target("llama", seed=3), list(range(10, 20))
-    costs = Costs({SHORT: CostCurve({1: 1.0, 2: 1.5, 64: 40.0})})
-    drafter = make_drafter("auto:masks=true", DraftSettings(masks=MASKS, costs=costs))
-    rows: list[int] = []
-    drafter.spent = lambda used, seconds: rows.append(used)  # type: ignore[method-assign]
-    context = Context(prompt, vocabulary=VOCABULARY)
-    run = Run(model, drafter, context, GREEDY, Limits(100, 16)).finish()
-    assert run.output == plain(model, prompt, max_tokens=100)
-    assert sum(used > len(MASKS) for used in rows) < 12
-
-
-def test_texts_decoded_together_are_drafted_for_without_masks() -> None:
-    model, texts = tuned_target(), prompts(3)
-    drafters = AutoDrafters(DraftSettings(num_draft=8, masks=MASKS))
-    found = together(model, texts, drafters, 3)
-    assert outputs(found) == [plain(model, text, max_tokens=20) for text in texts]
 
 
 def test_the_tool_tunes_a_model_to_fill_masks(tmp_path) -> None:

@@ -155,7 +155,7 @@ LIVE_ROW: dict[str, Any] = {
     "tokens_per_s_with_prefill": 123.45, "prefill_s_median": 0.05, "setup_s_median": None,
     "speedup": 1.5, "speedup_quartiles": [1.25, 1.75], "speedup_least_and_most": [1.0, 2.0],
     "speedup_over_hf": 0.5, "speedup_over_hf_quartiles": [1.25, 1.75],
-    "speedup_over_hf_least_and_most": [1.0, 2.0], "same_ids": 4, "peak_memory_mib": 19.31,
+    "speedup_over_hf_least_and_most": [1.0, 2.0], "same_ids": 4,
     "judged": 4, "exact_match": 0.5, "f1": 0.755, "rouge_l": 0.25,
 }  # fmt: skip
 REPLAY_ROW: dict[str, Any] = {
@@ -196,7 +196,7 @@ def live_result(*methods: str) -> LiveResult:
     return LiveResult(
         model="builtin",
         machine=Machine(device="cpu", device_name="A CPU", dtype="float32", threads=1, cores=2),
-        questions=4, rounds=5, max_tokens=40, fresh=False, interrupted=False, memory="process",
+        questions=4, rounds=5, max_tokens=40, fresh=False, interrupted=False,
         notes=[], rows=[plain, *(row(m, 32) for m in methods)],
         split=[split_row(m) for m in methods], prompts=[],
         refused=[Refusal("rest", "no datastore")], invocation=RAN,
@@ -219,13 +219,13 @@ def replay_result(*methods: str) -> ReplayResult:
 LIVE_JSON = {
     "kind": "live", "model": "builtin", "device": "cpu", "device_name": "A CPU",
     "dtype": "float32", "threads": 1, "cores": 2, "questions": 4, "rounds": 5, "max_tokens": 40,
-    "fresh": False, "interrupted": False, "memory": "process", "notes": [],
+    "fresh": False, "interrupted": False, "notes": [],
     "rows": [LIVE_ROW],
     "split": [{"method": "trie", "num_draft": 32, "steps": 20, "prefill_ms": 70.0,
                "step_us": STEP_US, "share": SHARE}],
     "prompts": [{"id": "s", "task": "qa", "prompt_tokens": 9, "results": {"trie at 32": {
         "rounds": 3, "seconds_median": 2.0, "seconds_quartiles": [1.5, 3.5], "new_tokens": 3}}}],
-    "refused": [{"method": "rest", "reason": "no datastore"}], "noise": 2,
+    "refused": [{"method": "rest", "reason": "no datastore"}],
     "skipped": [{"name": "a.bin", "reason": "binary"}], "command": "ngt bench",
     "date": "2026-01-02T03:04:05+00:00",
     "versions": {"ngt": "0.1.0", "torch": "2", "transformers": "5", "python": "3.11"},
@@ -247,7 +247,7 @@ def test_json_has_its_keys_in_their_order_to_the_byte() -> None:
     times = PromptTimes(rounds=3, seconds_median=2.0, seconds_quartiles=(1.5, 3.5), new_tokens=3)
     prompt = PromptRow(id="s", task="qa", prompt_tokens=9, results={"trie at 32": times})
     live = replace(
-        live_result("trie"), rows=[whole], prompts=[prompt], noise=2,
+        live_result("trie"), rows=[whole], prompts=[prompt],
         skipped=(Skipped("a.bin", "binary", ".bin"),),
     )  # fmt: skip
     assert dump_json(live) == dump_json(LIVE_JSON)
@@ -273,9 +273,9 @@ def test_a_live_result_becomes_these_tables() -> None:
     assert to_plain(tables(live_result("trie"))) == (
         "# 4 prompts, live, at most 32 draft nodes a step\n"
         "method\tspeed-up\tquartiles\taccept. length\tsame ids\ttokens/s\tEM\tF1\tseconds\tspread"
-        "\taccepted\tundrafted\tMiB\n"
-        "none\t1.00×\t1.25–1.75\t2.00\t4/4\t123.5\t50.0\t75.5\t0.123\t3%\t25.0%\t50%\t19.3\n"
-        "trie\t1.50×\t1.25–1.75\t2.00\t4/4\t123.5\t50.0\t75.5\t0.123\t3%\t25.0%\t50%\t19.3\n\n"
+        "\taccepted\tundrafted\n"
+        "none\t1.00×\t1.25–1.75\t2.00\t4/4\t123.5\t50.0\t75.5\t0.123\t3%\t25.0%\t50%\n"
+        "trie\t1.50×\t1.25–1.75\t2.00\t4/4\t123.5\t50.0\t75.5\t0.123\t3%\t25.0%\t50%\n\n"
         "# Steps by accepted drafts\n"
         "method\t0\t1\t2\t3\t4\t5–6\t7–9\t10+\n"
         "trie\t50%\t25%\t0%\t0%\t0%\t20%\t0%\t5%\n\n"

@@ -1,11 +1,12 @@
-"""The flat trie against a literal Algorithm 1 and brute force, the growing trie, datastores
-against a search by eye, and the files, of which no content can mislead or crash."""
+"""The corpus against a literal Algorithm 1 and brute force, the growing trie, and the files, of
+which no content can mislead or crash."""
 
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,25 +14,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.documents.load import Document
-from ngtcli.draft.methods import datastore
 from ngtcli.draft.methods.trie import GrowingTrie
 from ngtcli.system.files import DamagedFileError
 from ngtcli.trie import store
-from ngtcli.trie.files import DATASTORES, TRIES, DatastoreFile, list_files
-from ngtcli.trie.ngram import Ints, NGramTrie, build_trie
+from ngtcli.trie.corpus import Corpus, Ints, build
+from ngtcli.trie.files import DATASTORES, TRIES, list_files
 from tests.support.tiny_models import NaiveNode, algorithm_1, padded
 
 texts = st.lists(st.lists(st.integers(0, 3), max_size=24), max_size=4)
 windows = st.integers(2, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, min(4, n - 1))))
+Found = tuple[tuple[int, ...], range]
 
 
-def walk(trie: NGramTrie, node: int, sequence: tuple[int, ...]):
-    """Every (sequence, node) below `node`, to depth n."""
-    if len(sequence) < trie.n:
-        for child in trie.children(node):
-            longer = (*sequence, trie.token(child))
-            yield longer, child
-            yield from walk(trie, child, longer)
+@pytest.fixture(params=[0, 32], autouse=True)
+def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places are looked at by numpy, or one by one where they are few."""
+    monkeypatch.setattr("ngtcli.trie.corpus._FEW", request.param)
+
+
+def walk(corpus: Corpus, found: range, sequence: tuple[int, ...] = ()) -> Iterator[Found]:
+    """Every sequence below that at `found`, to the corpus's depth, with its places."""
+    if len(sequence) < corpus.depth:
+        for token, _, below in corpus.below(found, len(sequence)):
+            yield (*sequence, token), below
+            yield from walk(corpus, below, (*sequence, token))
+
+
+def every(corpus: Corpus) -> list[Found]:
+    return [*walk(corpus, range(len(corpus)))]
 
 
 def naive_walk(node: NaiveNode, sequence: tuple[int, ...]):
@@ -54,81 +64,61 @@ def counted(documents: Sequence[Sequence[int]], n: int) -> Counter[tuple[int, ..
 @given(texts, windows)
 def test_same_nodes_and_frequencies_as_algorithm_1(documents, window) -> None:
     n, lp = window
-    trie = build_trie(documents, n, lp)
     naive = dict(naive_walk(algorithm_1(padded(documents, n), n, lp), ()))
-    ours = dict(walk(trie, 0, ()))
+    ours = dict(every(build(documents, n)))
     assert set(ours) == set(naive)
-    for sequence, node in ours.items():
-        assert trie.count(node) * min(lp, n - len(sequence) + 1) == naive[sequence].frequency
+    for sequence, found in ours.items():
+        assert len(found) * min(lp, n - len(sequence) + 1) == naive[sequence].frequency
 
 
 @settings(max_examples=200, deadline=None)
-@given(texts, windows)
-def test_counts_are_those_of_brute_force(documents, window) -> None:
-    n, lp = window
-    trie = build_trie(documents, n, lp)
-    expected = counted(documents, n)
-    assert {s: trie.count(v) for s, v in walk(trie, 0, ())} == dict(expected)
-    for sequence, count in expected.items():
-        node = trie.match(sequence)
-        assert node is not None and trie.count(node) == count
-    assert trie.match([9]) is None
-    assert trie.tokens == sum(map(len, documents))
-
-
-@settings(max_examples=200, deadline=None)
-@given(texts, windows)
-def test_children_come_by_count_then_by_first_place(documents, window) -> None:
-    n, lp = window
-    trie = build_trie(documents, n, lp)
+@given(texts, st.integers(1, 7))
+def test_what_is_found_is_counted_and_ordered_as_by_brute_force(documents, n) -> None:
+    corpus, expected = build(documents, n), counted(documents, n)
     stream = [t for d in documents for t in (*d, -1)]
+    ours = dict(every(corpus))
+    assert {sequence: len(found) for sequence, found in ours.items()} == dict(expected)
+    assert corpus.sequences == len(expected) and len(corpus) == sum(map(len, documents))
 
-    def first_place(sequence) -> int:
-        k = len(sequence)
-        return next(i for i in range(len(stream)) if tuple(stream[i : i + k]) == sequence)
+    def first_place(sequence: Sequence[int]) -> int:
+        size = len(sequence)
+        return next(i for i in range(len(stream)) if tuple(stream[i : i + size]) == sequence)
 
-    for sequence, node in [((), 0), *walk(trie, 0, ())]:
+    for sequence, found in {(): range(len(corpus)), **ours}.items():
         if len(sequence) < n:
-            keys = [
-                (-trie.count(c), first_place((*sequence, trie.token(c))))
-                for c in trie.children(node)
-            ]
+            keys = []
+            for token, first, below in corpus.below(found, len(sequence)):
+                assert first == first_place((*sequence, token))
+                assert corpus.child(found, len(sequence), token) == below
+                keys.append((-len(below), first))
             assert keys == sorted(keys)
+            assert not corpus.child(found, len(sequence), 9)
 
 
 @settings(max_examples=150, deadline=None)
-@given(texts, st.integers(1, 7))
-def test_growing_trie_counts_as_brute_force(documents, n) -> None:
-    trie = GrowingTrie(n)
-    for document in documents:
-        for token in document:
-            trie.extend([token])
-        trie.end()
-    for sequence, count in counted(documents, n).items():
-        node = trie.match(sequence)
-        assert node is not None and node.count == count
-    total = sum(1 for _ in _all(trie.root))
-    assert total == len(counted(documents, n))
+@given(texts, st.integers(1, 7), st.integers(0, 9))
+def test_growing_trie_counts_as_brute_force(documents, n, known) -> None:
+    """What ends in the tokens before it is not counted, what goes on from them is."""
+    text = [token for document in documents for token in document]
+    before = text[:known]
+    trie = GrowingTrie(n, before)
+    for token in text[known:]:
+        trie.extend([token])
+    wanted = counted([text], n) - counted([before], n)
+    found = {s: node.count for s, node in _all(trie.root, ()) if node.count}
+    assert found == dict(wanted)
+    assert all(trie.match(s) is not None for s in wanted)
 
 
-def _all(node):
-    for child in node.children.values():
-        yield child
-        yield from _all(child)
-
-
-@pytest.mark.parametrize(("n", "lp"), [(3, 3), (3, 0), (1, 1)])
-def test_a_prefix_as_long_as_the_window_is_refused(n: int, lp: int) -> None:
-    with pytest.raises(ValueError, match="lp"):
-        build_trie([[1, 2, 3]], n, lp)
+def _all(node, sequence):
+    for token, child in node.children.items():
+        yield (*sequence, token), child
+        yield from _all(child, (*sequence, token))
 
 
 def test_most_frequent() -> None:
-    trie = build_trie([[1, 2, 1, 2, 1, 3]], 4, 2)
-    assert trie.most_frequent(2, 2) == [([1, 2], 2), ([2, 1], 2)]
-
-
-# --- datastores ---
+    corpus = build([[1, 2, 1, 2, 1, 3]], 4)
+    assert corpus.most_frequent(2, 2) == [([1, 2], 2), ([2, 1], 2)]
 
 
 @settings(max_examples=200, deadline=None)
@@ -137,7 +127,7 @@ def test_most_frequent() -> None:
     st.lists(st.integers(0, 1), min_size=1, max_size=16), st.integers(1, 10),
 )  # fmt: skip
 def test_found_are_all_places_in_order_with_what_follows(documents, sequence, length) -> None:
-    built = datastore.build_datastore(documents)
+    built = build(documents, 32)
     size = len(sequence)
     behind = sorted(
         document[at + size :][:length]
@@ -151,17 +141,16 @@ def test_found_are_all_places_in_order_with_what_follows(documents, sequence, le
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=60), max_size=3))
 def test_the_order_is_that_of_the_suffixes(documents) -> None:
-    built = datastore.build_datastore(documents)
+    built = build(documents, 32)
     stream = built.stream.tolist()
-    texts = [stream[p : stream.index(-1, p)][: datastore.DEPTH] for p in built.order.tolist()]
+    texts = [stream[p : stream.index(-1, p)][:32] for p in built.order.tolist()]
     assert texts == sorted(texts)
-    assert len(built) == sum(map(len, documents))
 
 
 def test_a_shuffled_order_drafts_what_stands_at_its_places() -> None:
     """Wrong drafts, but tokens of one document each, as a slice of the stream shows them."""
-    built = datastore.build_datastore(TEXT)
-    hostile = datastore.Datastore(built.stream, built.order[::-1].copy())
+    built = build(TEXT, 32)
+    hostile = Corpus(built.stream, built.order[::-1].copy(), 32)
     stream, wrong = built.stream.tolist(), 0
     for sequence in itertools.product([1, 2, 3, 4, 5, 9], repeat=2):
         found = hostile.find(sequence)
@@ -173,6 +162,11 @@ def test_a_shuffled_order_drafts_what_stands_at_its_places() -> None:
             assert row == kept + [-1] * (10 - len(kept))
             wrong += stream[place : place + 2] != list(sequence)
     assert wrong  # the order did mislead
+    rng = np.random.default_rng(0)
+    for depth in (3, 40):  # also beyond the end of the stream
+        rng.shuffle(hostile.order)
+        found = [t for t, _, at in hostile.below(range(13), depth) for _ in at]
+        assert len(found) <= 13 and {*found} <= {*stream} - {-1}
 
 
 # --- files ---
@@ -183,38 +177,39 @@ KEY = "k" * 32
 
 
 def saved_trie() -> Path:
-    return TRIES.write(TRIES.path(KEY), *store.stored(build_trie(TEXT, 5, 3), KEY, DOCUMENTS))
+    return TRIES.write(TRIES.path(KEY), *store.trie_file(build(TEXT, 5), KEY, 3, DOCUMENTS))
 
 
 def saved_datastore() -> Path:
-    return datastore.save(datastore.build_datastore(TEXT), "books", "print", [])
+    return store.save_datastore(store.build_datastore(TEXT), "books", "print", [])
 
 
-def load_trie(key: str = KEY, lp: int = 3):
-    return store.load(key, 5, lp, 100)
+def load_trie(key: str = KEY, lp: int = 3) -> Corpus | None:
+    return store.load_trie(key, 5, lp, 100)
 
 
-def load_datastore(name: str = "books", fingerprint: str = "print"):
-    return datastore.load(name, fingerprint, 100)
+def load_datastore(name: str = "books", fingerprint: str = "print") -> Corpus | None:
+    return store.load_datastore(name, fingerprint, 100)
 
 
-def test_a_trie_comes_back_and_is_listed_by_its_documents() -> None:
-    path, ours = saved_trie(), build_trie(TEXT, 5, 3)
-    for name in TRIES.arrays:
-        assert np.array_equal(ours.arrays[name], load_trie().arrays[name])
-    assert [file.documents for file in list_files()] == [("a.txt", "b.txt")]
-    path.unlink()
-    assert load_trie() is None
-
-
-def test_a_datastore_comes_back_and_is_listed_by_its_name() -> None:
-    path, ours, back = saved_datastore(), datastore.build_datastore(TEXT), load_datastore()
+@pytest.mark.parametrize(
+    ("save", "load", "depth", "about"),
+    [
+        (saved_trie, load_trie, 5, {"documents": ("a.txt", "b.txt"), "n": 5, "lp": 3}),
+        (saved_datastore, load_datastore, 32, {"kind": "datastore", "name": "books", "n": None}),
+    ],
+)
+def test_what_was_stored_comes_back_and_is_listed(
+    save: Callable[[], Path], load: Callable[[], Corpus | None], depth: int, about: dict[str, Any]
+) -> None:
+    path, ours, back = save(), build(TEXT, depth), load()
+    assert back is not None and back.depth == depth
     assert np.array_equal(back.stream, ours.stream) and np.array_equal(back.order, ours.order)
     (listed,) = list_files()
-    assert isinstance(listed, DatastoreFile)
-    assert (listed.name, listed.tokens, listed.path) == ("books", 13, path)
+    assert {name: getattr(listed, name) for name in about} == about
+    assert (listed.tokens, listed.path) == (13, path)
     path.unlink()
-    assert load_datastore() is None
+    assert load() is None
 
 
 def test_the_key_depends_on_everything() -> None:
@@ -233,10 +228,6 @@ def plus(number: int, factor: int = 1) -> Callable[[Ints], Ints]:
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("link", [plus(1000), plus(0, 0), plus(-5, -1)]),
-        ("degree", [plus(1), plus(0, 1000), plus(0, -1)]),
-        ("count", [plus(0, 0)]),
-        ("token", [plus(100), plus(-2, -1)]),
         ("order", [plus(1000), plus(-1, -1), plus(10, 0), lambda a: a[:-1]]),
         ("stream", [plus(100), plus(-7), lambda a: a[:-1], lambda a: a[:0]]),
     ],
@@ -257,7 +248,7 @@ def test_hostile_numbers_with_a_right_checksum_are_refused(
 
 def test_another_files_content_is_refused() -> None:
     os.replace(saved_trie(), TRIES.path("j" * 32))
-    saved_datastore().rename(DATASTORES.path(datastore.datastore_key("novels", "print")))
+    saved_datastore().rename(DATASTORES.path(store.datastore_key("novels", "print")))
     for load in (lambda: load_trie("j" * 32), lambda: load_datastore("novels")):
         with pytest.raises(DamagedFileError, match="another"):
             load()

@@ -4,6 +4,7 @@ import gc
 import json
 import re
 import weakref
+from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -11,35 +12,34 @@ from statistics import median
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.cli.notes import pointed
 from ngtcli.cli.tune import items_of, preset_path
 from ngtcli.config import SETTINGS, Settings
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Wanted, load_model
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.measure import tune as tuning
-from ngtcli.measure.grid import grid, is_axis, parse_axis, parse_sweep
-from ngtcli.measure.live import running
+from ngtcli.measure.grid import Cell, SkippedCell, grid, is_axis, parse_axis, parse_sweep
+from ngtcli.measure.live import Live
 from ngtcli.measure.options import BenchOptions
-from ngtcli.measure.records import Answering, Contestant, Generation, by_contestant, run
-from ngtcli.measure.results import CellRow, SkippedCell, SweepData, SweepReport
-from ngtcli.measure.state import Figures, State, figures
-from ngtcli.measure.traces import TraceWriter
-from ngtcli.measure.tune import (
+from ngtcli.measure.records import Answering, Generation, Record, by_cell, take
+from ngtcli.measure.replay import (
     DEFAULT_COSTS,
-    Source,
-    behind,
+    Replay,
     check_replayable,
-    judge,
+    chosen_traces,
     read_costs,
-    recording,
-    summarize,
+    run_replay,
 )
+from ngtcli.measure.results import SweepData, SweepReport
+from ngtcli.measure.state import State
+from ngtcli.measure.summary import TUNE, CellRow, Group, row_of
+from ngtcli.measure.traces import TraceWriter
+from ngtcli.measure.tune import behind, judge
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
 from ngtcli.render.sweep_tables import sweep_forms
@@ -139,7 +139,7 @@ def test_axes_are_told_from_files_come_once_and_make_a_bounded_number_of_cells()
 
 def test_cells_that_cannot_be_are_skipped_and_named() -> None:
     made = grid(parse_sweep(["n=3,8", "lp=2..3"]), Settings())
-    assert [c.label for c in made.cells] == ["n=3 lp=2", "n=8 lp=2", "n=8 lp=3"]
+    assert [c.key for c in made.cells] == ["n=3 lp=2", "n=8 lp=2", "n=8 lp=3"]
     assert made.skipped == [SkippedCell({"n": 3, "lp": 3}, "lp is 3 and n is 3")]
     made = grid(parse_sweep(["method=trie,trie:n=4", "lp=3,5"]), Settings())
     assert [dict(s.values) for s in made.skipped] == [{"method": "trie:n=4", "lp": 5}]
@@ -159,17 +159,31 @@ def cell(label: str, speeds: list[float], prompts: list[float], size: int | None
     )  # fmt: skip
 
 
+def summarize(rounds: list[list[Generation]]) -> CellRow:
+    one = Cell("n=8", {"n": 8}, Settings())
+    records = {
+        ("n=8", i): [Record("n=8", i, number, made[i]) for number, made in enumerate(rounds)]
+        for i in range(len(rounds[0]))
+    }
+    made: CellRow = row_of(TUNE, Group(TUNE, one, "", range(len(rounds[0])), records))
+    return made
+
+
 def test_a_cell_is_summed_up_by_the_medians_of_its_rounds() -> None:
+    def answer(tokens: int, steps: int, seconds: float, build: float, size: int) -> Generation:
+        ids = [1] * tokens
+        return Generation(ids, steps, decode_s=seconds, trie_build_s=build, trie_bytes=size)
+
     rounds = [
-        [Figures(60, 30, seconds, 9.0, build, 10), Figures(40, 10, 2 * seconds, 9.0, build, 30)]
+        [answer(60, 30, seconds, build, 10), answer(40, 10, 2 * seconds, build, 30)]
         for seconds, build in ((1.0, 0.1), (2.0, 0.3), (4.0, 0.2))
     ]
-    assert summarize("n=8", {"n": 8}, rounds) == CellRow(
+    assert summarize(rounds) == CellRow(
         cell="n=8", values={"n": 8}, rounds=3, tokens_per_s=100 / 6,
         tokens_per_s_least_and_most=(100 / 12, 100 / 3), mean_acceptance_length=2.5,
-        prompts=[(60, 2.0), (40, 4.0)], trie_build_s=0.2, trie_bytes=20,
+        prompts=[(60, 2.0), (40, 4.0)], trie_build_s=0.2, trie_bytes=20, standing="",
     )  # fmt: skip
-    without = summarize("", {}, [[Figures(1, 1, 0.0, 0.0)]])
+    without = summarize([[Generation([1], 1, decode_s=0.0)]])
     assert (without.tokens_per_s, without.trie_build_s, without.trie_bytes) == (0.0, None, None)
 
 
@@ -228,7 +242,7 @@ def test_a_lead_that_a_few_prompts_make_is_a_lead_where_the_others_lose_little()
 
 GRID = grid(parse_sweep(["n=8..10", "lp=2,3"]), Settings())
 ABOUT = SweepData(
-    source="replay", model="m", device="d", data="x", data_sha256="0", prompts=9, costs={1: 0.5}
+    source="replay", model="m", device="d", data="x", data_sha256="0", prompts=2, costs={1: 0.5}
 )
 
 
@@ -239,21 +253,20 @@ def measured(path: Path, stop: int = 10**9) -> tuple[SweepReport, list[str], lis
     """
     state, said, answers = State(path, "key", 2), list[str](), list[int]()
 
-    def begin(settings: Settings) -> Answering[int]:
-        def answer(tokens: int) -> Generation:
-            if len(answers) == stop:
-                raise KeyboardInterrupt
-            answers.append(tokens)
-            return Generation([1] * tokens, tokens // 2, decode_s=tokens / settings.n)
+    class Made:
+        prompts = (60, 40)
 
-        return answer
+        def begin(self, cell: Cell, split: bool = False) -> Answering[int]:
+            def answer(tokens: int) -> Generation:
+                if len(answers) == stop:
+                    raise KeyboardInterrupt
+                answers.append(tokens)
+                return Generation([1] * tokens, tokens // 2, decode_s=tokens / cell.settings.n)
 
-    try:
-        tuning.measure(Source(ABOUT, (60, 40), begin), GRID, 2, state, said.append)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        state.close()
+            return answer
+
+    with closing(state):
+        tuning.measure(Made(), GRID, 2, state, said.append)
     return tuning.report(ABOUT, GRID, 2, state), said, answers
 
 
@@ -269,8 +282,8 @@ def test_an_interrupted_sweep_reports_finished_passes_and_goes_on(
     whole, said, answers = measured(tmp_path / "s")
     assert len(answers) == 24 - stop // 2 * 2
     assert whole.complete and whole.chosen == "n=10 lp=2"
-    assert said[0] == f"{stop // 2} of 12 measurements"
-    assert stop > 20 or said[-1] == "11 of 12 measurements · about 0 s left"
+    assert said[0].startswith(f"0 of {24 - stop // 2 * 2} answers: n=")
+    assert "answers · about 0 s left: n=" in said[-1]
     straight, _, _ = measured(tmp_path / "whole")
     assert straight.cells == whole.cells and straight.reason == whole.reason
 
@@ -313,40 +326,44 @@ def record(folder: Path, count: int = 4) -> Path:
     return folder
 
 
-def answers_of(source: Source[Any], settings: Settings) -> list[Figures]:
-    people = [Contestant("", None, lambda: source.begin(settings))]
-    turns = by_contestant(people, len(source.prompts), 1)
-    return [figures(record) for record in run(turns, source.prompts)]
+def answers_of(source: Any, settings: Settings) -> list[Record]:
+    turns = by_cell([Cell("", {}, settings)], len(source.prompts), 1)
+    return list(take(source, turns, source.prompts))
+
+
+def recorded(folder: Path, costs: Path = DEFAULT_COSTS, **part: Any) -> tuple[Replay, SweepData]:
+    options, (seconds, of) = BenchOptions(**part), read_costs(costs)
+    source = Replay(chosen_traces(folder, options, 100), print, seconds)
+    return source, source.about(options, of)
 
 
 def test_a_recording_gives_the_acceptance_of_a_replay_and_the_time_of_the_curve(
     tmp_path: Path,
 ) -> None:
-    from ngtcli.measure.replay import run_replay
-
     folder = record(tmp_path / "r")
     (tmp_path / "costs.json").write_text('{"1": 1000.0, "2": 2000.0}')
-    source = recording(folder, costs=tmp_path / "costs.json")
+    source, _ = recorded(folder, tmp_path / "costs.json")
     settings = replace(Settings(), method="trie", num_draft=8)
     records = answers_of(source, settings)
+    made = [r.generation for r in records]
     row = run_replay(folder, BenchOptions(num_drafts=[8]), Settings(), print, print).rows[-1]
-    total = sum(r.new_tokens for r in records), sum(r.steps for r in records)
-    assert total == (row.new_tokens, row.steps) and len(records) == 4
+    total = sum(len(g.ids) for g in made), sum(g.steps for g in made)
+    assert total == (row.new_tokens, row.steps) and len(made) == 4
     rows = row.steps * (1 + (row.nodes_per_step or 0))  # at 1000 s a row drafting does not count
-    assert sum(r.decode_s for r in records) == pytest.approx(1000 * rows, rel=1e-3)
-    assert all(r.trie_bytes and r.trie_build_s and r.wall_s < 1 for r in records)
+    assert sum(g.decode_s or 0 for g in made) == pytest.approx(1000 * rows, rel=1e-3)
+    assert all(r.generation.trie_bytes and r.generation.trie_build_s for r in records)
     for plain in answers_of(source, replace(settings, method="none")):
-        assert plain.trie_bytes is None and plain.steps == plain.new_tokens
-        assert plain.decode_s == pytest.approx(1000 * plain.new_tokens, rel=1e-3)
+        one = plain.generation
+        assert one.trie_bytes is None and one.steps == len(one.ids)
+        assert one.decode_s == pytest.approx(1000 * len(one.ids), rel=1e-3)
 
 
 def test_a_part_of_a_recording_is_other_data(tmp_path: Path) -> None:
     folder = record(tmp_path / "r")
-    whole, odd = recording(folder), recording(folder, ids="odd")
-    assert (whole.about.prompts, odd.about.prompts) == (4, 2)
-    assert recording(folder, tasks=["b"]).about.data_sha256 == odd.about.data_sha256
-    assert whole.about.data_sha256 != odd.about.data_sha256
-    assert "odd ids" in odd.about.data
+    whole, odd = recorded(folder)[1], recorded(folder, ids="odd")[1]
+    assert (whole.prompts, odd.prompts) == (4, 2)
+    assert recorded(folder, tasks=["b"])[1].data_sha256 == odd.data_sha256 != whole.data_sha256
+    assert "odd ids" in odd.data
 
 
 @pytest.mark.parametrize(
@@ -363,8 +380,8 @@ def test_a_bad_cost_curve_is_named_and_the_default_says_what_it_is_of(
     for path, words in ((tmp_path / "costs.json", "not a cost curve"), ("no.json", "no such file")):
         with pytest.raises(InputError, match=words):
             read_costs(Path(path))
-    curve, of = read_costs(DEFAULT_COSTS)
-    assert "built-in model" in of and curve.at(64) > curve.at(1)
+    seconds, of = read_costs(DEFAULT_COSTS)
+    assert "built-in model" in of and seconds[64] > seconds[1]
 
 
 @pytest.mark.parametrize("text", ["temperature=0,1", "method=recycling"])
@@ -383,10 +400,10 @@ def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_pat
     asked = items_of(texts, ask, 3)
     assert len(asked) == 3 and len({i.question for i in asked}) == 3
     lines = tmp_path / "p.jsonl"
-    lines.write_text('{"context": "A. B.", "question": "A?"}\n{"article": "C. D."}\n')
+    lines.write_text('{"context": "A. B.", "question": "A?"}\n{"context": "C. D."}\n')
     assert [i.question for i in items_of([], ask, None, lines)] == ["A?"]
     assert [i.documents[0].text for i in items_of([], summarize, None, lines)] == ["C. D."]
-    lines.write_text('{"article": "C. D."}\n')
+    lines.write_text('{"context": "C. D."}\n')
     with pytest.raises(InputError, match="no prompt with a question"):
         items_of([], ask, None, lines)
 
@@ -397,7 +414,8 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
     preset, settings = load_preset("summarize"), replace(Settings(), max_tokens=12)
     items = items_of([], preset, 2)
     said: list[str] = []
-    source = running(settings, preset, items, said.append, said.append)
+    source = Live(items, preset, said.append, said.append, sweeps=True)
+    about = source.about(settings)
     loading = len(said)
     session = LocalSession(settings)
     trie = replace(settings, method="trie")  # what auto drafts depends on what passes take
@@ -408,28 +426,29 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
             answer = own.answer(own.prompt(preset, item.documents, item.question))
             runs.append(answer.finish().run.statistics)
         records = answers_of(source, changed)
-        assert [r.new_tokens for r in records] == [r.new_tokens for r in runs]
-        assert [r.steps for r in records] == [r.steps for r in runs]
-        assert all((r.trie_bytes is None) == (changed.method == "none") for r in records)
-        assert all(0 < r.decode_s < r.wall_s for r in records)
+        made = [r.generation for r in records]
+        assert [len(g.ids) for g in made] == [r.new_tokens for r in runs]
+        assert [g.steps for g in made] == [r.steps for r in runs]
+        assert all((g.trie_bytes is None) == (changed.method == "none") for g in made)
+        assert all(0 < (r.generation.decode_s or 0) < r.seconds for r in records)
     assert len(said) == loading  # progress is the sweep's own
-    assert source.about.model == "builtin" and "float32" in source.about.device
+    assert about.model == "builtin" and "float32" in about.device
 
 
 def test_a_sweep_over_models_holds_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[weakref.ref[Any]] = []
 
     def load(*_: Any, **more: Any) -> Any:
-        model = load_model("builtin")
+        model = load_model(Wanted("builtin"))
         held.append(weakref.ref(model))
         return model
 
     monkeypatch.setattr("ngtcli.session.local.load_model", load)
     settings = replace(Settings(), max_tokens=2, method="none")
     preset = load_preset("summarize")
-    source = running(settings, preset, items_of([], preset, 1), lambda _: None, lambda _: None)
-    for dtype in ("bfloat16", "float32"):
-        source.begin(replace(settings, dtype=dtype))(source.prompts[0])
+    source = Live(items_of([], preset, 1), preset, lambda _: None, lambda _: None)
+    for dtype in ("float32", "bfloat16", "float32"):
+        source.begin(Cell("", {}, replace(settings, dtype=dtype)))(0)
         gc.collect()
         assert sum(model() is not None for model in held) == 1
     assert len(held) == 3
@@ -580,18 +599,15 @@ def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
 ) -> None:
     left = [3]
 
-    def interrupted(*given: Any, **more: Any) -> Source[Any]:
-        source = recording(*given, **more)
+    begin = Replay.begin
 
-        def begin(settings: Settings) -> Any:
-            if not left[0]:
-                raise KeyboardInterrupt
-            left[0] -= 1
-            return source.begin(settings)
+    def interrupted(source: Replay, cell: Cell, split: bool = False) -> Any:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return begin(source, cell, split)
 
-        return replace(source, begin=begin)
-
-    monkeypatch.setattr(tuning, "recording", interrupted)
+    monkeypatch.setattr(Replay, "begin", interrupted)
     folder = record(tmp_path / "r")
     sweep = ("--replay", folder, "--sweep", "n=4..7", "--rounds", "1", "--write", "best")
     code, out, errors = tune(*sweep)
@@ -634,17 +650,6 @@ def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used(tmp_path:
     for name in ("", ".x", "a/b", "../a", "a b", "-a"):
         with pytest.raises(UsageError, match="not a name"):
             preset_path(name, False)
-
-
-def test_a_provenance_is_a_mapping_and_may_hold_dates(own_home: Path) -> None:
-    folder = own_home / "config" / "presets"
-    folder.mkdir(parents=True)
-    text = {"template": "{documents}"}
-    (folder / "a.yaml").write_text(yaml.dump(text) + "provenance: {date: 2026-01-02}\n")
-    (folder / "b.yaml").write_text(yaml.dump(text) + "provenance: me\n")
-    assert load_preset("a").provenance == {"date": "2026-01-02"}
-    with pytest.raises(UsageError, match="provenance"):
-        load_preset("b")
 
 
 def test_a_wrong_axis_is_pointed_at_on_the_command_line() -> None:

@@ -105,7 +105,7 @@ def refused(*arguments: str) -> str:
     return str(caught.value)
 
 
-VALUES = {"draft_from": "all", "device": "cpu", "draft_model": "builtin",
+VALUES = {"background": "english", "device": "cpu", "draft_model": "builtin",
           "n": "9", "lp": "2", "threads": "2", "tensor_parallel": "2", "pipeline_parallel": "2",
           "data_parallel": "2", "quantize": "int8", "max_thinking": "9",
           "device_map": "auto", "keep_warm": "10m", "heads": "head"}  # fmt: skip

@@ -3,7 +3,9 @@
 There is one file for a name and a tokenizer, and one for names that are joined.
 """
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,29 +20,22 @@ SHIPPED = {"english": Path(__file__).parent / "english.phrases.xz"}
 # Of how phrases are counted, and of the shipped file: the beginning of its SHA-256.
 EDITION = "1-8c13467e"
 FORMAT = 1  # of the key
+_UNUSED_S = 30 * 86400.0  # after which a file of another edition is removed; guess
 
 
 def background_path(name: str, fingerprint: str) -> Path:
     """The file for a name and a tokenizer. Raises UsageError as `home` does."""
-    return BACKGROUNDS.path(_key(name, fingerprint))
-
-
-def failure_key(name: str, fingerprint: str) -> str:
-    """The key under which it is stored why that file could not be made."""
-    return _key(name, fingerprint)
-
-
-def _key(name: str, fingerprint: str) -> str:
     edition = EDITION if SHIPPED.keys() & name.split(",") else ""
-    return key_of("background", FORMAT, edition, fingerprint, name)
+    return BACKGROUNDS.path(key_of("background", FORMAT, edition, fingerprint, name))
 
 
 def check_names(names: Sequence[str]) -> None:
     """Raise UsageError for a name of which no tokenizer has a background."""
     if SHIPPED.keys() >= set(names):
         return
-    built = (f.name for f in list_backgrounds() if "," not in f.name)
-    known = list(dict.fromkeys([*SHIPPED, *built]))  # one name may have several tokenizers
+    built = (file.name or "" for file in list_backgrounds())
+    single = [name for name in built if "," not in name]
+    known = list(dict.fromkeys([*SHIPPED, *single]))  # one name may have several tokenizers
     for name in names:
         if name not in known:
             hint = f"{nearest(name, known)} Build one with ngt trie build --background PATH."
@@ -70,13 +65,27 @@ def open_background(
 
 
 def stamps_of(names: Iterable[str], fingerprint: str) -> str:
-    """What tells the files of names from later ones of the same names. Raises OSError."""
-    found = [background_path(name, fingerprint).stat() for name in names]
-    return " ".join(f"{about.st_size}:{about.st_mtime_ns}" for about in found)
+    """What tells the files of the user's own names from later ones of these names."""
+    found = []
+    for name in names:
+        with suppress(OSError):
+            about = background_path(name, fingerprint).stat()
+            found.append("" if name in SHIPPED else f"{about.st_size}:{about.st_mtime_ns}")
+    return " ".join(found)
 
 
 def save(name: str, fingerprint: str, counts: "BackgroundCounts", about: Mapping[str, str]) -> Path:
-    """Store counts; the path. `about` is other metadata. Raises OSError."""
+    """Store counts; the path. `about` is other metadata. Raises OSError.
+
+    What another edition of ngt made of the same name goes once it was long unused: before, that
+    edition may be in use.
+    """
     path = background_path(name, fingerprint)
     described = {"name": name, "nodes": str(counts.counted), TOKENIZER: fingerprint, **about}
-    return BACKGROUNDS.write(path, counts.arrays, {**described, "key": path.name.partition(".")[0]})
+    BACKGROUNDS.write(path, counts.arrays, {**described, "key": path.name.partition(".")[0]})
+    for file in list_backgrounds():
+        if (file.name, file.tokenizer) == (name, fingerprint) and file.path != path:
+            with suppress(OSError):
+                if time.time() - file.path.stat().st_mtime > _UNUSED_S:
+                    file.path.unlink()
+    return path

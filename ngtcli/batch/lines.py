@@ -31,8 +31,7 @@ _HINTS = {  # by the key of a line
     "id": "It must be a string of at most 1,000 characters, or a whole number.",
     "paths": "It must be a list of strings: files, folders or patterns.",
     "settings": "It must be an object.",
-    "turns": 'Give "turns": ["…"].',
-    **dict.fromkeys(("documents", "passages", "quotes"), 'Give texts, or {"name": …, "text": …}.'),
+    **dict.fromkeys(("documents", "passages"), 'Give texts, or {"name": …, "text": …}.'),
 }
 _PLACE = re.compile(r"(\w+)|\[(\d+)\]")
 _PER_LINE = settings_where(per_line=True)

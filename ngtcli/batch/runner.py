@@ -136,8 +136,6 @@ class Runner:
         prompt = self._try(
             lambda: predicting(one.session, question, splitting.whole() or splitting.prompt())
         )
-        if isinstance(prompt, Prompt):
-            prompt = replace(prompt, given=tuple(question.documents))
         answer = self._alone(replace(one, prompt=prompt))
         yield self._done(one, replace(answer, parts=tuple(splitting.reports)))
         if answer.error is None:

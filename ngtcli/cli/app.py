@@ -5,6 +5,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -55,6 +56,15 @@ COMMANDS = {
         "Measure methods side by side: speed, acceptance, quality, and where the time goes.",
         "bench:bench",
     ),
+    "bench replay": (
+        "Measure methods on a recording, without the model: ngt bench replay RECORDING",
+        "bench:replay",
+    ),
+    "bench record": (
+        "Decode without drafts, and write a recording: ngt bench record RECORDING",
+        "bench:record",
+    ),
+    "bench quality": ("Measure what --dtype or --quantize costs against float32.", "bench:quality"),
     "tune": ("Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5", "tune:tune"),
     "heads": (
         "Learned heads, which guess tokens from a model's hidden states.",
@@ -76,6 +86,17 @@ COMMANDS = {
 }
 
 
+# Flags that `ngt bench` once had: what to give in their place.
+_MOVED = {
+    "--replay": "Give ngt bench replay RECORDING.",
+    "--record": "Give ngt bench record RECORDING.",
+    "--quality": "Give ngt bench quality.",
+    **dict.fromkeys(("--template", "--turns"), "In a clone: python -m tests.tools.spec_bench."),
+    "--shape": "In a clone: python -m tests.tools.shapes.",
+    "--noise": "In a clone: python -m tests.tools.datasets.",
+}
+
+
 class _Group(TyperGroup):
     """Lists stand-ins of the commands; the one that is called is imported then."""
 
@@ -85,7 +106,12 @@ class _Group(TyperGroup):
             self.commands[name] = TyperCommand(name, help=line)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if (pair := " ".join(args[:2])) in COMMANDS:
+            args = [pair, *args[2:]]
         name, command, rest = super().resolve_command(ctx, args)
+        for word in rest if name == "bench" else ():
+            if hint := _MOVED.get(word.partition("=")[0]):
+                raise UsageError(f"{word.partition('=')[0]} is no flag of ngt bench any more", hint)
         return name, load(name) if name in COMMANDS else command, rest
 
     def invoke(self, ctx: Any) -> Any:
@@ -95,6 +121,7 @@ class _Group(TyperGroup):
             raise unexpected(error) from error
 
 
+@cache
 def load(name: str) -> Any:
     """The command or group of that name, as the library makes it."""
     module, _, function = COMMANDS[name][1].partition(":")

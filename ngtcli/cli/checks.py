@@ -13,61 +13,25 @@ from ngtcli.cli.options import OF_OWN_ENGINE
 from ngtcli.config import SETTINGS, Setting, Settings
 from ngtcli.errors import UsageError
 
-LIVE, RECORD, REPLAY, SHAPE, QUALITY = "live", "record", "replay", "shape", "quality"
+LIVE, REPLAY = "live", "replay"
 Table = Mapping[str, tuple[str, ...]]
-_ALL = (LIVE, RECORD, REPLAY, SHAPE, QUALITY)
-_MODEL, _DRAFTS, _REPLAYS = (LIVE, RECORD, QUALITY), (LIVE, REPLAY, SHAPE), (REPLAY, SHAPE)
-_ANSWERS = (LIVE, RECORD)
-_TIMED = (LIVE, SHAPE)
-
-
-def _table(panels: Mapping[str, tuple[str, ...]], others: Table) -> Table:
-    """For each parameter of a command the ways of measuring in which it means something.
-
-    `panels` has them for the settings of a panel, `others` for single settings and other flags.
-    """
-    settings = {name: panels[SETTINGS[name].panel] for name in OF_OWN_ENGINE}
-    return {**settings, "no_background": _DRAFTS, **others}
-
-
-BENCH = _table(
-    {
-        **dict.fromkeys(("Reading", "Passages", "Answer"), _MODEL),
-        "Sampling": _ANSWERS,
-        "Model": (*_MODEL, SHAPE),
-        "Drafting": _DRAFTS,
-    },
-    {
-        **dict.fromkeys(("tasks", "limit", "preset", "json", "output", "verbose", "color"), _ALL),
-        **dict.fromkeys(("max_mb", "cache_mb"), _ALL),
-        **dict.fromkeys(("files", "prompts", "model"), _MODEL),
-        **dict.fromkeys(("docs", "noise", "draft_from", "exact"), _ANSWERS),
-        "device_map": _MODEL,
-        **dict.fromkeys(("methods", "sweep_num_draft", "fresh"), _DRAFTS),
-        **dict.fromkeys(("markdown", "html"), (*_DRAFTS, QUALITY)),
-        **dict.fromkeys(("against", "rounds", "pool", "pool_documents", "calibrate"), _TIMED),
-        **dict.fromkeys(("draft_model", "heads"), (LIVE,)),
-        "quality": (LIVE, QUALITY),
-        **dict.fromkeys(("replay", "shape", "template", "turns", "ids"), _REPLAYS),
-        "record": (RECORD,),
-    },
-)
-TUNE = _table(
-    {
-        **dict.fromkeys(("Reading", "Sampling", "Passages", "Answer", "Model"), (LIVE,)),
-        "Drafting": _DRAFTS,
-    },
-    {
-        **dict.fromkeys(("items", "sweep", "limit", "rounds", "preset", "state"), _DRAFTS),
-        **dict.fromkeys(("write", "force", "markdown", "csv", "html", "output", "json"), _DRAFTS),
-        **dict.fromkeys(("fresh", "verbose", "color", "max_mb", "cache_mb"), _DRAFTS),
-        **dict.fromkeys(("docs", "prompts", "draft_model", "heads"), (LIVE,)),
-        **dict.fromkeys(("calibrate", "draft_from", "exact"), (LIVE,)),
-        **dict.fromkeys(("replay", "task", "ids", "costs"), (REPLAY,)),
-    },
-)
+_BOTH = (LIVE, REPLAY)
+_PANELS = {
+    **dict.fromkeys(("Reading", "Sampling", "Passages", "Answer", "Model"), (LIVE,)),
+    "Drafting": _BOTH,
+}
+# For each parameter of `ngt tune` the ways of measuring in which it means something.
+TUNE: Table = {
+    **{name: _PANELS[SETTINGS[name].panel] for name in OF_OWN_ENGINE},
+    **dict.fromkeys(("items", "sweep", "limit", "rounds", "preset", "state"), _BOTH),
+    **dict.fromkeys(("write", "force", "markdown", "csv", "html", "output", "json"), _BOTH),
+    **dict.fromkeys(("fresh", "verbose", "color", "max_mb", "cache_mb", "no_background"), _BOTH),
+    **dict.fromkeys(("docs", "prompts", "draft_model", "heads"), (LIVE,)),
+    **dict.fromkeys(("calibrate", "exact"), (LIVE,)),
+    **dict.fromkeys(("replay", "task", "ids", "costs"), (REPLAY,)),
+}
 # Of these an empty text would stand for the default.
-_NAMED = ("methods", "tasks", "against", "num_draft", "template", "turns", "ids", "shape")
+_NAMED = ("methods", "tasks", "against", "num_draft", "ids")
 # Two ways to say one thing.
 _EITHER = (("methods", "method"), ("num_draft", "sweep_num_draft"))
 
@@ -147,6 +111,12 @@ def check_combination(context: typer.Context, table: Table, mode: str) -> None:
         does, it = ("does", "it") if len(idle) == 1 else ("do", "them")
         flags = ", ".join(given[name][0] for name in idle)
         raise UsageError(f"{flags} {does} nothing {where}", f"Leave {it} out.")
+    check_given(context)
+
+
+def check_given(context: typer.Context) -> None:
+    """Raise UsageError for flags of the command that runs that say nothing, or one thing twice."""
+    given = _given(context)
     if "force" in given and "write" not in given:
         raise UsageError("--force does nothing without --write", "Leave it out.")
     for one, two in _EITHER:

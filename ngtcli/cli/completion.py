@@ -43,7 +43,7 @@ def _backgrounds(_: str) -> list[str]:
     from ngtcli.background.files import SHIPPED
     from ngtcli.trie.files import list_backgrounds
 
-    return list(dict.fromkeys([*SHIPPED, *(file.name for file in list_backgrounds())]))
+    return list(dict.fromkeys([*SHIPPED, *(file.name or "" for file in list_backgrounds())]))
 
 
 presets = quietly(lambda _: preset_files())

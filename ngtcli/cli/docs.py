@@ -222,7 +222,7 @@ def _print_document(shown: ShownDocument) -> None:
 @docs_app.command("clear")
 def docs_clear(json: JsonOption = False) -> None:
     """Delete what the cache has of documents; their files stay."""
-    print_removed(["documents", "passages", "counts", "parts", "prefixes"], json)
+    print_removed(["documents", "passages", "parts", "prefixes"], json)
 
 
 @docs_app.command("path")

@@ -64,14 +64,13 @@ def _outputs() -> dict[str, dict[str, Any]]:
         QualityResult,
         RecordResult,
         ReplayResult,
-        ShapeResult,
         SweepReport,
     )
     from ngtcli.prompt.preset import BrokenPreset
     from ngtcli.serve.wire import Served
     from ngtcli.session.run_records import ModelRuns, RunRecord
     from ngtcli.system.cache import Held
-    from ngtcli.trie.files import CacheFile, PoolFile
+    from ngtcli.trie.files import KeptFile, PoolFile
 
     removed, place = {"removed": Removed}, {"path": Place}
     answers = {"answer": AnswerObject, "dry_run": DryRunObject}
@@ -82,13 +81,10 @@ def _outputs() -> dict[str, dict[str, Any]]:
         "batch": {"line": LineObject, "failed": FailedLineObject},
         "serve status": {"served": list[Served]},
         "check": {"check": CheckReport},
-        "bench": {
-            "live": LiveResult,
-            "replay": ReplayResult,
-            "shape": ShapeResult,
-            "quality": QualityResult,
-            "record": RecordResult,
-        },
+        "bench": {"live": LiveResult},
+        "bench replay": {"replay": ReplayResult},
+        "bench quality": {"quality": QualityResult},
+        "bench record": {"record": RecordResult},
         "tune": {"tune": SweepReport},
         "heads train": {"trained": Trained},
         "config show": {"settings": about.config_schema()},
@@ -101,8 +97,8 @@ def _outputs() -> dict[str, dict[str, Any]]:
         "runs stats": {"models": list[ModelRuns]},
         "runs path": place,
         "trie build": {"built_trie": trie.BuiltTrie, "built_file": trie.BuiltFile},
-        "trie list": {"tries": list[CacheFile]},
-        "trie show": {"trie": trie.ShownTrie | CacheFile},
+        "trie list": {"tries": list[KeptFile]},
+        "trie show": {"trie": trie.ShownTrie | KeptFile},
         "trie clear": removed,
         "trie path": place,
         "trie pool show": {"pools": list[PoolFile]},

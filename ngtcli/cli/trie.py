@@ -28,10 +28,8 @@ from ngtcli.trie.files import (
     BACKGROUNDS,
     DATASTORES,
     TRIES,
-    BackgroundFile,
-    CacheFile,
+    KeptFile,
     PoolFile,
-    TrieFile,
     describe,
     list_files,
     list_pools,
@@ -80,7 +78,7 @@ class FrequentGram:
 class ShownTrie:
     """What `ngt trie show` prints of the trie of documents."""
 
-    file: TrieFile = field(metadata=json_key(flat=True))
+    file: KeptFile = field(metadata=json_key(flat=True))
     most_frequent: Sequence[FrequentGram]
     skipped: Sequence[Skipped]
 
@@ -156,11 +154,11 @@ def _build_trie(
         status=report.status,
         seconds=report.seconds,
         nodes=report.nodes,
-        tokens=trie.tokens,
+        tokens=len(trie),
         path=str(report.path or ""),
         skipped=distinct(loaded.skipped),
     )
-    sizes = f"{counted(trie.tokens, 'token')}, {counted(len(trie), 'node')}"
+    sizes = f"{counted(len(trie), 'token')}, {counted(report.nodes, 'node')}"
     return built, f"{report.status}: {sizes} in {report.seconds * 1000:.0f} ms"
 
 
@@ -169,7 +167,7 @@ def _build_file(
 ) -> BuiltFile:
     """Build a datastore or a background. Raises NgtError."""
     from ngtcli.background.loaded import build_background  # here: they load numpy
-    from ngtcli.draft.methods import datastore
+    from ngtcli.trie import store
 
     documents, nodes = loaded.documents, None
     try:
@@ -177,8 +175,8 @@ def _build_file(
             path, counts, tokens = build_background(documents, name, tokenizer, model)
             nodes = counts.counted
         else:
-            built = datastore.build_datastore([tokenizer.encode(d.text.strip()) for d in documents])
-            path = datastore.save(built, name, tokenizer.fingerprint, documents)
+            built = store.build_datastore([tokenizer.encode(d.text.strip()) for d in documents])
+            path = store.save_datastore(built, name, tokenizer.fingerprint, documents)
             tokens = len(built)
     except OSError as error:
         what = f"the {kind} cannot be written: {reason_of(error)}"
@@ -222,18 +220,18 @@ def trie_show(
 
 def _cached(
     path: str, documents: Sequence[Document], settings: Settings, tokenizer: Tokenizer
-) -> tuple[TrieFile, list[FrequentGram]]:
+) -> tuple[KeptFile, list[FrequentGram]]:
     """The file of the documents' trie and its most frequent n-grams. Raises InputError."""
     from ngtcli.trie import store  # here: it loads numpy
 
     hint = f"Build it with ngt trie build {path}"
     key = store.trie_key(tokenizer.fingerprint, documents, settings.n, settings.lp)
     try:
-        trie = store.load(key, settings.n, settings.lp, len(tokenizer.backend))
+        trie = store.load_trie(key, settings.n, settings.lp, len(tokenizer.backend))
     except DamagedFileError as error:
         raise InputError(f"{path}: the cached trie is bad ({error})", hint) from None
     file = describe(TRIES.path(key))
-    if trie is None or not isinstance(file, TrieFile):
+    if trie is None or file is None:
         raise InputError(f"{path}: no trie is cached for it", hint)
     frequent = trie.most_frequent(settings.lp, 10)
     return file, [FrequentGram(tokenizer.decode(gram), count) for gram, count in frequent]
@@ -251,22 +249,18 @@ def trie_path(json: JsonOption = False) -> None:
     print_folder("tries", json)
 
 
-def _cells(file: CacheFile) -> list[object]:
+def _cells(file: KeptFile) -> list[object]:
     """What `ngt trie list` shows of a file."""
     size, names = f"{file.bytes / 1e6:.1f} MB", ", ".join(file.documents[:3])
     if len(file.documents) > 3:
         names += f" and {len(file.documents) - 3} more"
-    if isinstance(file, TrieFile):
-        return ["trie", file.key[:12], file.tokens, file.nodes, size, file.n, file.lp, names]
-    nodes = ""
-    if isinstance(file, BackgroundFile):
-        nodes = str(file.nodes)
-        names += f" (for {file.model})"
-    tokens = file.tokens or ""  # phrases are not a text with a length
-    return [f"{file.kind} {file.name}", file.key[:12], tokens, nodes, size, "", "", names]
+    names += f" (for {file.model})" if file.model else ""
+    what, tokens = f"{file.kind} {file.name or ''}".strip(), file.tokens or ""  # of phrases none
+    numbers = ["" if number is None else number for number in (file.nodes, file.n, file.lp)]
+    return [what, file.key[:12], tokens, numbers[0], size, *numbers[1:], names]
 
 
-def _lines(file: CacheFile) -> Iterator[str]:
+def _lines(file: KeptFile) -> Iterator[str]:
     """What is known of a file, a line each."""
     for name, value in to_json(file).items():
         shown = ", ".join(value) if isinstance(value, list) else value

@@ -43,7 +43,7 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import INTERRUPTED, InputError, UsageError, reason_of
 from ngtcli.measure.grid import Grid, grid, is_axis, parse_sweep
 from ngtcli.measure.prompts import Item, items_from
-from ngtcli.measure.results import SweepReport
+from ngtcli.measure.results import SweepData, SweepReport
 from ngtcli.prompt.preset import PROVENANCE, Preset, can_ask
 from ngtcli.render.sweep_tables import sweep_forms
 from ngtcli.session.checks import check_session
@@ -53,7 +53,7 @@ from ngtcli.system.json_form import to_json
 from ngtcli.system.yaml_file import read_mapping
 
 if TYPE_CHECKING:
-    from ngtcli.measure.tune import Source
+    from ngtcli.measure.records import Source
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)  # of a preset
 _data = partial(typer.Option, rich_help_panel="Data")
@@ -136,8 +136,8 @@ def _measure(given: TuneFlags, plan: Plan, notes: Notes) -> SweepReport | None:
 
     grid = plan.grid
     try:
-        source, skipped = _open(given, plan, notes)
-        key = state_key(source.about, grid)
+        source, about, skipped = _open(given, plan, notes)
+        key = state_key(about, grid)
         kept = State(given.state or default_state(key), key, len(source.prompts), given.fresh)
     except KeyboardInterrupt:
         notes.clear()
@@ -150,7 +150,7 @@ def _measure(given: TuneFlags, plan: Plan, notes: Notes) -> SweepReport | None:
     with suppress(KeyboardInterrupt), closing(kept):
         measure(source, grid, given.rounds, kept, tell)
     notes.clear()
-    made = report(source.about, grid, given.rounds, kept)
+    made = report(about, grid, given.rounds, kept)
     name, method = plan.preset.name, grid.base.method
     made = replace(made, preset=name, method=method, command=command_line(), skipped=skipped)
     return made if made.cells else None
@@ -175,7 +175,7 @@ def read_plan(given: TuneFlags, flags: dict[str, Any]) -> Plan:
         what = "a recording" if given.replay else "--prompts"
         raise UsageError(f"texts and {what} are given", "Leave out one of them.")
     if given.replay is not None:
-        from ngtcli.measure.tune import check_replayable
+        from ngtcli.measure.replay import check_replayable
 
         check_replayable(cells)
     return Plan(cells, preset, texts, remark)
@@ -201,27 +201,40 @@ def _base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
     return base, "Measured with --method trie, which reads what is swept."
 
 
-def _open(given: TuneFlags, plan: Plan, notes: Notes) -> tuple["Source[Any]", Sequence[Skipped]]:
-    """What is measured on, and the files that were left out of folders."""
+def _open(
+    given: TuneFlags, plan: Plan, notes: Notes
+) -> tuple["Source[Any]", SweepData, Sequence[Skipped]]:
+    """What is measured on, what is said of it, and the files that were left out of folders."""
     outputs, base, cells = (given.output, given.html), plan.grid.base, plan.grid.cells
     if given.replay is not None:
-        from ngtcli.measure.traces import recorded_files
-        from ngtcli.measure.tune import DEFAULT_COSTS, recording
-
-        costs = [given.costs.expanduser()] if given.costs else []
-        check_not_read(outputs, [*recorded_files(given.replay), *costs])
-        notes.status(f"Reading {given.replay} …")
-        chosen, costs_of = (given.task or [], given.limit, given.ids), given.costs or DEFAULT_COSTS
-        return recording(given.replay, *chosen, costs=costs_of, max_mb=base.max_mb), ()
+        return _recording(given, given.replay, base.max_mb, notes)
     told = once(Notes().warn)
     for cell in {(c.settings.method, c.settings.background): c for c in cells}.values():
         check_session(cell.settings, told)
     texts = read_documents(plan.texts, piped_stdin(), base, notes, outputs)
     items = items_of(texts.documents, plan.preset, given.limit, given.prompts, base, outputs)
-    from ngtcli.measure.live import running  # here: it loads torch
+    from ngtcli.measure.live import Live  # here: it loads torch
 
-    live = running(cells[0].settings, plan.preset, items, notes.status, once(notes.warn))
-    return live, tuple(dict.fromkeys(texts.skipped))
+    live = Live(items, plan.preset, notes.status, once(notes.warn), sweeps=True)
+    return live, live.about(cells[0].settings), tuple(dict.fromkeys(texts.skipped))
+
+
+def _recording(
+    given: TuneFlags, folder: Path, max_mb: int, notes: Notes
+) -> tuple["Source[Any]", SweepData, Sequence[Skipped]]:
+    """The same of a recording."""
+    from ngtcli.measure.options import BenchOptions
+    from ngtcli.measure.replay import DEFAULT_COSTS, Replay, chosen_traces, read_costs
+    from ngtcli.measure.traces import recorded_files
+
+    costs = given.costs.expanduser() if given.costs else DEFAULT_COSTS
+    read = [costs] if given.costs else []
+    check_not_read((given.output, given.html), [*recorded_files(folder), *read])
+    notes.status(f"Reading {folder} …")
+    seconds, of = read_costs(costs)
+    part = BenchOptions(tasks=given.task or [], limit=given.limit, ids=given.ids)
+    source = Replay(chosen_traces(folder, part, max_mb), lambda _: None, seconds)
+    return source, source.about(part, of), ()
 
 
 def items_of(
@@ -284,8 +297,8 @@ def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> N
     All that decides drafts is written, as it was measured, swept or not, and what was run, on what,
     with the figures of the cell. Raises InputError.
     """
-    settings = next(cell.settings for cell in grid.cells if cell.label == report.chosen)
-    row = to_json(next(row for row in report.cells if row.cell == report.chosen))
+    settings = next(cell.settings for cell in grid.cells if cell.key == report.chosen)
+    row = next(row for row in to_json(report)["cells"] if row["cell"] == report.chosen)
     facts = ("model", "device", "data", "data_sha256", "prompts")
     body = {k: v for k, v in read_mapping(base.path).items() if k != PROVENANCE}
     for name in dict.fromkeys((*settings_where(replayed=True), *grid.axes)):

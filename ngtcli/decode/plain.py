@@ -37,16 +37,13 @@ _Saved = tuple[dict[str, Any], list[tuple[Any, dict[str, Any]]]]
 class Way:
     """How a model is run. `reason`: why it verifies no draft trees, "" if it does.
 
-    `window`: the tree mask applies the configuration's window (kind TREES). For the other kinds:
-    `positions`: the model takes position ids; `cache`: it takes a new cache at the first pass;
-    `chunks`: it may read a prompt in several passes. Raises ValueError for another kind or reason.
+    `window`: the tree mask applies the configuration's window (kind TREES). `chunks`: the model may
+    read a prompt in several passes (other kinds). Raises ValueError for another kind or reason.
     """
 
     kind: str = TREES
     reason: str = ""
     window: bool = True
-    positions: bool = True
-    cache: bool = False
     chunks: bool = True
 
     def __post_init__(self) -> None:
@@ -71,11 +68,12 @@ class PlainRows:
     def __init__(self, hf: Any, way: Way) -> None:
         self._hf, self._way = hf, way
         self._accepts = accepted(hf)
-        # Some models fill the cache that they are given but do not return it.
-        config = hf.config.get_text_config()
-        self._state: dict[str, Any] = (
-            {"past_key_values": DynamicCache(config=config)} if way.cache else {}
-        )
+        self._state: dict[str, Any] = {}
+        # As generate does: some models fill the cache that they are given, and return none.
+        takes = way.kind not in (TREES, REREAD) and "past_key_values" in self._accepts
+        if takes and hf._supports_default_dynamic_cache():
+            config = hf.config.get_text_config()
+            self._state["past_key_values"] = DynamicCache(config=config)
         self._ids: list[int] = []  # all ids so far, for a model that reads them again at each pass
         self.length = 0
 
@@ -111,7 +109,7 @@ class PlainRows:
         inputs: dict[str, Any] = {"input_ids": torch.tensor([list(read)], device=self._hf.device)}
         if "logits_to_keep" in self._accepts:
             inputs["logits_to_keep"] = max(1, scored)
-        if self._way.positions:
+        if not self._accepts.isdisjoint(("position_ids", "kwargs")):
             places = torch.arange(start, start + len(read), device=self._hf.device)
             inputs["position_ids"] = places[None]
         output = self._hf(**inputs, use_cache=not reread, **self._state)

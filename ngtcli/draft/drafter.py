@@ -19,7 +19,7 @@ from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import ROOT, DraftTree, Path
 from ngtcli.trie.background import BackgroundCounts
-from ngtcli.trie.ngram import NGramTrie
+from ngtcli.trie.corpus import Corpus
 
 _DEFAULTS = Settings()
 _EMPTY = DraftTree()
@@ -57,23 +57,22 @@ class PassRows:
 class Context:
     """What is known before decoding starts.
 
-    `ids` is the whole prompt; `documents` the cached trie of the documents in it, if there is one;
-    `outside` the runs of prompt ids that the trie does not hold; `references` the runs of prompt
+    `ids` is the whole prompt; `documents` the cached corpus of the documents in it, None without;
+    `outside` the runs of prompt ids that it does not hold; `references` the runs of prompt
     ids that are documents. `tokenizer` is its fingerprint, `vocabulary` the model's size of it.
     `rows` are those of exact passes, None for others; where all have one shape a node costs
-    nothing. `background` takes the place of the drafter's own, if it has one. With `chains` drafts
-    have no branches. `private`: nothing is drafted from other texts, and nothing learned for them.
-    `predicted` are the ids of a text beside the prompt that the answer is said to be like.
+    nothing. With `chains` drafts have no branches. `private`: nothing is drafted from other texts,
+    and nothing learned for them. `predicted` are the ids of a text beside the prompt that the
+    answer is said to be like.
     """
 
     ids: Sequence[int]
-    documents: NGramTrie | None = None
+    documents: Corpus | None = None
     outside: Sequence[Sequence[int]] = ()
     references: Sequence[Sequence[int]] = ()
     tokenizer: str = ""
     vocabulary: int = 0
     rows: PassRows | None = None
-    background: BackgroundCounts | None = None
     chains: bool = False
     private: bool = False
     predicted: Sequence[int] = ()
@@ -173,6 +172,9 @@ class Drafter:
     def finish(self) -> None:
         """The answer has ended."""
 
+    def leave(self) -> None:
+        """Another drafter goes on with the answer, and learns all of it when it has ended."""
+
     def explain(self) -> str:
         """Why the last step had the drafts it had, in a few words; "" where nothing is decided."""
         return ""
@@ -219,8 +221,8 @@ AnyDrafter = TypeVar("AnyDrafter", bound=Drafter)
 class Drafters(Generic[AnyDrafter]):
     """The drafters of the texts that one pass serves, one text or several.
 
-    Here each drafts by itself, and the nodes of a pass are divided evenly. `make` makes a drafter;
-    one whose text has ended is used again. A text gets `most` nodes at most. `rows` are those of
+    Here each drafts by itself, and the `most` nodes of a pass are divided evenly, what is left over
+    in turns. `make` makes a drafter; one whose text has ended is used again. `rows` are those of
     exact passes, None for others. `proposed` says whether a drafter was queried in the last step.
     Where a context wants chains, a tree is cut to its first.
     """
@@ -229,7 +231,7 @@ class Drafters(Generic[AnyDrafter]):
 
     def __init__(self, make: Callable[[], AnyDrafter], most: int) -> None:
         self.most, self.proposed = most, False
-        self._make, self._chains = make, False
+        self._make, self._chains, self._turn = make, False, 0
         self._active: list[AnyDrafter] = []
         self._free: list[AnyDrafter] = []
         self._private: list[AnyDrafter] = []  # of those that are active
@@ -251,21 +253,28 @@ class Drafters(Generic[AnyDrafter]):
         tables with a row for each place in the cache. Probes, which are not emitted, may be as deep
         as that allows.
         """
-        self.proposed = False
-        share = self.most // max(1, len(drafters))
+        self.proposed, count = False, max(1, len(drafters))
+        share, over = divmod(self.most, count)
+        first, self._turn = self._turn, (self._turn + over) % count
         return [
-            self._ask(drafter, text.ids, text.depth, min(share, text.left), text.left)
-            for drafter, text in zip(drafters, texts, strict=True)
+            self._ask(
+                drafter,
+                text.ids,
+                text.depth,
+                min(share + ((i - first) % count < over), text.left),
+                text.left,
+            )
+            for i, (drafter, text) in enumerate(zip(drafters, texts, strict=True))
         ]
 
     def _ask(
-        self, drafter: AnyDrafter, ids: Sequence[int], depth: int, most: int, probe_depth: int
+        self, drafter: AnyDrafter, ids: Sequence[int], depth: int, most: int, left: int
     ) -> DraftTree:
         if depth < 1 or most < 1:
             return _EMPTY
         self.proposed = True
         tree = drafter.propose(ids, most)
-        return (tree.first_chain() if self._chains else tree).cut(depth, most, probe_depth)
+        return (tree.first_chain() if self._chains else tree).cut(depth, most, left, left)
 
     def accept(self, tree: DraftTree, path: Path) -> Path:
         """What counts of the path that verification found in a tree."""

@@ -29,9 +29,9 @@ class PolicyReport:
     """What a drafter that sets its own budget decided in a run, and on what grounds.
 
     `budgets` counts steps by their nodes, `stand_downs` how often drafting rested. `came_true` is
-    how often drafts were accepted by how often that was expected, `trust` the same by depth of the
-    tree. `cost_s` are the seconds of a pass by its rows, `drafting_s` those of a proposal. `heads`
-    are the learned heads by their kind.
+    how often drafts were accepted by how often that was expected, `trust` the same by the node's
+    probability: above 1/2, above 1/4, …. `cost_s` are the seconds of a pass by its rows,
+    `drafting_s` those of a proposal. `heads` are the learned heads by their kind.
     """
 
     budgets: Mapping[int, int]

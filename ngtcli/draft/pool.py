@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.system.files import DamagedFileError, key_of, private_folder
+from ngtcli.trie.corpus import SEPARATOR, Ints
 from ngtcli.trie.files import POOLS
-from ngtcli.trie.ngram import SEPARATOR, Ints
 
 QUOTE, TOKENS = CONFIG.quote, CONFIG.pool_tokens
 _SCALE = CONFIG.tally_scale

@@ -107,11 +107,18 @@ class DraftTree:
         tokens = tuple(self.tokens[node] for node in nodes)
         return DraftTree(tokens, tuple(range(-1, len(nodes) - 1)), 0, origins, self.names)
 
-    def cut(self, depth: int, nodes: int, probe_depth: int | None = None) -> "DraftTree":
+    def cut(
+        self, depth: int, nodes: int, probe_depth: int | None = None, rows: int | None = None
+    ) -> "DraftTree":
         """The tree without what is deeper than `depth`, and its first `nodes` drafts at most.
 
-        Probes may reach down to `probe_depth`, where it is given.
+        Probes may reach down to `probe_depth`, where it is given. Of `rows`, for drafts and probes
+        together, probes have the first claim, if there is one for all of them; else none is left.
         """
+        if rows is not None and len(self) > rows:
+            has_room = self.probes <= rows
+            nodes = min(nodes, rows - self.probes if has_room else rows)
+            probe_depth = probe_depth if has_room else 0
         depths = self.depths()
         deepest = depth if probe_depth is None else probe_depth
         limits = [depth] * self.drafts + [deepest] * self.probes

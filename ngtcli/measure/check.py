@@ -57,7 +57,7 @@ def _generated(session: LocalSession, prompt: Prompt) -> list[int] | None:
     if session.settings.temperature or penalizes(session.settings):
         return None
     try:
-        return list(generate(session, "hf").begin()(prompt).ids)
+        return list(generate(session, "hf", prompt).ids)
     except NgtError:
         return None
 

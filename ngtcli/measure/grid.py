@@ -1,4 +1,4 @@
-"""What to try: `n=8..16 lp=2..5` read into the cells of a grid. Knows nothing of measuring.
+"""What is measured: cells of settings, and `n=8..16 lp=2..5` read into them.
 
     name=a..b          every whole step from a to b, b included
     name=a..b+step     a, a + step, … up to b
@@ -17,9 +17,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ngtcli.config import SETTINGS, Settings
+from ngtcli.config import SETTINGS, Settings, settings_where
 from ngtcli.errors import GrammarError, UsageError, nearest
-from ngtcli.measure.results import SkippedCell
 
 Value = int | float | str | bool | tuple[str, ...]
 Axes = Mapping[str, tuple[Value, ...]]  # by name the values it is to take, in order, each once
@@ -50,14 +49,29 @@ def label_of(values: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of values, and all settings with them."""
+    """One combination of settings; `values` are those that tell it from others, `key` its name."""
 
+    key: str
     values: Mapping[str, Value]
     settings: Settings
 
     @property
-    def label(self) -> str:
-        return label_of(self.values)
+    def num_draft(self) -> int | None:
+        """The most nodes of a draft, where that is measured."""
+        return self.settings.num_draft if "num_draft" in self.values else None
+
+    @property
+    def model(self) -> tuple[str, ...]:
+        """What tells the loaded model that answers."""
+        return tuple(str(getattr(self.settings, name)) for name in settings_where(loaded=True))
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedCell:
+    """A combination that cannot be, and why."""
+
+    values: Mapping[str, Any]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +82,23 @@ class Grid:
     base: Settings  # below the cells
     cells: list[Cell]
     skipped: list[SkippedCell]
+
+
+def cell_of(method: str, num_draft: int, base: Settings) -> Cell:
+    """A method with that many nodes at most, if it does not name another number itself.
+
+    Raises UsageError for an unknown method or a wrong option.
+    """
+    from ngtcli.draft.drafter import draft_settings  # here: numpy comes with it
+    from ngtcli.draft.registry import parse_method
+
+    settings = replace(base, method=method, num_draft=num_draft)
+    parsed = parse_method(method, draft_settings(settings))
+    if parsed.name == "none":
+        return Cell(method, {"method": method}, replace(settings, method="none"))
+    own = parsed.settings.num_draft
+    values: dict[str, Value] = {"method": method, "num_draft": own}
+    return Cell(f"{method} at {own}", values, replace(settings, num_draft=own))
 
 
 def is_axis(text: str) -> bool:
@@ -185,7 +216,7 @@ def grid(axes: Axes, base: Settings) -> Grid:
         try:
             settings = replace(base, **dict[str, Any](named))
             _check_method(settings)
-            made.cells.append(Cell(named, settings))
+            made.cells.append(Cell(label_of(named), named, settings))
         except UsageError as error:
             made.skipped.append(SkippedCell(named, str(error)))
     if not made.cells:

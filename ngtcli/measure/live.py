@@ -1,10 +1,11 @@
-"""A model that runs: contestants (our loop with a method or a cell's settings, and `transformers`'
-generate), what `ngt bench` measures of them, and recordings.
+"""A model that runs as a source of records: our loop by the settings of a cell, `transformers`'
+generate beside it; what `ngt bench` measures of them, and recordings.
 """
 
 import gc
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,22 +17,22 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
 from ngtcli.draft.steps import PARTS
 from ngtcli.errors import ContextOverflowError, NgtError, counted
-from ngtcli.measure.machine import PeakMemory
-from ngtcli.measure.options import BenchOptions, check_some_left
+from ngtcli.measure.grid import Cell
+from ngtcli.measure.options import BenchOptions, cells_of, check_some_left
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.quality import Quality, Scores
 from ngtcli.measure.records import (
     BASELINE,
     Answering,
-    Contestant,
     Generation,
     Notify,
     Race,
     Record,
-    Refusal,
-    race,
-    taking_part,
+    by_prompt,
+    run,
+    warmed_up,
 )
+from ngtcli.measure.replay import timed_trie
 from ngtcli.measure.results import (
     LiveResult,
     Machine,
@@ -40,11 +41,11 @@ from ngtcli.measure.results import (
     RecordResult,
     SplitRow,
     SweepData,
+    digest,
 )
 from ngtcli.measure.summary import LIVE, quartiles, summarized
 from ngtcli.measure.traces import TraceWriter
-from ngtcli.measure.tune import Source, digest, timed_trie
-from ngtcli.model_files.dtypes import name_of
+from ngtcli.model_files.quantized import name_of
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, can_ask, load_preset
 from ngtcli.session.local import LocalSession
@@ -52,7 +53,7 @@ from ngtcli.session.session import AnswerOptions, AnswerRun
 from ngtcli.system.machine import return_memory
 from ngtcli.system.trials import processor
 from ngtcli.trie.report import TrieReport
-from ngtcli.weights.int4 import bits_of
+from ngtcli.weights.linear import bits_of
 
 AGAINST: dict[str, dict[str, int]] = {
     "hf": {},
@@ -61,23 +62,95 @@ AGAINST: dict[str, dict[str, int]] = {
 _AS_IT_IS = Preset("message", Path(), "{documents}")
 
 
-def ours(session: LocalSession, method: str, num_draft: int) -> Contestant[Prompt]:
-    """Our loop with drafts of `method`, the documents' trie taken from the cache.
+class Live:
+    """A source over `items`: each cell's model answers their prompts, in the wording of `preset`.
 
-    The drafter and its pool are the contestant's own: shared with another one, it would draft from
-    what that one has just answered.
+    Models are loaded as cells name them, one is held at a time. With `sweeps` a model that is
+    loaded is warmed up, and the trie of a prompt's documents is built for each answer and timed, in
+    place of taken from the cache.
     """
-    spec, own = method, None
-    if method != BASELINE:
-        spec = method if ":num_draft=" in method else f"{method}:num_draft={num_draft}"
-        own = session.parse_method(spec).settings.num_draft
 
-    def begin(split: bool = False) -> Answering[Prompt]:
-        drafter = session.new_drafter(spec)
-        options = AnswerOptions(spec, split_times=split, drafter=drafter, to_the_end=True)
-        return lambda prompt: decoded(session.answer(prompt, options).run)
+    def __init__(
+        self,
+        items: Sequence[Item],
+        preset: Preset | None,
+        progress: Notify,
+        warn: Notify,
+        sweeps: bool = False,
+    ) -> None:
+        self.items, self.prompts = items, range(len(items))
+        self._preset, self._progress, self._warn = preset, progress, warn
+        self._sweeps = sweeps
+        self._session: LocalSession | None = None
+        self._worded: tuple[Settings | None, list[Prompt]] = None, []
 
-    return Contestant(method, own, begin, partial(begin, True))
+    def session(self, settings: Settings) -> LocalSession:
+        """A new session of the model that `settings` name, which may be loaded for it."""
+        if self._session is not None:
+            with suppress(ValueError):  # another model is loaded
+                return self._session.with_settings(settings)
+            self._session = None
+            gc.collect()  # the memory of one model is there for the next
+            return_memory()
+        loading = True  # what is said later would be shown inside timed runs
+        self._session = LocalSession(
+            settings,
+            lambda words: self._progress(words) if loading else None,
+            self._warn,
+            persist=False,
+        )
+        if self._sweeps:
+            short = replace(settings, method=BASELINE, max_tokens=min(8, settings.max_tokens))
+            brief = self._session.with_settings(short)
+            for prompt in build_prompts(brief, self.items[:1], self._preset):
+                brief.answer(prompt, AnswerOptions(to_the_end=True)).finish()
+        loading = False
+        return self._session
+
+    def worded(self, session: LocalSession) -> list[Prompt]:
+        """The prompts of all items; those of the last settings that word them are kept."""
+        plain = {name: getattr(Settings(), name) for name in settings_where(replayed=True)}
+        own = replace(session.settings, **plain)
+        if self._worded[0] != own:
+            self._worded = own, build_prompts(session, self.items, self._preset)
+        return self._worded[1]
+
+    def begin(self, cell: Cell, split: bool = False) -> Answering[int]:
+        """As `Source.begin`; the drafter and its pool are the cell's own."""
+        session = self.session(cell.settings)
+        prompts = self.worded(session)
+        if cell.key in AGAINST:
+            return lambda i: generate(session, cell.key, prompts[i])
+        drafter = session.new_drafter(cell.settings.method)
+        options = AnswerOptions(split_times=split, drafter=drafter, to_the_end=True)
+        method, model = session.parse_method(), session.model
+
+        def answer(i: int) -> Generation:
+            if not (self._sweeps and method.entry.documents and not model.plain_reason):
+                return decoded(session.answer(prompts[i], options).run)
+            ids = [model.tokenizer.encode(d.text.strip()) for d in prompts[i].documents]
+            trie, figures = timed_trie(ids, method.settings.n, method.settings.lp)
+            given = replace(options, trie=(trie, TrieReport("built")))
+            return replace(decoded(session.answer(prompts[i], given).run), **figures)
+
+        return answer
+
+    def about(self, settings: Settings) -> SweepData:
+        """What cells over `settings` are measured on."""
+        on = machine(self.session(settings).model)
+        device = f"{on.device} with {counted(on.threads, 'thread')}"
+        if on.device == "cuda":
+            device = on.device_name
+        preset = self._preset or load_preset("summarize")
+        items = [(i.id, [d.text for d in i.documents], i.question) for i in self.items]
+        return SweepData(
+            source="live",
+            model=settings.model,
+            device=f"{device}, {on.dtype}",
+            data=f"{counted(len(items), 'prompt')} of preset {preset.name}",
+            data_sha256=digest([preset.template, items]),
+            prompts=len(items),
+        )
 
 
 def decoded(run: AnswerRun) -> Generation:
@@ -99,100 +172,29 @@ def decoded(run: AnswerRun) -> Generation:
     )
 
 
-def generate(session: LocalSession, name: str) -> Contestant[Prompt]:
+def generate(session: LocalSession, name: str, prompt: Prompt) -> Generation:
     """`transformers`' greedy generate on the same weights; `name` is one of AGAINST."""
     model, settings = session.model, session.settings
-
-    def answer(prompt: Prompt) -> Generation:
-        ids = torch.tensor([prompt.ids], device=model.device)
-        passes: list[None] = []
-        hook = model.hf.register_forward_pre_hook(lambda *_: passes.append(None))
-        try:
-            # Plain greedy search, whatever the checkpoint suggests: as ours.
-            with torch.inference_mode(), plain_generation(model.hf):
-                out = model.hf.generate(
-                    ids,
-                    attention_mask=torch.ones_like(ids),
-                    do_sample=False,
-                    max_new_tokens=min(settings.max_tokens, model.context - len(prompt.ids)),
-                    eos_token_id=sorted(model.end_ids),
-                    pad_token_id=min(model.end_ids, default=0),
-                    **AGAINST[name],
-                )
-        except (ValueError, TypeError, NotImplementedError) as error:  # not with this model
-            raise NgtError(str(error).strip().split("\n")[0]) from error
-        finally:
-            hook.remove()
-        return Generation(out[0, len(prompt.ids) :].tolist(), len(passes))
-
-    return Contestant(name, None, lambda: answer)
-
-
-def running(
-    settings: Settings, preset: Preset, items: Sequence[Item], progress: Notify, warn: Notify
-) -> Source[Item]:
-    """A model that answers; every prompt is one document, or one of the questions about it.
-
-    `progress` is told what a session does, but while cells are measured: how far that is says more.
-    """
-    sessions: dict[tuple[str, ...], LocalSession] = {}
-    loading = False
-
-    def prompt_of(session: LocalSession, item: Item) -> Prompt:
-        return session.prompt(preset, item.documents, item.question)
-
-    def session_of(settings: Settings) -> LocalSession:
-        """A new session of a model, which is loaded and warmed up; one model is held at a time."""
-        nonlocal loading
-        key = tuple(str(getattr(settings, name)) for name in settings_where(loaded=True))
-        if key not in sessions:
-            if sessions:  # the memory of one model is there for the next
-                sessions.clear()
-                gc.collect()
-                return_memory()
-            loading = True
-            session = LocalSession(
-                settings, lambda words: progress(words) if loading else None, warn, persist=False
+    ids = torch.tensor([prompt.ids], device=model.device)
+    passes: list[None] = []
+    hook = model.hf.register_forward_pre_hook(lambda *_: passes.append(None))
+    try:
+        # Plain greedy search, whatever the checkpoint suggests: as ours.
+        with torch.inference_mode(), plain_generation(model.hf):
+            out = model.hf.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=min(settings.max_tokens, model.context - len(prompt.ids)),
+                eos_token_id=sorted(model.end_ids),
+                pad_token_id=min(model.end_ids, default=0),
+                **AGAINST[name],
             )
-            sessions[key] = session
-            short = session.with_settings(replace(settings, max_tokens=min(8, settings.max_tokens)))
-            options = AnswerOptions(BASELINE, to_the_end=True)
-            short.answer(prompt_of(short, items[0]), options).finish()
-            loading = False
-        return sessions[key].with_settings(settings)
-
-    def begin(settings: Settings) -> Answering[Item]:
-        session = session_of(settings)
-        method, drafter = session.parse_method(), session.new_drafter(settings.method)
-        own, options = method.settings, AnswerOptions(drafter=drafter, to_the_end=True)
-        tries = method.entry.documents and not session.model.plain_reason
-
-        def answer(item: Item) -> Generation:
-            prompt = prompt_of(session, item)
-            if not tries:
-                return decoded(session.answer(prompt, options).run)
-            ids = [session.model.tokenizer.encode(d.text.strip()) for d in prompt.documents]
-            trie, figures = timed_trie(ids, own.n, own.lp)
-            given = replace(options, trie=(trie, TrieReport("built")))
-            return replace(decoded(session.answer(prompt, given).run), **figures)
-
-        return answer
-
-    model = session_of(settings).model
-    on = machine(model)
-    device = f"{on.device} with {counted(on.threads, 'thread')}"
-    if on.device == "cuda":
-        device = on.device_name
-    prompts = [(i.id, [d.text for d in i.documents], i.question) for i in items]
-    about = SweepData(
-        source="live",
-        model=settings.model,
-        device=f"{device}, {on.dtype}",
-        data=f"{counted(len(items), 'prompt')} of preset {preset.name}",
-        data_sha256=digest([preset.template, prompts]),
-        prompts=len(items),
-    )
-    return Source(about, items, begin)
+    except (ValueError, TypeError, NotImplementedError) as error:  # not with this model
+        raise NgtError(str(error).strip().split("\n")[0]) from error
+    finally:
+        hook.remove()
+    return Generation(out[0, len(prompt.ids) :].tolist(), len(passes))
 
 
 def build_prompts(
@@ -216,38 +218,27 @@ def build_prompts(
 
 
 def run_live(
-    session: LocalSession,
-    items: Sequence[Item],
-    prompts: Sequence[Prompt],
-    options: BenchOptions,
-    progress: Notify,
+    source: Live, settings: Settings, options: BenchOptions, progress: Notify
 ) -> LiveResult:
-    """Race, then put the figures together. Raises UsageError where no method can run."""
-    model, settings, refused = session.model, session.settings, list[Refusal]()
-    contestants = taking_part(
-        (BASELINE, *options.methods),
-        lambda method: [ours(session, method, k) for k in options.num_drafts],
-        refused,
-    )
-    check_some_left(options.methods, refused)
-    contestants += [generate(session, name) for name in (AGAINST if options.against else ())]
-    memory = PeakMemory(model.device)
-    made = race(
-        contestants,
-        prompts,
-        options.rounds,
-        warm_up=prompts,
-        fresh=options.fresh,
-        memory=memory,
-        progress=progress,
-    )
+    """Measure, then put the figures together. Raises UsageError where no method can run."""
+    cells, refused = cells_of((BASELINE, *options.methods), options.num_drafts, settings)
+    session = source.session(replace(settings, method=BASELINE))
+    prompts, items, model = source.worded(session), source.items, session.model
+    for name in AGAINST if options.against else ():
+        cells.append(replace(cells[0], key=name, values={"method": name}))
+    made = warmed_up(source, cells, source.prompts, options.fresh, progress)
     refused += made.refused
     check_some_left(options.methods, refused)
+    turns = list(by_prompt(made.cells, len(prompts), options.rounds))
+    for _ in run(source, made, turns, fresh=options.fresh, splits=True, progress=progress):
+        pass
+    measured, answers = made.measured(), made.answers()
+    if made.interrupted and not measured:
+        raise KeyboardInterrupt
     quality = Quality() if options.quality and any(item.answers for item in items) else None
     judge = partial(judged, session, items, quality) if quality else None
     plain = f"{settings.model} decodes without drafts: {model.plain_reason}"
     notes = [plain if model.plain_reason else "", quality.note if quality else ""]
-    measured, answers = made.measured(), made.answers()
     return LiveResult(
         model=settings.model,
         machine=machine(model),
@@ -256,7 +247,6 @@ def run_live(
         max_tokens=settings.max_tokens,
         fresh=options.fresh,
         interrupted=made.interrupted,
-        memory=memory.kind,
         notes=[note for note in notes if note],
         rows=summarized(LIVE, made, [item.task for item in items], judge),
         split=split_rows(made),
@@ -265,7 +255,7 @@ def run_live(
                 id=items[i].id,
                 task=items[i].task,
                 prompt_tokens=len(prompts[i].ids),
-                results={c.key: prompt_times(answers[c.key, i]) for c in made.contestants},
+                results={c.key: prompt_times(answers[c.key, i]) for c in made.cells},
             )
             for i in measured
         ],
@@ -310,20 +300,20 @@ def prompt_times(rounds: Sequence[Record]) -> PromptTimes:
     )
 
 
-def split_rows(made: Race[Prompt]) -> list[SplitRow]:
+def split_rows(made: Race) -> list[SplitRow]:
     """Mean times over answers whose parts were timed apart (paper, Figure 5)."""
     rows = []
-    for contestant in made.contestants:
-        own = [r.generation for r in made.splits if r.contestant == contestant.key]
-        if not own:
+    for cell in made.cells:
+        own = [r.generation for r in made.splits if r.cell == cell.key]
+        if not own or cell.key in AGAINST:
             continue
         steps, prefill = sum(g.steps for g in own), sum(g.prefill_s or 0.0 for g in own)
         seconds = {p: sum((g.split_s or {}).get(p, 0.0) for g in own) for p in PARTS}
         whole = prefill + sum(seconds.values()) or 1.0
         rows.append(
             SplitRow(
-                method=contestant.name,
-                num_draft=contestant.num_draft,
+                method=str(cell.values["method"]),
+                num_draft=cell.num_draft,
                 steps=steps,
                 prefill_ms=round(prefill / len(own) * 1e3, 3),
                 step_us={p: round(s / max(steps, 1) * 1e6, 1) for p, s in seconds.items()},
@@ -333,24 +323,19 @@ def split_rows(made: Race[Prompt]) -> list[SplitRow]:
     return rows
 
 
-def record(
-    session: LocalSession,
-    items: Sequence[Item],
-    prompts: Sequence[Prompt],
-    folder: Path,
-    progress: Notify = lambda _: None,
-) -> RecordResult:
-    """Decode every prompt plainly and write a trace that `--replay` reads.
+def record(source: Live, settings: Settings, folder: Path, progress: Notify) -> RecordResult:
+    """Decode every prompt plainly and write a recording for `ngt bench replay`.
 
     An interruption keeps the prompts that are done.
     """
-    model, name, interrupted = session.model, session.settings.model, False
-    lengths: list[int] = []
-    with TraceWriter(folder, model.tokenizer.fingerprint, name, model.vocabulary) as trace:
+    session, interrupted = source.session(replace(settings, method=BASELINE)), False
+    prompts, model, lengths = source.worded(session), session.model, list[int]()
+    about = model.tokenizer.fingerprint, settings.model, model.vocabulary
+    with TraceWriter(folder, *about) as trace:
         try:
-            for item, prompt in zip(items, prompts, strict=True):
-                progress(f"Recording: {len(lengths) + 1} of {counted(len(items), 'prompt')}")
-                run = session.answer(prompt, AnswerOptions(BASELINE, to_the_end=True)).run.finish()
+            for item, prompt in zip(source.items, prompts, strict=True):
+                progress(f"Recording: {len(lengths) + 1} of {counted(len(prompts), 'prompt')}")
+                run = session.answer(prompt, AnswerOptions(to_the_end=True)).run.finish()
                 room = min(run.limits.most, model.context - len(prompt.ids))
                 trace.add(item.id, item.task, prompt.ids, run.output, prompt.references, room)
                 lengths.append(len(run.output))
@@ -358,7 +343,7 @@ def record(
             interrupted = True
     return RecordResult(
         path=str(folder),
-        model=name,
+        model=settings.model,
         questions=len(lengths),
         new_tokens=sum(lengths),
         interrupted=interrupted,

@@ -1,26 +1,13 @@
-"""What `ngt bench` is asked to measure, who cannot take part, and shapes of well-known models.
+"""What `ngt bench` is asked to measure, and who cannot take part. Knows no torch."""
 
-The files in `shapes/` are configurations without weights: they have the form of config.json, with
-the `dtype` of the published weights. Knows no torch.
-"""
-
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from ngtcli.config import Settings
-from ngtcli.draft.drafter import draft_settings
-from ngtcli.draft.registry import parse_method
-from ngtcli.errors import InputError, NgtError, UsageError, nearest, reason_of, shortened
+from ngtcli.errors import NgtError, UsageError
+from ngtcli.measure.grid import Cell, cell_of
 from ngtcli.measure.records import Refusal, refusal
-from ngtcli.system.files import read_bounded
 
-SHAPES = Path(__file__).parent / "shapes"
-_MOST = 1 << 20  # bytes of a configuration; the largest known have 20,000
-_HINT = "Give a config.json of a transformers model."
 IDS = ("all", "odd", "even")
 
 
@@ -28,10 +15,9 @@ IDS = ("all", "odd", "even")
 class BenchOptions:
     """What is measured and how, live or on a recording.
 
-    Live and with real passes plain decoding always takes part: the others are set against it.
-    `shape` names a model for real passes. `tasks` (none: all) and `limit`, per task, choose
-    prompts; of a recording `ids` keeps the questions with "odd" or "even" ids, or "all";
-    `template` and `turns` are as `read_traces` has them.
+    Live, plain decoding always takes part: the others are set against it. `tasks` (none: all) and
+    `limit`, per task, choose prompts; of a recording `ids` keeps the questions with "odd" or "even"
+    ids, or "all".
     """
 
     methods: Sequence[str] = ("trie",)
@@ -40,23 +26,25 @@ class BenchOptions:
     rounds: int = 1
     fresh: bool = False
     quality: bool = True
-    shape: str = ""
     tasks: Sequence[str] = ()
     limit: int | None = None
     ids: str = "all"
-    template: str = ""
-    turns: str = "first"
 
 
-def unreadable(methods: Sequence[str], settings: Settings) -> list[Refusal]:
-    """The methods with an unknown name or a wrong option; loads no model."""
-    refused = []
-    for method in methods:
+def cells_of(
+    methods: Sequence[str], num_drafts: Sequence[int], settings: Settings
+) -> tuple[list[Cell], list[Refusal]]:
+    """A cell for each method and number of nodes, each once; methods that cannot be are refused."""
+    cells: dict[str, Cell] = {}
+    refused: list[Refusal] = []
+    for method in dict.fromkeys(methods):
         try:
-            parse_method(method, draft_settings(settings))
+            made = [cell_of(method, number, settings) for number in num_drafts]
         except NgtError as error:
             refused.append(refusal(method, error))
-    return refused
+        else:
+            cells |= {cell.key: cell for cell in made}
+    return list(cells.values()), refused
 
 
 def check_some_left(methods: Sequence[str], refused: Sequence[Refusal]) -> None:
@@ -74,40 +62,3 @@ def check_against(settings: Settings) -> None:
         raise UsageError("--against hf compares greedy decoding", "Leave out sampling flags.")
     if settings.stop:
         raise UsageError("--against hf knows no stop strings", "Leave out --stop.")
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """`values` are those of config.json; among them stands the `model_type`."""
-
-    name: str
-    values: dict[str, Any]
-
-
-def shape_names() -> list[str]:
-    """The shapes that are shipped."""
-    return sorted(path.stem for path in SHAPES.glob("*.json"))
-
-
-def find_shape(name: str) -> Shape:
-    """The shape of that name, or the one in a file, or in the config.json of a folder.
-
-    Raises UsageError for an unknown name, InputError for a file that is no configuration.
-    """
-    path = SHAPES / f"{name}.json"
-    if name not in shape_names():
-        path = Path(os.path.expanduser(name))
-        if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
-            path = path / "config.json"
-        if not os.path.exists(path):
-            hint = f"{nearest(name.lower(), shape_names())} A config.json will do, too."
-            raise UsageError(f"no shape {shortened(name)!r}", hint)
-    try:
-        values = json.loads(read_bounded(path, _MOST))
-    except OSError as error:
-        raise InputError(f"{path}: {reason_of(error)}", _HINT) from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: not JSON", _HINT) from None
-    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
-        raise InputError(f"{path}: no configuration: it names no model_type", _HINT)
-    return Shape(path.parent.name if path.name == "config.json" else path.stem, values)

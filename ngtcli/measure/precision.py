@@ -1,12 +1,11 @@
 """What a dtype or a kind of weights costs: its distributions of the next token beside float32's.
 
-One model is loaded after the other, so memory never holds both. Of the first, float32, the
-log-probabilities of all places are kept in float16: 0.3 MB a token at a vocabulary of 150,000. They
-are made to sum to 1 again when they are read; on the built-in model and stories260k that changed
-the mean KL divergence by at most 1.2e-6 nats a token (0.00954, 3.4e-5 to 0.002).
+One model is loaded after the other. Of the first, float32, the log-probabilities of all places are
+kept in float16: 0.3 MB a token at a vocabulary of 150,000. They are made to sum to 1 again when
+they are read; on the built-in model and stories260k that changed the mean KL divergence by at most
+1.2e-6 nats a token (0.00954, 3.4e-5 to 0.002).
 """
 
-import gc
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,16 +19,15 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import accepted
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, counted
-from ngtcli.measure.live import build_prompts, judged, machine, ours
+from ngtcli.measure.grid import cell_of
+from ngtcli.measure.live import Live, judged, machine
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.quality import Quality, Scores
-from ngtcli.measure.records import BASELINE, Notify, by_prompt, run
+from ngtcli.measure.records import BASELINE, Notify, by_prompt, take
 from ngtcli.measure.results import QualityResult
-from ngtcli.measure.summary import QUALITY, QualityRow, columns
+from ngtcli.measure.summary import QUALITY, row_of
 from ngtcli.prompt.build import Prompt, check_known
 from ngtcli.prompt.preset import Preset
-from ngtcli.session.local import LocalSession
-from ngtcli.tokens.tokenizer import Tokenizer
 
 WINDOW = 512  # tokens of a pass: the context of the smallest models in use; a guess
 STRIDE = 256  # tokens from one window to the next, each scored behind as many others; a guess
@@ -62,15 +60,14 @@ def windows(
     >>> [(p.ids, p.first) for p in windows([1, 2, 3, 4, 5, 6], [0], size=4, stride=2)]
     [((0, 1, 2, 3), 1), ((0, 3, 4, 5), 2), ((0, 5, 6), 2)]
     """
-    room, done = size - len(start), 0
-    at = 0
+    done = at = 0
     while done < len(ids):
-        part = ids[at : at + room]
+        part = ids[at : at + size - len(start)]
         first = max(1, len(start) + done - at)
         if first < len(start) + len(part):
             yield Passage((*start, *part), first)
         done = at + len(part)
-        at += max(1, min(stride, room - 1))  # each window has an id in front of what it scores
+        at += max(1, min(stride, size - len(start) - 1))  # an id stands before what is scored
 
 
 @dataclass(slots=True)
@@ -93,28 +90,17 @@ class Scored:
     @property
     def perplexity(self) -> float:
         """e to the mean loss, at most e to 700."""
-        return _rounded(math.exp(min(self.loss / self.tokens, 700)))
+        return float(f"{math.exp(min(self.loss / self.tokens, 700)):.6g}")
 
     @property
-    def change(self) -> float | None:
-        """The share by which the perplexity is higher than float32's."""
+    def beside(self) -> tuple[float, float, float] | tuple[None, None, None]:
+        """Against float32: the share by which the perplexity is higher, the mean KL divergence in
+        nats a token, the share of places with the same likeliest token. None of float32 itself."""
         if self.against is None:
-            return None
-        return _rounded(math.expm1(min((self.loss - self.against.loss) / self.tokens, 700)))
-
-    @property
-    def kl(self) -> float | None:
-        """Mean KL divergence from float32, nats a token."""
-        return None if self.against is None else _rounded(self.divergence / self.tokens)
-
-    @property
-    def equal(self) -> float | None:
-        """The share of places with float32's likeliest token."""
-        return None if self.against is None else _rounded(self.same / self.tokens)
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")
+            return None, None, None
+        change = math.expm1(min((self.loss - self.against.loss) / self.tokens, 700))
+        kl, equal = self.divergence / self.tokens, self.same / self.tokens
+        return float(f"{change:.6g}"), float(f"{kl:.6g}"), float(f"{equal:.6g}")
 
 
 def distributions(model: TargetModel, passage: Passage) -> Iterator[tuple[Tensor, Tensor]]:
@@ -126,18 +112,18 @@ def distributions(model: TargetModel, passage: Passage) -> Iterator[tuple[Tensor
     ids, count = torch.tensor(passage.ids, device=model.device), passage.scored
     keep = {"logits_to_keep": count} if "logits_to_keep" in accepted(model.hf) else {}
     found: list[Tensor] = []
+
+    def read() -> None:
+        scores = model.hf(input_ids=ids[None, :-1], use_cache=False, **keep).logits[0]
+        found.append(scores[-count:])
+
     with torch.inference_mode():
-        if not fits(model, lambda: found.append(_read(model, ids[None, :-1], keep)[-count:])):
+        if not fits(model, read):
             what = f"out of memory in a pass over {len(passage.ids)} tokens"
             raise ContextOverflowError(what, "Give shorter prompts.")
         for at in range(0, count, _ROWS):
             scores, came = (x[at : at + _ROWS] for x in (found[0], ids[passage.first :]))
             yield scores.float().log_softmax(-1).clamp_min_(_LOWEST), came
-
-
-def _read(model: TargetModel, ids: Tensor, more: dict[str, int]) -> Tensor:
-    scores: Tensor = model.hf(input_ids=ids, use_cache=False, **more).logits[0]
-    return scores
 
 
 def score(
@@ -154,14 +140,14 @@ def score(
         for logs, came in distributions(model, passage):
             best = logs.argmax(-1)
             made.tokens += len(came)
-            made.loss -= float(logs.gather(1, came[:, None]).cpu().double().sum())
+            made.loss -= float(logs.gather(1, came[:, None]).double().sum())
             if against is None:
                 made.kept.append((logs.half().cpu(), best.cpu()))
-            else:
-                true, likeliest = (part.to(model.device) for part in next(kept))
-                true = true.float().log_softmax(-1).clamp_min_(_LOWEST)
-                made.divergence += float((true.exp() * (true - logs)).cpu().double().sum())
-                made.same += int((likeliest == best).sum())
+                continue
+            true, likeliest = (part.to(model.device) for part in next(kept))
+            true = true.float().log_softmax(-1).clamp_min_(_LOWEST)
+            made.divergence += float((true.exp() * (true - logs)).double().sum())
+            made.same += int((likeliest == best).sum())
     if math.isnan(made.loss):
         what = f"{model.name}: its scores in {weights} are not numbers"
         raise ModelError(what, "Give another --dtype.")
@@ -183,25 +169,29 @@ def compare(
     InputError where there is nothing to score, and as a session does.
     """
     judge, rows, notes = Quality(), list[Scored](), list[str]()
+    source = Live(items, preset, progress, warn)
     for own in (replace(settings, dtype="float32", quantize="none"), settings):
-        session = LocalSession(replace(own, method=BASELINE), progress, warn, persist=False)
+        cell = cell_of(BASELINE, 0, own)
+        session = source.session(cell.settings)
         on = machine(session.model)
         try:
-            prompts = build_prompts(session, items, preset)
+            prompts = source.worded(session)
         except ContextOverflowError as error:
             if not texts:
                 raise
-            items, prompts = (), []
+            source.items, source.prompts, prompts = (), range(0), []
             notes.append(f"no questions were asked: {error}")
-        found = list(_passages(session.model, texts, items, prompts))
+        found = list(_passages(session.model, texts, source.items, prompts))
         passages, note = _within(found, session.model.vocabulary)
         made = score(session.model, passages, on.dtype, rows[0] if rows else None, progress)
-        if items:
-            made.scores = _answered(session, items, prompts, judge, progress)
+        if prompts:
+            progress(f"Answering {counted(len(prompts), 'prompt')} …")
+            turns = by_prompt([cell], len(prompts), 1)
+            answers = [(one.prompt, one.generation) for one in take(source, turns, source.prompts)]
+            made.scores = judged(session, source.items, judge, answers)
         rows.append(made)
-        notes += [note, judge.note if items else ""]
+        notes += [note, judge.note if prompts else ""]
         del session  # the memory of one model is there for the next
-        gc.collect()
     return QualityResult(
         model=settings.model,
         machine=on,
@@ -210,7 +200,7 @@ def compare(
         window=WINDOW,
         stride=STRIDE,
         notes=[note for note in dict.fromkeys(notes) if note],
-        rows=[QualityRow(**{n: c.of(row) for n, c in columns(QUALITY).items()}) for row in rows],
+        rows=[row_of(QUALITY, row) for row in rows],
     )
 
 
@@ -219,23 +209,18 @@ def _passages(
 ) -> Iterator[Passage]:
     """What is scored: the texts in windows, or else the first reference answer of each item."""
     encode, size = model.tokenizer.encode, min(WINDOW, model.context)
+    plain, marked = encode("a"), encode("a", special=True)
+    places = (i for i in range(len(marked)) if marked[i : i + len(plain)] == plain)
+    mark = marked[: next(places, 0)]  # what the tokenizer puts before a text, such as `<s>`
     for text in texts:
         ids = encode(text.text.strip())
         check_known(ids, model.vocabulary)
-        yield from windows(ids, _mark(model.tokenizer), size, size * STRIDE // WINDOW)
-    if not texts:
-        for item, prompt in zip(items, prompts, strict=True):
-            answer = encode(item.answers[0].strip())[: model.context - len(prompt.ids)]
-            check_known(answer, model.vocabulary)
-            if answer:
-                yield Passage((*prompt.ids, *answer), len(prompt.ids))
-
-
-def _mark(tokenizer: Tokenizer) -> list[int]:
-    """What the tokenizer puts before a text, such as `<s>`."""
-    plain, marked = tokenizer.encode("a"), tokenizer.encode("a", special=True)
-    found = (i for i in range(len(marked)) if marked[i : i + len(plain)] == plain)
-    return marked[: next(found, 0)]
+        yield from windows(ids, mark, size, size * STRIDE // WINDOW)
+    for item, prompt in zip(items, prompts, strict=True) if not texts else ():
+        answer = encode(item.answers[0].strip())[: model.context - len(prompt.ids)]
+        check_known(answer, model.vocabulary)
+        if answer:
+            yield Passage((*prompt.ids, *answer), len(prompt.ids))
 
 
 def _within(passages: list[Passage], vocabulary: int) -> tuple[list[Passage], str]:
@@ -251,17 +236,3 @@ def _within(passages: list[Passage], vocabulary: int) -> tuple[list[Passage], st
         raise InputError("there is nothing to score", "Give a text of two words or more.")
     left = f"the first {done} of {all_of} tokens were scored: the distributions of more take over"
     return taken, f"{left} {MOST_BYTES / 1e9:g} GB" if done < all_of else ""
-
-
-def _answered(
-    session: LocalSession,
-    items: Sequence[Item],
-    prompts: Sequence[Prompt],
-    judge: Quality,
-    progress: Notify,
-) -> Scores | None:
-    """The quality of plain answers to `items`."""
-    turns = by_prompt([ours(session, BASELINE, 0)], len(prompts), 1)
-    of = counted(len(prompts), "prompt")
-    made = run(turns, prompts, tell=lambda turn: progress(f"Answering: {turn.prompt + 1} of {of}"))
-    return judged(session, items, judge, [(one.prompt, one.generation) for one in made])

@@ -1,21 +1,12 @@
-"""Prompts to measure with: the built-in ones, a user's files, or JSON lines of several kinds.
+"""Prompts to measure with: the built-in ones, a user's files, or JSON lines.
 
-The kind of a line is told by its keys:
-
-- ours and TriviaQA's: `documents`, `passages` or `context`, with `question` and `answers`
-- Spec-Bench: `question_id`, `category`, `turns`; the first turn is the whole message
-- HAGRID: `query`, `quotes`, `answers`
-- CNN/DailyMail: `article`, `highlights`
-
-Knows nothing of tokens. A line that cannot be read is an error that names it. Unrelated passages
-can be mixed into the documents of a prompt, as retrieval does (paper, Table 4).
+Knows nothing of tokens. A line that cannot be read is an error that names it.
 """
 
-import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -38,18 +29,14 @@ QUESTIONS = (
     "How many are there?",
     "What happens today?",
 )
-_KINDS = (
-    "Give documents (or context) with a question; or Spec-Bench's turns, HAGRID's query and quotes,"
-    " CNN/DM's article."
-)
+_KINDS = "Give documents, context or a message; see manual/measuring.md."
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
     """One thing to ask. No question: a summary is wanted. `answers` are references for quality.
 
-    `source` names where the documents come from, so that no noise is taken from there. With
-    `message` the only document is the user's whole message, question included.
+    With `message` the only document is the user's whole message, question included.
     """
 
     id: str
@@ -57,7 +44,6 @@ class Item:
     documents: tuple[Document, ...]
     question: str = ""
     answers: tuple[str, ...] = ()
-    source: str = ""
     message: bool = False
 
 
@@ -73,7 +59,7 @@ def builtin_items() -> list[Item]:
     for text in texts:
         halves = _halves(text)
         parts += [(f"{text.name}, half {i}", half) for i, half in enumerate(halves, 1)]
-    summaries = [Item(f"summarize {i}", "summarize", (d,), source=d.name) for i, d in parts]
+    summaries = [Item(f"summarize {i}", "summarize", (d,)) for i, d in parts]
     return summaries[:SUMMARIES] + read_jsonl(EXAMPLES.parent / "questions.jsonl")
 
 
@@ -87,9 +73,9 @@ def _halves(document: Document) -> list[Document]:
 
 def file_items(texts: Sequence[Document], asked: Sequence[Document]) -> list[Item]:
     """A summary of each of `texts`; six questions of each of `asked`."""
-    items = [Item(f"summarize {d.name}", "summarize", (d,), source=d.name) for d in texts]
+    items = [Item(f"summarize {d.name}", "summarize", (d,)) for d in texts]
     return items + [
-        Item(f"ask {d.name}: {question}", "ask", (d,), question, source=d.name)
+        Item(f"ask {d.name}: {question}", "ask", (d,), question)
         for d in asked
         for question in QUESTIONS
     ]
@@ -142,60 +128,34 @@ _Texts = Annotated[list[str | _GivenText], Meta(min_length=1)] | str | _GivenTex
 
 
 class _PromptLine(Struct):
-    """The keys of all kinds; the first of `turns` to `context` that is there tells which it is."""
+    """`documents`, `passages` or `context` with `question`; or `message`, the whole of it."""
 
-    turns: Annotated[list[str], Meta(min_length=1)] | None = None
-    quotes: _Texts | None = None
-    article: str | None = None
+    id: Id | None = None
+    task: str = ""
     documents: _Texts | None = None
     passages: _Texts | None = None
     context: _Texts | None = None
-    id: Id | None = None
-    question_id: Id | None = None
-    query_id: Id | None = None
-    task: str = ""
-    category: str = "chat"
+    message: str | None = None
     question: str = ""
-    query: str = ""
-    answers: Any = None
-    answer: Any = None
-    highlights: Any = None
+    answers: str | list[str] = []
 
 
 def _item(row: InputRow, read: Callable[[str], str]) -> Item:
-    """The item of a line, by the kind that its keys tell; `read` gives the text of a file."""
+    """The item of a line; `read` gives the text of a file."""
     line = converted(row.data, _PromptLine)
-    id, question, found = line.id, line.question.strip(), line.answers
-    if line.turns is not None:
-        message = Document("message", _not_blank("turns", line.turns[0]))
-        return Item(_id(row, line.question_id), line.category, (message,), message=True)
-    texts = (line.quotes, line.documents, line.passages, line.context)
-    given = next((one for one in texts if one is not None), None)
-    if line.quotes is not None:
-        question = _not_blank("query", line.query).strip()
-        id = line.query_id if id is None else id
-    elif line.article is not None:
-        given = [_GivenText(_not_blank("article", line.article), "article")]
-        question, found = "", line.highlights
-    else:
-        found = line.answer if found is None else found
+    id = str(row.number if line.id is None else line.id)
+    answers = [line.answers] if isinstance(line.answers, str) else line.answers
+    if line.message is not None:
+        texts = (document_of("message", "message", line.message),)
+        return Item(id, line.task or "chat", texts, "", tuple(answers), message=True)
+    given = next((g for g in (line.documents, line.passages, line.context) if g is not None), None)
     if given is None:
         raise InputError("no documents", _KINDS)
     parts = given if isinstance(given, list) else [given]
     documents = tuple(_document(f"passage {i}", one, read) for i, one in enumerate(parts, 1))
+    question = line.question.strip()
     task = line.task or ("ask" if question else "summarize")
-    return Item(_id(row, id), task, documents, question, _answers([] if found is None else found))
-
-
-def _id(row: InputRow, own: Id | None) -> str:
-    """The line's id; its number where it has none."""
-    return str(row.number if own is None else own)
-
-
-def _not_blank(key: str, text: str) -> str:
-    if not text.strip():
-        raise InputError(f"no {key}", f'Give "{key}": "…".')
-    return text
+    return Item(id, task, documents, question, tuple(dict.fromkeys(answers)))
 
 
 def _document(what: str, given: str | _GivenText, read: Callable[[str], str]) -> Document:
@@ -221,17 +181,6 @@ def _file(folder: Path, name: str, reader: Reader, check: CheckPath) -> str:
         raise InputError(f"file {name!r} cannot be read: {error}", "Check it.") from None
     except (OSError, ValueError, RuntimeError):  # not a path, a loop of links
         raise InputError(f"file {name!r} cannot be read", "Check its name.") from None
-
-
-def _answers(value: Any) -> tuple[str, ...]:
-    """Reference answers: a text, a list, HAGRID's objects, TriviaQA's value and aliases."""
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, list):
-        return tuple(dict.fromkeys(a for v in value for a in _answers(v)))
-    if isinstance(value, dict) and value.keys() & {"value", "aliases", "answer", "text"}:
-        return _answers([value[k] for k in ("value", "answer", "text", "aliases") if k in value])
-    raise InputError("an answer is not a text", 'Give "answers": ["…"].')
 
 
 class _Asked(Protocol):
@@ -262,46 +211,7 @@ def choose(
     return chosen
 
 
-def add_noise(
-    items: Sequence[Item], count: int, seed: int = 0, sources: Sequence[Item] = ()
-) -> list[Item]:
-    """Each item with `count` passages of `sources` (else of the items) among its documents.
-
-    They are the same for one `seed`, and none is of a text that the item itself is about. Raises
-    UsageError where there are too few.
-    """
-    if any(item.message for item in items):
-        what = "--noise cannot be mixed into whole messages"
-        raise UsageError(what, "Give prompts whose documents stand apart from the question.")
-    others = [(other, _passages(other)) for other in sources or items]
-    return [_noisy(item, others, count, seed) for item in items]
-
-
-def _passages(item: Item) -> set[str]:
-    return {passage for document in item.documents for passage in passages(document)}
-
-
 def passages(document: Document) -> list[str]:
     """Paragraphs of at least 20 words; the whole text where there are none."""
     parts = [p.strip() for p in document.text.split("\n\n") if len(p.split()) >= 20]
     return parts or [document.text.strip()]
-
-
-def _noisy(item: Item, others: Sequence[tuple[Item, set[str]]], count: int, seed: int) -> Item:
-    own = _passages(item)
-    unrelated = [
-        d
-        for other, theirs in others
-        if not theirs & own and not (item.source and item.source == other.source)
-        for d in other.documents
-    ]
-    offered = dict.fromkeys(passage for d in unrelated for passage in passages(d))
-    found = [p for p in offered if not any(p in d.text for d in item.documents)]
-    if len(found) < count:
-        what = f"--noise {count}: only {len(found)} unrelated passages for {item.id}"
-        raise UsageError(what, "Give fewer, or more prompts to take them from.")
-    chance = random.Random(f"{seed} {item.id}")  # its own: the order of items decides nothing
-    mixed = list(item.documents)
-    for i, passage in enumerate(chance.sample(found, count), 1):
-        mixed.insert(chance.randint(0, len(mixed)), Document(f"extract {i}", passage))
-    return replace(item, documents=tuple(mixed))

@@ -29,7 +29,7 @@ def normalise(text: str) -> str:
 
 def exact_match(answer: str, references: Sequence[str]) -> float:
     """1.0 where the answer is one of `references`, else 0.0."""
-    return max((float(normalise(answer) == normalise(r)) for r in references), default=0.0)
+    return float(normalise(answer) in map(normalise, references))
 
 
 def f1(answer: str, references: Sequence[str]) -> float:
@@ -41,11 +41,7 @@ def f1(answer: str, references: Sequence[str]) -> float:
 def _f1(answer: list[str], reference: list[str]) -> float:
     if not answer or not reference:  # SQuAD: nothing said equals only nothing wanted
         return float(answer == reference)
-    common = (Counter(answer) & Counter(reference)).total()
-    if not common:
-        return 0.0
-    precision, recall = common / len(answer), common / len(reference)
-    return 2 * precision * recall / (precision + recall)
+    return 2 * (Counter(answer) & Counter(reference)).total() / (len(answer) + len(reference))
 
 
 def rouge_l() -> Callable[[str, Sequence[str]], float] | None:
@@ -82,11 +78,11 @@ class Quality:
 
         Exact match and F1 are of the questions alone.
         """
-        questions = [(a, r) for a, r, asked in answers if asked]
+        asked = [(answer, references) for answer, references, asked in answers if asked]
         return Scores(
             judged=len(answers),
-            exact_match=_mean([exact_match(a, r) for a, r in questions]),
-            f1=_mean([f1(a, r) for a, r in questions]),
+            exact_match=_mean([exact_match(*one) for one in asked]),
+            f1=_mean([f1(*one) for one in asked]),
             rouge_l=_mean([self._rouge(a, r) for a, r, _ in answers]) if self._rouge else None,
         )
 

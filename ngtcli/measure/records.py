@@ -1,26 +1,31 @@
-"""One measurement: contestants × prompts × rounds, as a flat list of records.
+"""One measurement: cells × prompts × rounds, as a flat list of records.
 
-Live runs, replays and replays with real passes differ in how a contestant answers and in nothing
-else. What a drafter learns lives across the prompts of one round, in their order, and is dropped
-before the next: no contestant drafts from its own earlier answer to the same prompt, and none from
-what another one has answered. With `fresh` it is dropped at each prompt. Knows no torch.
+A contestant is a cell of settings, and a source answers with them: a model that runs, or a
+recording. They differ in how a record is made and in nothing else. What a drafter learns lives
+across the prompts of one round, in their order, and is dropped before the next: no cell drafts from
+its own earlier answer to the same prompt, and none from what another one has answered. With `fresh`
+it is dropped at each prompt. Knows no torch.
 """
 
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Protocol, TypeVar
+
+from msgspec import Meta
 
 from ngtcli.errors import NgtError, counted
-
-if TYPE_CHECKING:
-    from ngtcli.measure.machine import PeakMemory
+from ngtcli.measure.grid import Cell
+from ngtcli.system.progress import time_left
 
 BASELINE = "none"  # plain decoding, which the others are set against
-P = TypeVar("P")  # what is answered: a prompt, an item that a prompt is made of, a recorded trace
+P = TypeVar("P")  # what is answered: a recorded trace, or the index of a prompt
 Notify = Callable[[str], None]
+_CANNOT = (NgtError, ImportError, OSError)  # something that a cell needs is not there
+# More is no measurement, and stored figures with it are measured again; guess.
+Count = Annotated[int, Meta(ge=0, lt=10**15)]
+Seconds = Annotated[float, Meta(ge=0, lt=1e15)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,64 +39,57 @@ class Generation:
     """
 
     ids: Sequence[int]
-    steps: int
-    prefill_s: float | None = None
-    decode_s: float | None = None
-    drafted: int | None = None
-    accepted: int | None = None
-    undrafted: int | None = None
-    histogram: Counter[int] | None = None
-    nodes: Counter[int] | None = None
+    steps: Count
+    prefill_s: Seconds | None = None
+    decode_s: Seconds | None = None
+    drafted: Count | None = None
+    accepted: Count | None = None
+    undrafted: Count | None = None
+    histogram: Mapping[int, int] | None = None
+    nodes: Mapping[int, int] | None = None
     draft_us: Sequence[float] | None = None
     split_s: dict[str, float] | None = None
-    trie_build_s: float | None = None
-    trie_bytes: int | None = None
+    trie_build_s: Seconds | None = None
+    trie_bytes: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One answer of a contestant (by its key) to the prompt of that index in that round, from 0.
+    """One answer of a cell (by its key) to the prompt of that index in that round, from 0.
 
-    `seconds` are wall clock with prefill, `memory` is bytes at most, where it was measured.
+    `seconds` are wall clock with prefill.
     """
 
-    contestant: str
-    prompt: int
-    round: int
+    cell: str
+    prompt: Count
+    round: Count
     generation: Generation
-    seconds: float = 0.0
-    memory: int = 0
+    seconds: Seconds = 0.0
 
 
 Answering = Callable[[P], Generation]
 
 
-@dataclass(frozen=True, slots=True)
-class Contestant(Generic[P]):
-    """What is measured: a method, the settings of a cell, another engine; it answers prompts.
-
-    `begin` makes a drafter that has learned nothing and gives the function that answers with it:
-    what a long-running program does once is off the clock. With that of `begin_split` the parts of
-    a step are timed apart, which waits for the device, so that it is timed for nothing else.
-    """
-
-    name: str
-    num_draft: int | None
-    begin: Callable[[], Answering[P]]
-    begin_split: Callable[[], Answering[P]] | None = None
-    model: str = ""  # what tells the model that answers, of several
+class Source(Protocol[P]):
+    """What cells are measured on: a model that runs, or a recording."""
 
     @property
-    def key(self) -> str:
-        """Names one contestant among those that are measured together."""
-        return self.name if self.num_draft is None else f"{self.name} at {self.num_draft}"
+    def prompts(self) -> Sequence[P]:
+        """What every cell answers."""
+
+    def begin(self, cell: Cell, split: bool = False) -> Answering[P]:
+        """What answers by a cell, with a drafter that has learned nothing.
+
+        What a long-running program does once is done here, off the clock. With `split` the parts of
+        a step are timed apart, which waits for the device, so that it is timed for nothing else.
+        """
 
 
 @dataclass(frozen=True, slots=True)
-class Turn(Generic[P]):
-    """One contestant's answer that is to come, to the prompt of that index in that round."""
+class Turn:
+    """One cell's answer that is to come, to the prompt of that index in that round."""
 
-    contestant: Contestant[P]
+    cell: Cell
     prompt: int
     round: int
 
@@ -110,149 +108,140 @@ def refusal(method: str, error: Exception) -> Refusal:
     return Refusal(method, f"{error}. {hint}" if hint else str(error))
 
 
-def taking_part(
-    methods: Iterable[str], make: Callable[[str], Iterable[Contestant[P]]], refused: list[Refusal]
-) -> list[Contestant[P]]:
-    """The contestants that `make` gives for each method; methods that cannot begin are refused."""
-    found: dict[str, Contestant[P]] = {}
-    for method in dict.fromkeys(methods):
-        try:
-            made = {contestant.key: contestant for contestant in make(method)}
-            for contestant in list(made.values())[:1]:
-                contestant.begin()
-        except (NgtError, ImportError, OSError) as error:  # something it needs is not there
-            refused.append(refusal(method, error))
-        else:
-            found |= made
-    return list(found.values())
-
-
 @dataclass(slots=True)
-class Race(Generic[P]):
-    """What was measured of `contestants`; `splits` are the answers with the parts of a step."""
+class Race:
+    """What was measured of `cells`; `splits` are the answers with the parts of a step."""
 
-    contestants: list[Contestant[P]]
+    cells: list[Cell]
     records: list[Record] = field(default_factory=list)
     splits: list[Record] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     interrupted: bool = False
 
+    def refuse(self, cell: Cell, error: Exception) -> None:
+        """Leave a cell out; a method's reason is kept once."""
+        self.cells.remove(cell)
+        if (one := refusal(cell.settings.method, error)) not in self.refused:
+            self.refused.append(one)
+
     def answers(self) -> dict[tuple[str, int], list[Record]]:
-        """The records by contestant and prompt, in the order of rounds."""
+        """The records by cell and prompt, in the order of rounds."""
         found: dict[tuple[str, int], list[Record]] = {}
         for record in self.records:
-            found.setdefault((record.contestant, record.prompt), []).append(record)
+            found.setdefault((record.cell, record.prompt), []).append(record)
         return found
 
     def measured(self) -> list[int]:
-        """The prompts that every contestant has answered at least once."""
-        answered, keys = self.answers(), [contestant.key for contestant in self.contestants]
+        """The prompts that every cell has answered at least once."""
+        answered, keys = self.answers(), [cell.key for cell in self.cells]
         prompts = sorted({prompt for _, prompt in answered})
         return [p for p in prompts if all((key, p) in answered for key in keys)]
 
 
-def by_prompt(contestants: Sequence[Contestant[P]], prompts: int, rounds: int) -> Iterator[Turn[P]]:
-    """All contestants take turns at each prompt, another one first each time.
+Order = Callable[[Sequence[Cell], int, int], Iterator[Turn]]  # of cells, prompts and rounds
 
-    A noisy machine troubles all alike. The drafters of all contestants are kept at once.
+
+def by_prompt(cells: Sequence[Cell], prompts: int, rounds: int) -> Iterator[Turn]:
+    """All cells take turns at each prompt, another one first each time.
+
+    A noisy machine troubles all alike. The drafters of all cells are kept at once.
     """
     for number in range(rounds):
         for prompt in range(prompts):
-            first = (number + prompt) % len(contestants)
-            for contestant in (*contestants[first:], *contestants[:first]):
-                yield Turn(contestant, prompt, number)
+            first = (number + prompt) % len(cells)
+            for cell in (*cells[first:], *cells[:first]):
+                yield Turn(cell, prompt, number)
 
 
-def by_contestant(
-    contestants: Sequence[Contestant[P]], prompts: int, rounds: int
-) -> Iterator[Turn[P]]:
-    """Each contestant answers all prompts in a row, in an order of its own each round.
+def by_cell(cells: Sequence[Cell], prompts: int, rounds: int) -> Iterator[Turn]:
+    """Each cell answers all prompts in a row, in an order of its own each round.
 
-    A machine that slows down or speeds up troubles all alike. One drafter is kept at a time. Those
+    A machine that slows down or speeds up troubles all alike. One drafter is kept at a time. Cells
     of one model come together: each model is loaded once a round.
     """
     for number in range(rounds):
-        order = list(contestants)
+        order = list(cells)
         random.Random(f"0 {number}").shuffle(order)
-        models = list(dict.fromkeys(c.model for c in order))
-        order.sort(key=lambda c: models.index(c.model))
-        for contestant in order:
+        models = list(dict.fromkeys(cell.model for cell in order))
+        for cell in sorted(order, key=lambda cell: models.index(cell.model)):
             for prompt in range(prompts):
-                yield Turn(contestant, prompt, number)
+                yield Turn(cell, prompt, number)
 
 
-def run(
-    turns: Iterable[Turn[P]],
+def take(
+    source: Source[P],
+    turns: Iterable[Turn],
     prompts: Sequence[P],
     *,
     fresh: bool = False,
-    memory: "PeakMemory | None" = None,
-    tell: Callable[[Turn[P]], None] = lambda _: None,
+    split: bool = False,
+    tell: Callable[[Turn], None] = lambda _: None,
 ) -> Iterator[Record]:
-    """Take the turns, each on the clock after it is told; of memory only with `memory`."""
+    """Take the turns, each on the clock after it is told."""
     answering: dict[str, Answering[P]] = {}
     for turn in turns:
         tell(turn)
-        key = turn.contestant.key
+        key = turn.cell.key
         if fresh or not turn.prompt:
-            answering[key] = turn.contestant.begin()
-        if memory is not None:
-            memory.start()
+            answering[key] = source.begin(turn.cell, split)
         clock = time.perf_counter()
         generation = answering[key](prompts[turn.prompt])
         seconds = time.perf_counter() - clock
-        most = memory.peak() if memory is not None else 0
         if turn.prompt == len(prompts) - 1:
             del answering[key]  # what it has learned may be large
-        yield Record(key, turn.prompt, turn.round, generation, seconds, most)
+        yield Record(key, turn.prompt, turn.round, generation, seconds)
 
 
-def race(
-    contestants: Sequence[Contestant[P]],
-    prompts: Sequence[P],
-    rounds: int,
-    *,
-    warm_up: Sequence[P],
-    fresh: bool = False,
-    memory: "PeakMemory | None" = None,
-    progress: Notify = lambda _: None,
-) -> Race[P]:
-    """Warm up on `warm_up`, then `rounds` timed rounds, then one that times the parts of a step.
+def warmed_up(
+    source: Source[P], cells: Iterable[Cell], prompts: Sequence[P], fresh: bool, progress: Notify
+) -> Race:
+    """Answer `prompts` once by each cell, untimed: a race of those that can run.
 
-    Warming up fills the cache of tries and shows who cannot run. An interruption after the first
-    answers keeps what there is; before, it is raised.
+    That fills the cache of tries. Raises what plain decoding raises.
     """
-    made = Race(list(contestants))
-
-    def warming(turn: Turn[P]) -> None:
-        where = f", {turn.prompt + 1} of {counted(len(warm_up), 'prompt')}"
-        progress(f"Warming up: {turn.contestant.key}{where if len(warm_up) > 1 else ''}")
-
-    def racing(turn: Turn[P]) -> None:
-        of_rounds = f"Round {turn.round + 1} of {rounds}, " if rounds > 1 else ""
-        of_prompts = f"{turn.prompt + 1} of {counted(len(prompts), 'prompt')}"
-        progress(f"{of_rounds}{of_prompts}: {turn.contestant.key}")
-
-    for contestant in contestants:
+    made = Race(list(cells))
+    for cell in list(made.cells):
+        progress(f"Warming up: {cell.key}")
         try:
-            turns = by_prompt([contestant], len(warm_up), 1)
-            list(run(turns, warm_up, fresh=fresh, tell=warming))
-        except (NgtError, ImportError, OSError) as error:
-            if contestant.name == BASELINE:
+            for _ in take(source, by_prompt([cell], len(prompts), 1), prompts, fresh=fresh):
+                pass
+        except _CANNOT as error:
+            if cell.key == BASELINE:
                 raise
-            made.contestants.remove(contestant)
-            made.refused.append(refusal(contestant.name, error))
-    try:
-        turns = by_prompt(made.contestants, len(prompts), rounds)
-        for record in run(turns, prompts, fresh=fresh, memory=memory, tell=racing):
-            made.records.append(record)
-        for contestant in made.contestants:
-            if contestant.begin_split is not None:
-                progress(f"Splitting the time of {contestant.key}")
-                split = replace(contestant, begin=contestant.begin_split)
-                made.splits += run(by_prompt([split], len(prompts), 1), prompts, fresh=fresh)
-    except KeyboardInterrupt:
-        if not made.measured():
-            raise
-        made.interrupted = True
+            made.refuse(cell, error)
     return made
+
+
+def run(
+    source: Source[P],
+    race: Race,
+    turns: Sequence[Turn],
+    *,
+    fresh: bool = False,
+    splits: bool = False,
+    progress: Notify = lambda _: None,
+) -> Iterator[Record]:
+    """Take `turns`, timed, and add them to the race; with `splits` a round more that is split up.
+
+    An interruption ends the race.
+    """
+    done, total, begin = 0, len(turns), time.perf_counter()
+
+    def tell(turn: Turn) -> None:
+        nonlocal done
+        left = (time.perf_counter() - begin) / max(done, 1) * (total - done)
+        words = f" · about {time_left(left)} left" if done else ""
+        progress(f"{done} of {counted(total, 'answer')}{words}: {turn.cell.key}")
+        done += 1
+
+    prompts = source.prompts
+    try:
+        for record in take(source, turns, prompts, fresh=fresh, tell=tell):
+            race.records.append(record)
+            yield record
+        for cell in race.cells if splits else ():
+            progress(f"Splitting the time of {cell.key}")
+            own = by_prompt([cell], len(prompts), 1)
+            race.splits += take(source, own, prompts, fresh=fresh, split=True)
+    except KeyboardInterrupt:
+        race.interrupted = True

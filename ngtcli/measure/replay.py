@@ -6,36 +6,43 @@ with. What a drafter would learn from scores is not in a recording; such methods
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ngtcli.background.files import check_names
 from ngtcli.background.loaded import Backgrounds
-from ngtcli.config import Settings
-from ngtcli.draft.drafter import Context, Drafter, draft_settings
+from ngtcli.config import Settings, settings_where
+from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_points
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, draft_settings
 from ngtcli.draft.pool import Pool
-from ngtcli.draft.registry import MethodSpec, parse_method
+from ngtcli.draft.registry import parse_method
 from ngtcli.draft.steps import Statistics
 from ngtcli.draft.tree import ROOT, DraftTree
-from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest
-from ngtcli.measure.options import IDS, BenchOptions
+from ngtcli.errors import InputError, ModelError, NgtError, UsageError, nearest, reason_of
+from ngtcli.measure.grid import Cell, Grid
+from ngtcli.measure.options import IDS, BenchOptions, cells_of
 from ngtcli.measure.prompts import choose
 from ngtcli.measure.records import (
     Answering,
-    Contestant,
     Generation,
     Notify,
-    Race,
-    by_prompt,
-    refusal,
+    by_cell,
     run,
+    warmed_up,
 )
-from ngtcli.measure.results import ReplayResult
+from ngtcli.measure.results import ReplayResult, SweepData, digest
 from ngtcli.measure.summary import REPLAY, summarized
 from ngtcli.measure.traces import Trace, TraceSet, is_odd, read_traces
 from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.system.files import DamagedFileError, parse_json, read_bounded
 from ngtcli.trie.background import BackgroundCounts
+from ngtcli.trie.corpus import Corpus, build
+
+DEFAULT_COSTS = Path(__file__).parent / "costs.json"
+MOST_COSTS = 1 << 20  # bytes of such a file: 30,000 sizes of a pass
 
 
 def walk(tree: DraftTree, output: Sequence[int], at: int) -> int:
@@ -90,22 +97,111 @@ def replay(trace: Trace, drafter: Drafter, context: Context, num_draft: int) -> 
     )
 
 
-def replayed(
-    one: MethodSpec, num_draft: int, traces: TraceSet, pool: Callable[[], Pool | None]
-) -> Contestant[Trace]:
-    """A drafter of method `one`, with a new pool, that is driven over recorded answers."""
-
-    def begin() -> Answering[Trace]:
-        drafter = replace(one, settings=replace(one.settings, pool=pool())).build()
-        return lambda trace: replay(trace, drafter, context_of(trace, traces), num_draft)
-
-    return Contestant(one.spec, num_draft, begin)
-
-
 def context_of(trace: Trace, traces: TraceSet) -> Context:
     """What a drafter is told of a recorded prompt."""
     prompt, references = trace.prompt_ids, trace.references
     return Context(prompt, None, (prompt,), references, traces.tokenizer, traces.vocabulary)
+
+
+class Replay:
+    """A source over recorded answers: acceptance is the recording's.
+
+    With `costs`, seconds of a pass by its rows, decoding takes these and the drafter's own time,
+    and the trie of a prompt is built and timed as well.
+    """
+
+    def __init__(
+        self, traces: TraceSet, warn: Notify, costs: Mapping[int, float] | None = None
+    ) -> None:
+        self.traces, self.prompts = traces, traces.traces
+        self._costs = costs
+        self._background = cache(lambda names: recorded_background(traces, names, warn))
+
+    def begin(self, cell: Cell, split: bool = False) -> Answering[Trace]:
+        """As `Source.begin`. Raises NgtError for a method that a recording cannot tell of."""
+        settings = cell.settings
+        method = parse_method(settings.method, draft_settings(settings))
+        if method.entry.live:
+            raise NgtError(f"it needs {method.entry.needs}")
+        own = method.settings
+        if method.entry.costs:
+            pool = Pool(quotes=settings.pool_documents) if settings.pool else None
+            own = replace(own, pool=pool, background=self._background(settings.background))
+            if self._costs is not None:
+                own = replace(own, costs=Costs({SHORT: CostCurve(self._costs)}))
+        drafter = replace(method, settings=own).build()
+
+        def answer(trace: Trace) -> Generation:
+            made = replay(trace, drafter, context_of(trace, self.traces), own.num_draft)
+            if self._costs is None:
+                return made
+            curve = CostCurve(self._costs)
+            passes = sum(count * curve.at(1 + k) for k, count in (made.nodes or {}).items())
+            made = replace(made, decode_s=passes + sum(made.draft_us or ()) / 1e6)
+            if not method.entry.documents:
+                return made
+            return replace(made, **timed_trie([trace.prompt_ids], own.n, own.lp)[1])
+
+        return answer
+
+    def about(self, options: BenchOptions, costs_of: str) -> SweepData:
+        """What is measured on, the part that `options` choose; what the costs were measured on."""
+        folder, part = Path(self.traces.source), options
+        data = [folder.name, ", ".join(part.tasks) or "all tasks"]
+        data += [f"{part.ids} ids"] if part.ids != "all" else []
+        data += [f"the first {part.limit} of each task"] if part.limit is not None else []
+        return SweepData(
+            source="replay",
+            model=self.traces.model,
+            device=f"none: passes cost what they cost {costs_of}",
+            data=", ".join(data),
+            data_sha256=digest([(t.id, t.prompt_ids, t.output_ids, t.room) for t in self.prompts]),
+            prompts=len(self.prompts),
+            costs=self._costs,
+        )
+
+
+def timed_trie(
+    documents: Sequence[Sequence[int]], n: int, lp: int
+) -> tuple[Corpus, dict[str, Any]]:
+    """A trie, and the figures of a `Generation` about it."""
+    clock = time.perf_counter()
+    trie = build(documents, n)
+    seconds = time.perf_counter() - clock
+    size = sum(a.nbytes for a in trie.arrays.values())
+    return trie, {"trie_build_s": seconds, "trie_bytes": size}
+
+
+def read_costs(path: Path) -> tuple[dict[int, float], str]:
+    """Seconds of a pass by its rows, and what they were measured on. Raises InputError.
+
+    The file maps rows (the root and its drafts) to seconds of a pass, as in `{"1": 0.01, "32":
+    0.02}`; or it holds such a map as `seconds`, and as `of` what was measured.
+    """
+    try:
+        stored = parse_json(read_bounded(path.expanduser(), MOST_COSTS), dict)
+        curve = CostCurve(read_points(stored.get("seconds", stored)))
+        seconds = {int(rows): s for rows, s in curve.by_rows().items()}
+        return seconds, str(stored.get("of", path.name))
+    except OSError as error:
+        raise InputError(f"{path}: {reason_of(error)}", "Check the path.") from None
+    except (DamagedFileError, ValueError) as error:
+        what = f"{path}: not a cost curve ({error})"
+        raise InputError(what, 'Write rows and seconds, as in {"1": 0.01, "32": 0.02}.') from None
+
+
+def check_replayable(grid: Grid) -> None:
+    """Raise UsageError for what a recording cannot tell."""
+    known = settings_where(replayed=True)
+    for name in grid.axes:
+        if name not in known:
+            what = f"a recording cannot tell what {name} does"
+            raise UsageError(what, f"Sweep {', '.join(known)}, or leave --replay out.")
+    for cell in grid.cells:
+        method = parse_method(cell.settings.method, DraftSettings())
+        if method.entry.live:
+            what = f"a recording cannot measure {method.name}: it needs {method.entry.needs}"
+            raise UsageError(what, "Leave --replay out to measure it on a model.")
 
 
 def run_replay(
@@ -118,64 +214,37 @@ def run_replay(
     """
     clock = time.perf_counter()
     progress(f"Reading {folder} …")
-    traces = chosen_traces(folder, options, settings)
-    questions = traces.traces
-    made: Race[Trace] = Race([])
-    methods = [parse_method(spec, draft_settings(settings)) for spec in options.methods]
-    background = None
-    if any(one.entry.costs and not one.entry.live for one in methods):
-        background = recorded_background(traces, settings.background, warn)
-    pool = (lambda: None) if options.fresh else Pool
-    for one in methods:
-        try:
-            if one.entry.live:
-                raise NgtError(f"it needs {one.entry.needs}")
-            one = replace(one, settings=replace(one.settings, background=background))
-            for num_draft in budgets(one, options.num_drafts):
-                words = counted(len(questions), "question")
-                progress(f"{one.spec} at {num_draft} nodes, {words} …")
-                contestant = replayed(one, num_draft, traces, pool)
-                turns = by_prompt([contestant], len(questions), 1)
-                made.records += list(run(turns, questions, fresh=options.fresh))
-                made.contestants.append(contestant)
-        except NgtError as error:
-            made.refused.append(refusal(one.spec, error))
-    if not made.contestants:
-        first = made.refused[0]
-        raise UsageError(f"{first.method}: {first.reason}", "Name another method.")
+    source = Replay(chosen_traces(folder, options, settings.max_mb), warn)
+    if options.fresh:  # a pool would be empty
+        settings = replace(settings, pool=False)
+    cells, refused = cells_of(options.methods, options.num_drafts, settings)
+    made = warmed_up(source, cells, source.prompts[:1], options.fresh, progress)
+    refused += made.refused
+    if not made.cells:
+        raise UsageError(f"{refused[0].method}: {refused[0].reason}", "Name another method.")
+    turns = list(by_cell(made.cells, len(source.prompts), 1))
+    for _ in run(source, made, turns, fresh=options.fresh, progress=progress):
+        pass
+    if made.interrupted:
+        raise KeyboardInterrupt
+    traces = source.traces
     return ReplayResult(
         source=traces.source,
         model=traces.model,
-        questions=len(questions),
+        questions=len(traces.traces),
         inexact=traces.inexact,
         fresh=options.fresh,
         seconds=round(time.perf_counter() - clock, 2),
-        rows=summarized(REPLAY, made, [trace.task for trace in questions]),
-        refused=made.refused,
+        rows=summarized(REPLAY, made, [trace.task for trace in traces.traces]),
+        refused=refused,
     )
 
 
-def chosen_traces(folder: Path, options: BenchOptions, settings: Settings) -> TraceSet:
+def chosen_traces(folder: Path, options: BenchOptions, max_mb: int) -> TraceSet:
     """Those of the recording in `folder` that `options` choose. Raises NgtError."""
-    traces = read_traces(folder, options.template, options.turns, settings.max_mb)
+    traces = read_traces(folder, max_mb)
     chosen = select(traces.traces, options.tasks, options.limit, options.ids)
     return replace(traces, traces=tuple(chosen))
-
-
-def budgets(method: MethodSpec, num_drafts: Sequence[int]) -> list[int]:
-    """The numbers of nodes to measure a method at; one that its spec names stands for all.
-
-    >>> from ngtcli.draft.drafter import DraftSettings
-    >>> budgets(parse_method("trie:num_draft=8", DraftSettings()), [16, 32])
-    [8]
-    """
-    if method.name == "none":
-        return [0]
-    own = (
-        parse_method(method.spec, replace(method.settings, num_draft=k)).settings
-        for k in num_drafts
-    )
-    return list(dict.fromkeys(settings.num_draft for settings in own))
 
 
 def select(

@@ -3,14 +3,30 @@
 The fields are the keys of --json, in this order.
 """
 
+import hashlib
+import json
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, Literal
 
+from ngtcli import __version__
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import Skipped
+from ngtcli.measure.grid import SkippedCell
 from ngtcli.measure.records import Refusal
-from ngtcli.measure.summary import LIVE, QUALITY, REPLAY, SHAPE, Pair, QualityRow, Row, json_rows
+from ngtcli.measure.summary import (
+    LIVE,
+    QUALITY,
+    REPLAY,
+    TUNE,
+    CellRow,
+    Pair,
+    QualityRow,
+    Row,
+    json_rows,
+)
 from ngtcli.system.json_form import HIDDEN, json_key, json_property
 
 _GENERATE = "how many plain answers are those of transformers' generate; information only"
@@ -25,8 +41,28 @@ class Invocation:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
+def versions() -> dict[str, str]:
+    """Versions that decide how fast and what; imports none of them."""
+    return {
+        "ngt": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "transformers")},
+    }
+
+
+def digest(value: Any) -> str:
+    """Stands for the data that were measured on."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def _invocation() -> Any:
     return field(default_factory=Invocation, metadata=json_key(flat=True))
+
+
+def inexact_notes(inexact: int) -> list[str]:
+    """What a reader must know of a recording in which so many texts have another length."""
+    text = "of the recorded texts give another number of tokens than was recorded"
+    return [f"{inexact} {text}"] if inexact else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +110,7 @@ class PromptRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveResult:
-    """A live measurement.
-
-    `memory` is what `peak_memory_mib` counts (see `PeakMemory`), `noise` the number of unrelated
-    passages in each prompt, `skipped` the files that were left out.
-    """
+    """A live measurement; `skipped` are the files that were left out."""
 
     kind: Literal["live"] = "live"
     model: str
@@ -88,13 +120,11 @@ class LiveResult:
     max_tokens: int
     fresh: bool
     interrupted: bool
-    memory: str
     notes: Sequence[str]
     rows: Sequence[Row] = json_rows(LIVE)
     split: Sequence[SplitRow]
     prompts: Sequence[PromptRow]
     refused: Sequence[Refusal]
-    noise: int = 0
     skipped: Sequence[Skipped] = ()
     invocation: Invocation = _invocation()
 
@@ -124,43 +154,6 @@ class ReplayResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeResult:
-    """A replay with real passes of a model of the shape `shape`, whose weights are random.
-
-    By question: `prompt_tokens`, and `prefill_s`, the seconds to read them once. `cost_s` are the
-    seconds of a pass that were measured first, by its rows, for each length of context. `passes`
-    says how passes were captured.
-    """
-
-    kind: Literal["shape"] = "shape"
-    source: str
-    model: str
-    shape: str
-    parameters: int
-    weight_bytes: int
-    machine: Machine = field(metadata=json_key(flat=True))
-    questions: int
-    rounds: int
-    fresh: bool
-    interrupted: bool
-    seconds: float
-    prompt_tokens: Sequence[int]
-    prefill_s: Sequence[float]
-    cost_s: Mapping[int, Mapping[int, float]]
-    passes: Mapping[str, Any]
-    notes: Sequence[str]
-    rows: Sequence[Row] = json_rows(SHAPE)
-    refused: Sequence[Refusal]
-    invocation: Invocation = _invocation()
-
-    @property
-    @json_property(after="kind")
-    def label(self) -> str:
-        """What stands with every figure."""
-        return f"random weights of shape {self.shape}; tokens from the recording"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordResult:
     """A recording that was written to the folder `path`."""
 
@@ -170,7 +163,6 @@ class RecordResult:
     questions: int
     new_tokens: int
     interrupted: bool
-    noise: int = 0
     skipped: Sequence[Skipped] = ()
     invocation: Invocation = _invocation()
 
@@ -199,42 +191,7 @@ class QualityResult:
     interrupted = False  # one that is has no result
 
 
-Measured = LiveResult | ReplayResult | ShapeResult | QualityResult
-
-
-def inexact_notes(inexact: int) -> list[str]:
-    """What a reader must know of a recording in which so many texts have another length."""
-    text = "of the recorded texts give another number of tokens than was recorded"
-    return [f"{inexact} {text}"] if inexact else []
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellRow:
-    """A combination of settings as measured: medians over rounds, seconds of decoding alone.
-
-    `prompts` holds new tokens and median seconds of each prompt. The trie's figures are None for
-    methods without one. `standing` is "chosen" in a report that is complete and "ahead" in another,
-    "tied" for cells that cannot be told from the best, "" for the rest.
-    """
-
-    cell: str
-    values: Mapping[str, Any]
-    rounds: int
-    tokens_per_s: float = field(metadata=json_key(digits=3))
-    tokens_per_s_least_and_most: Pair = field(metadata=json_key(digits=3))
-    mean_acceptance_length: float = field(metadata=json_key(digits=4))
-    trie_build_s: float | None = field(metadata=json_key(digits=6))
-    trie_bytes: int | None
-    standing: str = ""
-    prompts: Sequence[tuple[int, float]] = field(default=(), metadata=HIDDEN)
-
-
-@dataclass(frozen=True, slots=True)
-class SkippedCell:
-    """A combination that cannot be, and why."""
-
-    values: Mapping[str, Any]
-    reason: str
+Measured = LiveResult | ReplayResult | QualityResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +222,7 @@ class SweepReport:
     measured: int
     planned: int
     complete: bool
-    cells: Sequence[CellRow]
+    cells: Sequence[CellRow] = json_rows(TUNE, CellRow)
     skipped: Sequence[Skipped] = ()
     skipped_cells: Sequence[SkippedCell]
     best: str | None

@@ -1,67 +1,29 @@
-"""Records of answers in a journal, one for each finished pass, so that a measurement can go on.
+"""Records in a journal, a line for each finished pass, so that a measurement can go on.
 
-A pass is one contestant's answers to all prompts in one round: what its drafter learns lives that
-long, so what was begun and not finished is measured again.
+A pass is one cell's answers to all prompts in one round: what its drafter learns lives that long,
+so what was begun and not finished is measured again.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-
-from msgspec import Struct
+from typing import Any
 
 from ngtcli.errors import UsageError
-from ngtcli.measure.records import P, Record, Turn
+from ngtcli.measure.records import Record, Turn
 from ngtcli.system.journal import Form, Journal, errors_named
 
 VERSION = 4
-_LONGEST = 10_000_000  # bytes of a pass, which has some hundred a prompt; guess
-_LARGEST = 1e15  # count, or seconds, in it: more is no measurement; guess
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """One answer in numbers, counts and seconds; None for a trie where none was built.
-
-    `decode_s` is decoding alone, `wall_s` all that was done for the answer. Raises ValueError for
-    other values.
-    """
-
-    new_tokens: int
-    steps: int
-    decode_s: float
-    wall_s: float
-    trie_build_s: float | None = None
-    trie_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        counts = (self.new_tokens, self.steps, self.trie_bytes or 0)
-        seconds = (self.decode_s, self.wall_s, self.trie_build_s or 0.0)
-        kinds = {type(c) for c in counts} == {int} and {type(s) for s in seconds} <= {int, float}
-        if not kinds or not all(0 <= value < _LARGEST for value in (*counts, *seconds)):
-            raise ValueError("figures are counts and seconds")
-
-
-def figures(record: Record) -> Figures:
-    """What is stored of a record."""
-    g = record.generation
-    return Figures(
-        len(g.ids), g.steps, g.decode_s or 0.0, record.seconds, g.trie_build_s, g.trie_bytes
-    )
-
-
-class _Pass(Struct, frozen=True):
-    contestant: str
-    round: int
-    records: tuple[Figures, ...]
-
-
+_LONGEST = 100_000_000  # bytes of a pass, which has some thousand a prompt; guess
 _HINT = "Name another with --state, or start again with --fresh."
-_FORM = Form("ngt-tune", VERSION, _Pass, _HINT, {"key": "another sweep, data, model or settings"})
+_KIND: Any = list[Record]
+_FORM: Form[list[Record]] = Form(
+    "ngt-tune", VERSION, _KIND, _HINT, {"key": "another sweep, data, model or settings"}
+)
 
 
 class State:
-    """Finished passes by (contestant, round); each is appended to `path` as it ends. `close` it.
+    """Finished passes by (cell, round); each is appended to `path` as it ends. `close` it.
 
     `key` stands for all that makes passes comparable, each of them over `prompts` prompts. Raises
     UsageError where the file belongs to another measurement or cannot be used.
@@ -69,28 +31,32 @@ class State:
 
     def __init__(self, path: Path, key: str, prompts: int, fresh: bool = False) -> None:
         self.path, self._prompts = path, prompts
-        self._begun: dict[tuple[str, int], list[Figures]] = {}
+        self._begun: list[Record] = []
         with errors_named(path, _HINT, UsageError):
             path.parent.mkdir(parents=True, exist_ok=True)
         self._journal = Journal(path.resolve(), _FORM, {"key": key}, _LONGEST, restart=fresh)
         self.close = self._journal.close
-        known = (one for _, one in self._journal)
-        self.done = {(p.contestant, p.round): p.records for p in known if len(p.records) == prompts}
+        self.done = {place: one for _, one in self._journal if (place := self._place(one))}
 
-    def rounds(self, contestant: str, most: int) -> list[tuple[Figures, ...]]:
-        """The finished passes of a contestant in the first `most` rounds."""
-        places = ((contestant, number) for number in range(most))
+    def _place(self, records: list[Record]) -> tuple[str, int] | None:
+        """Which pass these records are; None where they are not a whole one."""
+        places = {(one.cell, one.round) for one in records}
+        whole = [one.prompt for one in records] == list(range(self._prompts))
+        return places.pop() if whole and len(places) == 1 else None
+
+    def rounds(self, cell: str, most: int) -> list[list[Record]]:
+        """The finished passes of a cell in the first `most` rounds."""
+        places = ((cell, number) for number in range(most))
         return [self.done[place] for place in places if place in self.done]
 
-    def left(self, turns: Iterable[Turn[P]]) -> Iterator[Turn[P]]:
+    def left(self, turns: Iterable[Turn]) -> Iterator[Turn]:
         """Those of `turns` that are still to be taken."""
-        return (t for t in turns if (t.contestant.key, t.round) not in self.done)
+        return (turn for turn in turns if (turn.cell.key, turn.round) not in self.done)
 
     def add(self, record: Record) -> None:
         """Take in one answer; with the last one of its pass the pass is written."""
-        place = record.contestant, record.round
-        found = self._begun.setdefault(place, [])
-        found.append(figures(record))
-        if len(found) == self._prompts:
-            self.done[place] = tuple(self._begun.pop(place))
-            self._journal.add(_Pass(*place, self.done[place]))
+        own = replace(record.generation, nodes=None, draft_us=None)  # by far the longest
+        self._begun = [*(self._begun if record.prompt else []), replace(record, generation=own)]
+        if place := self._place(self._begun):
+            self.done[place] = self._begun
+            self._journal.add(self._begun)

@@ -1,9 +1,9 @@
 """From records to rows: one figure, one `column`, which is all that a new figure takes.
 
-A row is one contestant over the prompts of one task. Its columns say how they are computed, what
-they are called in tables and in JSON, and in which measurements there are any. A prompt's time is
-the median of its rounds, on the clock of wall time with prefill in live runs and of decoding alone
-in replays with real passes; a speed-up is formed prompt by prompt and its median is reported.
+A row is one cell over the prompts of one task. Its columns say how they are computed, what they
+are called in tables and in JSON, and in which measurements there are any. A prompt's time is the
+median of its rounds, on the clock of wall time with prefill in live runs and of decoding alone
+elsewhere; a speed-up is formed prompt by prompt and its median is reported.
 Shares and rates are from 0 to 1, quartiles are (lower, upper), a unit stands in the name. None is
 what could not be known. Knows no torch.
 """
@@ -15,16 +15,16 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, get_type_hints
 
+from ngtcli.measure.grid import Cell
 from ngtcli.measure.quality import Scores
-from ngtcli.measure.records import BASELINE, Contestant, Generation, P, Race, Record
+from ngtcli.measure.records import BASELINE, Generation, Race, Record
 from ngtcli.system.json_form import Schema, json_key, schema_of, shape, to_json
 
-LIVE, REPLAY, SHAPE, QUALITY = "live", "replay", "shape", "quality"  # ways of measuring
-_ALL, _TIMED = (LIVE, REPLAY, SHAPE), (LIVE, SHAPE)
-_LIVE, _REPLAY, _SHAPE, _QUALITY = (LIVE,), (REPLAY,), (SHAPE,), (QUALITY,)
+LIVE, REPLAY, QUALITY, TUNE = "live", "replay", "quality", "tune"  # ways of measuring
+_ALL, _LIVE, _TUNE = (LIVE, REPLAY), (LIVE,), (TUNE,)
 OVERALL = "overall"  # the task of rows over all tasks
-HF = "hf"  # the contestant that speed-ups over `transformers` are of
-MIB = 2**20
+HF = "hf"  # the cell that speed-ups over `transformers` are of
+MISSING = "–"
 Pair = tuple[float, float]
 Judge = Callable[[Sequence[tuple[int, Generation]]], Scores | None]  # of answers by prompt
 
@@ -57,23 +57,28 @@ def _ratio(a: float | None, b: float | None, digits: int = 4) -> float | None:
 
 
 class Group:
-    """The records of one contestant over some prompts, with those of all for comparison."""
+    """The records of one cell over some prompts, with those of all cells for comparison."""
 
     def __init__(
         self,
         kind: str,
-        contestant: Contestant[Any],
+        cell: Cell,
         task: str,
         prompts: Sequence[int],
         records: Mapping[tuple[str, int], Sequence[Record]],
         judge: Judge | None = None,
     ) -> None:
-        self.kind, self.contestant, self.task, self.prompts = kind, contestant, task, prompts
+        self.kind, self.cell, self.task, self.prompts = kind, cell, task, prompts
         self._records, self._judge = records, judge
-        self.rounds = [records[contestant.key, prompt] for prompt in prompts]
+        self.rounds = [records[cell.key, prompt] for prompt in prompts]
+        self.every = [record.generation for rounds in self.rounds for record in rounds]
         self.last = [rounds[-1].generation for rounds in self.rounds]
         self.tokens = sum(len(g.ids) for g in self.last)
         self.steps = sum(g.steps for g in self.last)
+
+    def num_draft(self) -> int | None:
+        """The most nodes of a draft; of plain decoding None, in a replay 0."""
+        return 0 if self.kind == REPLAY and self.cell.num_draft is None else self.cell.num_draft
 
     def sum_of(self, name: str) -> int | None:
         """The sum of a count over answers; None where it is not known of one."""
@@ -91,29 +96,28 @@ class Group:
 
     def histogram(self) -> Counter[int]:
         """Steps by accepted drafts."""
-        return sum((g.histogram or Counter() for g in self.last), Counter())
+        return sum((Counter(g.histogram or {}) for g in self.last), Counter())
 
     def nodes_per_step(self) -> float | None:
         """Drafted tokens a step."""
         return _ratio(self.sum_of("drafted"), self.steps, 3 if self.kind == REPLAY else 4)
 
+    def undrafted_share(self) -> float | None:
+        """The share of steps without a draft."""
+        return _ratio(self.sum_of("undrafted"), self.steps)
+
     def draft_us(self, percent: int) -> float:
         """Microseconds of drafting a step, at that percentile."""
         return round(percentile([us for g in self.last for us in g.draft_us or ()], percent), 1)
-
-    def draft_ms(self) -> float | None:
-        """Milliseconds of a pass that are spent drafting; None where that cannot be told."""
-        drafts = [g.split_s["draft"] for g in self.last if g.split_s is not None]
-        return _ratio(sum(drafts) * 1e3, self.steps) if len(drafts) == len(self.last) else None
 
     def clock(self, record: Record) -> float:
         """The seconds that count."""
         return record.seconds if self.kind == LIVE else record.generation.decode_s or 0.0
 
     def seconds(self, key: str = "") -> list[float]:
-        """The seconds of each prompt, by this contestant or by another one."""
+        """The seconds of each prompt, by this cell or by another one."""
         return [
-            statistics.median(map(self.clock, self._records[key or self.contestant.key, prompt]))
+            statistics.median(map(self.clock, self._records[key or self.cell.key, prompt]))
             for prompt in self.prompts
         ]
 
@@ -139,10 +143,6 @@ class Group:
         low, middle, high = _three(ratios, 3)
         return middle, (low, high), (round(min(ratios), 3), round(max(ratios), 3))
 
-    def speedup_overall(self) -> float:
-        """All of plain decoding's time by all own time."""
-        return round(sum(self.seconds(BASELINE)) / sum(self.seconds()), 3)
-
     def prefill_s(self) -> float | None:
         """Seconds of prefill, in the last round."""
         return _median([g.prefill_s for g in self.last if g.prefill_s is not None])
@@ -161,9 +161,30 @@ class Group:
             for p, rounds in zip(self.prompts, self.rounds, strict=True)
         )
 
-    def memory_mib(self) -> float:
-        """Most memory of a run."""
-        return round(max(r.memory for rounds in self.rounds for r in rounds) / MIB, 1)
+    def speeds(self) -> list[float]:
+        """Tokens a second of decoding over all prompts, round by round."""
+        found = []
+        for records in zip(*self.rounds, strict=True):
+            seconds = sum(r.generation.decode_s or 0.0 for r in records)
+            tokens = sum(len(r.generation.ids) for r in records)
+            found.append(tokens / seconds if seconds > 0 else 0.0)
+        return found
+
+    def length_of_all(self) -> float:
+        """Tokens a pass of the model, over all rounds."""
+        return sum(len(g.ids) for g in self.every) / max(1, sum(g.steps for g in self.every))
+
+    def middle(self, name: str) -> float | None:
+        """The median of a figure over all answers that have it."""
+        known = [value for g in self.every if (value := getattr(g, name)) is not None]
+        return statistics.median(known) if known else None
+
+    def by_prompt(self) -> list[tuple[int, float]]:
+        """Tokens and median seconds of decoding of each prompt."""
+        return [
+            (len(rs[0].generation.ids), statistics.median(r.generation.decode_s or 0.0 for r in rs))
+            for rs in self.rounds
+        ]
 
     @cached_property
     def scores(self) -> Scores | None:
@@ -174,12 +195,13 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Figure:
     """A figure of a row: `of` computes it, for the `kinds` of measurements that have it.
 
-    In JSON it is called `key`, by default as its field, and left out where the field `needs` is
-    None. `shown` has its place in the table of a kind and its rank (see `render.tables.Column`);
-    there it stands under `heading`, times `scale`, in `form`, which may read the row as `{1}`.
+    In JSON it is called `key`, by default as its field, rounded to `digits`, and left out where the
+    field `needs` is None, or if `hidden`. `shown` has its place in the table of a kind and its rank
+    (see `render.tables.Column`); there it stands under `heading`, times `scale`, in `form`, which
+    may read the row as `{1}`. `less`: less is better.
     """
 
     of: Callable[[Any], Any]
@@ -189,7 +211,20 @@ class Column:
     heading: str = ""
     form: str = "{}"
     scale: float = 1
+    digits: int | None = None
+    hidden: bool = False
+    less: bool = False
     shown: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def value(self, row: Any, name: str) -> float | None:
+        """What is shown of the field `name`, in the unit of the heading."""
+        value: float | None = getattr(row, name)
+        return value if value is None or self.scale == 1 else value * self.scale
+
+    def text(self, row: Any, name: str) -> str:
+        """The same as text; a dash for None."""
+        value = self.value(row, name)
+        return MISSING if value is None else self.form.format(value, row)
 
 
 def column(
@@ -203,9 +238,10 @@ def column(
 
     Without `kinds` those have it that show it, or all where none does.
     """
-    shown = {kind: how.pop(kind) for kind in (*_ALL, QUALITY) if kind in how}
+    known = {f.name for f in fields(Figure)}
+    shown = {kind: how.pop(kind) for kind in list(how) if kind not in known}
     kinds = kinds or tuple(shown) or _ALL
-    made = Column(of=of, kinds=kinds, heading=heading, form=form, shown=shown, **how)
+    made = Figure(of=of, kinds=kinds, heading=heading, form=form, shown=shown, **how)
     return field(default=None, metadata={"column": made})
 
 
@@ -227,10 +263,6 @@ def _sum(name: str) -> Callable[[Group], Any]:
     return lambda group: group.sum_of(name)
 
 
-def _per_step(name: str) -> Callable[[Group], Any]:
-    return lambda group: _ratio(group.sum_of(name), group.steps)
-
-
 def _over_hf(place: int) -> Callable[[Group], Any]:
     return lambda group: group.speedup(HF)[place]
 
@@ -241,65 +273,51 @@ _JUDGED: dict[str, Any] = {"needs": "judged", "scale": 100.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A contestant over the prompts of one task. What its measurement does not have is None."""
+    """A cell over the prompts of one task. What its measurement does not have is None."""
 
-    method: str = column(lambda g: g.contestant.name)
-    num_draft: int | None = column(lambda g: g.contestant.num_draft)
+    method: str = column(lambda g: g.cell.values["method"])
+    num_draft: int | None = column(lambda g: g.num_draft())
     task: str = column(lambda g: g.task)
     questions: int = column(lambda g: len(g.prompts))
     new_tokens: int = column(lambda g: g.tokens, "tokens", kinds=_ALL, replay=(7, 7))
     steps: int = column(lambda g: g.steps, "steps", kinds=_ALL, replay=(6, 6))
-    drafted_tokens: int | None = column(_sum("drafted"), kinds=_TIMED)
-    accepted_tokens: int | None = column(_sum("accepted"), kinds=_TIMED)
+    drafted_tokens: int | None = column(_sum("drafted"), kinds=_LIVE)
+    accepted_tokens: int | None = column(_sum("accepted"), kinds=_LIVE)
     mean_acceptance_length: float | None = column(
-        Group.length, "accept. length", "{:.2f}", live=(3, 1), replay=(0, 0), shape=(3, 1)
+        Group.length, "accept. length", "{:.2f}", live=(3, 1), replay=(0, 0)
     )
     draft_acceptance_rate: float | None = column(
-        Group.acceptance_rate, "accepted", "{:.1%}", live=(11, 10), replay=(1, 1), shape=(8, 8)
+        Group.acceptance_rate, "accepted", "{:.1%}", live=(11, 10), replay=(1, 1)
     )
     acceptance_histogram: Mapping[int, int] = column(Group.histogram)
     nodes_per_step: float | None = column(
-        Group.nodes_per_step, "nodes/step", "{:.1f}", kinds=_ALL, replay=(2, 3), shape=(7, 7)
+        Group.nodes_per_step, "nodes/step", "{:.1f}", kinds=_ALL, replay=(2, 3)
     )
     draft_us_median: float = column(lambda g: g.draft_us(50), "draft µs", "{:.0f}", replay=(3, 2))
     draft_us_p99: float = column(lambda g: g.draft_us(99), "99th", "{:.0f}", replay=(4, 5))
     undrafted_share: float | None = column(
-        _per_step("undrafted"), "undrafted", "{:.0%}", live=(12, 12), replay=(5, 4), shape=(9, 9)
+        Group.undrafted_share, "undrafted", "{:.0%}", live=(12, 12), replay=(5, 4)
     )
     seconds_median: float = column(
         lambda g: _three(g.seconds(), 5)[1], "seconds", "{:.3f}", live=(9, 8)
     )
     seconds_quartiles: Pair = column(lambda g: _three(g.seconds(), 5)[::2], kinds=_LIVE)
     spread: float | None = column(Group.spread, "spread", "{:.0%}", live=(10, 11))
-    decode_s: float = column(lambda g: round(sum(g.seconds()), 4), kinds=_SHAPE)
-    tokens_per_s: float | None = column(
-        Group.tokens_per_s, "tokens/s", "{:.1f}", kinds=_TIMED, shape=(4, 2)
-    )
+    tokens_per_s: float | None = column(Group.tokens_per_s, "tokens/s", "{:.1f}", kinds=_LIVE)
     tokens_per_s_with_prefill: float = column(
         lambda g: round(g.tokens / sum(g.seconds()), 2), "tokens/s", "{:.1f}", live=(5, 3)
     )
     prefill_s_median: float | None = column(Group.prefill_s, kinds=_LIVE)
     setup_s_median: float | None = column(Group.setup_s, kinds=_LIVE)
-    step_ms: float = column(
-        lambda g: round(sum(g.seconds()) / g.steps * 1e3, 3), "ms/step", "{:.1f}", shape=(5, 5)
-    )
-    draft_ms: float | None = column(Group.draft_ms, "draft ms", "{:.2f}", shape=(6, 6))
-    speedup_overall: float = column(Group.speedup_overall, "of sums", "{:.2f}×", shape=(2, 3))
-    decode_spread: float | None = column(
-        Group.spread, "spread", "{:.0%}", key="spread", shape=(10, 10)
-    )
-    speedup: float = column(
-        lambda g: g.speedup()[0], "speed-up", "{:.2f}×", live=(0, 0), shape=(0, 0)
-    )
+    speedup: float = column(lambda g: g.speedup()[0], "speed-up", "{:.2f}×", live=(0, 0))
     speedup_quartiles: Pair = column(
-        lambda g: g.speedup()[1], "quartiles", "{0[0]:.2f}–{0[1]:.2f}", live=(1, 4), shape=(1, 4)
+        lambda g: g.speedup()[1], "quartiles", "{0[0]:.2f}–{0[1]:.2f}", live=(1, 4)
     )
-    speedup_least_and_most: Pair = column(lambda g: g.speedup()[2], kinds=_TIMED)
+    speedup_least_and_most: Pair = column(lambda g: g.speedup()[2], kinds=_LIVE)
     speedup_over_hf: float = column(_over_hf(0), "over hf", "{:.2f}×", live=(2, 9), **_HF)
     speedup_over_hf_quartiles: Pair = column(_over_hf(1), **_HF)
     speedup_over_hf_least_and_most: Pair = column(_over_hf(2), **_HF)
     same_ids: int = column(Group.same_ids, "same ids", "{0}/{1.questions}", live=(4, 2))
-    peak_memory_mib: float = column(Group.memory_mib, "MiB", "{:.1f}", live=(13, 13))
     judged: int = column(_score("judged"), kinds=_LIVE, needs="judged")
     exact_match: float | None = column(
         _score("exact_match"), "EM", "{:.1f}", live=(6, 6), **_JUDGED
@@ -319,15 +337,19 @@ class QualityRow:
     and the share of places where the likeliest token is the same; None of float32 itself.
     """
 
-    weights: str = column(lambda s: s.weights, kinds=_QUALITY)
-    tokens: int = column(lambda s: s.tokens, kinds=_QUALITY)
+    weights: str = column(lambda s: s.weights, kinds=(QUALITY,))
+    tokens: int = column(lambda s: s.tokens, kinds=(QUALITY,))
     perplexity: float = column(lambda s: s.perplexity, "perplexity", "{:,.3f}", quality=(0, 0))
     perplexity_change: float | None = column(
-        lambda s: s.change, "against float32", "{:+.2f}%", quality=(1, 1), scale=100.0
+        lambda s: s.beside[0], "against float32", "{:+.2f}%", quality=(1, 1), scale=100.0
     )
-    kl_divergence: float | None = column(lambda s: s.kl, "KL", "{:.2e}", quality=(2, 0))
+    kl_divergence: float | None = column(lambda s: s.beside[1], "KL", "{:.2e}", quality=(2, 0))
     equal_tokens: float | None = column(
-        lambda s: s.equal, "equal tokens", "{:.2f}%", quality=(3, 0), scale=100.0
+        lambda s: s.beside[2],
+        "equal tokens",
+        "{:.2f}%",
+        quality=(3, 0),
+        scale=100.0,
     )
     judged: int | None = column(_score("judged"), "answers", quality=(4, 5), needs="judged")
     exact_match: float | None = column(
@@ -339,64 +361,105 @@ class QualityRow:
     )
 
 
-AnyRow = Row | QualityRow
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRow:
+    """A combination of settings as measured: medians over rounds, seconds of decoding alone.
+
+    `prompts` holds new tokens and median seconds of each prompt. The trie's figures are None for
+    methods without one. `standing` is "chosen" in a report that is complete and "ahead" in another,
+    "tied" for cells that cannot be told from the best, "" for the rest.
+    """
+
+    cell: str = column(lambda g: g.cell.key, kinds=_TUNE)
+    values: Mapping[str, Any] = column(lambda g: g.cell.values, kinds=_TUNE)
+    rounds: int = column(lambda g: len(g.rounds[0]), kinds=_TUNE)
+    tokens_per_s: float = column(
+        lambda g: statistics.median(g.speeds()), "tokens/s", "{:.1f}", tune=(0, 0), digits=3
+    )
+    tokens_per_s_least_and_most: Pair = column(
+        lambda g: (min(g.speeds()), max(g.speeds())), kinds=_TUNE, digits=3
+    )
+    mean_acceptance_length: float = column(
+        Group.length_of_all, "acceptance length", "{:.3f}", tune=(1, 1), digits=4
+    )
+    trie_build_s: float | None = column(
+        lambda g: g.middle("trie_build_s"), "trie build, ms", "{:.2f}", scale=1e3, less=True,
+        tune=(2, 2), digits=6,
+    )  # fmt: skip
+    trie_bytes: int | None = column(
+        lambda g: None if (size := g.middle("trie_bytes")) is None else int(size),
+        "trie, kB", "{:.1f}", scale=1e-3, less=True, tune=(3, 3),
+    )  # fmt: skip
+    standing: str = column(lambda g: "", kinds=_TUNE)
+    prompts: Sequence[tuple[int, float]] = column(Group.by_prompt, kinds=_TUNE, hidden=True)
 
 
-def columns(kind: str) -> dict[str, Column]:
+AnyRow = Row | QualityRow | CellRow
+_ROWS: dict[str, type[Any]] = {LIVE: Row, REPLAY: Row, QUALITY: QualityRow, TUNE: CellRow}
+
+
+def columns(kind: str, rows: type[Any] | None = None) -> dict[str, Figure]:
     """The columns of a kind by the names of their fields, in the order of JSON."""
-    found = {f.name: f.metadata["column"] for f in fields(_rows_of(kind))}
+    found = {f.name: f.metadata["column"] for f in fields(rows or _ROWS[kind])}
     return {name: one for name, one in found.items() if kind in one.kinds}
 
 
-def _rows_of(kind: str) -> type[AnyRow]:
-    return QualityRow if kind == QUALITY else Row
-
-
-def shown_columns(kind: str) -> list[tuple[str, Column]]:
+def shown_columns(kind: str, rows: type[Any] | None = None) -> list[tuple[str, Figure]]:
     """The columns in the table of a kind, with the names of their fields."""
-    found = [(name, one) for name, one in columns(kind).items() if kind in one.shown]
+    found = [(name, one) for name, one in columns(kind, rows).items() if kind in one.shown]
     return sorted(found, key=lambda pair: pair[1].shown[kind][0])
 
 
-def json_rows(kind: str) -> Any:
-    """The field of a result that holds the rows of a kind: their JSON and its schema."""
+def row_of(kind: str, group: Any, rows: type[Any] | None = None) -> Any:
+    """The row of a group (for quality: of what was scored): every column computed."""
+    found = {name: one.of(group) for name, one in columns(kind, rows).items()}
+    return (rows or _ROWS[kind])(**found)
 
-    def form(rows: Sequence[AnyRow]) -> list[dict[str, Any]]:
+
+def json_rows(kind: str, rows: type[Any] | None = None) -> Any:
+    """The field of a result that holds the rows of a kind: their JSON and its schema."""
+    own = rows or _ROWS[kind]
+    named = {name: one for name, one in columns(kind, own).items() if not one.hidden}
+
+    def form(found: Sequence[Any]) -> list[dict[str, Any]]:
         return [
             {
-                one.key or name: to_json(getattr(row, name))
-                for name, one in columns(kind).items()
+                one.key or name: to_json(getattr(row, name), one.digits)
+                for name, one in named.items()
                 if not one.needs or getattr(row, one.needs) is not None
             }
-            for row in rows
+            for row in found
         ]
 
     def schema() -> Schema:
-        hints = get_type_hints(_rows_of(kind))
-        found = {one.key or name: schema_of(hints[name]) for name, one in columns(kind).items()}
-        optional = [one.key or name for name, one in columns(kind).items() if one.needs]
-        return {"type": "array", "items": shape(found, optional)}
+        hints = get_type_hints(own)
+        keys = {one.key or name: schema_of(hints[name]) for name, one in named.items()}
+        optional = [one.key or name for name, one in named.items() if one.needs]
+        return {"type": "array", "items": shape(keys, optional)}
 
     return field(metadata=json_key(form=form, schema=schema))
 
 
 def summarized(
-    kind: str, race: Race[P], tasks: Sequence[str], judge: Judge | None = None
-) -> list[Row]:
-    """A row for each contestant over all prompts, then, of several tasks, one for each.
+    kind: str,
+    race: Race,
+    tasks: Sequence[str],
+    judge: Judge | None = None,
+    rows: type[Any] | None = None,
+) -> list[Any]:
+    """A row for each cell over all prompts, then, of several tasks, one for each.
 
-    Of replays first all tasks of a contestant, then what it did over all. `tasks` are those of the
+    Of replays first all tasks of a cell, then what it did over all. `tasks` are those of the
     prompts; `judge` scores answers.
     """
     measured, records = race.measured(), race.answers()
 
-    def row(contestant: Contestant[P], task: str) -> Row:
+    def row(cell: Cell, task: str) -> Any:
         prompts = [i for i in measured if task in (OVERALL, tasks[i])]
-        group = Group(kind, contestant, task, prompts, records, judge)
-        return Row(**{name: one.of(group) for name, one in columns(kind).items()})
+        return row_of(kind, Group(kind, cell, task, prompts, records, judge), rows)
 
     found = list(dict.fromkeys(tasks[i] for i in measured))
     if kind == REPLAY:
-        return [row(c, task) for c in race.contestants for task in (*found, OVERALL)]
+        return [row(cell, task) for cell in race.cells for task in (*found, OVERALL)]
     wanted = [OVERALL, *(found if len(found) > 1 else [])]
-    return [row(c, task) for task in wanted for c in race.contestants]
+    return [row(cell, task) for task in wanted for cell in race.cells]

@@ -50,7 +50,7 @@ class Prompt:
 
     Each run overlaps the documents around it by a few tokens, to have the n-grams across the
     border. `references` are the documents' ids in the prompt; empty if not known. With a
-    `selection` the `documents` are excerpts of those that were `given`; so are those of a part. The
+    `selection` the `documents` are excerpts of those that were given; so are those of a part. The
     first `left_out` questions of the turns, and what follows each, were left out. `raw`: the model
     goes on with the text itself. `predicted` are the ids of a text beside it which the answer is
     said to be like.
@@ -63,7 +63,6 @@ class Prompt:
     cuts: tuple[Cut, ...] = ()
     references: tuple[tuple[int, ...], ...] = ()
     selection: Selection | None = None
-    given: tuple[Document, ...] = ()
     left_out: int = 0
     raw: bool = False
     predicted: tuple[int, ...] = ()

@@ -123,8 +123,7 @@ def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
         passages, excerpts, len(index), len(task.documents), index.status, seconds,
         ranking.dense, ranking.embedded, whole is not None, len(task.earlier),
     )  # fmt: skip
-    given = tuple(task.documents)
-    return replace(prompt, selection=selection, given=given, left_out=left_out)
+    return replace(prompt, selection=selection, left_out=left_out)
 
 
 def _beside_turns(task: Task, s: Settings, room: int) -> tuple[Task, int, int]:

@@ -11,18 +11,15 @@ from ngtcli.measure.results import (
     QualityResult,
     RecordResult,
     ReplayResult,
-    ShapeResult,
     SplitRow,
 )
-from ngtcli.measure.summary import OVERALL, AnyRow, Row, shown_columns
-from ngtcli.measure.summary import Column as Figure
+from ngtcli.measure.summary import MISSING, OVERALL, AnyRow, Figure, Row, shown_columns
 from ngtcli.render.page import Bar, bars, histogram, page, stacks
 from ngtcli.render.tables import Column, Forms, Table, to_html, to_markdown, to_plain
 from ngtcli.render.terminal import one_line
 from ngtcli.render.terminal_tables import to_terminal
 from ngtcli.system.json_form import dump_json
 
-MISSING = "–"
 NamedRow = Row | SplitRow
 _PART_RANKS = {"tree": 1, "verify": 2, "prefill": 3, "cache": 4}  # the others are always shown
 # Accepted drafts a step, for tables: from which number on; the page shows every number.
@@ -32,37 +29,16 @@ _LIVE = (
     " over prompts. Accept. length: tokens a pass of the model. Spread: the interquartile range of"
     " a prompt's rounds, by their median."
 )
-_MEMORY = {
-    "device": " MiB: most memory of tensors on the GPU, weights included.",
-    "process": " MiB: how far a run raised the process's memory, at most.",
-    "process-high": " MiB: how far a run raised the process's highest memory so far.",
-}
 _REPLAY = (
     "Accept. length: tokens a pass of the model. Accepted: share of drafted tokens. Draft µs:"
     " time of a proposal, median and 99th percentile. Undrafted: steps without a draft. A recording"
     " has neither the cost of passes nor scores: auto drafts as many nodes as it may, and without"
     " the model's runners-up."
 )
-_SHAPE = (
-    "Passes are real and timed; which drafts are accepted, the recording says. Speed-up: plain"
-    " decoding's time by own time, prefill left out, median over prompts with quartiles; of sums:"
-    " all its time by all own time. Accept. length: tokens a pass. Of a step's ms, draft ms are"
-    " spent drafting."
-)
-
-
 _PRECISION = (
     "KL: mean divergence of the next token's distribution from float32's, nats a token. Equal"
     " tokens: places with the same likeliest token. EM, F1, ROUGE-L: of greedy answers."
 )
-
-
-def figure(row: AnyRow, name: str, column: Figure) -> str:
-    """One figure of a row as its column has it; a dash for None."""
-    value = getattr(row, name)
-    if value is None:
-        return MISSING
-    return column.form.format(value if column.scale == 1 else value * column.scale, row)
 
 
 def tables(result: Measured) -> list[Table]:
@@ -71,9 +47,7 @@ def tables(result: Measured) -> list[Table]:
         return [_quality(result)]
     prompts, rows = counted(result.questions, "prompt"), result.rows
     if isinstance(result, LiveResult):
-        title, note = f"{prompts}, live", _LIVE + _MEMORY[result.memory]
-    elif isinstance(result, ShapeResult):
-        title, note = f"{result.label}; {prompts}, replayed with real passes", _SHAPE
+        title, note = f"{prompts}, live", _LIVE
     else:
         title, note = f"{prompts}, replayed", _REPLAY
     found = [_main(title, result, note)]
@@ -94,19 +68,16 @@ def tables(result: Measured) -> list[Table]:
 
 def facts(result: Measured) -> list[str]:
     """The run in short phrases: model, machine, sizes, versions, date."""
-    parts = [result.label] if isinstance(result, ShapeResult) else []
-    parts.append(result.model)
+    parts = [result.model]
     if not isinstance(result, ReplayResult):
         machine = result.machine
         parts += [
             f"{machine.dtype} on {machine.device} ({machine.device_name})",
             f"{machine.threads} of {machine.cores} cores",
         ]
-    if isinstance(result, LiveResult | ShapeResult):
-        parts.append(counted(result.rounds, "round"))
     if isinstance(result, LiveResult):
+        parts.append(counted(result.rounds, "round"))
         parts.append(f"at most {counted(result.max_tokens, 'token')}")
-        parts += [counted(result.noise, "unrelated passage")] if result.noise else []
     elif not isinstance(result, QualityResult):
         parts += [f"from {result.source}", f"{result.seconds:.1f} s"]
     if not isinstance(result, QualityResult):
@@ -145,7 +116,7 @@ def overall(rows: Sequence[Row]) -> list[Row]:
     return [r for r in rows if r.task == OVERALL]
 
 
-def _main(title: str, result: LiveResult | ReplayResult | ShapeResult, note: str) -> Table:
+def _main(title: str, result: LiveResult | ReplayResult, note: str) -> Table:
     """The rows over all tasks; a column in which no row has a value is left out."""
     rows = overall(result.rows)
     columns, name = names(rows)
@@ -161,7 +132,7 @@ def _figures(
     """The columns that name rows and those of a kind's figures, without any that has no value."""
     found = list(columns)
     for field, column in shown_columns(kind):
-        texts = [figure(row, field, column) for row in rows]
+        texts = [column.text(row, field) for row in rows]
         if set(texts) != {MISSING}:
             found.append(Column(column.heading, column.shown[kind][1]))
             cells = [[*row, text] for row, text in zip(cells, texts, strict=True)]
@@ -182,11 +153,11 @@ def _quality(result: QualityResult) -> Table:
     return Table(f"Quality over {tokens} of {what}", columns, cells, note)
 
 
-def _by_task(rows: Sequence[Row], title: str, field: str, column: Figure) -> Table:
+def _by_task(rows: Sequence[Row], title: str, field: str, figure: Figure) -> Table:
     """A figure of each method by task, overall last; without rows where there is one task."""
     tasks = list(dict.fromkeys(r.task for r in rows if r.task != OVERALL))
     columns, name = names(rows)
-    found = {(*name(r), r.task): figure(r, field, column) for r in rows}
+    found = {(*name(r), r.task): figure.text(r, field) for r in rows}
     cells = [
         [*name(r), *(found.get((*name(r), task), MISSING) for task in (*tasks, OVERALL))]
         for r in overall(rows)
@@ -254,12 +225,10 @@ def bench_page(result: Measured) -> str:
     """The HTML of a measurement."""
     if isinstance(result, QualityResult):
         return _page(result, "quality against float32", [])
-    rows, shaped = overall(result.rows), isinstance(result, ShapeResult)
-    what = f"replay of a recording{' with real passes' if shaped else ''}"
+    rows, what = overall(result.rows), "replay of a recording"
     pictures = []
-    if not isinstance(result, ReplayResult):
-        prefill = "left out" if shaped else "included"
-        note = f"Median over prompts, prefill {prefill}; the whisker spans the quartiles."
+    if isinstance(result, LiveResult):
+        note = "Median over prompts, prefill included; the whisker spans the quartiles."
         quartiles = "speedup_quartiles"
         pictures += _bars(
             "Speed-up over plain decoding", rows, "speedup", "{:.2f}×", quartiles, note

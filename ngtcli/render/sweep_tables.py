@@ -5,12 +5,11 @@ repeats what the numbers and the marks say.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ngtcli.errors import counted
 from ngtcli.measure.grid import as_written, label_of
-from ngtcli.measure.results import CellRow, SweepReport
-from ngtcli.render.bench_tables import MISSING
+from ngtcli.measure.results import SweepReport
+from ngtcli.measure.summary import MISSING, TUNE, CellRow, Figure, shown_columns
 from ngtcli.render.page import page, text
 from ngtcli.render.tables import (
     Column,
@@ -29,43 +28,27 @@ from ngtcli.system.json_form import dump_json, to_json
 _FACTS = ("model", "device", "data", "data_sha256", "prompts")
 MARKS = {"chosen": "*", "ahead": "*", "tied": "=", "": ""}
 UNMEASURED = "·"
+Metric = tuple[str, Figure]  # the field of a figure of a cell, and its column
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A figure of a cell: its heading, its field, how to write it, whether less is better."""
-
-    title: str
-    field: str
-    form: str
-    scale: float = 1
-    less: bool = False
-
-    def value(self, row: CellRow) -> float | None:
-        """In the metric's unit; None where the cell has none."""
-        value: float | None = getattr(row, self.field)
-        return None if value is None else value * self.scale
-
-    def text(self, row: CellRow) -> str:
-        """The value of a cell as text; a dash if it has none."""
-        value = self.value(row)
-        return MISSING if value is None else self.form.format(value)
-
-    def marked(self, row: CellRow, rows: Sequence[CellRow]) -> str:
-        """The text with the cell's mark, heated by its place among `rows`; one half if all tie."""
-        values = [v for r in rows if (v := self.value(r)) is not None]
-        own, heat = self.value(row), 0.5
-        if own is not None and max(values) > min(values):
-            share = (own - min(values)) / (max(values) - min(values))
-            heat = 1.0 - share if self.less else share
-        return Heated(self.text(row) + MARKS[row.standing], heat)
+SPEED, LENGTH, BUILD, BYTES = METRICS = tuple(shown_columns(TUNE))
 
 
-SPEED = Metric("tokens/s", "tokens_per_s", "{:.1f}")
-LENGTH = Metric("acceptance length", "mean_acceptance_length", "{:.3f}")
-BUILD = Metric("trie build, ms", "trie_build_s", "{:.2f}", 1e3, less=True)
-BYTES = Metric("trie, kB", "trie_bytes", "{:.1f}", 1e-3, less=True)
-METRICS = (SPEED, LENGTH, BUILD, BYTES)
+def marked(row: CellRow, rows: Sequence[CellRow], metric: Metric) -> str:
+    """The figure with the cell's mark, heated by its place among `rows`; one half if all tie."""
+    name, column = metric
+    values = [v for r in rows if (v := column.value(r, name)) is not None]
+    own, heat = column.value(row, name), 0.5
+    if own is not None and max(values) > min(values):
+        share = (own - min(values)) / (max(values) - min(values))
+        heat = 1.0 - share if column.less else share
+    return Heated(column.text(row, name) + MARKS[row.standing], heat)
+
+
+def figure(row: CellRow, metric: Metric) -> str:
+    """A figure of a cell as text; a dash if it has none."""
+    name, column = metric
+    return column.text(row, name)
 
 
 def grids(report: SweepReport, metrics: Sequence[Metric]) -> list[Table]:
@@ -84,12 +67,12 @@ def _grid(report: SweepReport, metric: Metric) -> Table:
             place = label_of({down: value, across: other})
             missing = MISSING if place in impossible else UNMEASURED
             row = known.get(place)
-            line.append(metric.marked(row, report.cells) if row else missing)
+            line.append(marked(row, report.cells, metric) if row else missing)
         lines.append(line)
     # No-break spaces: a heading is broken at the others.
     names = Column(f"{down}\u00a0\\\u00a0{across}", left=True)
     headings = [names, *(Column(as_written(value)) for value in columns)]
-    return Table(metric.title, headings, lines)
+    return Table(metric[1].heading, headings, lines)
 
 
 def cell_list(report: SweepReport) -> Table:
@@ -100,8 +83,8 @@ def cell_list(report: SweepReport) -> Table:
     ]  # fmt: skip
     rows = []
     for row in report.cells:
-        speed, others = SPEED.marked(row, report.cells), (LENGTH, BUILD, BYTES)
-        rows.append([row.cell, speed, spread(row), *(m.text(row) for m in others)])
+        speed, others = marked(row, report.cells, SPEED), (LENGTH, BUILD, BYTES)
+        rows.append([row.cell, speed, spread(row), *(figure(row, one) for one in others)])
     return Table("", columns, rows)
 
 
@@ -119,8 +102,7 @@ def value_table(report: SweepReport) -> Table:
         "rounds tokens_per_s least most mean_acceptance_length trie_build_s trie_bytes standing"
     )
     columns, rows = [*report.sweep, *titles.split()], []
-    for row in report.cells:
-        found = to_json(row)
+    for row, found in zip(report.cells, to_json(report)["cells"], strict=True):
         found["least"], found["most"] = found["tokens_per_s_least_and_most"]
         swept = [as_written(row.values[name]) for name in report.sweep]
         texts = ["" if found[title] is None else str(found[title]) for title in titles.split()]
@@ -140,9 +122,9 @@ def conclusion(report: SweepReport) -> list[str]:
     out = []
     for row in report.cells:
         if row.standing in ("chosen", "ahead"):
-            facts = [f"{SPEED.text(row)} tokens/s", f"acceptance length {LENGTH.text(row)}"]
+            facts = [f"{figure(row, SPEED)} tokens/s", f"acceptance length {figure(row, LENGTH)}"]
             if row.trie_bytes is not None:
-                facts += [f"trie {BUILD.text(row)} ms and {BYTES.text(row)} kB"]
+                facts += [f"trie {figure(row, BUILD)} ms and {figure(row, BYTES)} kB"]
             word = "Chosen" if report.complete else "Ahead so far"
             out += [f"{word}: {row.cell} ({', '.join(facts)}).", f"Why: {report.reason}."]
     if len(report.tied) > 1:

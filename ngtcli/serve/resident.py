@@ -409,7 +409,7 @@ def _ready(ticket: Ticket) -> tuple[LocalSession, Begun, Answering, Prompt]:
 def _private(settings: Settings) -> Settings:
     """Settings by which nothing of the user's own is drafted from, and nothing stored for it."""
     shipped = tuple(name for name in settings.background if name in SHIPPED)
-    return replace(settings, background=shipped, draft_from="prompt", keep_documents="off")
+    return replace(settings, background=shipped, keep_documents="off")
 
 
 def _stopped() -> StoppedError:

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ngtcli.background.files import check_names
-from ngtcli.background.folder import FolderCounts
 from ngtcli.config import Settings, settings_where
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.decoder import Decoder, Member
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.kv_cache import Keeping
-from ngtcli.decode.load import load_model, use_threads
+from ngtcli.decode.load import Tell, Wanted, load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.prefixes import WORTH_S
@@ -45,7 +44,6 @@ from ngtcli.session.session import (
     Session,
 )
 from ngtcli.system import compiled
-from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.report import TrieReport
 from ngtcli.trie.store import document_trie
 from ngtcli.weights.trials import SPREAD, places_of
@@ -115,7 +113,6 @@ class LocalSession(Session):
             self.parse_method().check()
         self._heads = self._load_heads()
         self.memory = AutoMemory(self.model, settings, persist, self.status, warn)
-        self._folder = FolderCounts(self.model.tokenizer, self.model.vocabulary, self.status, warn)
         self._exact_rows = ExactRows(self.model, self.memory.pass_costs, self.status)
         if self.model.plain_reason and settings.method != "none":
             warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
@@ -147,12 +144,12 @@ class LocalSession(Session):
         return other
 
     def _load(self, name: str, **more: Any) -> TargetModel:
-        """A model by the settings; `more` as for `load_model`."""
+        """A model by the settings; `more` as of `Wanted` and `Tell`."""
         s = self.settings
         self.status(f"Loading {name} …")
-        own = name, s.device, s.dtype, self.warn, self.status
-        more["device_map"] = s.device_map
-        return load_model(*own, packed=s.packed, quantize=s.quantize, **more)
+        ready = more.pop("ready", lambda _: None)
+        wanted = Wanted(name, s.device, s.dtype, s.packed, s.quantize, s.device_map, **more)
+        return load_model(wanted, Tell(self.warn, self.status, ready))
 
     def _captured(self, model: TargetModel) -> TargetModel:
         """A model, its passes captured if the settings want it."""
@@ -333,16 +330,8 @@ class LocalSession(Session):
         whole = prompt.selection is None  # passages are others for each question
         trie, report = options.trie or self.documents_trie(prompt.documents, whole, method)
         known, model = (prompt.ids, trie, prompt.outside, prompt.references), self.model
-        counts = self._folder_counts(prompt, method) if num_draft else None
-        about = model.tokenizer.fingerprint, model.vocabulary, None, counts
+        about = model.tokenizer.fingerprint, model.vocabulary
         return Begun(Context(*known, *about, predicted=prompt.predicted), report, limits)
-
-    def _folder_counts(self, prompt: Prompt, method: MethodSpec) -> BackgroundCounts | None:
-        """Counts of all documents given, where the prompt has a part and drafts come from all."""
-        is_wanted = self.settings.draft_from == "all" and method.entry.costs
-        if not is_wanted or not prompt.given or self.model.plain_reason:
-            return None
-        return self._folder.of(prompt.given, self.memory.backgrounds.load())
 
     def documents_trie(
         self, documents: Sequence[Document], keep: bool = True, method: MethodSpec | None = None

@@ -18,26 +18,19 @@ Notify = Callable[[str], None]
 class PassCosts:
     """What passes of a model cost on its device; `known` is None until they are loaded.
 
-    With `stored` they are read from the cache and stored there. They are those of the attention
-    that the model has, which exact decoding may change.
+    With `stored` they are read from the cache and stored there.
     """
 
     def __init__(self, model: TargetModel, stored: bool, status: Notify) -> None:
-        self._model, self._stored, self._status = model, stored, status
-        self._forget()
-
-    def _forget(self) -> None:
+        self._model, self._status = model, status
         self.known: Costs | None = None
-        self._attention = self._model.attention
-        self._trial = remembered_costs(self._model) if self._stored else None
+        self._trial = remembered_costs(model) if stored else None
 
     def load(self, measure: bool) -> Costs | None:
         """The costs: known, or read, or else measured now and stored, unless not to `measure`.
 
         None for a model that decodes without drafts, and where nothing is known of its costs.
         """
-        if self._attention != self._model.attention:
-            self._forget()
         if self.known is None and not self._model.plain_reason:
             found = self._found() if measure else self._trial and self._trial.load()
             self.known = costs_of(found, padded(self._model)) if found else None
@@ -67,7 +60,8 @@ class AutoMemory:
     def __init__(
         self, model: TargetModel, settings: Settings, persist: bool, status: Notify, warn: Notify
     ) -> None:
-        self._model, self._persist, self._warn = model, persist, warn
+        self._model, self._persist = model, persist
+        self._status, self._warn = status, warn
         self._passes = PassCosts(model, persist, status)
         self._path = pool_path(model.tokenizer.fingerprint, settings.model)
         self._begin(settings)
@@ -82,6 +76,7 @@ class AutoMemory:
             self._model.vocabulary,
             model=settings.model,
             persist=self._persist,
+            status=self._status,
             warn=self._warn,
         )
 
@@ -115,10 +110,7 @@ class AutoMemory:
             return self.empty_pool()
 
     def save(self) -> None:
-        """Store the new answers of the pool, and the costs as steps have refined them.
-
-        Backgrounds that are missing are then made, in a process of their own.
-        """
+        """Store the new answers of the pool, and the costs as steps have refined them."""
         try:
             if self.pool is not None and self._persist:
                 save_pool(self._path, self.pool, self._settings.model, self._model.vocabulary)
@@ -127,4 +119,3 @@ class AutoMemory:
         except OSError as error:
             self._warn(f"the pool of earlier answers is not stored: {reason_of(error)}")
         self._passes.save()
-        self.backgrounds.after_answer()

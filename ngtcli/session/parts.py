@@ -101,9 +101,7 @@ class Splitting:
 
     def answer(self, prompt: Prompt) -> Answer:
         """The prepared answer to that prompt, or to the one of a part."""
-        whole = prompt.documents == tuple(self._documents)
-        given = () if whole else tuple(self._documents)
-        return self._session.answer(replace(prompt, given=given), self._options)
+        return self._session.answer(prompt, self._options)
 
     def _refined(self, task: Task) -> Prompt:
         """The prompt of the last part, with the summary of all parts before it."""

@@ -11,7 +11,7 @@ from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.steps import Step
 from ngtcli.errors import counted
 from ngtcli.grounding.sources import copied_fact, sources_of
-from ngtcli.model_files.dtypes import name_of
+from ngtcli.model_files.quantized import name_of
 from ngtcli.session.events import Ended
 from ngtcli.session.session import AnswerRun, Model
 

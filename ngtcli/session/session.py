@@ -25,12 +25,12 @@ from ngtcli.prompt.thinking import thinking_of
 from ngtcli.prompt.turns import Turn
 from ngtcli.session.events import Ended
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.ngram import NGramTrie
+from ngtcli.trie.corpus import Corpus
 from ngtcli.trie.report import TrieReport
 
 Notify = Callable[[str], None]
 # The trie of documents, None for methods that draft from none, and how it was had.
-DocumentsTrie = tuple[NGramTrie | None, TrieReport]
+DocumentsTrie = tuple[Corpus | None, TrieReport]
 NO_TRIE: DocumentsTrie = None, TrieReport("none")
 NumberedPrompt = tuple[int, Prompt | NgtError]  # the caller's key; in place of a prompt its error
 _NO_PROMPT = Prompt("", [], (), ())

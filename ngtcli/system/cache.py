@@ -68,7 +68,6 @@ STORES = (
     Store(
         "passages", "passages and their vectors", "choosing passages", "passages vectors ivf-pq"
     ),
-    Store("counts", "ids of documents and their n-gram counts", "auto", "ids folders/*"),
     Store("parts", "answers to parts of long texts", "splitting them", "parts"),
     Store("tries", "n-gram tries of documents", "the method trie", "tries/*.trie.safetensors"),
     Store(
@@ -77,7 +76,7 @@ STORES = (
     ),
     Store(
         "backgrounds", "n-gram counts of general texts", "auto; ngt trie build --background",
-        f"failures tries/*{BACKGROUND}", NONE, True,
+        f"tries/*{BACKGROUND}", NONE, True,
     ),
     Store("pools", "phrases of earlier answers", "auto", f"tries/*{POOL}", NONE, True),
     Store("compiled", "compiled functions", "the first use of auto", "compiled/*", NONE),

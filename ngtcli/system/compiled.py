@@ -26,7 +26,7 @@ F = TypeVar("F")
 COMPILING_S = 20  # to compile all functions of `auto`; measured on one slow core
 UNUSED_S = 30 * 86400.0  # after which another version's unused results are removed; guess
 # What is compiled, and the modules whose constants are compiled into it.
-SOURCES = ("draft/auto/*.py", "draft/guesses.py", "draft/origins.py",
+SOURCES = ("draft/auto/core/*.py", "draft/auto/config.py", "draft/guesses.py", "draft/origins.py",
            "trie/background.py", "trie/background_search.py", "trie/counts.py")  # fmt: skip
 _VERSION = "ngt-"
 _FORM = b"with checksums"  # of the files in such a folder

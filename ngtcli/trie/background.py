@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ngtcli.system.arrays import ArrayFile
 from ngtcli.system.files import DamagedFileError
-from ngtcli.trie.ngram import Ints, join, sorted_places
+from ngtcli.trie.corpus import Ints, join, sorted_places
 
 Wide = npt.NDArray[np.int64]
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from ngtcli.system.compiled import njit
 from ngtcli.trie.background import COUNT, FIRST, ROW, TOKEN
+from ngtcli.trie.corpus import Ints
 from ngtcli.trie.counts import NONE
-from ngtcli.trie.ngram import Ints
 
 # The most frequent children, which are compared with a token before it is searched among all: they
 # take two cache lines, lately read where it was drafted from here. Swept, 4 to 16: the same times.

@@ -241,10 +241,10 @@ def learn_prompt(
 
 
 def _place_of(run: npt.NDArray[Any], ids: npt.NDArray[Any], at: int) -> int:
-    """The first index, from `at` on, of `run` in `ids`; -1 if it has none or is empty."""
+    """The first index, from `at` on, of `run` in `ids`, int32; -1 if it has none or is empty."""
     if not len(run):
         return -1
-    for start in (np.flatnonzero(ids[at : len(ids) - len(run) + 1] == run[0]) + at).tolist():
-        if np.array_equal(ids[start : start + len(run)], run):
-            return start
-    return -1
+    text, sought, byte = ids.tobytes(), run.tobytes(), 4 * at  # bytes are found in linear time
+    while (byte := text.find(sought, byte)) % 4 and byte >= 0:
+        byte += 1
+    return byte // 4 if byte >= 0 else -1

@@ -11,22 +11,16 @@ from typing import Any, Literal
 from ngtcli.system import cache
 from ngtcli.system.arrays import Array, ArrayFile, read_header
 from ngtcli.system.files import DamagedFileError, home, parse_json
-from ngtcli.system.json_form import HIDDEN
+from ngtcli.system.json_form import HIDDEN, json_key
 
 FOLDER = "tries"
 TRIES = ArrayFile(
     "the trie is",
     FOLDER,
     ".trie.safetensors",
-    format="3",
-    most=2**31,  # derived: 67 million tokens of about 32 bytes each
-    arrays={
-        "stream": Array("int32"),
-        "token": Array("int32", rows="nodes"),
-        "count": Array("int32", rows="nodes"),
-        "link": Array("int32", rows="nodes"),
-        "degree": Array("int32", rows="nodes"),
-    },
+    format="4",
+    most=2**34,  # derived: two arrays of 2^31 int32, the most that int32 can index
+    arrays={"stream": Array("int32"), "order": Array("int32")},
 )
 DATASTORES = ArrayFile(
     "the datastore is",
@@ -60,49 +54,30 @@ POOLS = ArrayFile(
 TOKENIZER = "tokenizer"  # metadata: the fingerprint of the tokenizer whose ids were counted
 
 
+_OMIT = json_key(omit=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptFile:
-    """A file as `ngt trie list` shows it; `created` is in seconds since 1970."""
+    """A file as `ngt trie list` shows it; `created` is in seconds since 1970.
 
-    kind: str
+    A trie has `n` and `lp`, others a `name`; a trie and a background have `nodes`. Of a background
+    `tokenizer` is the fingerprint of the one that it is for, `model` a model that has it.
+    """
+
+    kind: Literal["trie", "datastore", "background"]
     key: str
     tokens: int
     bytes: int
     documents: tuple[str, ...]
     path: Path
     created: float = field(metadata=HIDDEN)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrieFile(KeptFile):
-    """A cached trie."""
-
-    kind: Literal["trie"] = "trie"
-    n: int
-    lp: int
-    nodes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatastoreFile(KeptFile):
-    """A datastore, by its `name`."""
-
-    kind: Literal["datastore"] = "datastore"
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackgroundFile(KeptFile):
-    """A background, by its `name`.
-
-    `tokenizer` is the fingerprint of the one that it is for, `model` a model that has it.
-    """
-
-    kind: Literal["background"] = "background"
-    name: str
-    nodes: int
-    tokenizer: str
-    model: str
+    n: int | None = field(default=None, metadata=_OMIT)
+    lp: int | None = field(default=None, metadata=_OMIT)
+    nodes: int | None = field(default=None, metadata=_OMIT)
+    name: str | None = field(default=None, metadata=_OMIT)
+    tokenizer: str | None = field(default=None, metadata=_OMIT)
+    model: str | None = field(default=None, metadata=_OMIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,49 +91,54 @@ class PoolFile:
     path: Path
 
 
-CacheFile = TrieFile | DatastoreFile | BackgroundFile
-
-
 def trie_folder() -> Path:
     """The cache folder of tries, datastores, backgrounds and pools. Raises UsageError as `home`."""
     return home("cache") / FOLDER
 
 
-def describe(path: Path) -> CacheFile | None:
+_NUMBERS = {"n", "lp", "nodes"}
+_KINDS: dict[str, tuple[ArrayFile, tuple[str, ...]]] = {  # and what else their files say
+    "trie": (TRIES, ("n", "lp", "nodes")),
+    "datastore": (DATASTORES, ("name",)),
+    "background": (BACKGROUNDS, ("nodes", "name", TOKENIZER, "model")),
+}
+
+
+def describe(path: Path) -> KeptFile | None:
     """The description of a trie, datastore or background; None for any other file."""
+    kinds = [kind for kind, (file, _) in _KINDS.items() if path.name.endswith(file.suffix)]
+    if not kinds:
+        return None
+    kind: Any = kinds[0]
     try:
-        meta, arrays = read_header(path)
-        common: dict[str, Any] = {
-            "path": path,
-            "key": meta["key"],
-            "tokens": int(meta["tokens"]),
-            "bytes": path.stat().st_size,
-            "documents": tuple(map(str, parse_json(meta["documents"], list))),
-            "created": float(meta["created"]),
+        meta, _ = read_header(path)
+        own: dict[str, Any] = {
+            name: int(meta[name]) if name in _NUMBERS else meta[name] for name in _KINDS[kind][1]
         }
-        if path.name.endswith(TRIES.suffix):
-            n, lp = int(meta["n"]), int(meta["lp"])
-            return TrieFile(n=n, lp=lp, nodes=arrays["token"][1][0], **common)
-        if path.name.endswith(DATASTORES.suffix):
-            return DatastoreFile(name=meta["name"], **common)
-        if path.name.endswith(BACKGROUNDS.suffix):
-            words: dict[str, Any] = {name: meta[name] for name in ("name", TOKENIZER, "model")}
-            return BackgroundFile(nodes=int(meta["nodes"]), **words, **common)
+        return KeptFile(
+            kind=kind,
+            path=path,
+            key=meta["key"],
+            tokens=int(meta["tokens"]),
+            bytes=path.stat().st_size,
+            documents=tuple(map(str, parse_json(meta["documents"], list))),
+            created=float(meta["created"]),
+            **own,
+        )
     except (DamagedFileError, OSError, LookupError, ValueError):
-        pass
-    return None
+        return None
 
 
-def list_files(*kinds: ArrayFile) -> list[CacheFile]:
+def list_files(*kinds: ArrayFile) -> list[KeptFile]:
     """All readable tries, datastores and backgrounds, or those of some kinds, the newest first."""
-    paths = [path for kind in kinds or (TRIES, DATASTORES, BACKGROUNDS) for path in kind.paths()]
-    found = [file for path in paths if (file := describe(path))]
+    every = kinds or [file for file, _ in _KINDS.values()]
+    found = [file for kind in every for path in kind.paths() if (file := describe(path))]
     return sorted(found, key=lambda file: -file.created)
 
 
-def list_backgrounds() -> list[BackgroundFile]:
+def list_backgrounds() -> list[KeptFile]:
     """All readable backgrounds, the newest first."""
-    return [file for file in list_files(BACKGROUNDS) if isinstance(file, BackgroundFile)]
+    return list_files(BACKGROUNDS)
 
 
 def list_pools() -> list[PoolFile]:

@@ -1,21 +1,24 @@
-"""The tries of documents in the cache: one file per trie, checked in full before use.
+"""The corpora in the cache: of documents, one file for each set, and datastores by name.
 
-A file's name is its key, a hash of everything the trie depends on. Bounds checks make manipulated
-files harmless: a file that passes can only cause wrong drafts, which verification rejects.
+A file's name is its key, a hash of everything the corpus depends on. Its checksum and all bounds
+are checked before use: a file that passes can only cause wrong drafts, which verification rejects.
 """
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 from ngtcli.documents.load import Document
+from ngtcli.system.arrays import ArrayFile
 from ngtcli.system.files import DamagedFileError, key_of
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.files import TRIES
-from ngtcli.trie.ngram import SEPARATOR, Ints, NGramTrie, build_trie
+from ngtcli.trie.corpus import SEPARATOR, Corpus, build
+from ngtcli.trie.files import DATASTORES, TRIES
 from ngtcli.trie.report import TrieReport
+
+DATASTORE_DEPTH = 32  # tokens; guess: REST's span of 16 and continuation of 10 fit
 
 
 def document_trie(
@@ -27,29 +30,29 @@ def document_trie(
     warn: Callable[[str], None],
     *,
     keep: bool = True,
-) -> tuple[NGramTrie, TrieReport]:
-    """The trie of these documents, from the cache or else built and saved there.
+) -> tuple[Corpus, TrieReport]:
+    """The corpus of these documents, from the cache or else built and saved there.
 
     Without `keep` it is built and the cache left alone: for texts that hardly come again. Each
-    document is encoded by itself, so that its trie is the same for all prompts. `vocabulary` bounds
-    the token ids of a cached trie. A damaged file is rebuilt; `warn` gets a line about that, and if
-    the cache cannot be written. Raises ValueError unless 1 <= lp < n.
+    document is encoded by itself, so that its n-grams are the same for all prompts. `vocabulary`
+    bounds the token ids of a cached file. A damaged file is made again; `warn` gets a line about
+    that, and if the cache cannot be written.
     """
     clock, status = time.perf_counter(), "built"
     key = trie_key(tokenizer.fingerprint, documents, n, lp) if keep else ""
-    trie = path = None
+    corpus = path = None
     if keep:
         try:
-            if (trie := load(key, n, lp, vocabulary)) is not None:
+            if (corpus := load_trie(key, n, lp, vocabulary)) is not None:
                 status, path = "cached", TRIES.path(key)
         except DamagedFileError as error:
             warn(f"the cached trie is rebuilt: {error}")
             status = "rebuilt"
-    if trie is None:
-        trie = build_trie([tokenizer.encode(d.text.strip()) for d in documents], n, lp)
-        if keep and TRIES.keep(TRIES.path(key), *stored(trie, key, documents), warn):
+    if corpus is None:
+        corpus = build([tokenizer.encode(d.text.strip()) for d in documents], n)
+        if keep and TRIES.keep(TRIES.path(key), *trie_file(corpus, key, lp, documents), warn):
             path = TRIES.path(key)
-    return trie, TrieReport(status, time.perf_counter() - clock, len(trie), path)
+    return corpus, TrieReport(status, time.perf_counter() - clock, corpus.sequences, path)
 
 
 def trie_key(fingerprint: str, documents: Sequence[Document], n: int, lp: int) -> str:
@@ -57,12 +60,13 @@ def trie_key(fingerprint: str, documents: Sequence[Document], n: int, lp: int) -
     return key_of(TRIES.format, fingerprint, n, lp, *(document.sha256 for document in documents))
 
 
-def stored(
-    trie: NGramTrie, key: str, documents: Sequence[Document]
-) -> tuple[Mapping[str, Ints], dict[str, str]]:
+def trie_file(
+    corpus: Corpus, key: str, lp: int, documents: Sequence[Document]
+) -> tuple[dict[str, Any], dict[str, str]]:
     """The arrays and the metadata of a trie's file."""
-    numbers = {"n": str(trie.n), "lp": str(trie.lp), "tokens": str(trie.tokens)}
-    return trie.arrays, {"key": key, **numbers, **about(documents)}
+    sizes = {"n": corpus.depth, "lp": lp, "tokens": len(corpus), "nodes": corpus.sequences}
+    numbers = {name: str(size) for name, size in sizes.items()}
+    return corpus.arrays, {"key": key, **numbers, **about(documents)}
 
 
 def about(documents: Sequence[Document]) -> dict[str, str]:
@@ -71,51 +75,56 @@ def about(documents: Sequence[Document]) -> dict[str, str]:
     return {"created": str(int(time.time())), "documents": names}
 
 
-def load(key: str, n: int, lp: int, vocabulary: int) -> NGramTrie | None:
-    """The cached trie with that key; None without a file. Raises DamagedFileError.
+def load_trie(key: str, n: int, lp: int, vocabulary: int) -> Corpus | None:
+    """The cached corpus with that key; None without a file. Raises DamagedFileError.
 
     `vocabulary` bounds its token ids.
     """
+    return _load(TRIES, key, n, vocabulary, n=str(n), lp=str(lp))
+
+
+def datastore_key(name: str, fingerprint: str) -> str:
+    """A hash of name, tokenizer and format version; 32 hex digits."""
+    return key_of(DATASTORES.format, fingerprint, name)
+
+
+def build_datastore(documents: Sequence[Sequence[int]]) -> Corpus:
+    """An external corpus of `documents`, each a sequence of token ids."""
+    return build(documents, DATASTORE_DEPTH)
+
+
+def save_datastore(
+    corpus: Corpus, name: str, fingerprint: str, documents: Sequence[Document]
+) -> Path:
+    """Write a datastore to the cache and return its path; one of the same name is replaced.
+
+    Raises OSError, EFBIG if it is too large.
+    """
+    key = datastore_key(name, fingerprint)
+    metadata = {"key": key, "name": name, "tokens": str(len(corpus)), **about(documents)}
+    return DATASTORES.write(DATASTORES.path(key), corpus.arrays, metadata)
+
+
+def load_datastore(name: str, fingerprint: str, vocabulary: int) -> Corpus | None:
+    """The datastore of that name; None without a file. Raises DamagedFileError.
+
+    `vocabulary` bounds its token ids; 0 leaves them unchecked.
+    """
+    return _load(DATASTORES, datastore_key(name, fingerprint), DATASTORE_DEPTH, vocabulary)
+
+
+def _load(file: ArrayFile, key: str, depth: int, vocabulary: int, **wanted: str) -> Corpus | None:
     try:
-        arrays, _ = TRIES.map(TRIES.path(key), {"key": key, "n": str(n), "lp": str(lp)})
+        arrays, metadata = file.map(file.path(key), {"key": key, **wanted})
     except FileNotFoundError:
         return None
-    check_bounds(arrays, vocabulary)
-    return NGramTrie(arrays, n, lp)
-
-
-def check_bounds(arrays: Mapping[str, Ints], vocabulary: int) -> None:
-    """Raise DamagedFileError unless all indices are in bounds and all links lead to later nodes.
-
-    Since links lead to larger node numbers, no walk can loop. Since ids are below `vocabulary`, no
-    draft contains one for which the model has no embedding.
-    """
-    stream, token, count, link, degree = (arrays[name] for name in TRIES.arrays)
-    if not len(token):
-        raise DamagedFileError("a trie without a root")
-    check_stream(stream, vocabulary)
-    if (token[1:] < 0).any() or (token >= vocabulary).any():
-        raise DamagedFileError("token ids outside the vocabulary")
-    if (count[1:] < 1).any() or (degree < 0).any():
-        raise DamagedFileError("negative counts")
-    unique = count == 1
-    unique[0] = False
-    if (link[unique] < 0).any() or (link[unique] >= len(stream) - 1).any():
-        raise DamagedFileError("a tail outside the text")
-    if degree[unique].any():
-        raise DamagedFileError("children on a tail")
-    inner = np.flatnonzero(degree)
-    ends = link[inner].astype(np.int64) + degree[inner]
-    if (link[inner] <= inner).any() or (ends > len(count)).any():
-        raise DamagedFileError("children outside the trie")
-
-
-def check_stream(stream: Ints, vocabulary: int) -> None:
-    """Raise DamagedFileError unless documents have ends and their ids are below `vocabulary`.
-
-    With 0 any ids are.
-    """
+    stream, order = arrays["stream"], arrays["order"]
     if stream.size and stream[-1] != SEPARATOR:
         raise DamagedFileError("the last document has no end")
     if (stream < SEPARATOR).any() or (vocabulary and (stream >= vocabulary).any()):
         raise DamagedFileError("token ids outside the vocabulary")
+    if (order < 0).any() or (order >= len(stream)).any():
+        raise DamagedFileError("places outside the text")
+    if len(order) != int((stream != SEPARATOR).sum()) or (stream[order] == SEPARATOR).any():
+        raise DamagedFileError("places that are not those of all tokens")
+    return Corpus(stream, order, depth)

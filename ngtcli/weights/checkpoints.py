@@ -31,7 +31,6 @@ from ngtcli.model_files.scheme import Scheme
 from ngtcli.model_files.stand_in import Source, source_of
 from ngtcli.system.progress import ByteBar
 from ngtcli.weights.gguf_weights import GgufWeight, gguf_weights
-from ngtcli.weights.places import Taken
 from ngtcli.weights.stored import stored_layers
 
 Notify = Callable[[str], None]
@@ -49,7 +48,7 @@ _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 class _Config(QuantizationConfigMixin):  # type: ignore[misc]
     """What `transformers` is told of the layers; it never reaches a file."""
 
-    def __init__(self, layers: Taken[Any] | None, stored: Any) -> None:
+    def __init__(self, layers: Any, stored: Any) -> None:
         self.quant_method, self.layers, self.stored = _METHOD, layers, stored
         self.error: Exception | None = None  # `transformers` tells only that there was one
 
@@ -88,7 +87,7 @@ class _Quantizer(HfQuantizer, ConversionOps):  # type: ignore[misc]
         self, input_dict: dict[str, Any], full_layer_name: str, missing_keys: set[str], **_: Any
     ) -> dict[str, Tensor]:
         """Puts the layers of weights in their places; returns those that do not fit."""
-        layers: Taken[Any] = self.quantization_config.layers
+        layers: Any = self.quantization_config.layers
         rest, places = {}, layers.places
         for key, value in input_dict.items():
             weight = value[0] if isinstance(value, list) else value
@@ -116,7 +115,7 @@ register_quantizer(_METHOD)(_Quantizer)
 def read_checkpoint(
     path: str,
     config: Any,
-    layers: Taken[Any] | None = None,
+    layers: Any = None,
     dtype: torch.dtype | str | None = None,
     progress: Notify = lambda _: None,
     scheme: Scheme | None = None,

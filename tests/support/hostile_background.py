@@ -40,7 +40,6 @@ def drive(nodes: np.ndarray, by_token: np.ndarray, rng: np.random.Generator) -> 
     escapes, probabilities = drafter.tallies.escape, drafter.search(8)
     assert np.isfinite(escapes).all() and (escapes > 0).all() and (escapes < 1).all()
     assert (probabilities > 0).all() and (probabilities < 1 + 1e-9).all()
-    assert 0 <= drafter.sources.familiarity <= 1
     return drafted
 
 

@@ -36,12 +36,14 @@ _PATHS = re.compile(
 # The library reads the environment when it is imported, which was before the fork.
 _RUN = """
 import importlib
+from types import SimpleNamespace
 
-from huggingface_hub import constants, hf_api
+from huggingface_hub import constants, file_download, hf_api
 
 from ngtcli.__main__ import main
 
 importlib.reload(constants)
+file_download.time = SimpleNamespace(sleep=lambda _: None)  # a second before each new try
 hf_api.api.endpoint = constants.ENDPOINT
 main()
 """

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ngtcli.draft.auto.blend import BACKGROUND, ORDERS, OWN, PREDICTED, PROMPT, bucket_of
+from ngtcli.draft.auto.core.blend import BACKGROUND, ORDERS, OWN, PREDICTED, PROMPT, bucket_of
 from ngtcli.draft.origins import SOURCES
 from ngtcli.trie.background import DEPTH
 from tests.support.naive_copy import NaiveCopy

@@ -3,8 +3,8 @@
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
-from ngtcli.draft.auto.blend import COPIED, EDITED
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.core.blend import COPIED, EDITED
 from ngtcli.trie.counts import NONE
 
 KEY, SPREAD = CONFIG.copy_key, 0x9E3779B97F4A7C15

@@ -32,16 +32,16 @@ from ngtcli.config import Settings
 from ngtcli.decode.load import use_threads
 from ngtcli.draft.tree import chain
 from ngtcli.measure.live import AGAINST
-from ngtcli.measure.machine import versions
-from ngtcli.measure.options import BenchOptions, find_shape
+from ngtcli.measure.options import BenchOptions
 from ngtcli.measure.replay import chosen_traces
-from ngtcli.measure.shape_model import Built, Plan, build, check_memory, copies, plan
-from ngtcli.measure.shape_replay import PromptCache, _generated, replay_with_passes
+from ngtcli.measure.results import versions
 from ngtcli.render.tables import Column, Table, to_markdown
 from ngtcli.session.local import LocalSession
 from ngtcli.system.json_form import dump_json
 from ngtcli.system.trials import processor
 from tests.tools import gguf_files
+from tests.tools.shapes.model import Built, Plan, build, check_memory, copies, find_shape, plan
+from tests.tools.shapes.replay import ShapeSource, replay_with_passes
 
 ROWS = (1, 4, 8, 16, 32, 64)
 REPEATS = 5  # passes of each number of rows in a turn
@@ -124,7 +124,7 @@ def _ours(settings: Settings, args: argparse.Namespace) -> Figures:
     made = _measured(args, passed, token)
     if args.limit:
         options = _options(args, settings)
-        traces = chosen_traces(args.replay, options, settings)
+        traces = chosen_traces(args.replay, options, settings.max_mb)
         rows = replay_with_passes(traces, built, options, settings).rows
         plain, auto = (next(r for r in rows if r.method == m) for m in ("none", "auto"))
         made["plain"], made["drafted"] = ([1 / (r.tokens_per_s or 1.0)] for r in (plain, auto))
@@ -142,10 +142,11 @@ def _generate(dtype: str, args: argparse.Namespace) -> Figures:
     """`generate` over the recording, on the model as `transformers` has it; its prompt lookup."""
     settings = Settings(dtype=dtype, packed=False, capture=False)
     built = _built(settings, args, True)
-    prompts, made = PromptCache(built.model), Figures(plain=[], drafted=[])
+    traces = chosen_traces(args.replay, _options(args, settings), settings.max_mb)
+    source, made = ShapeSource(traces, built, settings, print), Figures(plain=[], drafted=[])
     passes, tokens = 0, 0
-    for trace in chosen_traces(args.replay, _options(args, settings), settings).traces:
-        plain, lookup = (_generated(built, prompts, name, trace) for name in AGAINST)
+    for trace in traces.traces:
+        plain, lookup = (source.generated(name, trace) for name in AGAINST)
         for key, one in (("plain", plain), ("drafted", lookup)):
             made[key].append((one.decode_s or 0.0) / len(one.ids))
         passes, tokens = passes + lookup.steps, tokens + len(lookup.ids)
@@ -255,7 +256,7 @@ def take_turns(names: Sequence[str], rounds: int, own: Sequence[str]) -> dict[st
 
 def _recorded(folder: Path, limit: int) -> str:
     """A recording of the built-in model's summaries of example texts."""
-    command = f"-m ngtcli bench --record {folder} --tasks summarize --limit {limit}"
+    command = f"-m ngtcli bench record {folder} --tasks summarize --limit {limit}"
     subprocess.run([sys.executable, *command.split()], check=True, stdout=subprocess.DEVNULL)
     return str(folder)
 
@@ -315,7 +316,7 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     add("--context", type=int, default=500, help="tokens before plain decoding and passes")
     add("--rounds", type=int, default=2)
     add("--threads", type=int, default=1)
-    add("--replay", type=Path, help="a recording, as of ngt bench --replay")
+    add("--replay", type=Path, help="a recording, as of ngt bench record")
     add("--tasks", default="summarize", help="of the recording")
     add("--limit", type=int, default=2, help="most questions of a task; 0: nothing is drafted")
     add("--load", default="", help="measure the loading of this checkpoint instead")

@@ -20,15 +20,25 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import BACKGROUND, COPIED, EDITED, OWN, POOL, PROMPT, SCORES, named
 from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.core.blend import (
+    BACKGROUND,
+    COPIED,
+    EDITED,
+    OWN,
+    POOL,
+    PROMPT,
+    SCORES,
+    named,
+    query_for,
+)
+from ngtcli.draft.auto.core.learning import attribute
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import (
     ESCAPES,
     SHAPE,
     EscapeTallies,
     Floats,
-    attribute,
     fitted_escapes,
 )
 from ngtcli.draft.drafter import Context, DraftSettings
@@ -104,7 +114,8 @@ def _tally(
     drafter = Auto(settings)
     drafter.tallies = EscapeTallies(tallies[0], trust=1e6)
     matches = drafter.sources.nodes
-    room = np.empty(matches.size), np.empty((matches.size, 3), np.int32)
+    query = query_for(matches)
+    room = query, np.empty(len(query.keys))
     for trace in traces:
         if settings.pool is None and not is_odd(trace.id):
             continue
@@ -112,7 +123,7 @@ def _tally(
         for token in trace.output_ids:
             if is_odd(trace.id):
                 sources = named(drafter.sources.arrays)
-                probability, _ = attribute(sources, matches, token, tallies, *room)
+                probability = attribute(sources, matches, token, tallies, *room)
                 logs.append(-float(np.log(probability)))
             drafter.observe([token])
     return logs

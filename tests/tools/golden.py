@@ -134,7 +134,7 @@ def stories() -> Iterator[list[str]]:
         "check harbour.txt --max-tokens 12", "check harbour.txt --max-tokens 12 --json",
         "check --methods nope", "bench --methods none --rounds 1 --prompts missing",
         "bench --methods nope", "tune --sweep n=nonsense", "tune --sweep",
-        "bench --replay missing", "heads train", "heads train --kind nope -d harbour.txt -o h",
+        "bench replay missing", "heads train", "heads train --kind nope -d harbour.txt -o h",
         "mcp", "serve --port 99999999", "stop", "status", "config path", "env --frobnicate",
     ]  # fmt: skip
 

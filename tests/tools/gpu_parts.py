@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
@@ -25,8 +25,8 @@ from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import chain
 from ngtcli.measure.check import first_difference
 from ngtcli.measure.replay import context_of
-from ngtcli.measure.shape_model import Plan
 from ngtcli.measure.traces import TraceSet
+from tests.tools.shapes.model import Plan
 
 _SAME = "auto"  # the method whose tokens are compared with plain ones
 BEHIND = 24  # tokens of a prompt before the passes whose scores are compared; guess

@@ -22,23 +22,22 @@ from typing import Any
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decode.load import load_model, use_threads
+from ngtcli.decode.load import Tell, Wanted, load_model, use_threads
 from ngtcli.decode.model import TargetModel
-from ngtcli.measure.live import build_prompts, record
-from ngtcli.measure.machine import versions
-from ngtcli.measure.options import BenchOptions, find_shape
+from ngtcli.measure.live import Live, record
+from ngtcli.measure.options import BenchOptions
 from ngtcli.measure.prompts import builtin_items, choose
 from ngtcli.measure.replay import select
-from ngtcli.measure.shape_model import Built, build, check_memory, copies, plan
-from ngtcli.measure.shape_replay import replay_with_passes
+from ngtcli.measure.results import versions
 from ngtcli.measure.traces import TraceSet, read_traces
-from ngtcli.model_files.dtypes import name_of
+from ngtcli.model_files.quantized import name_of
 from ngtcli.render.tables import Column, Table, to_plain
-from ngtcli.session.local import LocalSession
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.machine import pick_device
 from ngtcli.system.trials import processor
 from tests.tools import gpu_parts as measured
+from tests.tools.shapes.model import Built, build, check_memory, copies, find_shape, plan
+from tests.tools.shapes.replay import replay_with_passes
 
 _SHAPES = {"cuda": "qwen2.5-0.5b,llama-3.1-8b,qwen3-30b-a3b"}
 _METHODS = "prompt-lookup,suffix:max_spec_factor=64,trie,auto"
@@ -142,7 +141,7 @@ class Report:
 
     def builtin(self, dtype: str) -> TargetModel:
         """The built-in model in that type of numbers."""
-        model = load_model("builtin", self.settings.device, dtype, say, say)
+        model = load_model(Wanted("builtin", self.settings.device, dtype), Tell(say, say))
         model.passes.switch_on(model.device, say)
         return model
 
@@ -209,7 +208,7 @@ class Report:
     def replay(self, built: Built) -> tuple[Any, Rows]:
         """Methods over the recording, with real passes."""
         options = BenchOptions(
-            shape=built.plan.shape.name, methods=self.args.methods,
+            methods=self.args.methods,
             num_drafts=(self.args.num_draft,), against=True,
         )  # fmt: skip
         found = replay_with_passes(self.traces, built, options, self.settings)
@@ -236,10 +235,9 @@ def said(error: Exception) -> str:
 def own_recording(settings: Settings, args: argparse.Namespace) -> TraceSet:
     """What the built-in model answers of the example texts."""
     own = replace(settings, model="builtin", method="none", dtype="float32", calibrate=False)
-    session = LocalSession(own, persist=False)
-    items = choose(builtin_items(), (), args.questions)
+    source = Live(choose(builtin_items(), (), args.questions), None, say, say)
     with tempfile.TemporaryDirectory() as folder:
-        record(session, items, build_prompts(session, items, None), Path(folder))
+        record(source, own, Path(folder), say)
         return replace(read_traces(Path(folder)), source="the example texts")
 
 
@@ -282,7 +280,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add("--prompt", type=int, default=1024, help="tokens before plain decoding")
     add("--tokens", type=int, default=96, help="of answers that are not recorded")
     add("--generate", type=names, help="dynamic, static, compiled; by default all on a GPU")
-    add("--replay", type=Path, help="a recording, as of ngt bench --replay")
+    add("--replay", type=Path, help="a recording, as of ngt bench record")
     add("--tasks", type=names, default=[])
     add("--questions", type=int, default=3, help="most of each task")
     add("--methods", type=names, default=names(_METHODS))

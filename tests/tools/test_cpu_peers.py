@@ -10,12 +10,11 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.errors import UsageError
-from ngtcli.measure.options import Shape
-from ngtcli.measure.shape_model import plan
 from ngtcli.measure.traces import TraceWriter
 from ngtcli.render.tables import to_plain
 from tests.tools import cpu_peers
 from tests.tools.cpu_peers import Figures, contestants, loads, prompt, tables, write_gguf
+from tests.tools.shapes.model import Shape, plan
 
 SHAPE = {
     "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 96,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ngtcli.draft.auto.blend import COPIED, OWN, PROMPT, SCORES
+from ngtcli.draft.auto.core.blend import COPIED, OWN, PROMPT, SCORES
 from ngtcli.draft.auto.escapes import fitted_escapes
 from ngtcli.measure.replay import select
 from ngtcli.measure.traces import Trace, TraceWriter

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.measure.options import Shape
-from ngtcli.measure.shape_model import make_hf, plan
 from tests.support.tiny_models import make_target
 from tests.tools import gpu_report
 from tests.tools.gpu_parts import read_bytes, score_error
+from tests.tools.shapes.model import Shape, make_hf, plan
 
 SHAPE = {
     "model_type": "llama", "vocab_size": 8192, "hidden_size": 32, "intermediate_size": 48,

@@ -36,19 +36,6 @@ class AutoConfig:
     # Distance of escape probabilities from 0 and 1, so that no product becomes 0. Swept: 0; 0.
     min_escape: float = 0.001
 
-    # Whether the background knows a text's language (sources.py)
-    # Mean probability that the longest match gives the next token, below which it does not. At 32
-    # nodes German is at 0.005, English prose at 0.05 to 0.15, code at 0.03 and more (measured).
-    least_familiar: float = 0.02
-    # A token of few characters is easier to predict: the bound above is for a vocabulary of so many
-    # tokens, and grows with the tokens that a word has, about (32,000 / vocabulary) ** 0.3
-    # (fitted to 512, 8,192 and 32,000).
-    word_vocabulary: int = 32_000
-    word_power: float = 0.3
-    familiar_prompt: int = 512  # tokens of a prompt that are looked at, its last; guess
-    familiar_start: float = 32.0  # tokens that the first assumption weighs: familiar; guess
-    familiar_rate: float = 1 / 48  # share of the mean that an emitted token has; guess
-
     # Escape tallies (escapes.py)
     # Observations that the fitted escape probabilities weigh. Swept: -0.17% / +0.15%;
     # +0.10% / -0.04%.
@@ -66,7 +53,7 @@ class AutoConfig:
     copy_key: int = 4  # tokens in a row by which a place is found; guess
     copy_compared: int = 64  # tokens of two matches that are compared, to take the longer; guess
     # Tokens behind a departure among which the copy may go on. Swept, code edits and news at 32
-    # nodes: 12 and 48 in place of 24 within 0.3% of it, with and without the pool.
+    # nodes: half and three times as many within 0.3% of it, with and without the pool.
     copy_window: int = 16
     copy_firm: int = 3  # tokens in a row that make a place the new one after a departure; guess
     copy_edit: int = 24  # tokens of a departure after which the place is given up; guess
@@ -108,8 +95,6 @@ class AutoConfig:
     guess_rest: int = 63  # most steps between two questions to a head that does not pay; guess
     pace_decay: float = 0.9  # a step, of the seconds and tokens by which a token's are known; guess
     guess_rate: float = 0.05  # learning rate of what a head gains and takes, a step; guess
-    masked_nodes: int = 8  # most nodes with masks (masks.py); guess
-    mask_gain: float = 1.0  # tokens a step that masks are worth before that was observed; guess
 
     # The pool of earlier answers (pool.py)
     # Tokens in a row that count as a quotation of the prompt. Swept: -0.77% / 0; +0.08% / 0.
@@ -150,6 +135,3 @@ class Options(MethodOptions):
     """`trust` is how many observations the fitted escape probabilities weigh."""
 
     trust: float = option(CONFIG.trust, 1.0, 1e6)
-    # Whether masks of a model tuned by SPACE take part. They do not unless asked: on 6 summaries
-    # 12.69 tokens a step with and without them, on 6 questions 9.71 and 9.44; both 7% slower.
-    masks: bool = False

@@ -21,18 +21,18 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import BACKGROUND, HEADS, ORDERS, SCORES
 from ngtcli.draft.auto.config import CONFIG, Options
-from ngtcli.draft.auto.escapes import PREDICTS, EscapeTallies, fitted_escapes
-from ngtcli.draft.auto.growth import Growth, arrange, grow
-from ngtcli.draft.auto.masks import MaskGuesses
-from ngtcli.draft.auto.policy import Pause, Policy, count_accepted
+from ngtcli.draft.auto.core.blend import HEADS, ORDERS, SCORES
+from ngtcli.draft.auto.core.growth import Growth, arrange, grow
+from ngtcli.draft.auto.core.learning import PREDICTS
+from ngtcli.draft.auto.core.sizes import count_accepted
+from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
+from ngtcli.draft.auto.policy import Pause, Policy
 from ngtcli.draft.auto.sources import PoolCounts, Sources
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter, Drafters, DraftSettings, Feedback, Text
-from ngtcli.draft.masks import with_masks
 from ngtcli.draft.origins import ORIGINS, PolicyReport
-from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import counted
 
 _EMPTY, _SETTINGS, _OPTIONS = DraftTree(), DraftSettings(), Options()
@@ -46,7 +46,8 @@ class Auto(Drafter):
 
     Every node counts as paying without costs, and where all passes have the same rows. Without a
     pool nothing outlives an answer but the escape probabilities and what scores taught. `sources`,
-    where given, have the pool's answers counted; several drafters may share those counts.
+    where given, have the pool's answers counted; several drafters may share those counts, and
+    `tallies`.
     """
 
     origins = ORIGINS
@@ -56,22 +57,16 @@ class Auto(Drafter):
         settings: DraftSettings = _SETTINGS,
         options: Options = _OPTIONS,
         sources: Sources | None = None,
+        tallies: EscapeTallies | None = None,
     ) -> None:
         super().__init__(settings, options)
         costs, self.pool = settings.costs, settings.pool
         self._own_policy = Policy(costs.at_length(0)) if costs is not None else None
         self.heads = settings.heads
-        self._masks = MaskGuesses(settings.masks) if settings.masks and options.masks else None
-        self.sources = sources or Sources(
-            None, settings.background, settings.heads, masks=self._masks
-        )
-        heads = len(self.sources.guesses.heads)
-        self.tallies = EscapeTallies(fitted_escapes(heads), options.trust)
-        self._background = self.sources.background
-        if self.pool is not None:
-            self.tallies.restore(self.pool.predicted, self.pool.reached)
-            if sources is None:
-                self.sources.earlier.learn(self.pool.answers)
+        self.sources = sources or Sources(None, settings.background, settings.heads)
+        self.tallies = tallies or self._new_tallies()
+        if self.pool is not None and sources is None:
+            self.sources.earlier.learn(self.pool.answers)
         self._paid = 1024  # nodes that paid last; at first as many as a setting allows
         self._last = 0.0  # usual probability of a full tree's last node
         self._useful = CONFIG.usefulness_start  # share of tokens that scores predicted of late
@@ -79,6 +74,13 @@ class Auto(Drafter):
         self._pace_s, self._pace_tokens = 0.0, 1.0
         self._output: list[int] = []
         self.reset(Context(()))
+
+    def _new_tallies(self) -> EscapeTallies:
+        """Those of the pool, or else those that were fitted."""
+        tallies = EscapeTallies(fitted_escapes(len(self.sources.guesses.heads)), self.options.trust)
+        if self.pool is not None:
+            tallies.restore(self.pool.predicted, self.pool.reached)
+        return tallies
 
     @classmethod
     def make(cls, settings: DraftSettings, options: Options) -> Self:
@@ -95,32 +97,22 @@ class Auto(Drafter):
             self.policy.start(self.settings.costs.at_length(len(context.ids)))
             # Of late steps: passes' seconds and tokens emitted, at first those of a plain one.
             self._pace_s, self._pace_tokens = float(self.policy.curve.table(1)[0]), 1.0
-        self.sources.background = context.background or self._background
         self.sources.start(context)
         self._children = 1 if context.chains else CONFIG.children
         if context.chains:
             # A tree has room for both. Measured on recordings, steps of chains of at most 16:
             # summarization 1% less, the built-in model 3% less, RAG and questions the same.
             self.sources.prefer_first()
-        if self._masks is not None:
-            self._masks.forget()
         self._prompt = context.ids
         self._unlearned: list[int] = []
         self._growth: Growth | None = None  # what this step's draft was taken from
-        self._places: list[int] = []  # of the draft's nodes, there
-        self._shares = context.rows is not None  # whether masks take the place of nodes
         self.pause = Pause(context.ids)
         self._skips = False  # whether nothing is drafted in this step
         self._drafting_s = 0.0
 
     def learn(self, feedback: Feedback) -> None:
         """Learn the model's best tokens after the root and after every node."""
-        drafts = feedback.tree.drafts
-        if feedback.top.shape[1]:
-            tokens = self.sources.last, *feedback.tree.tokens[:drafts]
-            self.sources.ranks.learn(tokens, feedback.top[: drafts + 1])
-        if self._masks is not None:
-            self._masks.read(feedback)
+        self.sources.ranks.learn((self.sources.last, *feedback.tree.tokens), feedback.top)
 
     def finish(self) -> None:
         """End an answer: it joins the pool, with the tallies as they now are."""
@@ -130,6 +122,10 @@ class Auto(Drafter):
         self._learn_output()
         self.pool.predicted, self.pool.reached = self.tallies.stored
         self.sources.earlier.add(self.pool.add(output, self._prompt), self.pool)
+
+    def leave(self) -> None:
+        """Another drafter goes on with the answer: it does not join the pool from here."""
+        self._output = []
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         """The likeliest continuations, at most `budget` nodes and no more than pay."""
@@ -141,7 +137,7 @@ class Auto(Drafter):
         if budget < 1 or paused:
             self.skip()
             return _EMPTY
-        clock, room = time.perf_counter(), budget
+        clock = time.perf_counter()
         if policy is not None:
             budget = min(budget, policy.curve.filled(self.bound(budget)))
         probabilities = self.search(budget, ids)
@@ -152,10 +148,9 @@ class Auto(Drafter):
         nodes = len(probabilities)
         if policy is not None:
             nodes, paying = policy.choose(probabilities)
-        masked = self._masks is not None and self._children > 1  # a chain has no place for masks
-        tree = self._take_masked(nodes, budget, room) if masked else self.take(nodes, budget)
-        if policy is not None:  # where masks pay they lead to drafts
-            policy.stand_downs += self.pause.learn(paying > 0 or tree.probes > 0)
+        tree = self.take(nodes, budget)
+        if policy is not None:
+            policy.stand_downs += self.pause.learn(paying > 0)
         self._drafting_s = time.perf_counter() - clock
         return tree
 
@@ -166,8 +161,6 @@ class Auto(Drafter):
     def skip(self) -> None:
         """Draft nothing in this step: what is emitted waits to be learned."""
         self._skips, self._growth = True, None
-        if self._masks is not None:
-            self._masks.forget()
 
     def bound(self, budget: int) -> int:
         """`budget`, or less where few nodes paid last: so many are worth a search.
@@ -201,8 +194,7 @@ class Auto(Drafter):
         return growth.probabilities
 
     def _grow(self, budget: int) -> Growth:
-        known, tallies, children = self.sources.is_familiar, self.tallies, self._children
-        escapes = tallies.escape if known else tallies.without(BACKGROUND)
+        escapes, children = self.tallies.escape, self._children
         least = self._last * CONFIG.floor_share if children > 1 else 0.0
         arrays, nodes = self.sources.arrays, self.sources.nodes
         self._growth = Growth(*grow(arrays, nodes, escapes, budget, least, children))
@@ -219,20 +211,7 @@ class Auto(Drafter):
         if not nodes:
             return _EMPTY
         rows = arrange(found, parents, origins, places, nodes, self.sources.borders).tolist()
-        self._places = rows[3]
         return DraftTree(tuple(rows[0]), tuple(rows[1]), origins=rows[2], names=self.origins)
-
-    def _take_masked(self, nodes: int, budget: int, room: int) -> DraftTree:
-        """As `take`, with masks below the nodes where they pay; `room` is that of both, if any."""
-        assert self._growth is not None and self._masks is not None
-        _, parents, probabilities, *_ = self._growth
-        curve = self.policy.curve if self.policy is not None else None
-        gain = self.sources.guesses.uses[-1].gain
-        rows = room if self._shares else None
-        nodes, below = self._masks.below_which(parents, probabilities[:nodes], gain, curve, rows)
-        tree = self.take(nodes, budget)
-        place = {node: i for i, node in enumerate([ROOT, *self._places[: len(tree)]], ROOT)}
-        return with_masks(tree, sorted(place[node] for node in below), self._masks.masks)
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Learn the tokens that were emitted in a step; while paused they wait."""
@@ -315,7 +294,7 @@ class AutoDrafters(Drafters[Auto]):
     ) -> None:
         compile_loops()
         super().__init__(self._new, settings.num_draft)
-        self._settings, self._options = replace(settings, costs=None, masks=()), options
+        self._settings, self._options = replace(settings, costs=None), options
         self.policy: Policy | None = None
         if settings.costs is not None:
             one = settings.costs.at_length(SHORT)
@@ -326,6 +305,7 @@ class AutoDrafters(Drafters[Auto]):
         if settings.pool is not None:
             self._earlier.learn(settings.pool.answers)
         self._pooled: list[Auto] = []
+        self._tallies: EscapeTallies | None = None  # of these together
         self._drafting_s = 0.0
 
     def start(self, context: Context) -> Auto:
@@ -338,8 +318,12 @@ class AutoDrafters(Drafters[Auto]):
 
     def _new(self, pooled: bool = True) -> Auto:
         settings = self._settings if pooled else replace(self._settings, pool=None)
-        counts = self._texts if settings.pool is None else self._earlier
-        return Auto(settings, self._options, Sources(counts, settings.background))
+        if settings.pool is None:
+            return Auto(settings, self._options, Sources(self._texts, settings.background))
+        sources = Sources(self._earlier, settings.background)
+        drafter = Auto(settings, self._options, sources, self._tallies)
+        self._tallies = drafter.tallies
+        return drafter
 
     def finish(self, drafter: Auto) -> None:
         """A sequence has ended: what it said joins the pool, if it has a part in it."""

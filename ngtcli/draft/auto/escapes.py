@@ -1,18 +1,14 @@
-"""Escape probabilities: those fitted on recorded runs, and the tallies that move them on. Compiled.
-
-A token's probability is a sum over matches (blend.py). In the expectation step of learning the
-blend each match that predicted an observed token is credited with its share of that sum.
-"""
+"""Escape probabilities: those fitted on recorded runs, and the tallies that move them on."""
 
 import json
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import (
+from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.core.blend import (
     BACKGROUND,
     BUCKETS,
     COPIED,
@@ -21,162 +17,8 @@ from ngtcli.draft.auto.blend import (
     OWN,
     PREDICTED,
     PROMPT,
-    SCORES,
-    UNSEEN,
-    advance,
-    copied,
-    longest_match,
-    match_of,
-    named,
 )
-from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.copies import WAYS, extend_text
-from ngtcli.draft.auto.guesses import guess_bucket, guess_of, guesses_here
-from ngtcli.system.compiled import njit, unowned
-from ngtcli.trie.background_search import count_in, find_row
-from ngtcli.trie.counts import COUNT, NONE, count_ids, find
-
-_MIN_ESCAPE = CONFIG.min_escape
-_FAMILIAR_RATE = CONFIG.familiar_rate
-PREDICTS, REACHES, GAINS = range(3)  # columns of `recent`
-
-
-@unowned
-def attribute(
-    sources: Any, match_nodes: Any, token: int, tallies: Any, given: Any, keys: Any
-) -> Any:
-    """Expectation step: divide one observed token among the matches that predicted it.
-
-    Adds to the `predicted`, `reached` and `recent` of `tallies`, arrays as EscapeTallies has them.
-    For the queried matches there must be room: for what each gave the token in `given`, float64,
-    for its source, order and bucket in `keys`, int32 (matches, 3). Returns (the blended
-    probability, that by the background's longest match: 0.0 where it has none).
-    """
-    escape, predicted, reached, recent = tallies
-    escape_mass, probability, n = 1.0, 0.0, 0
-    known, is_longest = 0.0, True
-    for way in range(WAYS):
-        guess, _, row, order, bucket = copied(sources, match_nodes, way)
-        if guess == NONE:
-            continue
-        e = escape[row, order, bucket]
-        given[n] = escape_mass * (1.0 - e) * (guess == token)
-        keys[n, 0], keys[n, 1], keys[n, 2] = row, order, bucket
-        probability += given[n]
-        escape_mass *= e
-        n += 1
-    beside = longest_match(sources, match_nodes) if match_nodes.shape[0] > HEADS else 0
-    for source in range(HEADS, match_nodes.shape[0]):
-        state = match_nodes[source, 1]
-        if not guesses_here(sources.guesses, state):
-            continue
-        bucket = guess_bucket(sources.guesses, state)
-        e = escape[source, beside, bucket]
-        given[n] = escape_mass * (1.0 - e) * guess_of(sources.guesses, state, token)
-        keys[n, 0], keys[n, 1], keys[n, 2] = source, beside, bucket
-        probability += given[n]
-        escape_mass *= e
-        n += 1
-    for order in range(match_nodes.shape[1] - 1, -1, -1):
-        for source in range(COPIED):
-            node = match_nodes[source, order]
-            total, bucket = match_of(sources, node, source, order)
-            if total <= 0.0:
-                continue
-            count = _count(sources, node, source, token, total)
-            if source == BACKGROUND and is_longest:
-                known, is_longest = count / total, False
-            e = escape[source, order, bucket]
-            given[n] = escape_mass * (1.0 - e) * count / total
-            keys[n, 0], keys[n, 1], keys[n, 2] = source, order, bucket
-            probability += given[n]
-            escape_mass *= e
-            n += 1
-    probability += escape_mass * UNSEEN
-    _add_gains(given, keys, n, probability, escape, recent)
-    left = 1.0
-    for i in range(n):
-        source, order, bucket = keys[i, 0], keys[i, 1], keys[i, 2]
-        share = given[i] / probability
-        predicted[source, order, bucket] += share
-        reached[source, order, bucket] += left
-        recent[source, PREDICTS] += share
-        recent[source, REACHES] += left
-        left -= share
-    return probability, known
-
-
-@njit(inline="always")
-def _add_gains(given: Any, keys: Any, n: int, probability: float, escape: Any, recent: Any) -> None:
-    """Add to `recent` what each head that guessed has made of a token's probability.
-
-    A head of escape probability e that is left the mass m gives the token m (1 - e) g; those behind
-    it give m e r together. Without it they would have given m r.
-    """
-    rest = probability
-    for i in range(n):
-        source = keys[i, 0]
-        rest -= given[i]
-        if source >= HEADS:
-            e = escape[source, keys[i, 1], keys[i, 2]]
-            recent[source, GAINS] += given[i] - (1.0 - e) * rest / e
-
-
-@njit(inline="always")
-def _count(sources: Any, node: int, source: int, token: int, total: float) -> Any:
-    """The count of `token` after a match, of `total` that followed it."""
-    count = 0.0
-    if source == SCORES:
-        ranks = sources.ranks
-        for i in range(ranks.weights.shape[1]):
-            if ranks.weights[node, i] > 0.0 and ranks.successors[node, i] == token:
-                count = ranks.weights[node, i]
-    elif source == BACKGROUND:
-        row = find_row(sources.background, node, token)
-        if row != NONE:
-            count = float(count_in(sources.background.nodes, row, total))
-    else:
-        trie = sources.tries[source]
-        child = find(trie.slots, node, token)
-        if child != NONE:
-            count = float(trie.counts[child, COUNT])
-    return count
-
-
-@njit()
-def learn_output(
-    arrays: Any, match_nodes: Any, ids: Any, tallies: Any, open_nodes: Any, used: int,
-    familiarity: float,
-) -> Any:  # fmt: skip
-    """Learn emitted `ids`, int32: attribute each, count it in the own text, extend the matches.
-
-    `arrays` are PlainArrays, `tallies` as for `attribute`. `open_nodes` and `used` are of the own
-    text's trie, which must have room; `familiarity` is the mean probability that the background
-    gave the tokens before (sources.py). Returns the nodes used after, and that mean.
-    """
-    sources, one = named(arrays), np.empty(1, np.int32)
-    given, keys = np.empty(match_nodes.size), np.empty((match_nodes.size, 3), np.int32)
-    for token in ids:
-        _, known = attribute(sources, match_nodes, token, tallies, given, keys)
-        familiarity += _FAMILIAR_RATE * (known - familiarity)
-        one[0] = token
-        used = count_ids(one, sources.tries[OWN], open_nodes, used)
-        advance(sources, match_nodes, token)
-        extend_text(sources.copies, match_nodes[COPIED], token)
-    update_escapes(tallies)
-    return used, familiarity
-
-
-@njit()
-def update_escapes(tallies: Any) -> None:
-    """Set every escape probability from its tallies, in place."""
-    escape, predicted, reached, _ = tallies
-    for s in range(escape.shape[0]):
-        for k in range(escape.shape[1]):
-            for b in range(escape.shape[2]):
-                e = 1.0 - predicted[s, k, b] / reached[s, k, b]
-                escape[s, k, b] = min(1.0 - _MIN_ESCAPE, max(_MIN_ESCAPE, e))
-
+from ngtcli.draft.auto.core.learning import update_escapes
 
 Floats = npt.NDArray[np.float64]
 ESCAPES = Path(__file__).parent / "escapes.json"
@@ -258,9 +100,3 @@ class EscapeTallies:
     def stored(self) -> tuple[Floats, Floats]:
         """`predicted` and `reached` to keep for other texts, as `restore` takes them."""
         return self.predicted.copy(), self.reached.copy()
-
-    def without(self, source: int) -> Floats:
-        """The escape probabilities with those of one source so high that it hardly predicts."""
-        escapes = self.escape.copy()
-        escapes[source] = 1.0 - CONFIG.min_escape
-        return escapes

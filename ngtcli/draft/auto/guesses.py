@@ -1,75 +1,62 @@
-"""What heads guess in a step, as sources of the blend, and how often each head is asked. Compiled.
+"""What the model ranked high, and what heads guess in a step, as sources of the blend.
 
-The guesses of all heads stand in one table, a row for each state (draft/guesses.py). A head's match
-is the state of the node, kept in its row of the matches at order 1: a copied token leads to a state
-as a guessed one does, if the head was asked there.
+How much either predicts decides how often it is read.
 """
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.masks import MaskGuesses
-from ngtcli.draft.guesses import WIDTH, Guessed, Guesser, Heads
+from ngtcli.draft.auto.core.tables import (
+    ANY_BELOW,
+    DEPTH,
+    FIRST_BELOW,
+    GuessArrays,
+    RankArrays,
+    learn_ranks,
+)
+from ngtcli.draft.guesses import WIDTH, Guessed, Heads
 from ngtcli.draft.origins import HeadReport
-from ngtcli.system.compiled import njit
 from ngtcli.trie.counts import NONE
 
-LED_BY, FIRST_BELOW, NEXT_BESIDE, ANY_BELOW, DEPTH = range(5)  # columns of `links`
 _MOST = CONFIG.guess_states
-_SURE = CONFIG.guess_sure
 
 
-class GuessArrays(NamedTuple):
-    """By state: `tokens` int32 and `probabilities` float64 (states, WIDTH), falling, 0.0 for none.
+class Ranks:
+    """The table for a vocabulary of so many tokens.
 
-    `links`, int32 (states, 5): the token that leads there, the first state below, the next one with
-    the same parent, the state below by any token, NONE where there is none, and the depth.
+    >>> ranks = Ranks(9)
+    >>> ranks.learn([3], np.array([[7, 5]]))
+    >>> ranks.of(3)
+    {7: 1.0, 5: 0.5}
     """
 
-    tokens: npt.NDArray[np.int32]
-    probabilities: npt.NDArray[np.float64]
-    links: npt.NDArray[np.int32]
+    def __init__(self, vocabulary: int) -> None:
+        self.arrays = RankArrays(
+            np.zeros((vocabulary, CONFIG.ranks_kept), np.int32),
+            np.zeros((vocabulary, CONFIG.ranks_kept), np.float32),
+            np.zeros((vocabulary, 2), np.float32),
+        )
 
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens it has rows for."""
+        return len(self.arrays.weights)
 
-@njit(inline="always")
-def state_below(guesses: Any, state: int, token: int) -> Any:
-    """The state that `token` leads to, NONE if no guess was made there."""
-    if state == NONE or guesses.links[state, ANY_BELOW] != NONE:
-        return NONE if state == NONE else guesses.links[state, ANY_BELOW]
-    below = guesses.links[state, FIRST_BELOW]
-    while below != NONE and guesses.links[below, LED_BY] != token:
-        below = guesses.links[below, NEXT_BESIDE]
-    return below
+    def learn(self, tokens: Any, tops: npt.NDArray[np.int64]) -> None:
+        """Learn a row of ids, best first, for each of `tokens`."""
+        learn_ranks(np.asarray(tokens, np.int32), tops, self.arrays)
 
-
-@njit(inline="always")
-def guesses_here(guesses: Any, state: int) -> bool:
-    """Whether there is a guess after a node of this state."""
-    return state != NONE and guesses.probabilities[state, 0] > 0.0
-
-
-@njit(inline="always")
-def guess_bucket(guesses: Any, state: int) -> int:
-    """The bucket of a guess: how sure it is, and whether its head has read the last token."""
-    top, level = guesses.probabilities[state, 0], 0
-    while level < len(_SURE) and top < _SURE[level]:
-        level += 1
-    deeper = guesses.links[state, DEPTH] > 0
-    return level + (len(_SURE) + 1 if deeper else 0)
-
-
-@njit(inline="always")
-def guess_of(guesses: Any, state: int, token: int) -> Any:
-    """The probability that a guess gives `token`."""
-    for i in range(guesses.tokens.shape[1]):
-        if guesses.tokens[state, i] == token:
-            return guesses.probabilities[state, i]
-    return 0.0
+    def of(self, token: int) -> dict[int, float]:
+        """What may follow `token`, with weights."""
+        row = zip(
+            self.arrays.tokens[token].tolist(), self.arrays.weights[token].tolist(), strict=True
+        )
+        return {successor: weight for successor, weight in row if weight > 0}
 
 
 class HeadUse:
@@ -135,42 +122,21 @@ class HeadUse:
         self._share += rate * (min(1.0, predicted / reached) - self._share)
 
 
-class MaskUse(HeadUse):
-    """The same for masks, which guessed in the last pass if they were in it."""
-
-    def __init__(self, masks: MaskGuesses) -> None:
-        super().__init__()
-        self._masks = masks
-
-    def wants(self, token_s: float) -> bool:
-        """Begin a step; whether there are guesses."""
-        self.asked = self._masks.ready
-        return self.asked
-
-
 class Guesses:
-    """The guesses of a step. `states`, int32 (heads,), are those of the root, NONE if not asked.
+    """The guesses of a step. `states`, int32 (heads,), are those of the root, NONE if not asked."""
 
-    The heads are those `given` and, behind them, the `masks`.
-    """
-
-    def __init__(self, given: Heads | None = None, masks: MaskGuesses | None = None) -> None:
+    def __init__(self, given: Heads | None = None) -> None:
         self._given = given
-        readers = given.guessers if given is not None else ()
-        self._readers = len(readers)
-        heads: tuple[Guesser, ...] = (*readers, masks) if masks is not None else (*readers,)
-        self.heads = heads
-        self.uses = [HeadUse() for _ in readers] + ([MaskUse(masks)] if masks is not None else [])
-        most = _MOST if heads else 1
+        self.heads = heads = tuple(given.guessers) if given is not None else ()
+        self.uses = [HeadUse() for _ in heads]
+        shape = len(heads), _MOST if heads else 1
         self.arrays = GuessArrays(
-            np.zeros((most, WIDTH), np.int32),
-            np.zeros((most, WIDTH)),
-            np.full((most, 5), NONE, np.int32),
+            np.zeros((*shape, WIDTH), np.int32),
+            np.zeros((*shape, WIDTH)),
+            np.full((*shape, 5), NONE, np.int32),
         )
         self.states = np.full(len(heads), NONE, np.int32)
-        self._own: list[list[int]] = [[] for _ in heads]  # of each head's states, their rows
-        self._number = [0] * most  # of each row, the number that its head gave the state
-        self._used = 0
+        self._used = [0] * len(heads)  # states of each head
 
     def report(self) -> dict[str, HeadReport] | None:
         """What was learned of the heads, by their kind, behind its first numbered; or None."""
@@ -184,18 +150,16 @@ class Guesses:
 
         `token_s` is as for HeadUse.
         """
-        self._used = 0
         self.states[:] = NONE
         wanted = [at for at, use in enumerate(self.uses) if use.wants(token_s)]
         clock = time.perf_counter()  # what was accepted is read now: the first asked counts it
-        asks = self._given is not None and any(at < self._readers for at in wanted)
-        if asks and self._given is not None and not self._given.follow(ids):
-            wanted = [at for at in wanted if at >= self._readers]
+        if wanted and self._given is not None and not self._given.follow(ids):
+            wanted = []
         for at in wanted:
-            self._own[at] = []
             found = self.heads[at].first(ids[-1])
             self.uses[at].took(time.perf_counter() - clock, True)
-            self.states[at] = self._add(at, found, NONE, ())
+            self.states[at], self._used[at] = 0, 0
+            self._add(at, found)
             clock = time.perf_counter()
         return bool(wanted)
 
@@ -215,7 +179,7 @@ class Guesses:
         return asked
 
     def _state(self, at: int, growth: Any, node: int) -> int:
-        """The row of the guess that a head made after a node."""
+        """The state of a head after a node."""
         return int(self.states[at] if node < 0 else growth.states[node, at])
 
     def _below(self, at: int, growth: Any) -> list[int]:
@@ -223,47 +187,39 @@ class Guesses:
         nodes, deepest = [], self.heads[at].depth - 1
         for node in np.flatnonzero(growth.states[:, at] == NONE).tolist():
             parent = self._state(at, growth, growth.parents[node])
-            if parent != NONE and self.arrays.links[parent, DEPTH] < deepest:
+            if parent != NONE and self.arrays.links[at, parent, DEPTH] < deepest:
                 nodes.append(node)
                 if len(nodes) == CONFIG.guess_batch:
                     break
         return nodes
 
     def _extend(self, at: int, parents: Sequence[int], tokens: Sequence[int]) -> bool:
-        """Ask head `at` after the nodes that `tokens` lead to from the states `parents`, rows.
+        """Ask head `at` after the nodes that `tokens` lead to from the states `parents`.
 
         False where there is no room for more.
         """
-        if self._used + len(parents) > len(self._number):
+        first, links = self._used[at], self.arrays.links[at]
+        if first + len(parents) > _MOST:
             return False
         clock = time.perf_counter()
-        found = self.heads[at].below([self._number[row] for row in parents], tokens)
+        found = self.heads[at].below(parents, tokens)
         self.uses[at].took(time.perf_counter() - clock, False)
-        for i, (parent, token) in enumerate(zip(parents, tokens, strict=True)):
-            one = Guessed(found.tokens[i : i + 1], found.probabilities[i : i + 1])
-            self._add(at, one, parent, (token,))
+        self._add(at, found)
+        for state, (parent, token) in enumerate(zip(parents, tokens, strict=True), first):
+            links[state] = token, NONE, links[parent, FIRST_BELOW], NONE, links[parent, DEPTH] + 1
+            links[parent, FIRST_BELOW] = state
         return True
 
-    def _add(self, at: int, found: Guessed, parent: int, led_by: Sequence[int]) -> int:
-        """Rows for the states that a head has just made; the first, NONE where none has room."""
-        first, links, width = self._used, self.arrays.links, found.tokens.shape[1]
-        count = min(len(found.tokens), len(self._number) - first)
-        self._used += count
+    def _add(self, at: int, found: Guessed) -> None:
+        """The states that a head has just made, each below the one before by any token."""
+        first, width = self._used[at], found.tokens.shape[1]
+        count = min(len(found.tokens), _MOST - first)
         rows = slice(first, first + count)
-        self.arrays.tokens[rows, :width] = found.tokens[:count]
-        self.arrays.probabilities[rows] = 0.0
-        self.arrays.probabilities[rows, :width] = found.probabilities[:count]
-        links[rows] = NONE
-        for i in range(count):
-            row, depth = first + i, i
-            self._number[row] = len(self._own[at])
-            self._own[at].append(row)
-            if parent != NONE:
-                depth = links[parent, DEPTH] + 1
-                links[row, LED_BY] = led_by[0]
-                links[row, NEXT_BESIDE] = links[parent, FIRST_BELOW]
-                links[parent, FIRST_BELOW] = row
-            elif i:
-                links[row - 1, ANY_BELOW] = row
-            links[row, DEPTH] = depth
-        return first if count else NONE
+        self._used[at] = first + count
+        self.arrays.tokens[at, rows, :width] = found.tokens[:count]
+        self.arrays.weights[at, rows] = 0.0
+        self.arrays.weights[at, rows, :width] = found.probabilities[:count]
+        links = self.arrays.links[at, rows]
+        links[:] = NONE
+        links[:, DEPTH] = range(count)
+        links[:-1, ANY_BELOW] = range(first + 1, first + count)

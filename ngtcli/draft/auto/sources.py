@@ -1,58 +1,24 @@
-"""What `auto` draws its predictions from, and where the text so far matches in it.
-
-Whether the background knows a text's language shows in how well it predicts the text.
-"""
+"""What `auto` draws its predictions from, and where the text so far matches in it."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import COPIED, HEADS, ORDERS, PlainArrays, match_end
-from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.copies import Copies
-from ngtcli.draft.auto.escapes import EscapeTallies, learn_output
-from ngtcli.draft.auto.guesses import Guesses
-from ngtcli.draft.auto.masks import MaskGuesses
-from ngtcli.draft.auto.ranks import Ranks
+from ngtcli.draft.auto.core.blend import COPIED, HEADS, ORDERS, PlainArrays, match_end
+from ngtcli.draft.auto.core.copies import Copies
+from ngtcli.draft.auto.core.learning import learn_output
+from ngtcli.draft.auto.escapes import EscapeTallies
+from ngtcli.draft.auto.guesses import Guesses, Ranks
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.guesses import Heads
 from ngtcli.draft.pool import Pool
-from ngtcli.system.compiled import njit
-from ngtcli.trie.background import FOLLOWED, BackgroundCounts, build_counts
-from ngtcli.trie.background_search import BackgroundArrays, count_in, find_row
+from ngtcli.trie.background import BackgroundCounts, build_counts
 from ngtcli.trie.counts import NONE, CountTrie, learn_prompt
 
 Ints = npt.NDArray[np.int32]
 NOTHING = build_counts(())  # where there is no background
 _UNPREDICTED = CountTrie(ORDERS)  # where no answer is predicted; it stays empty
-
-
-@njit()
-def mean_of(arrays: Any, ids: Any, mean: float, weight: float) -> float:
-    """The mean probability of `ids`, int32, each as its longest match predicts it.
-
-    `arrays` are those of BackgroundArrays in a plain tuple; `mean` counts as `weight` tokens.
-    """
-    background = BackgroundArrays(arrays[0], arrays[1])
-    matches = np.full(ORDERS, NONE, np.int32)  # the nodes of the last k tokens
-    matches[0] = 0
-    for token in ids:
-        probability, longest = 0.0, True
-        for order in range(len(matches) - 1, -1, -1):
-            node, child = matches[order], NONE
-            if node != NONE:
-                child, total = find_row(background, node, token), background.nodes[node, FOLLOWED]
-                if longest and total > 0 and order > 0:
-                    longest = False
-                    if child != NONE:
-                        probability = count_in(background.nodes, child, total) / total
-            if order + 1 < len(matches):
-                matches[order + 1] = child
-        weight += 1.0
-        mean += (probability - mean) / weight
-    return mean
 
 
 class PoolCounts:
@@ -87,13 +53,11 @@ class PoolCounts:
 class Sources:
     """The tries of predicted and own text, prompt and pool, counts of a general text, and scores.
 
-    `own` is the generated text of this answer. `familiarity` is the mean probability that the
-    background gives a token; emitted tokens move it on where they are learned (`learn_output`),
-    each with a share of CONFIG.familiar_rate. `borders` tells the prompt's nodes in documents from
+    `own` is the generated text of this answer. `borders` tells the prompt's nodes in documents from
     others (`learn_prompt`). `earlier` are the counts of the pool, this sequence's own unless they
     are given. `copies` has the text and the places in it. `nodes`, int32 (HEADS + heads, ORDERS),
     are the matches of the text's last tokens, as `advance` has them, and the place that is copied;
-    `last` is the last of these tokens. `guesses` are those of `heads` and `masks` in this step;
+    `last` is the last of these tokens. `guesses` are those of `heads` in this step;
     `alone`: nothing else is matched.
     """
 
@@ -103,16 +67,14 @@ class Sources:
         background: BackgroundCounts | None = None,
         heads: Heads | None = None,
         alone: bool = False,
-        masks: MaskGuesses | None = None,
     ) -> None:
         self.earlier = earlier or PoolCounts()
         self.background = background or NOTHING
-        self.familiarity, self._least_familiar = 1.0, 0.0
         self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         self._predicted = _UNPREDICTED
         self.ranks = Ranks(0)
         self.borders = np.zeros(0, np.int64)
-        self.guesses, self._alone = Guesses(heads, masks), alone
+        self.guesses, self._alone = Guesses(heads), alone
         self.nodes = np.full((HEADS + len(self.guesses.heads), ORDERS), NONE, np.int32)
         self.copies = Copies()
         self.last = 0
@@ -150,26 +112,6 @@ class Sources:
         parts = [part for text in (predicted, *apart) if len(text) for part in (text, end)]
         self.copies.start(np.concatenate([*parts, ids]), self.nodes[COPIED], len(predicted))
         self._leave_out()
-        self._read_language(context)
-
-    @property
-    def is_familiar(self) -> bool:
-        """Whether the background predicts the text as it does one of its language.
-
-        Without a background every text is familiar.
-        """
-        return self.familiarity >= self._least_familiar
-
-    def _read_language(self, context: Context) -> None:
-        """Begin with the end of a prompt."""
-        self.familiarity, self._least_familiar = 1.0, 0.0
-        if not len(self.background):
-            return
-        known = context.vocabulary or CONFIG.word_vocabulary
-        a_word = max(1.0, (CONFIG.word_vocabulary / known) ** CONFIG.word_power)
-        least = self._least_familiar = CONFIG.least_familiar * a_word
-        read = np.asarray(context.ids[-CONFIG.familiar_prompt :], np.int32)
-        self.familiarity = mean_of(self.arrays[1], read, 2 * least, CONFIG.familiar_start)
 
     def prefer_first(self) -> None:
         """Of what followed equally often in the prompt, take what stands first for likelier."""
@@ -199,10 +141,8 @@ class Sources:
         own = self.own
         own.reserve(len(tokens))
         self.copies.reserve(len(tokens))
-        own.used, self.familiarity = learn_output(
-            self.arrays, self.nodes, tokens, tallies.arrays, own.open_nodes, own.used,
-            self.familiarity,
-        )  # fmt: skip
+        arrays, nodes = self.arrays, self.nodes
+        own.used = learn_output(arrays, nodes, tokens, tallies.arrays, own.open_nodes, own.used)
         own.tokens += len(tokens)
         self.last = int(tokens[-1])
         self._leave_out()

@@ -23,10 +23,10 @@ class Learned(Auto):
     def __init__(self, settings: DraftSettings, options: MethodOptions) -> None:
         if settings.heads is None:
             raise UsageError("there is no head of this kind", "Name one with --heads.")
-        own = replace(settings, masks=(), costs=None, pool=None, background=None)
+        own = replace(settings, costs=None, pool=None, background=None)
         super().__init__(own, _AS_GIVEN, Sources(heads=settings.heads, alone=True))
         self.tallies.trust_heads()
 
     def reset(self, context: Context) -> None:
         """Start on a new prompt, of which nothing is drafted and no score is read."""
-        super().reset(replace(context, vocabulary=0, background=None))
+        super().reset(replace(context, vocabulary=0))

@@ -14,7 +14,7 @@ verifies all 80 nodes (`--num-draft 80`); with a smaller budget the nodes with t
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.draft.drafter import Drafter, DraftSettings, Feedback
+from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
 from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import ROOT, DraftTree, in_depth_first_order
 
@@ -50,7 +50,16 @@ class Recycling(Drafter):
         self.top_k = options.output_id_topk
         self._unseen = (0,) * self.top_k
         self._successors: dict[int, tuple[int, ...]] = {}
-        self._last = 0
+        self._last = 0  # the text's last token
+
+    def reset(self, context: Context) -> None:
+        self._last = context.ids[-1] if len(context.ids) else 0
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        self._last = tokens[-1]
+
+    def retract(self, count: int, ids: Sequence[int]) -> None:
+        self._last = ids[-1]
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         """The static tree, filled from the matrix below the last token."""

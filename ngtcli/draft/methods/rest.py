@@ -30,12 +30,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ngtcli.draft.drafter import Context, Drafter
-from ngtcli.draft.methods.datastore import DEPTH, Datastore, load
 from ngtcli.draft.options import MethodOptions, check_range, option
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.errors import InputError
 from ngtcli.system.files import DamagedFileError
-from ngtcli.trie.ngram import SEPARATOR, Ints
+from ngtcli.trie.corpus import SEPARATOR, Corpus, Ints
+from ngtcli.trie.store import DATASTORE_DEPTH as DEPTH
+from ngtcli.trie.store import load_datastore
 
 Path = tuple[int, ...]
 
@@ -59,7 +60,7 @@ class Options(MethodOptions):
 class Rest(Drafter):
     """Drafts from a datastore, which `reset` opens again only for another tokenizer."""
 
-    _datastore: Datastore | None = None
+    _datastore: Corpus | None = None
     _tokenizer = ""
 
     def reset(self, context: Context) -> None:
@@ -69,7 +70,7 @@ class Rest(Drafter):
         name = self.options.datastore
         hint = f"Build it: ngt trie build -m MODEL --rest PATH… --name {name}"
         try:
-            self._datastore = load(name, context.tokenizer, context.vocabulary)
+            self._datastore = load_datastore(name, context.tokenizer, context.vocabulary)
         except DamagedFileError as error:
             raise InputError(f"the datastore {name!r} is bad ({error})", hint) from None
         if self._datastore is None:
@@ -97,7 +98,7 @@ class Rest(Drafter):
         )
 
 
-def longest_match(datastore: Datastore, ids: Sequence[int], longest: int) -> tuple[range, int]:
+def longest_match(datastore: Corpus, ids: Sequence[int], longest: int) -> tuple[range, int]:
     """The matches of the longest suffix of `ids`, 2 to `longest` tokens, that has any; its length.
 
     The length is found by bisection, since a match of a suffix is one of all shorter ones.

@@ -4,8 +4,9 @@ The prefix is the longest suffix of the text, at most lp tokens, that has a cont
 trie. The draft is the subtree below it, pruned to the `budget` nodes of the highest frequency. The
 paper leaves ties open: here the shallower node is first, then the one found first.
 
-The trie of the context consists of two: the documents' (cached) and that of the rest of the prompt
-(small, built here). A sequence's frequency is the sum over both, as in one trie of the context.
+The trie of the context consists of the corpus of the documents (cached), that of the rest of the
+prompt (made here) and, with `learn_output`, a trie of the output, which grows. A sequence's
+frequency is the sum over all, as in one trie of the context.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +14,9 @@ from heapq import heappop, heappush, merge
 
 from ngtcli.draft.drafter import Context, Drafter
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
-from ngtcli.trie.ngram import NGramTrie
+from ngtcli.trie.corpus import NOWHERE, build
+
+_NOTHING = build((), 1)
 
 
 class Node:
@@ -27,36 +30,35 @@ class Node:
 
 
 class GrowingTrie:
-    """Counts of all sequences of at most `n` tokens; the same nodes and counts as `NGramTrie`.
+    """Counts of all sequences of at most `n` tokens of a text that grows.
 
-    >>> trie = GrowingTrie(3)
+    What ends within the tokens `before` the text is not counted, its continuations are.
+
+    >>> trie = GrowingTrie(3, [3])
     >>> trie.extend([1, 2, 3, 1, 2])
-    >>> trie.match([1, 2]).count
-    2
+    >>> trie.match([1, 2]).count, trie.match([3, 1]).count, trie.match([3]).count
+    (2, 2, 1)
     """
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, before: Sequence[int] = ()) -> None:
         self.n = n
         self.root = Node()
         self._open: list[Node] = []  # nodes of the suffixes that end at the last token
+        self._extend(before[max(0, len(before) - n + 1) :], 0)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Count the sequences that end at each of `tokens`, which continue the current text."""
+        """Count the sequences that end at each of `tokens`, which continue the text."""
+        self._extend(tokens, 1)
+
+    def _extend(self, tokens: Iterable[int], count: int) -> None:
         for token in tokens:
-            self._open.append(self.root)
-            if len(self._open) > self.n:
-                self._open.pop(0)
+            self._open = [self.root, *self._open][: self.n]
             for i, node in enumerate(self._open):
                 child = node.children.get(token)
                 if child is None:
                     child = node.children[token] = Node()
-                child.count += 1
+                child.count += count
                 self._open[i] = child
-            self.root.count += 1
-
-    def end(self) -> None:
-        """End the current text: the next token starts another."""
-        self._open.clear()
 
     def match(self, sequence: Sequence[int]) -> Node | None:
         """The node of `sequence`, or None."""
@@ -66,11 +68,12 @@ class GrowingTrie:
         return node
 
 
-# The node of a sequence in the documents' trie and in the growing one; None where it has none.
-Pair = tuple[int | None, Node | None]
+# Where a sequence is in the documents, in the rest of the prompt, and its node of the output.
+Match = tuple[range, range, Node | None]
+Child = tuple[int, int, Match]  # token, count, the sequence with it
 
 
-def _falling(child: tuple[int, int, Pair]) -> int:
+def _falling(child: Child) -> int:
     return -child[1]
 
 
@@ -78,75 +81,79 @@ class TrieDrafter(Drafter):
     """The paper's method; with `learn_output` it also drafts from the output so far."""
 
     def reset(self, context: Context) -> None:
-        self._documents: NGramTrie | None = context.documents
-        self._grown = GrowingTrie(self.settings.n)
-        for run in context.outside:
-            self._grown.end()
-            self._grown.extend(run)
-        if not context.outside or tuple(context.outside[-1]) != tuple(
-            context.ids[-len(context.outside[-1]) :]
-        ):  # the prompt ends inside a document: output starts another text
-            self._grown.end()
+        self._documents, n = context.documents or _NOTHING, self.settings.n
+        self._outside = build(context.outside, n) if context.outside else _NOTHING
+        last = tuple(context.outside[-1]) if context.outside else ()
+        # Where the prompt ends inside a document the output starts another text.
+        goes_on = last == tuple(context.ids[len(context.ids) - len(last) :])
+        self._output = GrowingTrie(n, last if goes_on and self.settings.learn_output else ())
 
     def observe(self, tokens: Sequence[int]) -> None:
         if self.settings.learn_output:
-            self._grown.extend(tokens)
+            self._output.extend(tokens)
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         for length in range(min(self.settings.lp, len(ids)), 0, -1):
             sequence = ids[len(ids) - length :]
-            cached = self._documents.match(sequence) if self._documents else None
-            tree = self._grow((cached, self._grown.match(sequence)), length, budget)
+            found = self._documents.find(sequence), self._outside.find(sequence)
+            tree = self._grow((*found, self._output.match(sequence)), length, budget)
             if tree is not None:
                 return tree
         return DraftTree()
 
-    def _grow(self, start: Pair, depth: int, budget: int) -> DraftTree | None:
+    def _grow(self, start: Match, depth: int, budget: int) -> DraftTree | None:
         """The best-first tree below `start`, a sequence of `depth` tokens; None without a child."""
         tokens: list[int] = []
         parents: list[int] = []
         priority: list[float] = []
         n, lp = self.settings.n, self.settings.lp
-        heap: list[tuple[int, int, int, int, int, Pair, Iterator[tuple[int, int, Pair]]]] = []
+        heap: list[tuple[int, int, int, int, int, Match, Iterator[Child]]] = []
         pushed = 0
 
-        def push(parent: int, level: int, siblings: Iterator[tuple[int, int, Pair]]) -> None:
+        def push(parent: int, level: int, siblings: Iterator[Child]) -> None:
             nonlocal pushed
-            for token, count, pair in siblings:
+            for token, count, match in siblings:
                 pushed += 1
                 frequency = count * min(lp, n - level + 1)
-                heappush(heap, (-frequency, level, pushed, token, parent, pair, siblings))
+                heappush(heap, (-frequency, level, pushed, token, parent, match, siblings))
                 return
 
-        push(-1, depth + 1, self._children(start))
+        push(-1, depth + 1, self._children(start, depth))
         while heap and len(tokens) < budget:
-            frequency, level, _, token, parent, pair, siblings = heappop(heap)
+            frequency, level, _, token, parent, match, siblings = heappop(heap)
             tokens.append(token)
             parents.append(parent)
             priority.append(-frequency)
             push(parent, level, siblings)
             if level < n:
-                push(len(tokens) - 1, level + 1, self._children(pair))
+                push(len(tokens) - 1, level + 1, self._children(match, level))
         return in_depth_first_order(tokens, parents, priority) if tokens else None
 
-    def _children(self, pair: Pair) -> Iterator[tuple[int, int, Pair]]:
-        """(token, count, pair) of the children in both tries, the most frequent first."""
-        cached, grown = pair
-        if grown is None or not grown.children:
-            return self._cached(cached)
-        trie = self._documents
-        both: list[tuple[int, int, Pair]] = []
-        for token, node in grown.children.items():
-            child = trie.child(cached, token) if trie and cached is not None else None
-            count = node.count + (trie.count(child) if trie and child is not None else 0)
-            both.append((token, count, (child, node)))
-        both.sort(key=_falling)
-        others = (child for child in self._cached(cached) if child[0] not in grown.children)
-        return merge(both, others, key=_falling)
+    def _children(self, match: Match, depth: int) -> Iterator[Child]:
+        """What follows a sequence of `depth` tokens in all three, the most frequent first.
 
-    def _cached(self, node: int | None) -> Iterator[tuple[int, int, Pair]]:
-        """(token, count, pair) of the children in the documents' trie alone."""
-        trie = self._documents
-        if node is not None and trie is not None:
-            for child in trie.children(node):
-                yield trie.token(child), trie.count(child), (child, None)
+        Of equally frequent ones those outside the documents come first, each in the text's order.
+        """
+        documents, outside, output = match
+        said = output.children if output else {}
+        if not documents and not said:
+            for token, _, found in self._outside.below(outside, depth):
+                yield token, len(found), (NOWHERE, found, None)
+            return
+        own = (
+            (t, len(f), (f, NOWHERE, None)) for t, _, f in self._documents.below(documents, depth)
+        )
+        if not outside and not said:
+            yield from own
+            return
+        places = {token: (first, at) for token, first, at in self._outside.below(outside, depth)}
+        for first, (token, new) in enumerate(said.items(), len(self._outside.stream)):
+            if new.count:
+                places.setdefault(token, (first, NOWHERE))
+        near: list[Child] = []
+        for token, (_, at) in sorted(places.items(), key=lambda place: place[1][0]):
+            inside, node = self._documents.child(documents, depth, token), said.get(token)
+            count = len(inside) + len(at) + (node.count if node else 0)
+            near.append((token, count, (inside, at, node)))
+        near.sort(key=_falling)
+        yield from merge(near, (one for one in own if one[0] not in places), key=_falling)

@@ -51,20 +51,14 @@ def recordings(rng: Random, place: Place) -> Case:
         what = replace_by_odd(rng, path, [Path(HARBOUR)]) if rng.random() < 0.2 else "odd values"
         arguments = [*tune, place.recording, "--json", "--costs", "costs.json"]
         return case(f"a file of costs: {what}", arguments, [ANSWERED, USAGE, INPUT])
-    source = rng.choice(["recording", "recording", "spec-bench"])
     folder = place.work / "recording"
-    shutil.copytree(place.shared / source, folder)
-    files = sorted(p for p in folder.rglob("*") if p.is_file())
-    path = rng.choice([p for p in files if p.suffix in (".json", ".jsonl")])
+    shutil.copytree(place.recording, folder)
+    files = sorted(folder.iterdir())
+    path = rng.choice(files)
     what = _damage_line(rng, path) if rng.random() < 0.85 else replace_by_odd(rng, path, files)
-    extra = ["--template", "plain"] if source == "spec-bench" else []
-    bench = ["bench", "--replay", "recording", *extra, "--methods"]
-    ways = [[*bench, "trie,prompt-lookup", "--json"], [*bench, "auto"]]
-    codes = {ANSWERED, USAGE, INPUT}
-    if extra:
-        codes.add(MODEL)
-    else:
-        ways.append([*tune, "recording"])
+    bench = ["bench", "replay", "recording", "--methods"]
+    ways = [[*bench, "trie,prompt-lookup", "--json"], [*bench, "auto"], [*tune, "recording"]]
+    codes = [ANSWERED, USAGE, INPUT]
     return case(f"{path.name} of a recording: {what}", rng.choice(ways), codes)
 
 

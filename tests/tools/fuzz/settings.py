@@ -157,14 +157,12 @@ _OPTIONS = {
 _VALUES = ("0", "1", "3", "-1", "1000000", "9" * 30, "nan", "inf", "true", "", "../../x", "1e9")
 # Flags that would be ignored: each is refused.
 _CONTRADICTIONS = (
-    "bench --record out --limit 1 --html b.html", "bench --record out --limit 1 --methods none",
-    "bench --record out --limit 1 --rounds 3", "bench --record out --limit 1 --against hf",
+    "bench record out --limit 1 --html b.html", "bench record out --limit 1 --methods none",
     "bench --limit 1 --methods ,", "bench --limit 1 --methods=", "bench --limit 1 --ids odd",
-    "bench --limit 1 --turns all", "bench --limit 1 --num-draft 8 --sweep-num-draft",
-    "bench --limit 1 --json --markdown", "bench --replay {} --methods trie --rounds 3",
-    "bench --replay {} --methods trie --template plain",
-    "bench --replay {} --methods trie --turns all", "bench --replay {} --methods trie --noise 2",
-    "bench --replay {} --methods trie --against hf", "tune --sweep n=5,8 lp=2 --ids odd",
+    "bench --limit 1 --num-draft 8 --sweep-num-draft", "bench --limit 1 --json --markdown",
+    "bench replay {} --methods trie --rounds 3",
+    "bench --replay {} --methods trie", "bench --record {}", "bench --quality",
+    "tune --sweep n=5,8 lp=2 --ids odd",
     "tune --sweep n=5,8 lp=2 --costs x", "tune --sweep n=5,8 lp=2 --json --csv",
     "tune --sweep n=5,8 lp=2 --n 7", f"trie build {HARBOUR} --name x", "check --method none",
     f"summarize {HARBOUR} --n 3 --lp 3",

@@ -72,7 +72,7 @@ _COLUMNS = ("0", "1", "-5", "x", "", "99999999999999999999", "1.5", "80")
 _TABLES = (
     "presets list", "config show", "trie list", "trie pool show", "models list",
     "summarize nowhere.txt", "--help", "summarize --help", f"summarize {HARBOUR} --dry-run",
-    "bench --replay {} --methods trie", "tune --replay {} --sweep=n=5,8 --rounds 1",
+    "bench replay {} --methods trie", "tune --replay {} --sweep=n=5,8 --rounds 1",
     "tune --sweep n=5..x",
 )  # fmt: skip
 

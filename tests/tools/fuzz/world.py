@@ -10,11 +10,9 @@ from pathlib import Path
 from random import Random
 
 from ngtcli.measure.prompts import EXAMPLES
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.tools.fuzz.case import (
     ANSWERED,
     ASKED,
-    HARBOUR,
     INPUT,
     PASSAGES,
     TOKENS,
@@ -47,25 +45,9 @@ def make_world(folder: Path) -> Place:
     for method in ("auto", "trie", "prompt-lookup", "lookahead", "recycling"):  # compiles
         must(*ASKED["summary"], "--method", method)
     must("trie", "build", "--rest", str(EXAMPLES))
-    must("bench", "--record", place.recording, "--limit", "2", "--max-tokens", TOKENS)
+    must("bench", "record", place.recording, "--limit", "2", "--max-tokens", TOKENS)
     must("tune", "--replay", place.recording, "--sweep", "n=5,8", "lp=2", "--rounds", "1")
-    _write_spec_bench(folder / "spec-bench")
     return replace(place, texts=texts)
-
-
-def _write_spec_bench(folder: Path) -> None:
-    """A recording of Spec-Bench's kind: two questions, their answers, a tokenizer."""
-    (folder / "tokenizer").mkdir(parents=True)
-    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
-        shutil.copy(BUILTIN_PATH / name, folder / "tokenizer")
-    text = Path(HARBOUR).read_text(encoding="utf-8")
-    choice = {"turns": [text[:200]], "decoding_steps": [40], "new_tokens": [40], "wall_time": [1]}
-    for name, line in (
-        ("question", {"category": "summarization", "turns": [text]}),
-        ("vanilla", {"model_id": "plain", "choices": [choice]}),
-    ):
-        lines = [json.dumps({"question_id": number, **line}) + "\n" for number in (1, 2)]
-        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def new_place(folder: Path, world: Place, caches: bool) -> Place:

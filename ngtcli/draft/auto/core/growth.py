@@ -5,17 +5,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.blend import (
+from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.core.blend import (
     BACKGROUND,
     HEADS,
     PROMPT,
     Candidates,
     advance_path,
+    ask,
     blend,
     named,
+    query_for,
 )
-from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.copies import WAYS
+from ngtcli.draft.auto.core.copies import WAYS
 from ngtcli.draft.guesses import WIDTH
 from ngtcli.draft.origins import DOCUMENT, HEAD, ORIGINS
 from ngtcli.system.compiled import njit, unowned
@@ -75,14 +77,15 @@ def grow(
         np.zeros((_SLOTS, 2), np.int32),
         np.empty(children, np.int32),
     )
-    n = _fill(named(arrays), matches, escape, min_probability, candidates, growth, children)
+    own, query = named(arrays), query_for(match_nodes)
+    n = _fill(own, matches, escape, min_probability, query, candidates, growth, children)
     return tokens[:n], parents[:n], probabilities[:n], origins[:n], trie_nodes[:n], states[:n]
 
 
 @unowned
 def _fill(
-    sources: Any, matches: Any, escape: Any, min_probability: float, candidates: Any, growth: Any,
-    children: int,
+    sources: Any, matches: Any, escape: Any, min_probability: float, query: Any, candidates: Any,
+    growth: Any, children: int,
 ) -> int:  # fmt: skip
     """The loop of `grow`; the number of nodes. `matches[i + 1]` are those of node i.
 
@@ -91,7 +94,9 @@ def _fill(
     """
     used, listed, path = 0, 0, 1.0
     while used < len(growth.tokens):
-        found = blend(sources, matches[used], escape, min_probability / path, candidates, used + 1)
+        least = min_probability / path
+        n, _ = ask(sources, matches[used], escape, least, query)
+        found = blend(sources, query, n, least, candidates, used + 1)
         listed = _offer(candidates, found, path, used, growth, listed, children)
         if used == listed:
             return used

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.copies import (
+from ngtcli.draft.auto.core.copies import (
     ANSWER,
     DEPARTED,
     PLACE,
@@ -39,8 +39,15 @@ from ngtcli.draft.auto.copies import (
     copy_order,
     follow,
 )
-from ngtcli.draft.auto.guesses import GuessArrays, guess_bucket, guesses_here, state_below
-from ngtcli.draft.auto.ranks import DISTINCT, SUM, RankArrays
+from ngtcli.draft.auto.core.tables import (
+    DISTINCT,
+    SUM,
+    GuessArrays,
+    RankArrays,
+    guess_bucket,
+    state_below,
+    weight_of,
+)
 from ngtcli.draft.origins import SOURCES
 from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.background import DEPTH, UNIT
@@ -116,6 +123,23 @@ def named(arrays: Any) -> Any:
         CopyArrays(copies[0], copies[1], copies[2]),
         GuessArrays(guesses[0], guesses[1], guesses[2]),
     )
+
+
+ROW, ORDER, BUCKET, NODE, SOURCE = range(5)  # columns of `keys`
+SHARE, MASS, TOTAL = range(3)  # columns of `masses`
+
+
+class Query(NamedTuple):
+    """Room for what predicts the next token, in the order in which it passes probability on.
+
+    `keys`, int32 (matches, 5): the row, order and bucket of its escape probability, its node (a
+    token that is copied, the state of a head), and the source that it stands for. `masses`, float64
+    (matches, 3): the probability that it gives away, that which was left to it, and what followed
+    its match in all.
+    """
+
+    keys: npt.NDArray[np.int32]
+    masses: npt.NDArray[np.float64]
 
 
 class Candidates(NamedTuple):
@@ -199,10 +223,11 @@ def advance(sources: Any, match_nodes: Any, token: int) -> None:
         node = match_nodes[BACKGROUND, order]
         child = find_row(background, node, token) if node != NONE else NONE
         match_nodes[BACKGROUND, order + 1] = child
-    known = token < len(sources.ranks.successors)
+    known = token < len(sources.ranks.tokens)
     match_nodes[SCORES, 1] = token if known else NONE
     for head in range(HEADS, match_nodes.shape[0]):
-        match_nodes[head, 1] = state_below(sources.guesses, match_nodes[head, 1], token)
+        state = match_nodes[head, 1]
+        match_nodes[head, 1] = state_below(sources.guesses, head - HEADS, state, token)
 
 
 @unowned
@@ -228,56 +253,118 @@ def match_end(arrays: Any, match_nodes: Any, ids: Any) -> None:
         advance(named(arrays), match_nodes, token)
 
 
-@unowned
-def blend(
-    sources: Any,
-    match_nodes: Any,
-    escape: Any,
-    min_probability: float,
-    candidates: Any,
-    number: int,
-) -> Any:
-    """Fill `candidates` with the next token's distribution, unsorted; the number of tokens.
+@njit(inline="always")
+def query_for(match_nodes: Any) -> Any:
+    """Room for all that may be asked of matches."""
+    room = match_nodes.size + WAYS
+    return Query(np.empty((room, 5), np.int32), np.empty((room, 3)))
 
-    Contributions below `min_probability` are left out. `number` of this blend: no earlier one with
-    the same candidates had it, and none has 0.
+
+@unowned
+def ask(sources: Any, match_nodes: Any, escape: Any, least: float, query: Any) -> Any:
+    """List in `query` all that predicts the next token: (how many, the mass that is left).
+
+    First what is copied, then heads, then matches from the longest on; once less than `least` is
+    left at an order, the rest is not asked.
     """
-    found, copied_mass = _add_copied(
-        sources, match_nodes, escape, min_probability, candidates, number
-    )
-    heads_mass = copied_mass
+    n, mass = 0, 1.0
+    for way in range(WAYS):
+        token, source, row, order, bucket = copied(sources, match_nodes, way)
+        if token != NONE:
+            mass = _put(query, n, escape, mass, row, order, bucket, token, source, 1.0)
+            n += 1
     beside = longest_match(sources, match_nodes) if match_nodes.shape[0] > HEADS else 0
-    for head in range(HEADS, match_nodes.shape[0]):
-        state = match_nodes[head, 1]
-        if guesses_here(sources.guesses, state):
-            heads_mass *= escape[head, beside, guess_bucket(sources.guesses, state)]
-    escape_mass = heads_mass
+    for row in range(HEADS, match_nodes.shape[0]):
+        state, head = match_nodes[row, 1], row - HEADS
+        if state != NONE and sources.guesses.weights[head, state, 0] > 0.0:
+            bucket = guess_bucket(sources.guesses, head, state)
+            mass = _put(query, n, escape, mass, row, beside, bucket, state, row, 1.0)
+            n += 1
     for order in range(match_nodes.shape[1] - 1, -1, -1):
-        if escape_mass < min_probability:
+        if mass < least:
             break
         for source in range(COPIED):
             node = match_nodes[source, order]
             total, bucket = match_of(sources, node, source, order)
-            if total <= 0.0:
-                continue
-            e = escape[source, order, bucket]
-            scale = escape_mass * (1.0 - e) / total
-            escape_mass *= e
-            if scale * total < min_probability:
-                continue
-            if source < BACKGROUND:
-                found = _add_counts(sources.tries[source], node, order, scale, min_probability,
-                                    source, candidates, found, number)  # fmt: skip
-            elif source == BACKGROUND:
-                found = _add_background(sources.background.nodes, node, total, scale,
-                                        min_probability, candidates, found, number)  # fmt: skip
-            else:
-                found = _add_ranks(sources.ranks, node, scale, min_probability, candidates, found,
-                                   number)  # fmt: skip
-    if heads_mass < copied_mass:
-        found = _add_guesses(sources.guesses, match_nodes, escape, beside, copied_mass,
-                             min_probability, candidates, found, number)  # fmt: skip
+            if total > 0.0:
+                mass = _put(query, n, escape, mass, source, order, bucket, node, source, total)
+                n += 1
+    return n, mass
+
+
+@njit(inline="always")
+def _put(
+    query: Any, n: int, escape: Any, mass: float, row: int, order: int, bucket: int, node: int,
+    source: int, total: float,
+) -> Any:  # fmt: skip
+    """List what is left a mass; what it passes on."""
+    keys, masses, e = query.keys, query.masses, escape[row, order, bucket]
+    keys[n, ROW], keys[n, ORDER], keys[n, BUCKET] = row, order, bucket
+    keys[n, NODE], keys[n, SOURCE] = node, source
+    masses[n, SHARE], masses[n, MASS], masses[n, TOTAL] = mass * (1.0 - e), mass, total
+    return mass * e
+
+
+@unowned
+def blend(sources: Any, query: Any, n: int, least: float, candidates: Any, number: int) -> int:
+    """Fill `candidates` with the distribution of the first `n` of a query; the number of tokens.
+
+    Contributions below `least` are left out. `number` of this blend: no earlier one with the same
+    candidates had it, and none has 0. What heads guess comes last, so that a token that a match
+    predicts as well counts as the match's.
+    """
+    found, guessing = 0, False
+    for i in range(n):
+        share, total = query.masses[i, SHARE], query.masses[i, TOTAL]
+        row, node, source = query.keys[i, ROW], query.keys[i, NODE], query.keys[i, SOURCE]
+        if row >= HEADS:
+            guessing = True
+        elif share < least:
+            continue
+        elif row >= COPIED:
+            found = _add(node, share, source, candidates, found, number)
+        elif row < BACKGROUND:
+            found = _add_counts(sources.tries[row], node, query.keys[i, ORDER], share / total,
+                                least, row, candidates, found, number)  # fmt: skip
+        elif row == BACKGROUND:
+            found = _add_background(sources.background.nodes, node, total, share / total, least,
+                                    candidates, found, number)  # fmt: skip
+        else:
+            ranks = sources.ranks
+            found = _add_row(ranks.tokens[node], ranks.weights[node], share / total, least, row,
+                             candidates, found, number)  # fmt: skip
+    for i in range(n if guessing else 0):
+        row, state, share = query.keys[i, ROW], query.keys[i, NODE], query.masses[i, SHARE]
+        if row >= HEADS:
+            guesses = sources.guesses
+            tokens, weights = (
+                guesses.tokens[row - HEADS, state],
+                guesses.weights[row - HEADS, state],
+            )
+            found = _add_row(tokens, weights, share, least, row, candidates, found, number)
     return found
+
+
+@unowned
+def share_of(sources: Any, query: Any, i: int, token: int) -> Any:
+    """The probability that entry `i` of a query gives `token`."""
+    row, node, share = query.keys[i, ROW], query.keys[i, NODE], query.masses[i, SHARE]
+    total = query.masses[i, TOTAL]
+    if row >= HEADS:
+        tokens, weights = sources.guesses.tokens, sources.guesses.weights
+        return share * weight_of(tokens[row - HEADS, node], weights[row - HEADS, node], token)
+    if row >= COPIED:
+        return share if node == token else 0.0
+    if row == SCORES:
+        ranks = sources.ranks
+        return share * weight_of(ranks.tokens[node], ranks.weights[node], token) / total
+    if row == BACKGROUND:
+        at = find_row(sources.background, node, token)
+        count = float(count_in(sources.background.nodes, at, total)) if at != NONE else 0.0
+        return share * count / total
+    trie = sources.tries[row]
+    child = find(trie.slots, node, token)
+    return share * float(trie.counts[child, COUNT]) / total if child != NONE else 0.0
 
 
 @unowned
@@ -301,25 +388,6 @@ def copied(sources: Any, match_nodes: Any, way: int) -> Any:
         if distinct:
             break
     return token, source, COPIED, copy_order(state), copy_bucket(state, distinct, way)
-
-
-@njit(inline="always")
-def _add_copied(
-    sources: Any, match_nodes: Any, escape: Any, min_probability: float, candidates: Any,
-    number: int,
-) -> Any:  # fmt: skip
-    """Add what is copied, the first of a blend: (how many tokens, the escape mass that is left)."""
-    found, escape_mass = 0, 1.0
-    for way in range(WAYS):
-        token, source, row, order, bucket = copied(sources, match_nodes, way)
-        if token == NONE:
-            continue
-        e = escape[row, order, bucket]
-        probability = escape_mass * (1.0 - e)
-        escape_mass *= e
-        if probability >= min_probability:
-            found = _add(token, probability, source, candidates, found, number)
-    return found, escape_mass
 
 
 @unowned
@@ -367,42 +435,17 @@ def _add_background(
     return found
 
 
-@njit(inline="always")
-def _add_ranks(
-    ranks: Any, last: int, scale: float, min_probability: float, candidates: Any, found: int,
-    number: int,
+@unowned
+def _add_row(
+    tokens: Any, weights: Any, scale: float, min_probability: float, source: int, candidates: Any,
+    found: int, number: int,
 ) -> int:  # fmt: skip
-    for i in range(ranks.weights.shape[1]):
-        probability = scale * ranks.weights[last, i]
+    """Add the row of a table."""
+    for i in range(len(tokens)):
+        probability = scale * weights[i]
         wanted = probability > 0.0 and probability >= min_probability
         if wanted and found < len(candidates.tokens):
-            found = _add(ranks.successors[last, i], probability, SCORES, candidates, found, number)
-    return found
-
-
-@unowned
-def _add_guesses(
-    guesses: Any, match_nodes: Any, escape: Any, beside: int, mass: float, min_probability: float,
-    candidates: Any, found: int, number: int,
-) -> int:  # fmt: skip
-    """Add what heads guess: of the escape `mass` that a copy left, before all matches.
-
-    They are added last, so that a token that a match predicts as well counts as the match's.
-    """
-    for head in range(HEADS, match_nodes.shape[0]):
-        state = match_nodes[head, 1]
-        if not guesses_here(guesses, state):
-            continue
-        e = escape[head, beside, guess_bucket(guesses, state)]
-        scale = mass * (1.0 - e)
-        mass *= e
-        for i in range(guesses.tokens.shape[1]):
-            probability = scale * guesses.probabilities[state, i]
-            if probability < min_probability or probability <= 0.0:
-                break
-            if found < len(candidates.tokens):
-                token = guesses.tokens[state, i]
-                found = _add(token, probability, head, candidates, found, number)
+            found = _add(tokens[i], probability, source, candidates, found, number)
     return found
 
 

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import replace
-from functools import cache, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -31,30 +31,32 @@ from ngtcli.decode.probe import plain_generation
 from ngtcli.draft.costs import Costs
 from ngtcli.draft.drafter import Context, Drafter, draft_settings
 from ngtcli.draft.pool import TOKENS, Pool
-from ngtcli.draft.registry import MethodSpec, parse_method
+from ngtcli.draft.registry import parse_method
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import ContextOverflowError, NgtError
+from ngtcli.measure.grid import Cell
 from ngtcli.measure.live import AGAINST, decoded, machine
-from ngtcli.measure.options import BenchOptions, check_some_left, find_shape
+from ngtcli.measure.options import BenchOptions, cells_of, check_some_left
 from ngtcli.measure.records import (
     BASELINE,
     Answering,
-    Contestant,
     Generation,
     Notify,
     Refusal,
-    race,
-    taking_part,
+    by_prompt,
+    run,
+    warmed_up,
 )
-from ngtcli.measure.replay import budgets, chosen_traces, context_of, recorded_background
-from ngtcli.measure.results import ShapeResult, inexact_notes
-from ngtcli.measure.shape_model import Built, build, check_memory, copies, plan
-from ngtcli.measure.summary import SHAPE, summarized
+from ngtcli.measure.replay import chosen_traces, context_of, recorded_background
+from ngtcli.measure.results import Invocation, Machine, inexact_notes
+from ngtcli.measure.summary import Group, Pair, column, json_rows, summarized
 from ngtcli.measure.traces import Trace, TraceSet
 from ngtcli.session.memory import PassCosts
-from ngtcli.system.json_form import to_json
+from ngtcli.system.json_form import json_key, json_property, to_json
 from ngtcli.trie.background import BackgroundCounts
+from tests.tools.shapes.model import Built, build, check_memory, copies, find_shape, plan
 
+SHAPE = "shape"  # the kind of these measurements
 _WARM = 4  # tokens of the first answer that every contestant decodes untimed; guess
 _END = -1  # what follows the last recorded token: no draft has it
 _GREEDY = Settings()
@@ -90,84 +92,151 @@ class PromptCache:
             self._read = None
 
 
-def _generated(built: Built, prompts: PromptCache, name: str, trace: Trace) -> Generation:
-    prompts.put(trace)
-    rows = built.model.cache.rows()
-    if not rows:
-        raise NgtError("a cache that cannot be rolled back is not shared with generate")
-    try:
-        return generate_recorded(built.stock, trace, rows, AGAINST[name])
-    except (ValueError, TypeError, NotImplementedError) as error:  # not with this model
-        raise NgtError(str(error).strip().split("\n")[0]) from error
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeRow:
+    """A cell over the prompts of one task; seconds are of decoding alone."""
+
+    method: str = column(lambda g: g.cell.values["method"], kinds=[SHAPE])
+    num_draft: int | None = column(lambda g: g.cell.num_draft, kinds=[SHAPE])
+    task: str = column(lambda g: g.task, kinds=[SHAPE])
+    questions: int = column(lambda g: len(g.prompts), kinds=[SHAPE])
+    new_tokens: int = column(lambda g: g.tokens, kinds=[SHAPE])
+    steps: int = column(lambda g: g.steps, kinds=[SHAPE])
+    drafted_tokens: int | None = column(lambda g: g.sum_of("drafted"), kinds=[SHAPE])
+    accepted_tokens: int | None = column(lambda g: g.sum_of("accepted"), kinds=[SHAPE])
+    mean_acceptance_length: float | None = column(Group.length, kinds=[SHAPE])
+    draft_acceptance_rate: float | None = column(Group.acceptance_rate, kinds=[SHAPE])
+    acceptance_histogram: Mapping[int, int] = column(Group.histogram, kinds=[SHAPE])
+    nodes_per_step: float | None = column(Group.nodes_per_step, kinds=[SHAPE])
+    undrafted_share: float | None = column(Group.undrafted_share, kinds=[SHAPE])
+    decode_s: float = column(lambda g: round(sum(g.seconds()), 4), kinds=[SHAPE])
+    tokens_per_s: float | None = column(Group.tokens_per_s, kinds=[SHAPE])
+    step_ms: float = column(lambda g: round(sum(g.seconds()) / g.steps * 1e3, 3), kinds=[SHAPE])
+    draft_ms: float | None = column(lambda g: _draft_ms(g), kinds=[SHAPE])
+    speedup_overall: float = column(
+        lambda g: round(sum(g.seconds(BASELINE)) / sum(g.seconds()), 3), kinds=[SHAPE]
+    )
+    spread: float | None = column(Group.spread, kinds=[SHAPE])
+    speedup: float = column(lambda g: g.speedup()[0], kinds=[SHAPE])
+    speedup_quartiles: Pair = column(lambda g: g.speedup()[1], kinds=[SHAPE])
+    speedup_least_and_most: Pair = column(lambda g: g.speedup()[2], kinds=[SHAPE])
 
 
-def contestants(
-    traces: TraceSet,
-    built: Built,
-    options: BenchOptions,
-    settings: Settings,
-    prompts: PromptCache,
-    refused: list[Refusal],
-    progress: Notify,
-) -> tuple[list[Contestant[Trace]], Costs | None]:
-    """Plain decoding, each method at each number of nodes, then generate where it is wanted.
+def _draft_ms(group: Group) -> float | None:
+    """Milliseconds of a pass that are spent drafting; None where that cannot be told."""
+    drafts = [g.split_s["draft"] for g in group.last if g.split_s is not None]
+    whole = len(drafts) == len(group.last) and group.steps
+    return round(sum(drafts) * 1e3 / group.steps, 4) if whole else None
 
-    The others are `refused`. Measures the cost of passes if a method asks for it, which empties the
-    model's cache.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeResult:
+    """A replay with real passes of a model of the shape `shape`, whose weights are random.
+
+    By question: `prompt_tokens`, and `prefill_s`, the seconds to read them once. `cost_s` are the
+    seconds of a pass that were measured first, by its rows, for each length of context. `passes`
+    says how passes were captured.
     """
-    model, shared = built.model, draft_settings(settings)
 
-    @cache
-    def measured() -> tuple[Costs | None, BackgroundCounts | None]:
-        costs = PassCosts(model, False, progress).load(settings.calibrate)
-        return costs, recorded_background(traces, settings.background, progress)
+    kind: Literal["shape"] = "shape"
+    source: str
+    model: str
+    shape: str
+    parameters: int
+    weight_bytes: int
+    machine: Machine = field(metadata=json_key(flat=True))
+    questions: int
+    rounds: int
+    fresh: bool
+    interrupted: bool
+    seconds: float
+    prompt_tokens: Sequence[int]
+    prefill_s: Sequence[float]
+    cost_s: Mapping[int, Mapping[int, float]]
+    passes: Mapping[str, Any]
+    notes: Sequence[str]
+    rows: Sequence[ShapeRow] = json_rows(SHAPE, ShapeRow)
+    refused: Sequence[Refusal]
+    invocation: Invocation = field(default_factory=Invocation, metadata=json_key(flat=True))
 
-    def ours(one: MethodSpec, num_draft: int) -> Contestant[Trace]:
-        def begin() -> Answering[Trace]:
+    @property
+    @json_property(after="kind")
+    def label(self) -> str:
+        """What stands with every figure."""
+        return f"random weights of shape {self.shape}; tokens from the recording"
+
+
+class ShapeSource:
+    """A source over a recording, with real passes of a model of some shape.
+
+    The cost of passes is measured when a method first asks for it, which empties the model's cache.
+    """
+
+    def __init__(
+        self, traces: TraceSet, built: Built, settings: Settings, progress: Notify
+    ) -> None:
+        self.traces, self.prompts, self.built = traces, traces.traces, built
+        self.cache = PromptCache(built.model)
+        self.costs: Costs | None = None
+        self._settings, self._progress = settings, progress
+
+    @cached_property
+    def _measured(self) -> BackgroundCounts | None:
+        costs = PassCosts(self.built.model, False, self._progress)
+        self.costs = costs.load(self._settings.calibrate)
+        return recorded_background(self.traces, self._settings.background, self._progress)
+
+    def begin(self, cell: Cell, split: bool = False) -> Answering[Trace]:
+        """As `Source.begin`."""
+        if cell.key in AGAINST:
+            return lambda trace: self.generated(cell.key, trace)
+        settings = cell.settings
+        method = parse_method(settings.method, draft_settings(settings))
+        if method.entry.live:
+            raise NgtError(f"it needs {method.entry.needs}", "A recording has none.")
+        own = method.settings
+        if method.entry.costs:
             # A pool and costs of its own: what steps teach of costs is not shared.
+            background = self._measured
             pool = Pool(TOKENS, settings.pool_documents) if settings.pool else None
-            own = replace(one.settings, pool=pool, costs=deepcopy(one.settings.costs))
-            drafter = replace(one, settings=own).build()
+            own = replace(own, pool=pool, costs=deepcopy(self.costs), background=background)
+        drafter, model = replace(method, settings=own).build(), self.built.model
 
-            def answer(trace: Trace) -> Generation:
-                prompts.put(trace)
-                context = replace(context_of(trace, traces), vocabulary=model.vocabulary)
-                found = decoded(RecordedRun(model, drafter, context, trace, num_draft))
-                drafter.finish()
-                return found
+        def answer(trace: Trace) -> Generation:
+            self.cache.put(trace)
+            context = replace(context_of(trace, self.traces), vocabulary=model.vocabulary)
+            found = decoded(RecordedRun(model, drafter, context, trace, cell.num_draft or 0))
+            drafter.finish()
+            return found
 
-            return answer
+        return answer
 
-        return Contestant(one.spec, num_draft or None, begin)
-
-    def theirs(name: str) -> Answering[Trace]:
-        return partial(_generated, built, prompts, name)
-
-    def of(method: str) -> list[Contestant[Trace]]:
-        one = parse_method(method, shared)
-        if one.entry.live:
-            raise NgtError(f"it needs {one.entry.needs}", "A recording has none.")
-        if one.entry.costs:
-            costs, background = measured()
-            one = replace(one, settings=replace(one.settings, costs=costs, background=background))
-        return [ours(one, num_draft) for num_draft in budgets(one, options.num_drafts)]
-
-    found = taking_part((BASELINE, *options.methods), of, refused)
-    for name in AGAINST if options.against else ():
-        found.append(Contestant(name, None, partial(theirs, name)))
-    return found, measured()[0] if measured.cache_info().currsize else None
+    def generated(self, name: str, trace: Trace) -> Generation:
+        """The answer by `transformers`' generate; `name` is one of AGAINST."""
+        self.cache.put(trace)
+        rows = self.built.model.cache.rows()
+        if not rows:
+            raise NgtError("a cache that cannot be rolled back is not shared with generate")
+        try:
+            return generate_recorded(self.built.stock, trace, rows, AGAINST[name])
+        except (ValueError, TypeError, NotImplementedError) as error:  # not with this model
+            raise NgtError(str(error).strip().split("\n")[0]) from error
 
 
 def run_shape(
-    folder: Path, options: BenchOptions, settings: Settings, progress: Notify = lambda _: None
+    folder: Path,
+    shape: str,
+    options: BenchOptions,
+    settings: Settings,
+    progress: Notify = lambda _: None,
 ) -> ShapeResult:
-    """Replay the recording in `folder`. Raises NgtError.
+    """Replay the recording in `folder` by a shape (a name or a file). Raises NgtError.
 
     Nothing large is allocated before the shape, the recording and the free memory are checked.
     """
-    shape = find_shape(options.shape)
+    found = find_shape(shape)
     progress(f"Reading {folder} …")
-    traces, planned = chosen_traces(folder, options, settings), plan(shape, settings)
+    traces, planned = chosen_traces(folder, options, settings.max_mb), plan(found, settings)
     longest = max(len(t.prompt_ids) + t.room for t in traces.traces) + SPARE
     check_memory(planned, longest, copies(planned.device, settings, options.against))
     use_threads(settings.threads)
@@ -184,31 +253,32 @@ def replay_with_passes(
 ) -> ShapeResult:
     """The same for all of `traces` and a model that is made."""
     clock = time.perf_counter()
-    planned, model, refused = built.plan, built.model, list[Refusal]()
+    planned, model = built.plan, built.model
     traces, notes = _folded(traces, model.vocabulary)
     for trace in traces.traces:
         tokens = len(trace.prompt_ids) + len(trace.output_ids)
         if tokens > model.context:
+            what = f"{trace.id}: prompt and answer have {tokens} tokens"
             raise ContextOverflowError(
-                f"{trace.id}: prompt and answer have {tokens} tokens, the shape takes"
-                f" {model.context}",
+                f"{what}, the shape takes {model.context}",
                 "Choose another shape, or other questions with --tasks and --limit.",
             )
     if model.plain_reason:
         notes.append(f"this shape decodes without drafts: {model.plain_reason}")
-    prompts = PromptCache(model)
-    found, costs = contestants(traces, built, options, settings, prompts, refused, progress)
+    cells, refused = cells_of((BASELINE, *options.methods), options.num_drafts, settings)
+    for name in AGAINST if options.against else ():
+        cells.append(replace(cells[0], key=name, values={"method": name}))
+    source, first = ShapeSource(traces, built, settings, progress), traces.traces[0]
+    brief = replace(first, id="", output_ids=first.output_ids[:_WARM])
+    made = warmed_up(source, cells, [brief], options.fresh, progress)
+    refused += made.refused
     check_some_left(options.methods, refused)
-    first = traces.traces[0]
-    made = race(
-        found,
-        traces.traces,
-        options.rounds,
-        warm_up=[replace(first, id="", output_ids=first.output_ids[:_WARM])],
-        fresh=options.fresh,
-        progress=progress,
-    )
+    turns = list(by_prompt(made.cells, len(traces.traces), options.rounds))
+    for _ in run(source, made, turns, fresh=options.fresh, progress=progress):
+        pass
     measured = [traces.traces[i] for i in made.measured()]
+    if made.interrupted and not measured:
+        raise KeyboardInterrupt
     return ShapeResult(
         source=traces.source,
         model=traces.model,
@@ -222,15 +292,15 @@ def replay_with_passes(
         interrupted=made.interrupted,
         seconds=round(time.perf_counter() - clock, 2),
         prompt_tokens=[len(t.prompt_ids) for t in measured],
-        prefill_s=[round(min(prompts.seconds[t.id]), 4) for t in measured],
+        prefill_s=[round(min(source.cache.seconds[t.id]), 4) for t in measured],
         cost_s={
             length: {int(rows): round(s, 6) for rows, s in curve.measured.items()}
-            for length, curve in (costs.curves if costs else {}).items()
+            for length, curve in (source.costs.curves if source.costs else {}).items()
         },
         passes=to_json(model.passes.report()),
         notes=[*notes, *inexact_notes(traces.inexact)],
-        rows=summarized(SHAPE, made, [trace.task for trace in traces.traces]),
-        refused=[*refused, *made.refused],
+        rows=summarized(SHAPE, made, [trace.task for trace in traces.traces], rows=ShapeRow),
+        refused=refused,
     )
 
 

@@ -1,0 +1,205 @@
+"""Texts in one stream with the order of their suffixes: what followed what, and how often.
+
+`stream` has the tokens of all documents, each document followed by -1; `order` lists the places of
+all tokens, sorted by the `depth` tokens that start there, a document's end before any token. The
+places of a sequence of at most `depth` tokens thus stand beside each other: a range of the order is
+a node of the trie of all sequences, its length the node's count, its children are the runs in it.
+
+The trie of "N-Gram Trie Speculative Decoding" (EMNLP 2025, section 3.1, eq. 1-4, Algorithm 1)
+inserts, for every window of n tokens, its prefix of L_p tokens without its first 0 to L_p - 1
+tokens, followed by its suffix. A sequence that starts at some place is thus inserted by the window
+that starts there and, shortened, by up to L_p - 1 windows before it. So one trie of all windows,
+each inserted once and cut at depth n, has the same nodes, and Algorithm 1's frequency of a node
+at depth d is
+
+    frequency = count * min(L_p, n - d + 1)
+
+where `count` is the number of places at which the node's sequence occurs. This is exact except at
+the two ends of a document: windows that reach over an end are indexed here, cut off at it, while
+Algorithm 1 starts with the first and stops with the last full window.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int32]
+SEPARATOR = -1
+NOWHERE = range(0)
+_FEW = 32  # places that are looked at one by one; guess: numpy takes 20 us for any number
+
+
+class Corpus:
+    """Lookup over `stream` and `order`, int32, one-dimensional.
+
+    With an order that is not that of the suffixes, as a manipulated file may have it, what is found
+    is wrong, but consists of tokens of the stream.
+
+    >>> corpus = build([[1, 2, 3], [1, 2, 4]], depth=3)
+    >>> [(token, len(found)) for token, _, found in corpus.below(corpus.find([1]), 1)]
+    [(2, 2)]
+    """
+
+    def __init__(self, stream: Ints, order: Ints, depth: int) -> None:
+        self.stream, self.order, self.depth = stream, order, depth
+        # Slices of a memoryview become Python ints without numpy's overhead per element.
+        self._stream, self._order = stream.data, order.data
+
+    def __len__(self) -> int:
+        """The number of tokens, without separators."""
+        return len(self.order)
+
+    def find(self, sequence: Sequence[int]) -> range:
+        """The indices in `order` of the places where `sequence` occurs and has a continuation.
+
+        `sequence` has less than `depth` tokens.
+        """
+        size, needle = len(sequence), list(sequence)
+
+        def text(at: int, length: int) -> list[int]:
+            place = self._order[at]
+            return self._stream[place : place + length].tolist()
+
+        every = range(len(self.order))
+        low = bisect_left(every, [*needle, 0], key=lambda at: text(at, size + 1))
+        return range(low, bisect_right(every, needle, lo=low, key=lambda at: text(at, size)))
+
+    def child(self, found: range, depth: int, token: int) -> range:
+        """Where, of the places `found` of a sequence of `depth` tokens, `token` follows it."""
+        last = len(self._stream) - 1
+
+        def following(at: int) -> int:
+            return self._stream[min(self._order[at] + depth, last)]
+
+        low = bisect_left(found, token, key=following)
+        return found[low : bisect_right(found, token, lo=low, key=following)]
+
+    def below(self, found: range, depth: int) -> Iterator[tuple[int, int, range]]:
+        """What follows a sequence of `depth` tokens at its places `found`: (token, the first place
+        of the sequence with it, all of these), the most frequent first, then the earliest.
+        """
+        if len(found) > _FEW:
+            yield from self._below_many(found, depth)
+            return
+        runs: list[tuple[int, int, int, int]] = []  # (-count, first place, index, token)
+        last, begin, token, first = len(self._stream) - 1, found.start, SEPARATOR, 0
+        for at in found:
+            place = self._order[at]
+            following = self._stream[min(place + depth, last)]
+            if following == token:
+                first = min(first, place)
+                continue
+            if token != SEPARATOR:
+                runs.append((begin - at, first, begin, token))
+            begin, token, first = at, following, place
+        if token != SEPARATOR:
+            runs.append((begin - found.stop, first, begin, token))
+        if len(runs) > 1:
+            runs.sort()
+        for count, first, begin, token in runs:
+            yield token, first, range(begin, begin - count)
+
+    def _below_many(self, found: range, depth: int) -> Iterator[tuple[int, int, range]]:
+        places = self.order[found.start : found.stop]
+        tokens = self.stream[np.minimum(places + depth, len(self.stream) - 1)]
+        begins = np.flatnonzero(np.append(True, tokens[1:] != tokens[:-1]))
+        counts = np.diff(begins, append=len(tokens))
+        firsts, tokens = np.minimum.reduceat(places, begins), tokens[begins]
+        for i in np.lexsort((firsts, -counts)).tolist():
+            if tokens[i] != SEPARATOR:
+                begin = found.start + int(begins[i])
+                yield int(tokens[i]), int(firsts[i]), range(begin, begin + int(counts[i]))
+
+    def continuations(self, found: range, skip: int, length: int) -> Ints:
+        """The `length` tokens after the first `skip` of each place, int32 (len(found), length).
+
+        Beyond a document's end entries are -1. Rows are in ascending order.
+        """
+        places = self.order[found.start : found.stop].astype(np.int64) + skip
+        columns = places[:, None] + np.arange(length)
+        rows = self.stream[np.minimum(columns, len(self.stream) - 1)]
+        ended = np.logical_or.accumulate(rows == SEPARATOR, axis=1)
+        return np.where(ended, np.int32(SEPARATOR), rows)
+
+    def most_frequent(self, size: int, most: int) -> list[tuple[list[int], int]]:
+        """The `most` most frequent sequences of `size` tokens, as (sequence, count), in order."""
+        heap: list[tuple[int, int, list[int], range]] = [(0, 0, [], range(len(self)))]
+        out: list[tuple[list[int], int]] = []
+        pushed = 0
+        while heap and len(out) < most:
+            _, _, sequence, found = heappop(heap)
+            if len(sequence) == size:
+                out.append((sequence, len(found)))
+                continue
+            for token, _, longer in self.below(found, len(sequence)):
+                pushed += 1
+                heappush(heap, (-len(longer), pushed, [*sequence, token], longer))
+        return out
+
+    @property
+    def arrays(self) -> dict[str, Ints]:
+        """The arrays of a file."""
+        return {"stream": self.stream, "order": self.order}
+
+    @cached_property
+    def sequences(self) -> int:
+        """How many different sequences of at most `depth` tokens there are."""
+        places, total = self.order.astype(np.int64), 0
+        differs = np.zeros(len(places), bool)  # from the one before, within the tokens looked at
+        differs[:1] = True
+        inside = np.ones(len(places), bool)
+        for at in range(self.depth):
+            tokens = self.stream[np.minimum(places + at, len(self.stream) - 1)]
+            inside &= tokens != SEPARATOR
+            differs[1:] |= tokens[1:] != tokens[:-1]
+            total += int((differs & inside).sum())
+        return total
+
+
+def build(documents: Sequence[Sequence[int] | Ints], depth: int) -> Corpus:
+    """The corpus of `documents`, each a sequence of token ids, sorted by `depth` tokens."""
+    stream, left = join(documents)
+    return Corpus(stream, sorted_places(stream, left, depth).astype(np.int32), depth)
+
+
+def join(documents: Sequence[Sequence[int] | Ints]) -> tuple[Ints, Ints]:
+    """The stream, and per place the number of tokens from it to its document's end, at least 0."""
+    parts: list[Any] = []
+    lefts: list[Any] = []
+    for ids in documents:
+        parts += [np.asarray(ids, dtype=np.int32), np.array([SEPARATOR], dtype=np.int32)]
+        lefts.append(np.arange(len(ids), -1, -1, dtype=np.int32))
+    if not parts:
+        return np.zeros(0, np.int32), np.zeros(0, np.int32)
+    return np.concatenate(parts), np.concatenate(lefts)
+
+
+def sorted_places(stream: Ints, left: Ints, n: int) -> npt.NDArray[np.int64]:
+    """Places sorted by the n tokens that start there, by prefix doubling (Manber & Myers 1990).
+
+    `stream` and `left` are those of `join`. Returns int64 (tokens,): a sequence that ends with its
+    document precedes its extensions, equal ones keep the text's order, separators are left out.
+    """
+    places = np.arange(len(stream))
+    rank = stream.astype(np.int64) + 1  # 0: the separator, which sorts before every token
+    width = 1
+    while width < n:
+        step = min(width, n - width)  # the second half may overlap the first
+        second = np.zeros_like(rank)
+        second[: max(len(rank) - step, 0)] = rank[step:]
+        second[left <= step] = 0  # beyond the document's end nothing follows
+        key = rank * (int(rank.max(initial=0)) + 1) + second
+        order = np.argsort(key)
+        sorted_key = key[order]
+        is_first = np.ones(len(order), dtype=np.int64)
+        is_first[1:] = sorted_key[1:] != sorted_key[:-1]
+        rank = np.empty_like(rank)
+        rank[order] = np.cumsum(is_first)
+        rank[left == 0] = 0
+        width += step
+    return places[np.argsort(rank, kind="stable")][int((left == 0).sum()) :]
