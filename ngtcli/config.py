@@ -348,7 +348,7 @@ class Settings:
     dtype: str = _loaded(
         "auto",
         "auto, float32, bfloat16 or float16. auto is the checkpoint's own; on a CPU that is float32"
-        " unless a trial at the first load finds half precision quicker and exact.",
+        " unless this CPU multiplies the checkpoint's half precision and that is exact.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     quantize: str = _loaded(

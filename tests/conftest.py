@@ -23,7 +23,7 @@ from ngtcli.system.files import home
 from ngtcli.system.machine import return_memory
 from tests.support import warm
 from tests.support.browser import Browser
-from tests.support.helpers import EXAMPLES, in_memory
+from tests.support.helpers import EXAMPLES, in_memory, parsed_once, tokenizer_lent
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # On a busy machine an example may take long: no test fails by the clock.
@@ -70,11 +70,19 @@ for _ in range(3):
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Before workers begin, compile what each of them would, and start what forks for them all."""
+    """Before workers begin, compile what each of them would; what forks for them all loads then."""
     several = getattr(session.config.option, "numprocesses", None)
     if several and not hasattr(session.config, "workerinput"):
-        subprocess.run([sys.executable, "-c", COMPILE], check=True)
         warm.start_server()
+        subprocess.run([sys.executable, "-c", COMPILE], check=True)
+
+
+@pytest.fixture(autouse=True)
+def read_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What ships and is the same for all tests is read once in a process."""
+    monkeypatch.setattr("ngtcli.system.yaml_file.parse_yaml", parsed_once)
+    with tokenizer_lent():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +105,7 @@ def own_home(
         monkeypatch.setattr("ngtcli.background.loaded.make_shipped", kept.made_once)
         monkeypatch.setattr("ngtcli.session.memory.calibrate", kept.measured_once)
         if not request.node.get_closest_marker("loads"):
-            monkeypatch.setattr("ngtcli.decode.load._Checkpoint.read", kept.lent)
+            monkeypatch.setattr("ngtcli.decode.load.read", kept.lent)
         with kept.lent_once():
             yield tmp_path / "ngt-home"
     else:
@@ -150,8 +158,9 @@ def browser() -> Iterator[Browser]:
 FIRST = [
     f"test_{name}.py"
     for name in (
-        "second_run exact_rows schema killed process bench hub parsers auto cli"
+        "second_run exactness schema killed process bench hub parsers auto cli"
         " splitting backgrounds exact quantized_weights"
+        " resident heads compiled memory_needs batch_decoding gguf families lossless help"
     ).split()
 ]
 

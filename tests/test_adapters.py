@@ -11,7 +11,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Tell, Wanted, load_model
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.errors import ModelError
 from ngtcli.model_files import adapters
@@ -22,7 +22,7 @@ from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.files import home
 from ngtcli.weights.load_quantized import load_quantized
 from tests.support.helpers import HARBOUR, changed, ngt
-from tests.support.int8_layers import WAY
+from tests.support.int8_layers import INT8, KERNEL
 from tests.support.tiny_models import decode, generate, make_drafter
 
 needs_peft = pytest.mark.skipif(find_spec("peft") is None, reason="the package peft is missing")
@@ -72,7 +72,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_weights_are_those_with_the_adapters_products_added(tmp_path: Path) -> None:
     folder, told = written(tmp_path / "adapter"), list[str]()
     true = merged(folder)
-    model = load_model(folder, "cpu", "float32", warn=told.append, packed=False)
+    model = load_model(Wanted(folder, "cpu", "float32", packed=False), Tell(told.append))
     assert told == [
         f"{folder} is an adapter (LORA) merged into {BUILTIN_PATH}; computed in float32"
     ]
@@ -96,7 +96,7 @@ def test_it_is_peft_s_own_merge(tmp_path: Path) -> None:
     folder = written(tmp_path / "adapter", use_rslora=True)
     hf = transformers.AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
     true = PeftModel.from_pretrained(hf, folder).merge_and_unload().state_dict()
-    found = load_model(folder, "cpu", "float32", packed=False).hf.state_dict()
+    found = load_model(Wanted(folder, "cpu", "float32", packed=False)).hf.state_dict()
     assert all(torch.equal(found[name], true[name]) for name in true)
 
 
@@ -120,23 +120,23 @@ def test_a_weight_that_was_tied_is_its_own_where_an_adapter_changes_it(
             parameter.data += torch.randn_like(parameter) / 50
     true.save_pretrained(str(tmp_path))
     (tmp_path / "adapter_config.json").write_text(json.dumps(config.to_dict(), default=list))
-    found = load_model(str(tmp_path), "cpu", "float32", packed=False).hf
+    found = load_model(Wanted(str(tmp_path), "cpu", "float32", packed=False)).hf
     with torch.inference_mode():
         ids = torch.arange(3, 40)[None]
         torch.testing.assert_close(found(ids).logits, true(ids).logits, rtol=1e-3, atol=1e-3)
 
 
 @needs_peft
-@pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+@pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
 def test_int8_is_that_of_the_merged_checkpoint_and_is_kept_for_each_adapter(tmp_path: Path) -> None:
-    assert WAY is not None
+    assert KERNEL is not None
     folder = written(tmp_path / "adapter")
     own = transformers.AutoConfig.from_pretrained(BUILTIN_PATH).dtype
     merged(folder).to(own).save_pretrained(tmp_path / "true")
-    true, _ = load_quantized(str(tmp_path / "true"), torch.float32, WAY)
+    true, _ = load_quantized(str(tmp_path / "true"), INT8)
     scores, told = [], list[str]()
     for _ in range(2):
-        found, report = load_quantized(find(folder), torch.float32, WAY, progress=told.append)
+        found, report = load_quantized(find(folder), INT8, progress=told.append)
         assert not any(report.values())
         scores.append(found(torch.arange(3, 40)[None]).logits)
     assert told[0].startswith("Quantising") and told[-1].startswith("Read")
@@ -153,10 +153,10 @@ def test_int8_is_that_of_the_merged_checkpoint_and_is_kept_for_each_adapter(tmp_
 def test_an_adapter_of_another_model_is_one_line(tmp_path: Path) -> None:
     folder = written(tmp_path / "adapter", target_modules=["nothing"])
     with pytest.raises(ModelError, match=r"cannot be loaded \(Target modules"):
-        load_model(folder, "cpu")
+        load_model(Wanted(folder, "cpu"))
     folder = written(tmp_path / "other", target_modules=["q_proj", "v_proj"])
     with pytest.raises(ModelError, match=r"cannot be loaded \(Found missing adapter keys"):
-        load_model(folder, "cpu")
+        load_model(Wanted(folder, "cpu"))
 
 
 @needs_peft

@@ -1,11 +1,7 @@
 """Array files of every kind: what was written comes back, and no damage misleads or crashes."""
 
 import errno
-import multiprocessing
 import os
-import random
-import signal
-import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +23,6 @@ from ngtcli.trie.files import BACKGROUNDS, DATASTORES, POOLS, TRIES
 
 KINDS = (TRIES, DATASTORES, BACKGROUNDS, POOLS, PREFIXES)
 ABOUT = {"of": "y", "é": "\n\x00"}
-FORK = multiprocessing.get_context("fork")
 
 
 def sample(kind: ArrayFile, rows: int = 5) -> dict[str, Any]:
@@ -199,34 +194,6 @@ def test_a_failed_write_leaves_nothing_and_is_told(monkeypatch: pytest.MonkeyPat
     assert not TRIES.keep(TRIES.path("x"), sample(TRIES), {}, told.append)
     assert told == ["the trie is not cached: no space left on device"]
     assert not list(TRIES.path("x").parent.iterdir())
-
-
-def write_for_ever() -> None:
-    for rows in random.sample(range(10, 10_000), 9_000):
-        DATASTORES.write(DATASTORES.path("x"), sample(DATASTORES, rows), {"rows": str(rows)})
-
-
-def test_of_killed_writers_a_reader_sees_whole_files() -> None:
-    path = written(DATASTORES)
-    for _ in range(4):
-        writers = [FORK.Process(target=write_for_ever) for _ in range(2)]
-        for writer in writers:
-            writer.start()
-        until = time.monotonic() + random.uniform(0.05, 0.2)
-        while time.monotonic() < until:
-            arrays, about = DATASTORES.map(path)
-            assert same(arrays, sample(DATASTORES, int(about.get("rows", 5))))
-        for writer in writers:
-            os.kill(writer.pid or 0, signal.SIGKILL)
-            writer.join()
-    # Each that is killed between its last two calls leaves a whole file, which the bound removes.
-    left = [p for p in path.parent.iterdir() if p != path]
-    assert len(left) <= 8 and all(p.suffix == files.PARTIAL for p in left)
-    if hasattr(os, "O_TMPFILE"):  # elsewhere it may be a part of one
-        for name in left:
-            arrays, about = DATASTORES.map(name)
-            assert same(arrays, sample(DATASTORES, int(about["rows"])))
-    assert DATASTORES.paths() == [path]
 
 
 def test_a_cache_whose_path_is_no_utf_8_is_like_another(

@@ -48,10 +48,9 @@ from ngtcli.trie.background import (
     TOKEN,
     BackgroundCounts,
     build_counts,
-    load_counts,
 )
 from ngtcli.trie.background_search import BackgroundArrays, find_row
-from ngtcli.trie.files import BACKGROUNDS, list_backgrounds
+from ngtcli.trie.files import list_backgrounds
 from tests.support import hostile_background
 from tests.support.counted import count_of
 from tests.support.helpers import HARBOUR, ngt
@@ -128,17 +127,6 @@ def test_compiled_code_finds_every_sequence_that_was_counted(seed: int, tokens: 
         row = row_of((counts.nodes, counts.by_token), np.array(sequence, np.int32))
         found = counts.nodes[row, COUNT] / 64 if row != -1 else 0.0
         assert found == weights[sequence]
-
-
-def saved(folder: Path, texts: Sequence[tuple[list[int], float]]) -> Path:
-    counts = build_counts(texts, 3)
-    return BACKGROUNDS.write(folder / "a", counts.arrays, {"name": "a"})
-
-
-def test_a_file_holds_what_was_counted(tmp_path: Path) -> None:
-    path = saved(tmp_path, [([1, 2, 3, 1, 2], 1.0)])
-    counts = load_counts(BACKGROUNDS, path, VOCABULARY, {"name": "a"})
-    assert count_of(counts, [1, 2]) == 2 and counts.nodes[0, TOKEN] == VOCABULARY
 
 
 def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
@@ -454,14 +442,6 @@ def test_answers_draft_from_a_background_and_say_so() -> None:
     assert b"Background" not in ngt(*asked, "--no-background").stderr
     told = ngt(*asked, NGT_BACKGROUND="mine,english").stderr
     assert b"Background: mine, english." in told
-
-
-def test_wrong_names_are_refused_with_the_nearest_one() -> None:
-    ngt("trie", "build", "--background", HARBOUR, "--name", "mine")
-    done = ngt("summarize", HARBOUR, "--background", "mien")
-    assert (
-        done.returncode == 2 and b"mine" in done.stderr and b"no background 'mien'" in done.stderr
-    )
 
 
 def test_the_known_names_are_told_once_each(monkeypatch: pytest.MonkeyPatch) -> None:

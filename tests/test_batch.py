@@ -24,6 +24,7 @@ from ngtcli.batch.output import AnswerFolder, DoneLine, FileOutput, StreamOutput
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system.files import write_atomically
 from ngtcli.system.journal import Form, Journal, LineFile, errors_named, write_all
+from tests.support.helpers import wait_until
 
 HEAD = {"input": "aa", "shard": "1/1", "engine": "ngt", "ask.max_tokens": 8}
 MOST = 10_000
@@ -201,16 +202,13 @@ def test_lines_with_the_same_settings_and_documents_are_taken_together() -> None
 def test_a_stream_is_read_ahead_a_bounded_number_of_lines() -> None:
     data = b"".join(b'{"context": "%d"}\n' % i for i in range(3 * AHEAD))
     stream = streamed(data)
-    patience = time.monotonic() + 5
-    while stream.count < AHEAD and time.monotonic() < patience:
-        time.sleep(0.001)
+    wait_until(lambda: stream.count >= AHEAD)
     time.sleep(0.02)
     assert stream.count == AHEAD
     first = stream.take()
     assert first is not None
     stream.done(first)
-    while stream.count < AHEAD + 1 and time.monotonic() < patience:
-        time.sleep(0.001)
+    wait_until(lambda: stream.count > AHEAD)
     assert stream.count == AHEAD + 1
 
 

@@ -387,12 +387,6 @@ def test_a_closed_pipe_ends_the_run_quietly(
     assert done.returncode == 0 and done.stderr == b"" and len(fake.asked) < 10
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_device_that_is_full_is_told(source: Path, fake: FakeAnswers) -> None:
-    done = ngt("batch", str(source), "-o", "/dev/full")
-    assert done.returncode == 1 and b"/dev/full: no space left" in done.stderr
-
-
 def test_what_cannot_be_is_refused_before_a_model_is_loaded(source: Path) -> None:
     folder, out = str(source.parent), str(source.parent / "out.jsonl")
     (source.parent / "empty.jsonl").write_text("\n")
@@ -711,15 +705,3 @@ def test_summaries_beside_their_texts_are_not_summarized_and_no_text_is_written_
     done = ngt("summarize", str(notes), "-o", str(notes))
     assert done.returncode == 2 and b"a.txt: this command reads it" in done.stderr
     assert (notes / "a.txt").read_text() == "Text a of three."
-
-
-def test_a_file_name_gets_one_summary_of_all(tmp_path: Path) -> None:
-    for output, more, words in (
-        (tmp_path / "a" / "b.txt", [], b"no such folder"),
-        (f"{tmp_path / ('a' * 300)}/", [], b"file name too long"),
-        (tmp_path, ["--dry-run"], b"--dry-run"),
-        (tmp_path, ["--html", f"{tmp_path}/a.html"], b"--html"),
-        (tmp_path, ["--explain"], b"--explain"),
-    ):
-        done = ngt("summarize", HARBOUR, "-o", str(output), *more)
-        assert done.returncode == 2 and words in done.stderr

@@ -18,7 +18,6 @@ from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.load import load, survey
 from ngtcli.documents.parsers import FailedParser, Parsers
 from ngtcli.documents.read import Documents, Reader
-from ngtcli.documents.text import Unreadable
 from ngtcli.errors import InputError
 from ngtcli.system import store
 from tests import document_files as made
@@ -146,13 +145,6 @@ def test_without_a_cache_everything_is_read_and_told(folder: Path) -> None:
     assert again.remarks and "nothing is stored" in again.remarks[0]
 
 
-def test_plain_texts_are_not_copied(folder: Path) -> None:
-    first = texts(folder)
-    assert {text.text for text in TEXTS.each().values()} == {
-        text.text for name, text in first.items() if name != "notes.md"
-    }
-
-
 def test_each_load_has_the_bound_for_itself(folder: Path) -> None:
     one = Settings(max_mb=1)
     files, both = Documents(one), [str(folder / name) for name in ("long.txt", "more.txt")]
@@ -231,15 +223,6 @@ def test_a_failed_parser_is_tried_again_after_a_day_by_a_process_that_lives_long
     FILES.delete(FILES.each())
     files.close()
     assert not FILES.each()  # nothing brings it back
-
-
-def test_what_is_not_the_files_fault_is_not_kept(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried = failing(monkeypatch, Unreadable("not read", "Run it again.", lasting=False))
-    for _ in range(2):
-        assert "people.csv" not in texts(folder)
-    assert len(tried) == 2
 
 
 def test_many_files_take_few_transactions(

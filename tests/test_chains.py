@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.decode import chains
+from ngtcli.decode import plain
 from ngtcli.decode.calibration import calibrate
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import RESTORES, STEPS, TREES, PlainRows
 from ngtcli.draft.costs import SHORT, Costs
@@ -62,14 +62,14 @@ def test_tokens_are_read_again_in_a_pass_of_their_own_where_there_are_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, passes = target(build(family("mamba2")), "mamba2"), list[int]()
-    read = chains.ChainRows.read
+    read = plain.ChainRows.read
 
     def counted(self: Any, ids: Any, scored: int = 0) -> Any:
         passes.append(len(ids))
         return read(self, ids, scored)
 
-    monkeypatch.setattr(chains.ChainRows, "read", counted)
-    monkeypatch.setattr(chains, "_MOST_UNREAD", 4)
+    monkeypatch.setattr(plain.ChainRows, "read", counted)
+    monkeypatch.setattr(plain, "_MOST_UNREAD", 4)
     model.start(0)
     model.prefill([1, 2, 3])
     for _ in range(4):  # the root and two are accepted, two are rejected

@@ -9,32 +9,18 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
 
-from ngtcli.decode.load import load_model
 from ngtcli.weights import checkpoints
-from ngtcli.weights.checkpoints import empty_model, read_checkpoint
-from ngtcli.weights.packed import (
-    PackedLinear,
-    Trial,
-    is_packed,
-    packed_copy,
-    remembered_trial,
-    to_pack,
-    worth_packing,
-)
+from ngtcli.weights.checkpoints import read_checkpoint
+from ngtcli.weights.convert import Conversion
+from ngtcli.weights.forms import Form
+from ngtcli.weights.linear import float_blocks
 from tests.support.families import FAMILIES
-from tests.support.tiny_models import layers_to_pack, make_hf, pack_layers, packed_from
+from tests.support.tiny_models import make_hf, pack_layers, packed_from
 
-if packed_copy(nn.Linear(8, 8)) is None:
+if float_blocks(torch.ones(8, 8)) is None:
     pytest.skip("torch has no packed products here", allow_module_level=True)
 BF16, F32 = torch.bfloat16, torch.float32
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The layers of the tests' models are not too small."""
-    monkeypatch.setattr("ngtcli.weights.packed._SMALLEST", 1)
 
 
 def alike(found: Any, true: Any) -> None:
@@ -67,7 +53,7 @@ def test_what_is_packed_as_it_comes_is_what_is_packed_afterwards(
     hf.save_pretrained(tmp_path, max_shard_size=size if shards > 1 else "1GB")
     assert (len([*tmp_path.glob("*.safetensors")]) > 1) == (shards > 1)
     true = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
-    pack_layers(worth_packing(true))
+    pack_layers(true)
     found = packed_from(tmp_path, dtype)
     alike(found, true)
     assert found.config.to_json_string() == true.config.to_json_string()
@@ -75,7 +61,7 @@ def test_what_is_packed_as_it_comes_is_what_is_packed_afterwards(
 
 @pytest.mark.parametrize("equal", [True, False])
 @pytest.mark.parametrize("prefix", ["model.", ""])
-def test_a_head_is_tied_where_both_weights_are_stored_and_equal(
+def test_a_head_and_an_embedding_that_are_both_stored_have_their_own_weights(
     equal: bool, prefix: str, tmp_path: Path
 ) -> None:
     make_hf("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
@@ -85,22 +71,36 @@ def test_a_head_is_tied_where_both_weights_are_stored_and_equal(
     tensors = {prefix + name.removeprefix("model."): one for name, one in tensors.items()}
     tensors["lm_head.weight"] = own.clone() if equal else own + 1
     save_file(tensors, file, {"format": "pt"})
-    true = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=F32)
-    pack_layers(worth_packing(true))
     found = packed_from(tmp_path, F32)
-    alike(found, true)
-    assert (type(found.get_input_embeddings()) is nn.Embedding) == (not equal)
+    assert torch.equal(found.get_input_embeddings().weight, own)
+    assert torch.equal(found.get_output_embeddings().weight, own if equal else own + 1)
+    true = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=F32)
+    ids = torch.arange(3, 30)[None]
+    with torch.inference_mode():
+        torch.testing.assert_close(found(ids).logits, true(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_tied_embedding_reads_the_mapped_file(tmp_path: Path) -> None:
+    """In its dtype, whatever the model's: of a table of rows those that are looked up."""
+    hf = make_hf("llama", tie_word_embeddings=True).to(BF16)
+    hf.save_pretrained(tmp_path)
+    for dtype in (F32, BF16):
+        embedding = packed_from(tmp_path, dtype).get_input_embeddings()
+        assert embedding.weight.dtype == BF16 and embedding.dtype == dtype
+        address = embedding.weight.data_ptr()
+        areas = (re.match(r"(\w+)-(\w+) .*" + re.escape(str(tmp_path)), line)
+                 for line in Path("/proc/self/maps").read_text().splitlines())  # fmt: skip
+        assert any(area and int(area[1], 16) <= address < int(area[2], 16) for area in areas)
+        assert torch.equal(embedding(torch.arange(97)), hf.get_input_embeddings().weight.to(dtype))
 
 
 def test_a_layer_that_cannot_be_packed_comes_as_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("ngtcli.weights.packed.find_layout", lambda *_: None)
+    monkeypatch.setattr("ngtcli.weights.convert.float_blocks", lambda weight: None)
     make_hf("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
-    true = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=F32)
-    pack_layers(worth_packing(true))
     found = packed_from(tmp_path, F32)
-    alike(found, true)
+    alike(found, transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=F32))
     assert found.get_output_embeddings().weight is found.get_input_embeddings().weight
 
 
@@ -108,7 +108,7 @@ def test_pickles_are_packed_when_they_are_read(tmp_path: Path) -> None:
     hf = make_hf("llama", tie_word_embeddings=True)
     hf.config.save_pretrained(tmp_path)
     torch.save(hf.state_dict(), tmp_path / "pytorch_model.bin")
-    pack_layers(worth_packing(hf))
+    pack_layers(hf)
     alike(packed_from(tmp_path, F32), hf)
 
 
@@ -118,24 +118,10 @@ def test_an_error_of_packing_ends_the_loading(
     def full(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("ngtcli.weights.packed.packed_copy", full)
+    monkeypatch.setattr("ngtcli.weights.convert.float_blocks", full)
     make_hf("llama").save_pretrained(tmp_path)
     with pytest.raises(MemoryError):
         packed_from(tmp_path, F32)
-
-
-@pytest.mark.parametrize("dtype", [F32, BF16])
-def test_the_trial_of_a_model_without_values_is_that_of_the_loaded_one(
-    dtype: torch.dtype, tmp_path: Path
-) -> None:
-    make_hf("llama", hidden_size=64).to(BF16).save_pretrained(tmp_path)
-    config = transformers.AutoConfig.from_pretrained(tmp_path)
-    empty = empty_model(config, dtype)
-    to_pack(empty)
-    tried = remembered_trial(empty).load()
-    assert tried is not None
-    hf, _ = read_checkpoint(str(tmp_path), config, None, dtype)
-    assert remembered_trial(hf).load() == tried
 
 
 def test_weights_that_stay_as_they_are_stay_in_the_mapped_file(tmp_path: Path) -> None:
@@ -151,46 +137,6 @@ def test_weights_that_stay_as_they_are_stay_in_the_mapped_file(tmp_path: Path) -
         del hf
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="no list of mapped pages")
-def test_pages_of_weights_that_were_copied_are_let_go_of_and_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = torch.randn(40, 64, 1024).to(BF16)
-    save_file({f"{i:02}": one for i, one in enumerate(source)}, tmp_path / "model.safetensors")
-    stored = checkpoints._opened(str(tmp_path))
-    assert stored is not None
-    read = [one[...] for one in stored.values()]
-    copies = [one.clone() for one in read]
-    for one in [read[0]] * (checkpoints._IN_USE + 1):
-        checkpoints._let_go(one)
-    assert torch.equal(torch.stack(copies), source)
-
-    def resident() -> int:
-        maps = Path("/proc/self/smaps").read_text()
-        part = maps[maps.index(str(tmp_path)) :]
-        found = re.search(r"^Rss: +(\d+) kB", part, re.MULTILINE)
-        return int(found[1]) * 1024 if found else -1
-
-    for one in read:
-        checkpoints._let_go(one)
-    assert 0 <= resident() < source.nbytes / 10
-    assert torch.equal(torch.stack(read), source) and resident() > source.nbytes / 2
-
-
-def test_weights_that_a_file_gives_as_copies_stay() -> None:
-    source = torch.randn(2 * checkpoints._IN_USE, 64, 1024)
-
-    class Copied:
-        def __init__(self, one: Tensor) -> None:
-            self._one = one
-
-        def __getitem__(self, _: object) -> Tensor:
-            return self._one.clone()
-
-    reading = checkpoints._Reading([], print)
-    assert torch.equal(torch.stack([reading.read(Copied(one)) for one in source]), source)
-
-
 def test_bytes_are_told_while_a_large_checkpoint_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,16 +145,7 @@ def test_bytes_are_told_while_a_large_checkpoint_is_read(
     make_hf("llama").save_pretrained(tmp_path, max_shard_size="20KB")
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     config, told = transformers.AutoConfig.from_pretrained(tmp_path), list[str]()
-    read_checkpoint(str(tmp_path), config, layers_to_pack(), F32, told.append)
+    read_checkpoint(str(tmp_path), config, Conversion(Form(F32, packed=True)), F32, told.append)
     assert len(told) == len(index["weight_map"])
     assert re.fullmatch(r"Reading █{9,10}░? \d+/\d+ kB, .*", told[-1])
     assert re.match(r"Reading █░{9} \d+/\d+ kB", told[0])
-
-
-@pytest.mark.loads
-def test_a_loaded_model_is_packed_where_its_trial_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    for pays in (True, False):
-        monkeypatch.setattr(Trial, "pays", lambda trial, drafts, pays=pays: pays)
-        model = load_model("builtin", device="cpu")
-        assert is_packed(model.hf) == pays
-        assert isinstance(model.hf.get_output_embeddings(), PackedLinear) == pays

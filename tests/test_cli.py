@@ -17,7 +17,7 @@ from ngtcli.draft.tree import Path as VerifiedPath
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system import sandbox
 from tests.support import warm
-from tests.support.helpers import HARBOUR, NGT, in_terminal, ngt, wait_until_loading
+from tests.support.helpers import HARBOUR, NGT, changed, in_terminal, ngt, wait_until_loading
 from tests.support.warm import Warm
 
 
@@ -90,7 +90,6 @@ HEADS = (*ASK, "Who?", "--heads")
 BAD = [
     (["sumarize", "x"], 2, "summarize"),
     (["summarize", "{tmp}/binary.txt"], 3, "binary"),
-    (["ask", "Why?"], 3, "empty"),
     (["summarize", HARBOUR, "--method", "tri"], 2, "Did you mean trie?"),
     (["summarize", HARBOUR, "-p", "sumarize"], 2, "Did you mean summarize?"),
     (["summarize", HARBOUR, "--top-p", "3"], 2, "top_p is 3.0"),
@@ -111,8 +110,10 @@ BAD = [
     (["summarize"], 3, "Name a file or a folder"),
     (["summarize", "-m", "{tmp}", "{tmp}/a.txt"], 4, "no config.json"),
     (["summarize", "{tmp}/long.txt", "--overflow", "error"], 5, "--overflow truncate"),
-    (["summarize", "{tmp}/a.txt", "-o", "{tmp}/" + "x" * 300], 2, "name too long"),
     (["summarize", "{tmp}/a.txt", "-o", "{tmp}/circle"], 2, "circle"),
+    (["summarize", "{tmp}/a.txt", "-o", "{tmp}", "--html", "{tmp}/a.html"], 2, "--html"),
+    (["summarize", "{tmp}/a.txt", "-o", "{tmp}", "--explain"], 2, "--explain"),
+    (["summarize", "{tmp}/a.txt", "-o", "{tmp}/" + "x" * 300 + "/"], 2, "file name too long"),
     (["summarize", "{tmp}/a.txt", "-o", ""], 2, "a folder"),
     (["bench", "-o", "{tmp}/" + "x" * 300], 2, "name too long"),
     (["tune", "--sweep", "n=8", "--html", "{tmp}/" + "x" * 300], 2, "name too long"),
@@ -124,11 +125,9 @@ BAD = [
     (["ask", "-d", "{tmp}/a.txt", " "], 2, "question is empty"),
     (["ask", "-d", "{tmp}/a.txt"], 2, "QUESTION"),
     (["summarize", "{tmp}/a.txt", "--dry-run", "-o", "{tmp}/b"], 2, "-o does nothing"),
-    (["summarize", "{tmp}/a.txt", "--dry-run", "--explain"], 2, "--explain does nothing"),
     (["summarize", "{tmp}/a.txt", "--dry-run", "--json-tokens"], 2, "--dry-run --json"),
     (["summarize", "{tmp}/a.txt", "--json", "--color", "always"], 2, "--color always does nothing"),
     (["summarize", "{tmp}/a.txt", "-o", "{tmp}/b", "--color", "always"], 2, "does nothing with -o"),
-    (["ask", "-d", "{tmp}/a.txt", "?", "--dry-run", "--color", "always"], 2, "--dry-run"),
     (["summarize", "{tmp}/a.txt", "--top-p", "0.5"], 2, "Give --temperature as well."),
     (["summarize", "{tmp}/a.txt", "--n", "9"], 2, "It is read by --method trie."),
     (["summarize", "{tmp}/a.txt", "--method", "trie", "--pool"], 2, "--method auto"),
@@ -137,7 +136,6 @@ BAD = [
     (["ask", "?", "--quantize", "int8", "--no-packed"], 2, "--no-packed does nothing with"),
     (["bench", "--quantize", "int8", "--no-packed"], 2, "--no-packed does nothing"),
     (["check", "--method", "none"], 2, "nothing to check"),
-    (["check", "--num-draft", "0"], 2, "nothing to check"),
     (["check", "--num-draft", "8", "--drafts", "4"], 2, "Give one of them"),
     (["check", "--color", "always"], 2, "ngt check"),
     (["check", "--min-p", "0.1"], 2, "--temperature"),
@@ -146,22 +144,16 @@ BAD = [
     (["trie", "show", "{tmp}/x.trie.safetensors"], 3, "not a trie file"),
     (["trie", "list", "--seed", "1"], 2, "--seed"),
     (["presets", "show", "sumarize"], 2, "Did you mean summarize?"),
-    (["presets", "list", "--n", "1"], 2, "--n"),
     (["summarize", "{tmp}/a.txt", "--num-drafts", "3"], 2, "--num-draft"),
     (["trie", "build", "{tmp}/a.txt", "--name", "x"], 2, "a trie has no name"),
-    (["trie", "build", "{tmp}/a.txt", "--name", ""], 2, "a trie has no name"),
     (["trie", "build", "{tmp}/a.txt", "--rest", "--name", "a:b"], 2, "without a colon"),
     (["trie", "build", "{tmp}/a.txt", "--rest", "--name", ""], 2, "the name is ''"),
-    (["trie", "build", "{tmp}/a.txt", "--rest", "--name", "  "], 2, "the name is ' '"),
-    (["trie", "build", "{tmp}/a.txt", "--background", "--name", ""], 2, "the name is ''"),
     (["summarize", "{tmp}/a.txt", "-p", ""], 2, "no preset ''"),
     (["summarize", "{tmp}/a.txt", "-m", ""], 2, "name is empty"),
     (["batch", "-", "--preset", ""], 2, "no preset ''"),
     (["config", "show", "-p", ""], 2, "no preset ''"),
     (["tune", "--sweep", "n=8,9", "--write", ""], 2, "''"),
     (["summarize", "-", "--cite", "--json"], 2, "--cite does nothing with --json"),
-    (["summarize", "-", "--cite", "--dry-run"], 2, "--cite does nothing with --dry-run"),
-    (["summarize", "-", "--cite", "--json-tokens"], 2, "--cite does nothing"),
     (["summarize", "-", "--html", "{tmp}/no/a.html"], 2, "no such folder"),
     (["summarize", "-", "--svg", "{tmp}/no/a.svg"], 2, "no such folder"),
     (["summarize", "-", "--svg", "{tmp}"], 2, "a folder"),
@@ -174,7 +166,6 @@ BAD = [
     (["serve", "--max-tokens", "9", "status"], 2, "does nothing with ngt serve status"),
     (["serve", "--host", "0.0.0.0"], 2, "--host does nothing with ngt serve without --http"),
     (["serve", "-d", "{tmp}/a.txt"], 2, "-d does nothing"),
-    (["serve", "--http", "x"], 2, "Give a port"),
     (["serve", "--http", "99999"], 2, "Give a port"),
     (["serve", "--http", "0.0.0.0:8421"], 2, "not this machine alone"),
     (["serve", "--http", "8421", "--host", "0.0.0.0"], 2, "lets other machines in"),
@@ -216,12 +207,9 @@ BAD = [
     (["tune", "--sweep", "n=8", "--replay", "x", "notes.txt"], 2, "eave out"),
     (["tune", "--sweep", "n=8", "--replay", "nowhere"], 3, "o recording"),
     (["tune", "--sweep", "seed=1,2", "--replay", "nowhere"], 2, "cannot tell what seed"),
-    (["tune", "--sweep", "n=8", "-o", "no/such/file"], 2, "no such folder"),
     (["tune", "--sweep", "n=8", "--write", "a/b"], 2, "not a name"),
-    (["tune", "--sweep", "n=8", "nowhere.txt"], 3, "nowhere.txt"),
     (["tune", "--sweep", "n=8", "--prompts", "p.jsonl", "notes.txt"], 2, "eave out one"),
     ([*ASK, "x", "--show-thinking", "--json"], 2, "--show-thinking does nothing with --json"),
-    ([*ASK, "x", "--show-thinking", "--dry-run"], 2, "--show-thinking does nothing with --dry-run"),
     (["generate", ""], 2, "the prompt is empty"),
     (["generate", "one", "two"], 2, "ngt generate 'one two'"),
     (["generate", "@none.txt"], 3, "prompt @none.txt: no such file"),
@@ -230,14 +218,12 @@ BAD = [
     (["generate", "x " * 5000], 5, "the prompt has 5"),
     (["generate", "x", "--predict", "{tmp}/a.txt", "--method", "suffix"], 2,
      "a predicted answer does nothing with --method suffix"),
-    (["generate", "x", "--predict", "{tmp}/a.txt", "--dry-run"], 2, "--predict"),
     (["generate", "x", "--predict", "{tmp}/a.txt", "-o", "{tmp}/a.txt"], 2, "a.txt"),
     ([*TRAIN, "nonesuch", "-d", "x"], 2, "medusa"),
     ([*TRAIN, "medusa"], 2, "--data"),
     ([*TRAIN, "medusa", "-d", "nowhere.txt"], 3, "nowhere.txt"),
     ([*TRAIN, "space", "-d", "x", *INT8], 2, "--quantize"),
     ([*TRAIN, "medusa", "-d", "x", "--inner", "9"], 2, "--inner does nothing with --kind"),
-    ([*TRAIN, "eagle3", "-d", "x", *INT8], 2, "--quantize"),
     ([*TRAIN, "hydra", "--model-scores", "-d", "x", *INT8], 2, "--quantize"),
     ([*HEADS, "{tmp}"], 4, "model.safetensors cannot be read (Error while"),
     ([*ASK, "Who?", "--method", "medusa"], 2,
@@ -262,8 +248,6 @@ BAD = [
     (["mcp", "-d", HARBOUR, "--color", "always"], 2, "--color always does nothing with ngt mcp"),
     (["trie", "build", "--background", HARBOUR, "--name", "english"], 2, "english"),
     (["trie", "build", "--background", "--rest", HARBOUR], 2, "--rest"),
-    (["trie", "build", "--background", HARBOUR, "--name", "a,b"], 2, "a,b"),
-    (["trie", "build", "--background", HARBOUR, "--name", "a\nb"], 2, r"the name is 'a\nb'"),
     (["trie", "build", "--rest", HARBOUR, "--name", "a\x1bb"], 2, r"the name is 'a\x1bb'"),
     (["trie", "build", "--background", HARBOUR, "--n", "8"], 2, "--n"),
     (["summarize", HARBOUR, "--background", "english", "--no-background"], 2, "background"),
@@ -292,17 +276,6 @@ def test_what_is_wrong_is_told_in_two_lines_with_the_exit_code_of_the_table(
     assert not (tmp_path / "b").exists() and not list(own_home.glob("cache/tries/*"))
 
 
-def test_truncation_is_said_and_recorded(tmp_path: Path) -> None:
-    (tmp_path / "long.txt").write_text("The tide came in at noon that day. " * 900)
-    done = ngt(
-        "summarize", str(tmp_path / "long.txt"), "--overflow", "truncate", "--json",
-        "--max-tokens", "4",
-    )  # fmt: skip
-    body = json.loads(done.stdout)
-    (cut,) = body["truncated"]
-    assert 0 < cut["kept"] < cut["tokens"] and str(cut["kept"]).encode() in done.stderr
-
-
 def test_output_is_written_whole_to_a_file(tmp_path: Path) -> None:
     target = tmp_path / "a.txt"
     done = ngt("summarize", HARBOUR, "-o", str(target), "--max-tokens", "20")
@@ -310,14 +283,6 @@ def test_output_is_written_whole_to_a_file(tmp_path: Path) -> None:
     assert ngt("summarize", HARBOUR, "--max-tokens", "20").stdout == target.read_bytes()
     ngt("summarize", HARBOUR, "-o", str(target), "--max-tokens", "20", "--json")
     assert json.loads(target.read_text())["task"] == "summarize"
-
-
-def test_output_follows_links_and_spares_special_files(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "real.txt")
-    ngt("summarize", HARBOUR, "-o", str(tmp_path / "link"), "--max-tokens", "5")
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "real.txt").read_text()
-    ngt("summarize", HARBOUR, "-o", "/dev/null", "--max-tokens", "5")
-    assert Path("/dev/null").is_char_device()
 
 
 def test_a_models_own_code_is_never_run(tmp_path: Path) -> None:
@@ -341,14 +306,15 @@ def test_names_and_questions_in_foreign_bytes(tmp_path: Path) -> None:
 
 
 def test_an_answer_cut_by_a_full_context_says_so(tmp_path: Path) -> None:
-    text = tmp_path / "long.txt"
-    text.write_text("the " * 4050)
-    asked = ("summarize", str(text), "--json", "--max-tokens", "200", "--overflow", "error")
+    text, model = tmp_path / "long.txt", changed(tmp_path / "model", max_position_embeddings=560)
+    text.write_text("the " * 514)
+    asked = ("summarize", str(text), "-m", model, "--json", "--max-tokens", "200", "--overflow",
+             "error")  # fmt: skip
     done = ngt(*asked)
     body = json.loads(done.stdout)
     figures = body["statistics"]
     assert body["finish_reason"] == "context" and b"context is full" in done.stderr
-    assert figures["prompt_tokens"] + figures["new_tokens"] == 4096 and not body["truncated"]
+    assert figures["prompt_tokens"] + figures["new_tokens"] == 560 and not body["truncated"]
     done = ngt(*asked, "--overflow", "truncate")
     body = json.loads(done.stdout)
     assert body["truncated"] and body["finish_reason"] != "context"
@@ -440,23 +406,6 @@ def test_a_hostile_document_cannot_reach_the_terminal(tmp_path: Path) -> None:
         assert "\x1b[31" not in text
 
 
-def test_trie_commands() -> None:
-    built = json.loads(ngt("trie", "build", HARBOUR, "--json").stdout)
-    assert built["status"] == "built" and Path(built["path"]).exists()
-    (listed,) = json.loads(ngt("trie", "list", "--json").stdout)
-    assert listed["tokens"] == built["tokens"] and listed["documents"] == ["harbour.txt"]
-    shown = json.loads(ngt("trie", "show", HARBOUR, "--json").stdout)
-    assert shown["key"] == listed["key"] and shown["most_frequent"][0]["count"] >= 2
-    assert json.loads(ngt("trie", "show", built["path"], "--json").stdout)["key"] == shown["key"]
-    asked = ("summarize", HARBOUR, "--json", "--max-tokens", "2", "--method", "trie")
-    used = json.loads(ngt(*asked).stdout)
-    assert used["trie"]["status"] == "cached"
-    assert json.loads(ngt("trie", "clear", "--json").stdout)["files"] == 1
-    assert json.loads(ngt("trie", "list", "--json").stdout) == []
-    folder = ngt("trie", "path").stdout.decode().strip()
-    assert Path(built["path"]).parent == Path(folder)
-
-
 def test_datastores_are_built_listed_shown_used_and_cleared() -> None:
     without = ngt("summarize", HARBOUR, "--method", "rest")
     assert without.returncode == 3 and "ngt trie build" in without.stderr.decode()
@@ -476,33 +425,10 @@ def test_datastores_are_built_listed_shown_used_and_cleared() -> None:
     assert json.loads(ngt("trie", "clear", "--json").stdout)["files"] == 2
 
 
-def test_config_show_names_origins(tmp_path: Path) -> None:
-    (tmp_path / "ngt.yaml").write_text("num_draft: 5\n")
-    done = ngt("config", "show", "--json", "--lp", "2", cwd=tmp_path, NGT_SEED="7")
-    body = json.loads(done.stdout)
-    assert body["num_draft"] == {"value": 5, "origin": "ngt.yaml"}
-    assert body["lp"] == {"value": 2, "origin": "flag"}
-    assert body["seed"] == {"value": 7, "origin": "environment"}
-    assert body["n"]["origin"] == "preset summarize" and body["min_p"]["origin"] == "default"
-    (tmp_path / "ngt.yaml").write_text("num_drafts: 5\n")
-    done = ngt("config", "show", cwd=tmp_path)
-    assert done.returncode == 2 and b"Did you mean num_draft?" in done.stderr
-
-
-def test_listing_commands() -> None:
-    assert b"summarize" in ngt("presets", "list").stdout
-    assert b"template:" in ngt("presets", "show", "ask").stdout
-    assert b"builtin" in ngt("models", "list").stdout
-    assert len(ngt("models", "path").stdout.splitlines()) == 2
+def test_env_says_what_confines_parsers() -> None:
     facts = json.loads(ngt("env", "--json").stdout)
     assert facts["device"] in ("cpu", "cuda", "mps") and facts["torch"]
     assert all(f"{what} ({means})" in facts["parsers"] for means, what in sandbox.holds().items())
-
-
-def test_check_finds_no_difference_in_float32() -> None:
-    done = ngt("check", HARBOUR, "--json", "--drafts", "4,16", "--max-tokens", "24")
-    body = json.loads(done.stdout)
-    assert done.returncode == 0 and body["identical"] == body["runs"] == 2 * body["prompts"] > 8
 
 
 def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,7 +221,7 @@ def test_a_template_that_wants_content_in_parts_gets_it() -> None:
         ("{{ '%0200000000d' % 1 }}{{ messages[0].content }}", "it takes more than 256 MB"),
         (
             "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-            "than 1 s",
+            "than 0.5 s",
         ),
         ("{{ 9 ** (9 ** 9) }}", "it takes more than"),
         ("<|im_start|>Hello<|im_end|>", "leaves the text out"),
@@ -233,7 +233,7 @@ def test_a_template_that_wants_content_in_parts_gets_it() -> None:
 def test_a_template_that_cannot_be_used_is_refused_with_its_own_words(
     template, words, monkeypatch
 ) -> None:
-    monkeypatch.setattr("ngtcli.prompt.chat._SECONDS", 1.0)
+    monkeypatch.setattr("ngtcli.prompt.chat._SECONDS", 0.5)
     with pytest.raises(ModelError) as caught:
         built([Document("a", "The tide.")], "When? ", with_template(template))
     assert words in str(caught.value) and "(-m)" in caught.value.hint
@@ -244,7 +244,7 @@ def test_a_template_that_cannot_be_used_is_refused_with_its_own_words(
     ("template", "words"),
     [
         ("{{ messages[0].content }}", ""),
-        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "1 s"),
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "0.5 s"),
         ("{% set n = namespace(x='x') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}"
          "{% endfor %}", "256 MB"),
         ("{{ raise_exception('No.\\nNever.') }}", "fails: No."),
@@ -252,7 +252,7 @@ def test_a_template_that_cannot_be_used_is_refused_with_its_own_words(
 )  # fmt: skip
 def test_a_template_has_its_bounds_in_threads_too(template, words, monkeypatch) -> None:
     """As those of a server that prepare prompts."""
-    monkeypatch.setattr("ngtcli.prompt.chat._SECONDS", 1.0)
+    monkeypatch.setattr("ngtcli.prompt.chat._SECONDS", 0.5)
     told: list[str] = []
 
     def ask() -> None:

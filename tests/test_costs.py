@@ -10,13 +10,12 @@ import torch
 from ngtcli.config import Settings
 from ngtcli.decode import calibration
 from ngtcli.decode.layout import row_sizes
-from ngtcli.decode.load import load_model
-from ngtcli.decode.probe import target_model, use_attention
+from ngtcli.decode.load import Wanted, load_model
+from ngtcli.decode.probe import target_model
 from ngtcli.draft.costs import SHORT, CostCurve, Costs, StoredCurve, costs_of
 from ngtcli.errors import ModelError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.local import LocalSession
-from ngtcli.session.memory import PassCosts
 from ngtcli.session.session import AnswerOptions
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend
@@ -158,7 +157,7 @@ def test_a_session_without_calibration_drafts_as_many_nodes_as_are_set() -> None
     session = LocalSession(Settings(method="auto", calibrate=False))
     session.memory.load()
     assert session.memory.costs is None
-    assert calibration.remembered_costs(load_model("builtin")).load() is None
+    assert calibration.remembered_costs(load_model(Wanted("builtin"))).load() is None
 
 
 def test_sessions_of_one_model_share_it_and_its_costs_but_nothing_that_was_learned() -> None:
@@ -224,7 +223,7 @@ def test_whether_rows_cost_nothing_is_asked_of_the_costs_of_its_own_session(
 ) -> None:
     measured: list[Any] = []
     # Passes of any number of rows would need no costs.
-    monkeypatch.setattr("ngtcli.decode.exact_rows.ExactRows.of_any_number", lambda *_: None)
+    monkeypatch.setattr("ngtcli.decode.exactness.ExactRows.of_any_number", lambda *_: None)
     monkeypatch.setattr(
         "ngtcli.session.memory.calibrate",
         lambda model: measured.append(model) or CostCurve(MEASURED),
@@ -239,14 +238,3 @@ def test_whether_rows_cost_nothing_is_asked_of_the_costs_of_its_own_session(
     assert measured == []
     session.with_settings(replace(plain, calibrate=True)).answer(prompt)
     assert measured == [half]
-
-
-def test_costs_of_another_attention_are_kept_apart() -> None:
-    model = make_target("llama")
-    known = PassCosts(model, True, lambda _: None)
-    first, path = known.load(True), calibration.remembered_costs(model).key
-    use_attention(model, "eager")
-    assert known.load(False) is None
-    second = known.load(True)
-    assert second is not None and second is not first
-    assert calibration.remembered_costs(model).key != path

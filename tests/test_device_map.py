@@ -12,13 +12,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ngtcli.config import Settings
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Tell, Wanted, load_model
 from ngtcli.decode.together import why_not
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import loading
 from ngtcli.weights.checkpoints import read_checkpoint
+from ngtcli.weights.onednn import Int8Kernel
 from ngtcli.weights.trials import SPREAD, places_of, what_matters
 from tests.support.families import build, family, target
 from tests.support.helpers import HARBOUR, ngt
@@ -56,8 +57,10 @@ def on_disk(monkeypatch: pytest.MonkeyPatch) -> Place:
 @needs_accelerate
 def test_what_fits_on_one_device_is_as_without() -> None:
     told = list[str]()
-    model = load_model("builtin", "cpu", "float32", told.append, packed=False, device_map="auto")
-    alone = load_model("builtin", "cpu", "float32", packed=False)
+    model = load_model(
+        Wanted("builtin", "cpu", "float32", packed=False, device_map="auto"), Tell(told.append)
+    )
+    alone = load_model(Wanted("builtin", "cpu", "float32", packed=False))
     assert (told, places_of(model.hf)) == ([], ())
     assert what_matters(model.hf) == what_matters(alone.hf)
     assert model.hf.state_dict().keys() == alone.hf.state_dict().keys()
@@ -69,7 +72,7 @@ def test_what_fits_on_one_device_is_as_without() -> None:
 def test_layers_on_the_disk_give_the_tokens_of_generate(on_disk: Place) -> None:
     on_disk("model.layers.1", "model.layers.4")
     told = list[str]()
-    model = load_model("builtin", "cpu", "auto", told.append, device_map="auto")
+    model = load_model(Wanted("builtin", "cpu", "auto", device_map="auto"), Tell(told.append))
     assert len(told) == 1 and told[0].endswith(", 2 on disk")
     assert model.dtype == torch.float32 and model.hf.model.layers[4].mlp.up_proj.weight.is_meta
     true = AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
@@ -84,7 +87,7 @@ def test_layers_on_the_disk_give_the_tokens_of_generate(on_disk: Place) -> None:
 def test_what_memory_lacks_goes_to_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     room = {"cpu": 24_000_000, "disk": 10**9}  # bytes; the weights take 27 million
     monkeypatch.setattr("transformers.integrations.accelerate.get_max_memory", lambda *_: room)
-    model = load_model("builtin", "cpu", "float32", device_map="auto")
+    model = load_model(Wanted("builtin", "cpu", "float32", device_map="auto"))
     assert {on for _, on in places_of(model.hf)} == {"cpu", "disk"}
     true = AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
     drafted = decode(model, make_drafter("prompt-lookup"), PROMPT, max_tokens=24)
@@ -144,14 +147,14 @@ def test_integers_without_a_scheme_are_refused(tmp_path: Path) -> None:
     weights["model.layers.0.mlp.up_proj.weight"] = torch.zeros(704, 256, dtype=torch.int8)
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(ModelError, match="its weights are integers"):
-        load_model(str(tmp_path), "cpu", device_map="auto")
+        load_model(Wanted(str(tmp_path), "cpu", device_map="auto"))
 
 
 @needs_accelerate
 def test_an_embedding_on_the_disk_is_one_line(on_disk: Place) -> None:
     on_disk("model.embed_tokens")
     with pytest.raises(ModelError, match="^builtin: "):
-        load_model("builtin", "cpu", device_map="auto")
+        load_model(Wanted("builtin", "cpu", device_map="auto"))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +174,7 @@ def test_a_missing_package_is_named_before_documents_are_read(
 ) -> None:
     monkeypatch.setattr("ngtcli.model_files.scheme.find_spec", lambda _: None)
     with pytest.raises(ModelError) as caught:
-        load_model("builtin", device_map="auto")
+        load_model(Wanted("builtin", device_map="auto"))
     assert str(caught.value) == "--device-map auto needs accelerate, which is not installed"
     assert caught.value.hint == "pip install 'ngtcli[accelerate]'"
     done = ngt("summarize", str(tmp_path / "nowhere.txt"), "--device-map", "auto")
@@ -180,6 +183,6 @@ def test_a_missing_package_is_named_before_documents_are_read(
 
 def test_integers_of_our_own_layers_are_not_placed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ngtcli.decode.load.require_for_weights", lambda *_: None)
-    monkeypatch.setattr("ngtcli.decode.load.int8_way", lambda _: "any")
+    monkeypatch.setattr("ngtcli.decode.load.int8_kernel", lambda _: Int8Kernel())
     with pytest.raises(ModelError, match="places no integers that ngt computes itself"):
-        load_model("builtin", "cpu", quantize="int8", device_map="auto")
+        load_model(Wanted("builtin", "cpu", quantize="int8", device_map="auto"))

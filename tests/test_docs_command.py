@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from ngtcli.documents import catalog
 from ngtcli.documents.content import markdown
 from ngtcli.documents.load import load
 from ngtcli.documents.passages import Cutting, passages
-from ngtcli.documents.read import Reader
 from ngtcli.model_files.pretrained import load_tokenizer
 from tests import document_files as made
 from tests.support.helpers import ngt
@@ -62,25 +60,6 @@ def test_a_folder_is_listed_as_it_is_loaded(folder: Path) -> None:
     assert [r["tokens"] for r in rows] == [len(tokenizer.encode(d.text.strip())) for d in documents]
     assert {r["name"]: r["dropped"] for r in rows if r["dropped"]} == {"columns.pdf": 7}
     assert next(r for r in rows if r["name"] == "letter.eml")["warnings"]
-
-
-def test_a_second_listing_opens_only_what_changed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = listed(folder)
-    opened: list[str] = []
-    read = Reader.read
-
-    def noted(self: Reader, source: str, pipes: bool = False) -> bytes:
-        opened.append(Path(source).name)
-        return read(self, source, pipes)
-
-    monkeypatch.setattr(Reader, "read", noted)
-    assert listed(folder) == first
-    assert opened == ["pipe"]  # of which nothing is known without trying
-    (folder / "notes.txt").write_text("Other notes.")
-    opened.clear()
-    assert listed(folder) != first and sorted(opened) == ["notes.txt", "pipe"]
 
 
 def test_headings_of_markdown_are_looked_for_once(
@@ -133,33 +112,6 @@ def test_passages_are_those_that_a_question_is_answered_from(folder: Path) -> No
     row = table.splitlines()[-len(cut)].split("\t")
     assert row[:2] == [str(cut[0].start), str(cut[0].end)]
     assert document.text[cut[0].start :].replace("\n", " ").startswith(row[-1])
-
-
-def test_a_list_names_all_that_was_left_out_and_who_tells_more(tmp_path: Path) -> None:
-    for i in range(9):
-        (tmp_path / f"{i}.txt").touch()
-    (tmp_path / "a.txt").write_text("Some words.")
-    told = ngt("docs", "list", str(tmp_path)).stderr.decode()
-    assert told.count(": empty\n") == 9
-    assert "ngt docs show FILE says what can be done" in told
-
-
-def test_a_folder_of_everything_is_listed_and_asked(tmp_path: Path) -> None:
-    place = tmp_path / "all"
-    made.fill(place)
-    body = listed(place)
-    left_out = {Path(s["name"]).name for s in body["skipped"]}
-    assert left_out == {
-        "blank.md", "broken.pdf", "circle", "empty.txt", "itself", "locked.pdf", "old.txt",
-        "picture.png", "pipe.txt", "program", "scan.pdf",
-    }  # fmt: skip
-    assert next(d["pages"] for d in body["documents"] if d["name"] == "long.pdf") == 40
-    done = ngt("ask", "-d", str(place), "When does the ferry leave?", "--cite")
-    answer, places = done.stdout.decode().split("\n\n")
-    assert re.fullmatch(r".*\[1\].*", answer, re.DOTALL)
-    for line in places.splitlines():
-        assert re.fullmatch(r"\[\d+\] [^\x1b]+: “.+”", line)
-    assert b"\x1b" not in done.stderr
 
 
 def test_named_outright_what_cannot_be_read_is_exit_3(folder: Path) -> None:

@@ -273,16 +273,6 @@ def test_a_pipe_is_read_even_where_its_writer_comes_late(tmp_path: Path) -> None
     thread.join()
 
 
-def test_a_pipe_that_nobody_writes_to_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ngtcli.system.files.WRITER_WAIT_S", 0.1)
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="a pipe that nobody wrote to for 0.1 s") as caught:
-        load([str(tmp_path / "pipe")])
-    assert "writes" in caught.value.hint
-
-
 def test_no_more_is_read_than_the_bound_and_the_hint_says_how_to_raise_it(tmp_path: Path) -> None:
     one = replace(Settings(), max_mb=1)
     fill(tmp_path, a_txt="a" * 600_000, b_txt="b" * 300_000, c_txt="c" * 1_000_001)

@@ -17,8 +17,7 @@ from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
-from ngtcli.decode.exact_check import _Case, find_exactness, gives_equal_bits, has_experts
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exactness import ExactRows, _Case, find_exactness, gives_equal_bits, has_experts
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.draft.costs import CostCurve, Costs
@@ -29,11 +28,9 @@ from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError
 from ngtcli.prompt.thinking import ANSWER, THOUGHT, Thinking
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.places import packable
 from tests.support.helpers import CONTEXT, FakeBackend, ngt
 from tests.support.rounding import SAMPLINGS, Guessing, RoundingModel, capacity, rounded, run
 from tests.support.tiny_models import KnownHeads, make_drafter, make_hf, pack_layers, supply
-from tests.tools import exactness
 
 pytestmark = pytest.mark.numeric
 
@@ -45,8 +42,8 @@ def small_tiers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         alike = "ngtcli.decode.exact.rows_alike"
         patch.setattr(alike, lambda length, rows: capacity(length, rows) - length - rows + 1)
-        # Layers by themselves are the subject of test_exact_rows.
-        patch.setattr("ngtcli.decode.row_bits._NUMBERS", 1 << 12)
+        # Layers by themselves are the subject of test_exactness.
+        patch.setattr("ngtcli.decode.exactness._NUMBERS", 1 << 12)
         yield
 
 
@@ -161,14 +158,12 @@ def small(family: str, dtype: torch.dtype) -> TargetModel:
 class Grouping:
     """Makes a model's scores depend on how many tokens stand in a pass, as some kernels do."""
 
-    def __init__(self, model: TargetModel, attentions: set[str]) -> None:
-        self._score, self._model, self._attentions = model.score, model, attentions
+    def __init__(self, model: TargetModel) -> None:
+        self._score = model.score
         model.score = self  # type: ignore[method-assign]
 
-    def __call__(self, layout: Any) -> torch.Tensor:
-        scores = self._score(layout)
-        wrong = self._model.attention in self._attentions
-        return scores + (0.125 * (len(layout.ids) % 3) if wrong else 0.0)
+    def __call__(self, layout: Any) -> list[torch.Tensor]:
+        return [scores + 0.125 * (len(layout.ids) % 3) for scores in self._score(layout)]
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma2-sliding"])
@@ -177,10 +172,10 @@ def test_passes_give_equal_bits_unless_grouping_shows(
 ) -> None:
     model = rounded(make_hf(family))
     # Rounding so coarsely hides the ends of vectors, too.
-    monkeypatch.setattr("ngtcli.decode.row_bits.Formula.is_one", lambda *_: True)
+    monkeypatch.setattr("ngtcli.decode.whole_vectors.has_two_formulas", lambda *_: False)
     for rows in (PassRows.fixed(16), PassRows.fixed(1), PassRows(8, 1), PassRows(36, 4)):
         assert gives_equal_bits(model, rows, 128)
-    Grouping(model, {"sdpa", "eager"})
+    Grouping(model)
     for rows in (PassRows.fixed(16), PassRows(16, 1), PassRows(36, 4)):
         assert not gives_equal_bits(model, rows, 128)
 
@@ -235,58 +230,54 @@ def test_models_with_experts_are_told_by_their_parts() -> None:
     assert has_experts(with_experts(0)) and not has_experts(make_hf("llama"))
 
 
-def test_what_was_found_of_other_weights_does_not_count(
+def test_what_was_found_is_stored_of_weights_that_are_known_and_of_these_alone(
     threads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault of one row in thirty shows with some weights and stays hidden with others."""
     said: list[str] = []
 
-    def found(model: TargetModel) -> str:
-        return find_exactness(model, PassRows.fixed(8), 128, said.append).reason
+    def found(model: TargetModel, weights: str) -> bool:
+        model.weights = weights
+        return find_exactness(model, PassRows.fixed(8), 128, said.append)
 
-    assert found(rounded(make_hf("llama"))) == found(rounded(make_hf("llama"))) == ""
-    assert len(said) == 1
-    tuned = make_hf("llama")
-    with torch.no_grad():
-        tuned.model.layers[1].mlp.down_proj.weight.mul_(1.5)
-    other = rounded(tuned)
-    Grouping(other, {"sdpa", "eager"})
-    assert found(other) and len(said) == 2
-    monkeypatch.setattr("ngtcli.decode.exact_check.gives_equal_bits", lambda *_: True)
-    packed = small("llama", torch.float32)
-    pack_layers(packable(packed.hf))
-    find_exactness(packed, PassRows.fixed(8), 128, said.append)
+    assert found(rounded(make_hf("llama")), "") and found(rounded(make_hf("llama")), "")
+    assert len(said) == 2
+    assert found(rounded(make_hf("llama")), "a") and found(rounded(make_hf("llama")), "a")
     assert len(said) == 3
-    threads(2)
-    found(rounded(make_hf("llama")))
+    other = rounded(make_hf("llama"))
+    Grouping(other)
+    assert found(other, "a") and not found(other, "b") and not found(other, "b")
     assert len(said) == 4
+    monkeypatch.setattr("ngtcli.decode.exactness.gives_equal_bits", lambda *_: True)
+    packed = small("llama", torch.float32)
+    pack_layers(packed.hf)
+    found(packed, "a")
+    assert len(said) == 5
+    threads(2)
+    found(rounded(make_hf("llama")), "a")
+    assert len(said) == 6
 
 
-def test_what_the_check_found_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eager attention is tried; where that does not help --exact is refused, auto is not."""
+def test_a_model_that_cannot_be_exact_is_refused_and_stays_as_it_is() -> None:
+    """Refused by --exact, not by auto; what is asked of it later is computed as before."""
     said: list[str] = []
-    model = rounded(make_hf("llama"))
-    Grouping(model, {"sdpa"})
-    rows = ExactRows(model, lambda: None, said.append)
-    fixed, tries = PassRows.fixed(32), 3  # passes of 1 to 36 rows, of 4 to 36, of 32
-    assert rows.choose("on", 32, 100) == fixed and model.attention == "eager"
-    assert len(said) == tries
-    again = rounded(make_hf("llama"))
-    assert ExactRows(again, lambda: None, said.append).choose("on", 32, 100) == fixed
-    assert again.attention == "eager" and len(said) == tries
     hopeless = rounded(make_hf("qwen2"))
-    Grouping(hopeless, {"sdpa", "eager"})
+    Grouping(hopeless)
+    attention, rows = hopeless.hf.config._attn_implementation, PassRows.fixed(32)
+    exact = ExactRows(hopeless, lambda: None, said.append)
     for _ in range(2):
         with pytest.raises(ModelError, match="cannot decode exactly") as caught:
-            ExactRows(hopeless, lambda: None, said.append).choose("on", 32, 100)
-        assert caught.value.exit_code == 4 and hopeless.attention == "sdpa"
-    assert len(said) == 2 * tries
+            exact.choose("on", 32, 100)
+        assert caught.value.exit_code == 4
+        assert hopeless.hf.config._attn_implementation == attention
+    assert len(said) == 3  # passes of 1 to 36 rows, of 4 to 36, of 32
     flat = Costs({1024: CostCurve({1: 1.0, 64: 1.01})})
-    assert ExactRows(hopeless, lambda: flat, said.append).choose("auto", 32, 100) is None
+    assert exact.with_costs(lambda: flat).choose("auto", 32, 100) is None
+    assert not gives_equal_bits(hopeless, rows, 128) and len(said) == 3
 
 
 def test_auto_is_exact_where_rows_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ngtcli.decode.row_bits.Formula.is_one", lambda *_: True)
+    monkeypatch.setattr("ngtcli.decode.whole_vectors.has_two_formulas", lambda *_: False)
     flat, steep = (Costs({1024: CostCurve({1: 1.0, 64: c})}) for c in (1.01, 1.5))
     exact, single = rounded(make_hf("llama")), small("llama", torch.float32)
 
@@ -296,18 +287,6 @@ def test_auto_is_exact_where_rows_cost_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert chosen(exact, flat) == PassRows.fixed(32)
     assert chosen(exact, steep) is chosen(exact, None) is chosen(single, flat) is None
     assert chosen(exact, flat, "off") is None and chosen(exact, steep, "on") == PassRows(36, 1)
-
-
-def test_the_table_counts_what_drafts_change(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--tokens", "60", "--answer", "40", "--rows", "16", "--json", "--models", "llama"]
-    exactness.main([*words, "--weights", "bfloat16"])
-    told = capsys.readouterr().out
-    if "left out" in told:
-        pytest.skip("this machine's kernels give other bits in bfloat16")
-    rows = json.loads(told)
-    assert len(rows) in (4, 6) and all(row["tokens"] >= 60 for row in rows)
-    assert all(row["different"] == 0 for row in rows if row["rows"])
-    assert all(row["passes"] < row["tokens"] / 3 for row in rows if row["drafts"] == "forks")
 
 
 def test_the_flag_and_the_file_say_exact(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ All give the ids of `generate`. `python tests/test_families.py` prints the types
 
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.weights.checkpoints import read_checkpoint
-from ngtcli.weights.packed import is_packed, worth_packing
+from ngtcli.weights.linear import is_packed
 from tests.support.families import (
     FAMILIES,
     NO_DECODER,
@@ -40,6 +39,7 @@ from tests.support.tiny_models import (
     pack_layers,
     packed_from,
     plain,
+    small_layers,
 )
 
 TOKENS = 14  # of each answer
@@ -105,8 +105,8 @@ def check_that_it_is_read_as_by_the_library(hf: Any, folder: Path) -> None:
     ours, theirs = kept.state_dict(), true.state_dict()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(one, theirs[name]) for name, one in ours.items())
-    with patch("ngtcli.weights.packed._SMALLEST", 1):
-        pack_layers(worth_packing(true))
+    with small_layers():
+        pack_layers(true)
         if is_packed(true):
             assert str(packed_from(folder, torch.float32)) == str(true)
 

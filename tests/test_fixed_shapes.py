@@ -167,6 +167,18 @@ def test_the_cache_holds_what_a_list_would(passes: list[tuple[int, int]]) -> Non
         assert cache.layers[0].values[0, 0, : len(rows), 3].tolist() == [-float(r) for r in rows]
 
 
+def test_rows_that_are_not_kept_yet_are_there_when_the_cache_grows() -> None:
+    """As those of a draft whose deeper nodes come in a pass of their own."""
+    cache, new = RollbackCache([False], 0), states(9, 1.0)
+    cache.reserve(9)
+    cache.aim(torch.arange(9), 9, 0)
+    cache.layers[0].update(new, -new)
+    cache.keep([[0, 1]])
+    assert cache.reserve(1000) and cache.length == 2
+    assert cache.layers[0].keys[:, :, :9].equal(new)
+    assert cache.layers[0].values[:, :, :9].equal(-new)
+
+
 @pytest.mark.parametrize("allowed", range(4))
 def test_a_cache_that_has_no_memory_to_grow_is_as_it_was(
     monkeypatch: pytest.MonkeyPatch, allowed: int

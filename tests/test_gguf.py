@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Tell, Wanted, load_model
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.errors import ModelError
 from ngtcli.model_files import gguf as gguf_module
@@ -24,7 +24,7 @@ from ngtcli.system.files import home
 from ngtcli.weights.checkpoints import read_checkpoint
 from ngtcli.weights.load_quantized import load_quantized
 from tests.support.helpers import HARBOUR, ngt
-from tests.support.int8_layers import WAY
+from tests.support.int8_layers import INT8, KERNEL
 from tests.support.tiny_models import decode, generate, make_drafter
 from tests.support.tokenizers_of_kinds import backend
 from tests.tools.gguf_files import ARCHITECTURES, stored, write
@@ -177,34 +177,34 @@ def test_the_rotary_factors_of_llama_3_are_read_and_others_refused(
         find(str(tmp_path / "b.gguf"))
 
 
-@pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+@pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
 def test_int8_is_that_of_the_dequantised_checkpoint_and_is_kept(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert WAY is not None
+    assert KERNEL is not None
     written(tmp_path / "a.gguf", tiny(family)).bfloat16().save_pretrained(tmp_path / "true")
-    true, _ = load_quantized(str(tmp_path / "true"), torch.float32, WAY)
+    true, _ = load_quantized(str(tmp_path / "true"), INT8)
     told: list[str] = []
     folder = find(str(tmp_path / "a.gguf"))
-    found, report = load_quantized(folder, torch.float32, WAY, progress=told.append)
+    found, report = load_quantized(folder, INT8, progress=told.append)
     assert not any(report.values())
     # Norms are float32 in the file and bfloat16 in the other checkpoint.
     torch.testing.assert_close(scores(found), scores(true), rtol=0.05, atol=0.5)
     assert str(tmp_path / "a.gguf") in {one.folder for one in kept()}
     monkeypatch.setattr("ngtcli.weights.checkpoints.gguf_weights", None)  # nothing is read again
-    again, _ = load_quantized(folder, torch.float32, WAY, progress=told.append)
+    again, _ = load_quantized(folder, INT8, progress=told.append)
     assert torch.equal(scores(again), scores(found)) and told[-1].startswith("Read")
 
 
 @pytest.mark.parametrize("quantize", ["none", "int8"])
 def test_a_model_drafts_and_gives_the_tokens_of_generate(quantize: str, tmp_path: Path) -> None:
-    if quantize == "int8" and WAY is None:
+    if quantize == "int8" and KERNEL is None:
         pytest.skip("no product of 8-bit integers here")
     true = written(tmp_path / "a.gguf", tiny("llama"))
     told: list[str] = []
     model = load_model(
-        str(tmp_path / "a.gguf"), "cpu", "float32", warn=told.append, quantize=quantize
+        Wanted(str(tmp_path / "a.gguf"), "cpu", "float32", quantize=quantize), Tell(told.append)
     )
     assert not model.plain_reason
     line = f"{tmp_path / 'a.gguf'} is a GGUF file with weights in Q8_0, dequantised to bfloat16; "
@@ -242,7 +242,7 @@ def test_all_tokens_that_end_a_turn_are_end_ids(tmp_path: Path) -> None:
     tokens = backend("qwen")
     written(tmp_path / "a.gguf", tiny("qwen2"), tokens=tokens, eot_token_id=5)
     ends = set(tokens.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"]))
-    assert load_model(str(tmp_path / "a.gguf"), "cpu").end_ids == ends | {5}
+    assert load_model(Wanted(str(tmp_path / "a.gguf"), "cpu")).end_ids == ends | {5}
 
 
 def test_a_changed_file_is_read_anew_and_a_lost_part_made_again(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
         broken = tmp_path / f"{at}.gguf"
         broken.write_bytes(data)
         with pytest.raises(ModelError, match=words) as caught:
-            load_model(str(broken), "cpu")
+            load_model(Wanted(str(broken), "cpu"))
         assert caught.value.exit_code == 4 and caught.value.hint
     assert "gemma3, " in caught.value.hint and "t5" not in caught.value.hint
     with pytest.raises(ModelError, match="7 GGUF files: 0.gguf, 1.gguf") as caught:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ngtcli.config import Settings
 from ngtcli.decode import kv_cache, memory_limits, prefixes
 from ngtcli.decode.kv_cache import Keeping
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.draft.drafter import DraftSettings
@@ -98,7 +98,7 @@ def test_drafts_of_heads_give_the_tokens_of_plain_decoding(
 
 def test_heads_of_the_built_in_model_draft_in_every_way(tmp_path: Path) -> None:
     """In the program: alone and with `auto`, counted in its report, with answers as without."""
-    model = load_model("builtin", "cpu")
+    model = load_model(Wanted("builtin", "cpu"))
     prompt = model.tokenizer.encode(Path(HARBOUR).read_text())[:80]
     truth = plain(model, prompt, max_tokens=24)
     heads = {
@@ -118,7 +118,7 @@ def test_heads_of_the_built_in_model_draft_in_every_way(tmp_path: Path) -> None:
 
 
 def test_heads_draft_for_one_text_at_a_time(tmp_path: Path) -> None:
-    model = load_model("builtin", "cpu")
+    model = load_model(Wanted("builtin", "cpu"))
     loaded(tmp_path / "medusa", "medusa", model, model.tokenizer.encode("One text. " * 9))
     lines = [json.dumps({"documents": [HARBOUR], "question": one}) for one in ("Who?", "When?")]
     (tmp_path / "asked.jsonl").write_text("\n".join(lines))

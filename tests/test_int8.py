@@ -1,7 +1,6 @@
 """Layers of 8-bit weights and activations, against the integers' products in float64."""
 
 import sys
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,46 +10,60 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from ngtcli.errors import ModelError
-from ngtcli.weights import int8, int8_order
-from ngtcli.weights.int8 import Int8Embedding, Int8Linear, Way, quantized
-from ngtcli.weights.int8_order import ORDERS, Packer, find_order, layout, ordered, packed_weight
-from ngtcli.weights.packed import elements
-from tests.support.int8_layers import WAY, WAYS, layer_of, true_product
-from tests.support.tiny_models import make_hf
+from ngtcli.weights import forms, linear, onednn
+from ngtcli.weights.forms import int8_kernel
+from ngtcli.weights.linear import PackedLinear, quantized
+from ngtcli.weights.onednn import (
+    ORDERS,
+    Int8Kernel,
+    Sizes,
+    elements,
+    find_order,
+    in_blocks,
+    opaque,
+    ordered,
+)
+from tests.support.int8_layers import KERNEL, KERNELS, layer_of, true_product
 
 pytestmark = [
     pytest.mark.numeric,
-    pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here"),
+    pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here"),
 ]
 
 
 def made(
-    outputs: int, inputs: int, bias: bool = False, seed: int = 0, way: Way | None = WAY
-) -> tuple[Int8Linear, Tensor]:
+    outputs: int, inputs: int, bias: bool = False, seed: int = 0, kernel: Int8Kernel | None = KERNEL
+) -> tuple[PackedLinear, Tensor]:
     """A layer and its weight."""
-    assert way is not None
+    assert kernel is not None
     source = torch.Generator().manual_seed(seed)
     weight = torch.randn(outputs, inputs, generator=source)
     own = nn.Parameter(torch.randn(outputs, generator=source)) if bias else None
-    return layer_of(weight, own, way, Packer()), weight
+    return layer_of(weight, own, kernel), weight
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 70), st.integers(1, 150), st.integers(1, 20), st.floats(-30, 30), st.booleans(),
-    st.integers(0, 99), st.sampled_from(WAYS or [Way()]),
+    st.integers(0, 99), st.sampled_from(KERNELS or [Int8Kernel()]),
 )  # fmt: skip
 def test_a_layer_gives_the_product_of_its_integers(
-    outputs: int, inputs: int, count: int, magnitude: float, bias: bool, seed: int, way: Way
-) -> None:
-    layer, weight = made(outputs, inputs, bias, seed, way)
+    outputs: int,
+    inputs: int,
+    count: int,
+    magnitude: float,
+    bias: bool,
+    seed: int,
+    kernel: Int8Kernel,
+) -> None:  # fmt: skip
+    layer, weight = made(outputs, inputs, bias, seed, kernel)
     rows = torch.randn(count, inputs, generator=torch.Generator().manual_seed(seed + 1))
     rows *= 10.0 ** (magnitude * torch.linspace(0, 1, count)[:, None])
     rows[0, ::2] = 0
     true, found = true_product(layer, weight, rows), layer(rows).double()
     # An input half-way between two integers may be rounded either way in float32: one of them.
-    most = rows.double().abs().amax(1, keepdim=True) / layer.way.most
-    one = most * quantized(weight)[1].double() * int8._LARGEST
+    most = rows.double().abs().amax(1, keepdim=True) / kernel.most
+    one = most * quantized(weight)[1].double() * onednn.LARGEST
     close = (found - true).abs() <= 1e-5 * true.abs() + 1.001 * one
     assert close.all()
     assert ((found - true).abs() <= 1e-5 * true.abs() + 1e-5 * one * inputs).double().mean() > 0.5
@@ -87,18 +100,17 @@ def test_zeros_and_no_rows_at_all() -> None:
 
 
 def test_zero_weights_give_zeros() -> None:
-    assert WAY is not None
+    assert KERNEL is not None
     weight = torch.randn(6, 20)
     weight[2] = 0
-    assert (layer_of(weight, None, WAY, Packer())(torch.randn(5, 20))[:, 2] == 0).all()
+    assert (layer_of(weight, None, KERNEL)(torch.randn(5, 20))[:, 2] == 0).all()
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_an_order_is_found_part_by_part_and_no_byte_may_differ(
+def test_an_order_is_found_and_no_byte_may_differ(
     order: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(int8_order, "_AT_ONCE", 64)
-    monkeypatch.setattr(int8_order, "elements", lambda packed: packed)
+    monkeypatch.setattr(onednn, "elements", lambda packed: packed)
     source = torch.Generator().manual_seed(0)
     whole = torch.randint(-127, 128, (300, 70), generator=source).to(torch.int8)
     data = ordered(whole, order)
@@ -109,23 +121,11 @@ def test_an_order_is_found_part_by_part_and_no_byte_may_differ(
         assert find_order(other, whole) is None
 
 
-@pytest.mark.parametrize("shape", [(100, 64), (130, 200), (512, 96), (64, 1)])
-def test_an_embedding_reads_its_rows_from_the_layer(shape: tuple[int, int]) -> None:
-    layer, weight = made(*shape)
-    whole, scale = quantized(weight)
-    order = find_order(layer.packed, whole)
-    if order is None:
-        pytest.skip("packed in an order that is not known here")
-    embedding = Int8Embedding(layer, order, torch.float32)
-    ids = torch.randint(shape[0], (2, 7))
-    assert torch.equal(embedding(ids), (whole.float() * scale[:, None])[ids])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_weight_is_the_nearest_of_255_multiples_of_its_outputs_scale(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(int8, "_AT_ONCE", 90)  # two outputs at a time
+    monkeypatch.setattr(linear, "_AT_ONCE", 90)  # two outputs at a time
     weight = (torch.randn(37, 40) * 10.0 ** torch.linspace(-3, 3, 37)[:, None]).to(dtype)
     whole, scale = quantized(weight)
     assert (whole.abs().amax(1) == 127).all()
@@ -133,126 +133,94 @@ def test_a_weight_is_the_nearest_of_255_multiples_of_its_outputs_scale(
     assert (wrong.abs() <= 0.5001 * scale[:, None]).all()
 
 
-def test_the_way_that_is_found_is_right() -> None:
-    found = int8._try().way
-    assert found is not None and int8._is_right(found)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 200), st.integers(1, 300), st.integers(1, 5), st.booleans())
-def test_padded_rows_leave_the_bits_of_the_others(
-    outputs: int, inputs: int, count: int, bias: bool
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(1, 200), st.integers(1, 300), st.integers(1, 9), st.sampled_from(KERNELS),
+    st.integers(0, 99),
+)  # fmt: skip
+def test_sums_are_those_of_the_integers(
+    outputs: int, inputs: int, count: int, kernel: Int8Kernel, seed: int
 ) -> None:
-    layer, weight = made(outputs, inputs, bias)
-    rows = torch.randn(count, inputs)
-    single = layer(rows)
-    layer.way = replace(layer.way, least=4)
-    assert torch.equal(layer(rows), single)
-    whole, _ = layer.way.quantized(rows)
+    layer, weight = made(outputs, inputs, seed=seed, kernel=kernel)
+    whole, _ = kernel.quantized(torch.randn(count, inputs))
     scale, zeros = torch.ones(outputs), torch.zeros(outputs, dtype=torch.int32)
-    sums = layer.way.product(whole, layer.packed, scale, zeros)
-    true = (whole.double() - layer.way.zero) @ quantized(weight)[0].double().T
+    sums = kernel.product(whole, layer.packed, scale, zeros)
+    true = (whole.double() - kernel.zero) @ quantized(weight)[0].double().T
     assert torch.equal(sums.double(), true)  # whole numbers below 2 ** 24
 
 
-def test_the_least_rows_are_chosen_for_each_size_and_stored(
+def test_the_first_way_that_is_right_is_taken_signed_inputs_with_amx_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hf = make_hf("llama")
-    hf.a, hf.b, hf.c = made(96, 64)[0], made(96, 64)[0], made(64, 96)[0]
-    clock = [0.0]
-
-    def taken(self: Any, inputs: Tensor) -> Tensor:
-        quick = self.way.least == 4 and self.in_features == 64
-        clock[0] += 0.5 if quick else 1.0
-        return inputs
-
-    monkeypatch.setattr(Int8Linear, "forward", taken)
-    monkeypatch.setattr(int8.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr("ngtcli.system.trials.busy", lambda threads: False)
-    spent = []
-    for _ in range(2):  # the second time it is stored
-        for layer in (hf.a, hf.b, hf.c):
-            layer.way = replace(layer.way, least=1)
-        int8.choose_least(hf)
-        spent.append(clock[0])
-        assert [layer.way.least for layer in (hf.a, hf.b, hf.c)] == [4, 4, 1]
-    assert spent[0] == spent[1] > 0
-
-
-def test_no_other_way_than_the_trial_has_is_read_from_its_file() -> None:
-    for changes in ({"most": 126}, {"least": 0}, {"scheme": 0}):
-        with pytest.raises(ValueError, match="another way"):
-            replace(Way(), **changes)
-
-
-def test_a_machine_without_a_right_product_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8, "_is_right", lambda way: False)
-    monkeypatch.setattr(int8.Trial, "find", lambda self, make: make())
-    with pytest.raises(ModelError, match="no right product of 8-bit integers"):
-        int8.find_way()
+    assert int8_kernel().is_right()
+    every = Int8Kernel(True, 127), Int8Kernel(False, 127), Int8Kernel(False, 63)
+    right: list[Int8Kernel] = []
+    monkeypatch.setattr(Int8Kernel, "is_right", lambda self: self in right)
+    for has, able, found in (
+        ({"amx_int8"}, every, every[0]), (set(), every, every[1]),
+        ({"amx_int8"}, every[1:], every[1]),
+        (set(), every[2:], every[2]), ({"amx_int8"}, (), None), (set(), every[:1], None),
+    ):  # fmt: skip
+        right[:] = able
+        monkeypatch.setattr(forms, "flags", lambda has=has: frozenset(has))
+        if found is None:
+            with pytest.raises(ModelError, match="no right product of 8-bit integers"):
+                int8_kernel.__wrapped__()
+        else:
+            assert int8_kernel.__wrapped__() == found
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("shape", [(1, 1), (64, 64), (70, 130), (200, 5)])
-def test_each_integer_lies_where_the_order_says(order: int, shape: tuple[int, int]) -> None:
+def test_behind_blocks_stand_the_sums_that_an_added_number_makes(
+    order: int, shape: tuple[int, int]
+) -> None:
     whole = torch.randint(-127, 128, shape, dtype=torch.int8)
     data = ordered(whole, order)
-    assert torch.equal(layout(order, *shape).rows(data, torch.arange(shape[0])), whole)
-    if order:  # behind the integers, what an input of one at each place would give, negated
+    if order:  # what an input of one at each place would give, negated
         sums = data[-4 * (-(-shape[0] // order) * order) :].view(torch.int32)
         assert torch.equal(sums[: shape[0]].long(), -whole.sum(1, dtype=torch.int64))
 
 
-def test_weights_ordered_here_are_those_that_the_library_orders() -> None:
-    packer = Packer()
-    for seed in range(3):
-        whole = torch.randint(-127, 128, (70, 130), generator=torch.Generator().manual_seed(seed))
-        data = packer.pack(whole.to(torch.int8))
-        packed = packer.opaque(data, 70, 130)
-        true = packed_weight(whole.to(torch.int8))
-        assert torch.equal(elements(packed), elements(true))
-
-
-def test_where_the_order_is_known_the_library_orders_one_weight_of_a_size(
+def test_weights_ordered_here_are_those_that_the_library_orders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[Any] = []
-    real = int8_order.packed_weight
-    monkeypatch.setattr(int8_order, "packed_weight", lambda w: asked.append(w) or real(w))
-    packer = Packer()
-    for _ in range(4):
-        packer.pack(torch.ones((70, 130), dtype=torch.int8))
-    if packer.known[70, 130].order is None or not int8_order.makes_opaque():
-        pytest.skip("an order that is not known here, or a torch that makes no such tensors")
-    assert len(asked) == 1
-    packer.pack(torch.ones((71, 130), dtype=torch.int8))
-    assert len(asked) == 2
+    """It orders one of a size where the order is known."""
+    asked, sizes = list[Any](), Sizes()
+    real = onednn.packed_weight
+    monkeypatch.setattr(onednn, "packed_weight", lambda w: asked.append(w) or real(w))
+    for seed in range(3):
+        whole = torch.randint(-127, 128, (70, 130), generator=torch.Generator().manual_seed(seed))
+        data = in_blocks(whole.to(torch.int8), sizes)
+        packed = opaque(data, (70, 130), sizes)
+        assert torch.equal(elements(packed), elements(real(whole.to(torch.int8))))
+    if sizes[70, 130].order is not None and onednn.makes_opaque():
+        assert len(asked) == 1
 
 
 def test_memory_of_ours_is_what_the_kernel_reads() -> None:
     """Else weights could not lie in a file; known of Linux, where torch 2.13 is tested."""
-    layer, _ = made(70, 130)
+    storage: Any = made(70, 130)[0].storage
     if sys.platform == "linux" and torch.__version__.startswith("2.13"):
-        assert int8_order.makes_opaque()
-    if int8_order.makes_opaque():
-        assert layer.held is not None
-        assert torch.ops.mkldnn.data_ptr(layer.packed) == layer.held.data_ptr()
+        assert onednn.makes_opaque()
+    if onednn.makes_opaque():
+        assert torch.ops.mkldnn.data_ptr(storage.packed) == storage.held.data_ptr()
 
 
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("opaque", [True, False])
+@pytest.mark.parametrize("can", [True, False])
 def test_however_a_weight_is_ordered_its_products_are_the_same(
-    known: bool, opaque: bool, monkeypatch: pytest.MonkeyPatch
+    known: bool, can: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, (layer, weight) = torch.randn(5, 130), made(70, 130)
     if not known:
-        monkeypatch.setattr(int8_order, "ORDERS", ())
-    if not opaque:
-        monkeypatch.setattr(int8_order, "makes_opaque", lambda: False)
-    packer = Packer()
-    assert WAY is not None
+        monkeypatch.setattr(onednn, "ORDERS", ())
+    if not can:
+        monkeypatch.setattr(onednn, "makes_opaque", lambda: False)
+    assert KERNEL is not None
+    sizes = Sizes()
     for _ in range(2):
-        found = layer_of(weight, None, WAY, packer)
+        found = layer_of(weight, None, KERNEL, sizes)
         assert torch.equal(found(rows), layer(rows))
-    assert found.held is not None and found.held.is_mkldnn == (not opaque)
+    storage: Any = found.storage
+    assert storage.held.is_mkldnn == (not can)

@@ -1,7 +1,6 @@
 """What of a model is quantised: each kind of module against float64 of its integers, and itself."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,28 +10,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers.models.falcon.modeling_falcon import FalconLinear
-from transformers.models.gemma.modeling_gemma import GemmaTextScaledWordEmbedding
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 from transformers.pytorch_utils import Conv1D
 
-from ngtcli.weights.int8 import Int8Embedding, Int8Linear, quantized
-from ngtcli.weights.int8_order import Packer
-from ngtcli.weights.int8_places import Int8Place, quantizable
-from tests.support.int8_layers import WAY, dequantized, layer_of, true_product
+from ngtcli.weights.convert import Conversion, convertible
+from ngtcli.weights.linear import PackedLinear
+from ngtcli.weights.places import Site
+from tests.support.int8_layers import INT8, KERNEL, dequantized, true_product
 
-pytestmark = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+pytestmark = pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
 
 
-def quantize(hf: Any, dtype: torch.dtype = torch.float32) -> list[Int8Place]:
+def quantizable(hf: Any) -> list[Site]:
+    return convertible(with_device(hf), INT8)
+
+
+def with_device(hf: Any) -> Any:
+    """A module as `transformers` has models."""
+    if not isinstance(hf, transformers.PreTrainedModel):
+        hf.device, hf.all_tied_weights_keys = torch.device("cpu"), {}
+    return hf
+
+
+def quantize(hf: Any) -> list[Site]:
     """Quantise a model in place; where its weights stood."""
-    assert WAY is not None
-    packer, places = Packer(), quantizable(hf)
-    for place in places:
-        bias = None if place.experts else place.layer.bias
-        layers = [layer_of(one, bias, WAY, packer) for one in place.matrices(place.weight)]
-        place.put(layers, packer.known[place.size].order, dtype)
+    places, conversion = quantizable(hf), Conversion(INT8)
+    conversion.find(hf)
+    rest = {name: one.detach() for name, one in hf.named_parameters()}
+    for name in list(conversion.places):
+        if name in rest:
+            conversion.put(name, rest.pop(name))
+    for name, one in rest.items():
+        conversion.store.add(name, one)
+    conversion.fill(hf, conversion.store.finish())
     return places
 
 
@@ -51,7 +63,7 @@ def test_a_layer_of_another_class_gives_the_product_of_its_integers(kind: Any) -
     true = own(rows)
     weight = own.weight.t() if isinstance(own, Conv1D) else own.weight
     (place,) = quantize(hf)
-    assert place.turned == isinstance(own, Conv1D) and isinstance(hf[0], Int8Linear)
+    assert place.turned == isinstance(own, Conv1D) and isinstance(hf[0], PackedLinear)
     found = hf[0](rows)
     assert torch.allclose(found.double(), true_product(hf[0], weight, rows), rtol=1e-5, atol=1e-5)
     assert within_rounding(found, true, weight, rows)
@@ -93,7 +105,7 @@ def experts(family: str) -> nn.Module:
     kind, changes = EXPERTS[family]
     config = transformers.AutoConfig.for_model(family, hidden_size=32, **changes)
     config._experts_implementation = "eager"
-    return nn.ModuleDict({"experts": random(kind(config))})
+    return with_device(nn.ModuleDict({"experts": random(kind(config))}))
 
 
 def routed(rows: int, seed: int, several: int = 2) -> Iterator[Tensor]:
@@ -174,21 +186,3 @@ def test_what_chooses_experts_stays() -> None:
     routers = [name for name in names.values() if name.endswith("router.layer")]
     assert routers
     assert not {names[id(place.layer)] for place in quantizable(hf)} & set(routers)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_scaled_embedding_keeps_its_scale(dtype: torch.dtype) -> None:
-    hf = SimpleNamespace(
-        embed=random(GemmaTextScaledWordEmbedding(70, 64, 0, embed_scale=64**0.5 + 0.01)),
-        head=nn.Linear(64, 70, bias=False),
-    )
-    model = nn.ModuleDict({"embed": hf.embed, "head": hf.head})
-    hf.head.weight = hf.embed.weight
-    whole, scale = quantized(hf.embed.weight)
-    plain = GemmaTextScaledWordEmbedding(70, 64, 0, embed_scale=64**0.5 + 0.01)
-    plain.weight = nn.Parameter((whole * scale[:, None]).to(dtype))
-    quantize(model, dtype)
-    if not isinstance(model.embed, Int8Embedding):
-        pytest.skip("packed in an order that is not known here")
-    ids = torch.arange(70)[None]
-    assert torch.equal(model.embed(ids), plain(ids)) and model.embed(ids).dtype == dtype

@@ -14,7 +14,7 @@ from huggingface_hub.errors import IncompleteSnapshotError
 
 from ngtcli.config import Settings
 from ngtcli.decode import probe
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Tell, Wanted, load_model
 from ngtcli.decode.probe import target_model
 from ngtcli.decode.sampling import Sampler
 from ngtcli.decode.together import why_not
@@ -53,7 +53,7 @@ def test_a_model_that_its_files_do_not_fill_is_refused(
     tmp_path: Path, values: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(ModelError, match=told) as caught:
-        load_model(changed(tmp_path / "model", **values), device="cpu")
+        load_model(Wanted(changed(tmp_path / "model", **values), device="cpu"))
     assert caught.value.exit_code == 4 and caught.value.hint
 
 
@@ -66,7 +66,7 @@ def test_weights_that_are_left_over_get_one_warning_and_a_whole_checkpoint_none(
     told: list[str] = []
     say = told.append
     folder = changed(tmp_path / "model", **values)
-    load_model(folder, device="cpu", warn=say, progress=say, packed=False)
+    load_model(Wanted(folder, device="cpu", packed=False), Tell(say, say))
     assert len(told) == bool(words) and all(word in told[0] for word in words)
 
 
@@ -83,7 +83,7 @@ def test_a_pickle_that_runs_code_is_refused_in_one_line(
     torch.save({"a": _Harm()}, tmp_path / "model" / "pytorch_model.bin")
     with warnings.catch_warnings(record=True) as heard, pytest.raises(ModelError, match="pickle"):
         warnings.simplefilter("always")
-        load_model(folder, device="cpu")
+        load_model(Wanted(folder, device="cpu"))
     assert not heard
     assert capfd.readouterr() == ("", "")
 
@@ -123,9 +123,11 @@ def test_a_model_in_the_cache_needs_no_network(
     files = dict.fromkeys(os.listdir(folder), 1)
     asked: list[str] = []
 
-    def ask(name: str) -> Remote | ModelError:
+    def ask(name: str) -> Remote:
         asked.append(name)
-        return Remote(name, None, "", files, {}) if name == "some/broken" else ModelError("offline")
+        if name == "some/broken":
+            return Remote(name, None, "", files, {})
+        raise ModelError("offline")
 
     monkeypatch.setattr("ngtcli.model_files.hub.ask", ask)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: folder)
@@ -133,7 +135,8 @@ def test_a_model_in_the_cache_needs_no_network(
     with monkeypatch.context() as m:  # another program has read it without its card
         lacking = IncompleteSnapshotError("README.md", snapshot_path=folder)
         m.setattr(huggingface_hub, "snapshot_download", Mock(side_effect=lacking))
-        assert find("some/usable") == folder and asked == ["some/usable"]
+        assert find("some/usable") == find("some/usable") == folder
+        assert asked == ["some/usable"]  # no run waits again
         assert find("some/broken") == "some/broken"
     (tmp_path / "snapshot" / "model.safetensors").unlink()  # a download that broke off
     assert find("some/broken") == "some/broken"

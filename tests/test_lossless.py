@@ -9,7 +9,7 @@ import torch
 
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.drafter import Context, DraftSettings
@@ -128,7 +128,7 @@ def test_rope_that_changes_with_length_is_not_followed_past_its_first_length() -
 
 @pytest.mark.skipif(not STORIES.exists(), reason="../shared is not here")
 def test_a_real_checkpoint_with_grouped_queries() -> None:
-    model = load_model(str(STORIES), device="cpu", dtype="float32")
+    model = load_model(Wanted(str(STORIES), device="cpu", dtype="float32"))
     for text in ("Once upon a time", "Lily and Tom went to the park. Lily", "The dog was"):
         prompt = model.tokenizer.encode(text, special=True)
         expected = generate(model.hf, prompt, 120)

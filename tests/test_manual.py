@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from ngtcli.cli.app import load
 from ngtcli.cli.help import topics
-from tests.support.helpers import HARBOUR, ROOT_FOLDER, in_terminal, ngt
+from tests.support.helpers import HARBOUR, ROOT_FOLDER, in_terminal, ngt, wait_until
 
 PAGES = [ROOT_FOLDER / "README.md", ROOT_FOLDER / "ngtcli" / "README.md", *topics().values()]
 # Whole measurements, and what does not end: only their flags are looked at.
@@ -83,9 +82,8 @@ def test_a_quick_example_succeeds(
         ngt("trie", "build", "--rest", "notes/", cwd=world, **own)
     done = ngt(*words, stdin=stdin, cwd=world, **own)
     if "--keep-warm" in words:
-        # It is starting.
-        while not json.loads(ngt("serve", "status", "--json", cwd=world, **own).stdout):
-            time.sleep(0.1)
+        listed = ("serve", "status", "--json")
+        wait_until(lambda: json.loads(ngt(*listed, cwd=world, **own).stdout))  # it is starting
         assert ngt("serve", "stop", cwd=world, **own).returncode == 0
     short = "--overflow" in words and "error" in words
     assert done.returncode == 0 or (short and done.returncode == 5), done.stderr.decode()

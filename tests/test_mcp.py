@@ -266,16 +266,6 @@ async def cancelled(client: Client, answering: Answering) -> None:
     assert answering.steps < 1_000_000
 
 
-def test_a_cancelled_call_ends_the_answer_within_a_step(folder: Path) -> None:
-    answering = Answering(many=1_000_000)
-
-    async def work(client: Client) -> None:
-        await cancelled(client, answering)
-        assert not (await client.call_tool("list_documents", {})).is_error
-
-    called(folder, work, answering)
-
-
 def test_a_call_that_is_cancelled_while_it_waits_is_given_up_at_once(folder: Path) -> None:
     """Nothing is told of a question that waits: here until the very end."""
     loaded, asked, cancelled = threading.Event(), threading.Event(), threading.Event()

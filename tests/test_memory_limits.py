@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ngtcli.decode import memory_limits
+from ngtcli.decode import memory_needs
 from ngtcli.decode.loop import Run
-from ngtcli.decode.memory_limits import SHORTEST, is_out_of_memory, memory_words, read_prompt
+from ngtcli.decode.memory_limits import SHORTEST, is_out_of_memory, read_prompt
+from ngtcli.decode.memory_needs import memory_words
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.steps import Limits
@@ -19,9 +20,10 @@ from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.heads.head import Head
 from ngtcli.heads.reading import HeadRows
 from ngtcli.weights.checkpoints import empty_model
-from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
-from ngtcli.weights.quantize import quantized_bytes
-from tests.support.int8_layers import WAY
+from ngtcli.weights.convert import quantized_bytes
+from ngtcli.weights.linear import MappedEmbedding
+from ngtcli.weights.load_quantized import load_quantized
+from tests.support.int8_layers import INT8
 from tests.support.tiny_models import (
     GREEDY,
     Scripted,
@@ -146,7 +148,7 @@ def test_a_prompt_that_does_not_fit_is_told_with_what_was_read(
     assert str(caught.value) == message and model.length == 0
 
 
-def test_buffers_that_do_not_fit_are_told_with_what_does() -> None:
+def test_buffers_that_do_not_fit_are_told() -> None:
     """A limit on the bytes of one buffer; the model itself runs."""
     model, capacity = long_model(), 4000
     make = torch.Tensor.new_zeros
@@ -160,9 +162,7 @@ def test_buffers_that_do_not_fit_are_told_with_what_does() -> None:
         patch.setattr(torch.Tensor, "new_zeros", new_zeros)
         with pytest.raises(ContextOverflowError) as caught:
             read_prompt(model, PROMPT, capacity, lambda _: None)
-    assert str(caught.value) == (
-        "out of memory: room for 4000 tokens does not fit, for 1000 it does"
-    )
+    assert str(caught.value) == "out of memory: room for 4000 tokens does not fit"
 
 
 def test_other_errors_are_left_alone() -> None:
@@ -188,13 +188,13 @@ def test_a_checkpoint_that_does_not_fit_gets_a_line_with_what_would(
     whole = sum(m.weight.numel() for m in hf.modules() if isinstance(m, torch.nn.Linear))
     embedding = hf.get_input_embeddings().weight.numel()
     mixed = whole + 2 * embedding + 4 * (count - whole - embedding)
-    there, _ = load_quantized(str(tmp_path), torch.float32, WAY)
+    there, _ = load_quantized(str(tmp_path), INT8)
     kept = [p.nbytes for p in there.parameters() if not p.is_mkldnn]
-    kept += [m.weight.nbytes for m in there.modules() if isinstance(m, WideEmbedding)]
+    kept += [m.weight.nbytes for m in there.modules() if isinstance(m, MappedEmbedding)]
     assert whole + sum(kept) == mixed == quantized_bytes(empty_model(hf.config), torch.float32)
 
     def words(free: int, dtype: Any, bits: int = 0, device: str = "cpu") -> str:
-        monkeypatch.setattr(memory_limits, "free_memory", lambda _: free)
+        monkeypatch.setattr(memory_needs, "free_memory", lambda _: free)
         return memory_words(str(tmp_path), hf.config, device, dtype, bits)
 
     assert words(4 * count, torch.float32) == ""

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,15 @@ from ngtcli.decode.layout import capacity_for
 from ngtcli.decode.memory_needs import SPARE, needs_of
 from ngtcli.decode.model import TargetModel
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.model_files.dtypes import DtypeTrial
 from ngtcli.model_files.needs import ModelNeeds, Need
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
+from ngtcli.weights.linear import MappedEmbedding
+from ngtcli.weights.load_quantized import load_quantized
+from tests.support import families
 from tests.support.families import LongBackend
 from tests.support.helpers import in_terminal, ngt
 from tests.support.hub_server import ID, OTHERS, WEIGHTS, Hub, files_of
-from tests.support.int8_layers import WAY
+from tests.support.int8_layers import INT8, KERNEL
 from tests.support.tiny_models import FAMILIES, make_hf
 
 GB = 10**9
@@ -72,19 +74,19 @@ def test_weights_and_cache_take_what_a_loaded_model_takes(
             assert whole == model.cache.capacity * (forms[form].cache_bytes or 0)
 
 
-@pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+@pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
 @pytest.mark.parametrize("family", ["qwen2", "gemma"])
 def test_8_bit_weights_take_what_a_quantised_model_takes(family: str, tmp_path: Path) -> None:
-    assert WAY is not None
+    assert KERNEL is not None
     hf = make_hf(family, tie_word_embeddings=family == "gemma").to(torch.bfloat16)
     hf.save_pretrained(tmp_path)
     forms = by_form(needs_of(str(tmp_path), "cpu"))
     for dtype in (torch.float32, torch.bfloat16):
-        own, _ = load_quantized(str(tmp_path), dtype, WAY)
+        own, _ = load_quantized(str(tmp_path), replace(INT8, dtype=dtype))
         held = {id(m.packed): m.packed.numel() for m in own.modules() if hasattr(m, "packed")}
         sizes = [*held.values()]
         sizes += [p.nbytes for p in own.parameters() if p.is_floating_point()]
-        sizes += [one.weight.nbytes for one in own.modules() if isinstance(one, WideEmbedding)]
+        sizes += [one.weight.nbytes for one in own.modules() if isinstance(one, MappedEmbedding)]
         name = str(dtype).removeprefix("torch.")
         assert forms[f"int8 in {name}"].weight_bytes == sum(sizes)
 
@@ -93,7 +95,7 @@ def test_the_context_that_fits_does(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     hf = make_hf("llama", max_position_embeddings=32768)
     folder, last = config_alone(tmp_path, hf), dict[str, int]()
     least = 4 * sum(one.numel() for one in hf.parameters())
-    for free in [*range(0, 40 * least, least // 3), GB]:
+    for free in [*range(0, 40 * least, 3 * least // 2), GB]:
         has(monkeypatch, free)
         for name, need in by_form(needs_of(folder, "cpu")).items():
             assert need.tokens is not None and need.cache_bytes is not None
@@ -114,6 +116,20 @@ def test_the_context_that_fits_does(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert not any("free" in line for line in found.facts["memory"])
 
 
+def test_weights_without_room_do_not_fit_whatever_the_cache_takes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A recurrent model's takes nothing, some models' is not known."""
+    folder = config_alone(tmp_path, families.build(families.family("mamba")))
+    for numbers in (0, None):
+        monkeypatch.setattr(memory_needs, "cache_numbers", lambda _, found=numbers: found)
+        has(monkeypatch, 1000)
+        assert {need.tokens for need in needs_of(folder, "cpu").forms} == {0}
+        has(monkeypatch, GB)
+        fits = {need.tokens for need in needs_of(folder, "cpu").forms}
+        assert fits == ({needs_of(folder, "cpu").context} if numbers == 0 else {None})
+
+
 @pytest.mark.parametrize("scheme", ["w8a8", "gptq", "awq"])
 def test_weights_that_are_quantised_already_take_what_their_files_do(
     scheme: str, tmp_path: Path
@@ -130,37 +146,29 @@ def test_weights_that_are_quantised_already_take_what_their_files_do(
     assert [need.form for need in there] == [about["quant_method"]]
 
 
-def test_what_is_quickest_is_said_by_trials_and_of_what_fits(
+def test_what_is_quickest_is_said_by_rules_and_of_what_fits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = config_alone(tmp_path, make_hf("qwen2"))
     count = needs_of(folder, "cpu").parameters
-    monkeypatch.setattr(memory_needs, "cpu", lambda: "model name: Any\nflags\t: fpu avx512_vnni")
+    has_sets = {"avx512_vnni", "avx512_bf16"}
+    monkeypatch.setattr("ngtcli.weights.forms.flags", lambda: frozenset(has_sets))
+    monkeypatch.setattr(memory_needs, "flags", lambda: frozenset(has_sets))
     monkeypatch.setattr(memory_needs, "_LARGE", 0)
 
     def lines(free: int, device: str = "cpu") -> list[str]:
         has(monkeypatch, free)
         return [*needs_of(folder, device).quickest]
 
-    first, between, own = lines(GB)
-    assert "likely --quantize int8" in first
-    assert between.startswith("between its layers") and "weights float32 or bfloat16" in own
-    assert between.endswith(tried := "not tried here yet, the first load tries both")
-    assert own.endswith(tried)
-    quick = (1.0, 1.0, 2.0), (2.0, 3.0, 8.0)
-    trials = [
-        DtypeTrial(folder, "bfloat16", *quick, True),
-        DtypeTrial(f"{folder} in int8", "bfloat16", *reversed(quick), True),
-    ]
-    monkeypatch.setattr(memory_needs, "known", lambda: trials)
-    _, between, own = lines(GB)
-    assert "layers float32, by trial: bfloat16 is 0.5, 0.3 and 0.2 times as quick" in between
-    assert "weights bfloat16, by trial: bfloat16 is 2.0, 3.0 and 4.0 times as quick" in own
+    first, own = lines(GB)
+    assert "likely --quantize int8" in first and first.endswith("(avx512_vnni)")
+    assert own.endswith("weights bfloat16: this CPU multiplies it (avx512_bf16)")
     assert lines(3 * count)[-1].endswith("weights --dtype bfloat16: float32 does not fit")
     assert lines(0) == ["none fits: name a smaller model, or a checkpoint of 4 bits"]
     assert lines(GB, "mps") == ["the checkpoint's own dtype: no other is tried on mps"]
-    monkeypatch.setattr(memory_needs, "cpu", lambda: "flags\t: fpu avx2")
-    assert len(lines(GB)) == 1
+    has_sets.clear()
+    (own,) = lines(GB)
+    assert own.endswith("weights float32: this CPU has no instructions for bfloat16")
 
 
 def test_env_says_it_in_a_pipe_a_terminal_and_json(tmp_path: Path) -> None:

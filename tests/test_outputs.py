@@ -113,15 +113,6 @@ def test_a_file_that_cannot_be_made_is_refused_under_the_name_that_was_given(
     assert not (tmp_path / "x").exists() and not (tmp_path / "x.journal").exists()
 
 
-def test_the_same_command_can_be_given_again(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("The tide comes in at noon.")
-    command = ("ask", "-d", ".", "When?", "-o", "answer.txt", "--max-tokens", "2")
-    first, second = (ngt(*command, cwd=tmp_path) for _ in range(2))
-    assert (first.returncode, second.returncode) == (0, 0), second.stderr
-    assert b"answer.txt" not in first.stderr
-    assert b"left out ./answer.txt: this command writes it" in second.stderr
-
-
 def test_a_file_whose_name_is_a_dash_is_not_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

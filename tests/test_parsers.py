@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict
@@ -24,6 +23,7 @@ from ngtcli.documents.parsers import FailedParser, Parsers
 from ngtcli.documents.text import Unreadable
 from ngtcli.system import sandbox
 from tests import document_files as made
+from tests.support.helpers import wait_until
 from tests.tools.hostile_documents import cases
 
 pytest.importorskip("pypdfium2")
@@ -233,8 +233,8 @@ def test_a_pool_that_is_closed_while_it_parses_blames_no_file_and_leaves_no_work
     threads = [threading.Thread(target=read) for _ in range(pool.size)]
     for thread in threads:
         thread.start()
-    while not (workers := workers_of(pool)):
-        time.sleep(0.01)
+    wait_until(lambda: workers_of(pool))
+    workers = workers_of(pool)
     pool.close()  # while workers start, too
     for thread in threads:
         thread.join()

@@ -29,10 +29,9 @@ from ngtcli.system import cache as cache_module
 from ngtcli.system.cache import STORES, held, in_bounds
 from ngtcli.system.files import home
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights import int8
 from ngtcli.weights.load_quantized import load_quantized
-from ngtcli.weights.packed import packable
 from tests.support.helpers import HARBOUR, FakeBackend, ngt
+from tests.support.int8_layers import INT8
 from tests.support.tiny_models import decode, make_drafter, make_hf, pack_layers
 from tests.support.together import own, together
 
@@ -63,14 +62,13 @@ def tiny(family: str = "llama") -> Any:
 
 
 def packed(hf: Any) -> Any:
-    pack_layers(packable(hf))
+    pack_layers(hf)
     return hf
 
 
 def in_int8(dtype: torch.dtype, folder: Path) -> Any:
     tiny().save_pretrained(folder)
-    way = next(way for most in (127, 63) if int8._is_right(way := int8.Way(most=most)))
-    return load_quantized(str(folder), dtype, way)[0]
+    return load_quantized(str(folder), replace(INT8, dtype=dtype))[0]
 
 
 KINDS: dict[str, Callable[[Path], Any]] = {

@@ -79,11 +79,6 @@ def test_a_process_that_starts_without_streams_ends_as_any_other() -> None:
     assert subprocess.run([*command, "nonsense"], timeout=120).returncode == 2
 
 
-def test_the_answer_goes_to_stdout_when_stderr_is_closed() -> None:
-    done = warm.run("summarize", HARBOUR, "--max-tokens", "5", closed=[2])
-    assert done.returncode == 0 and done.stdout.startswith(b"The harbour")
-
-
 @needs_linux
 @pytest.mark.parametrize("arguments", [["presets", "list"], ["--help"], ["config", "show"]])
 def test_a_full_disk_behind_stdout_is_named(arguments: list[str]) -> None:
@@ -92,13 +87,6 @@ def test_a_full_disk_behind_stdout_is_named(arguments: list[str]) -> None:
     first, second = done.stderr.decode().splitlines()
     assert done.returncode == 1 and first == "ngt: standard output: no space left on device"
     assert "elsewhere" in second
-
-
-def test_help_into_a_closed_pipe_is_silent() -> None:
-    process = Warm("--help")
-    assert process.stdout
-    process.stdout.close()
-    assert process.communicate()[1] == b"" and process.returncode == 0
 
 
 # --- signals ---

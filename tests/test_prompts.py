@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from ngtcli.config import Layer, environment_and_file_layers, merge
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError
-from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt import fitting
 from ngtcli.prompt.build import Prompt, Status, Task
 from ngtcli.prompt.fitting import cut_words, fit_prompt, level
@@ -131,16 +130,6 @@ def test_stop_strings_in_the_environment_are_text_or_a_list(monkeypatch) -> None
     monkeypatch.setenv("NGT_LEARN_OUTPUT", "true")
     settings = merge(environment_and_file_layers()).settings
     assert settings.temperature == 0.1 and settings.learn_output
-
-
-def test_the_prompt_outside_the_documents_is_known() -> None:
-    tokenizer = load_tokenizer("builtin")
-    documents = [Document("one.txt", "First text. " * 40), Document("two.txt", "Second one. " * 40)]
-    prompt = built(documents, "Which of the two?", tokenizer)
-    outside = [tokenizer.decode(run) for run in prompt.outside]
-    assert len(outside) == 3 and "one.txt" in outside[0] and "two.txt" in outside[1]
-    assert "Which of the two?" in outside[2]
-    assert sum(map(len, prompt.outside)) < len(prompt.ids) / 2
 
 
 class Counting(FakeBackend):

@@ -13,21 +13,23 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from test_quantize import WAY
 
 from ngtcli.model_files.quantized import QUANTIZED, kept, kept_file
 from ngtcli.system.arrays import PADDING, ROOM, ArrayWriter
 from ngtcli.system.files import home
 from ngtcli.weights import load_quantized as module
-from ngtcli.weights.int8_order import makes_opaque
-from ngtcli.weights.load_quantized import WideEmbedding, load_quantized
-from ngtcli.weights.quantized_weights import Weights, tensors_of
+from ngtcli.weights.linear import MappedEmbedding
+from ngtcli.weights.load_quantized import load_quantized
+from ngtcli.weights.onednn import makes_opaque
+from ngtcli.weights.tensor_store import TensorStore, tensors_of
 from ngtcli.weights.trials import what_matters
 from tests.support.helpers import ngt
+from tests.support.int8_layers import INT8, KERNEL
 from tests.support.tiny_models import make_hf, saved, scores
+from tests.tools import quantised_files
 
 pytestmark = pytest.mark.skipif(
-    WAY is None or not makes_opaque(), reason="no product of 8-bit integers, or not in a file"
+    KERNEL is None or not makes_opaque(), reason="no product of 8-bit integers, or not in a file"
 )
 
 
@@ -45,8 +47,7 @@ class Loads:
         monkeypatch.setattr(module, "read_checkpoint", counted)
 
     def __call__(self) -> torch.Tensor:
-        assert WAY is not None
-        hf, report = load_quantized(self.folder, torch.float32, WAY, self.said.append)
+        hf, report = load_quantized(self.folder, INT8, self.said.append)
         assert not report["missing_keys"]
         return scores(hf)
 
@@ -92,38 +93,39 @@ def test_a_kept_file_is_one_of_safetensors(tmp_path: Path) -> None:
     dtypes = torch.int8, torch.int64, torch.bool, torch.bfloat16, torch.float16, torch.float64
     given = {str(dtype): (wide * 9).to(dtype) for dtype in dtypes}
     given |= {"whole": torch.ones(16, 64), "none": torch.ones(0, 5), "one": torch.tensor(7)}
-    weights, path = Weights(tmp_path), tmp_path / "weights.safetensors"
-    for name, tensor in given.items():
-        weights.add(name, tensor)
-    assert weights._file is not None
-    with pytest.raises(SafetensorError):
-        load_file(f"/dev/fd/{weights._file._file.fileno()}")
-    mapped = weights.finish(path, {"unused": ["é\udc80"]})
+    path = tmp_path / "weights.safetensors"
+    with closing(ArrayWriter(tmp_path)) as writer:
+        store = TensorStore(writer)
+        for name, tensor in given.items():
+            store.add(name, tensor)
+        with pytest.raises(SafetensorError):
+            load_file(f"/dev/fd/{writer._file.fileno()}")
+        mapped = store.finish(path, {"unused": ["é\udc80"]})
     again = tensors_of(QUANTIZED.map(path, {"unused": json.dumps(["é\udc80"])})[0])
     theirs = {name: one for name, one in load_file(path).items() if not name.endswith(PADDING)}
     for found in (mapped, again, theirs):
         assert found.keys() == given.keys()
         for name, tensor in given.items():
             assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
-    weights.discard()
     assert all(one.data_ptr() % 64 == 0 for one in again.values() if one.numel())
 
 
-def test_what_a_file_cannot_hold_is_in_memory(tmp_path: Path) -> None:
-    said = list[str]()
-    for dtype in (torch.complex128, torch.float8_e5m2):
-        given = {"a": torch.ones(3), "b": torch.ones(2).to(dtype), "c": torch.ones(1)}
-        weights = Weights(tmp_path, tell=said.append)
-        for name, tensor in given.items():
-            weights.add(name, tensor)
-        found = weights.finish(tmp_path / "a.safetensors")
-        assert found.keys() == given.keys()
-        assert said.pop().endswith(f"numbers of the type {str(dtype)[6:]}")
-    weights = Weights(tmp_path, tell=said.append)
-    weights.add("a" * ROOM, given["a"])
-    (kept,) = weights.finish(tmp_path / "a.safetensors").values()
-    assert torch.equal(kept, given["a"]) and "too many" in said.pop()
-    assert not list(tmp_path.iterdir())
+def test_what_a_file_cannot_hold_is_refused_and_in_memory(
+    tmp_path: Path, loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(ArrayWriter(tmp_path)) as writer:
+        store = TensorStore(writer)
+        for dtype in (torch.complex128, torch.float8_e5m2):
+            with pytest.raises(OSError, match=f"numbers of the type {str(dtype)[6:]}"):
+                store.add("b", torch.ones(2).to(dtype))
+        store.add("a" * ROOM, torch.ones(3))
+        with pytest.raises(OSError, match="too many"):
+            store.finish(tmp_path / "a.safetensors")
+    true = loads()
+    loads.file.unlink()
+    monkeypatch.setattr("ngtcli.weights.tensor_store._array_of", lambda _: np.ones(2, complex))
+    assert torch.equal(loads(), true) and "numbers of the type complex128" in loads.said.pop()
+    assert not list(loads.file.parent.iterdir())
 
 
 def test_a_changed_checkpoint_is_quantised_again(loads: Loads) -> None:
@@ -173,6 +175,24 @@ def test_a_full_disk_costs_a_line_and_leaves_nothing(
     assert torch.equal(loads(), first) and not loads.said
 
 
+@pytest.mark.parametrize("four", [False, True])
+def test_room_is_wanted_for_what_is_written(
+    four: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Integers of a checkpoint in float32 take less than its files, of one in 4 bits more."""
+    hf = make_hf("llama", tie_word_embeddings=False, hidden_size=256, intermediate_size=512)
+    if four:
+        four_bits = quantised_files.four_bits("gptq", 32)
+        quantised_files.write(tmp_path, hf, four_bits, lambda w: quantised_files.gptq(w, 32))
+    folder, said = str(tmp_path) if four else saved(tmp_path, hf), list[str]()
+    size = (tmp_path / "model.safetensors").stat().st_size
+    for free, is_kept in ((int(size * (1 if four else 0.9)), not four), (3 * size, True)):
+        monkeypatch.setattr("shutil.disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        load_quantized(folder, INT8, said.append)
+        assert len(list(kept())) == is_kept and len(said) == (not is_kept)
+        said.clear()
+
+
 def test_another_process_that_is_done_later_replaces_the_file(loads: Loads) -> None:
     with closing(ArrayWriter(loads.file.parent)) as writer:
         writer.add("a", np.ones(3))
@@ -215,8 +235,7 @@ def test_two_starts_at_once_give_one_whole_file(loads: Loads) -> None:
 
 
 def test_trials_of_the_first_start_count_at_the_second(loads: Loads) -> None:
-    assert WAY is not None
-    first, second = (load_quantized(loads.folder, torch.float32, WAY)[0] for _ in range(2))
+    first, second = (load_quantized(loads.folder, INT8)[0] for _ in range(2))
     assert what_matters(first) == what_matters(second)
     assert loads.folder in str(what_matters(first))
 
@@ -225,11 +244,10 @@ def test_an_embedding_of_its_own_keeps_the_narrower_dtype(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = saved(tmp_path, make_hf("llama", tie_word_embeddings=False).to(torch.bfloat16))
-    assert WAY is not None
-    hf, _ = load_quantized(folder, torch.float32, WAY)
+    hf, _ = load_quantized(folder, INT8)
     assert hf.dtype == torch.float32
     kept = hf.get_input_embeddings()
-    assert isinstance(kept, WideEmbedding) and kept.weight.dtype == torch.bfloat16
+    assert isinstance(kept, MappedEmbedding) and kept.weight.dtype == torch.bfloat16
     true = kept.weight.float()
     assert torch.equal(kept(torch.arange(9)[None]), true[None, :9])
 

@@ -13,7 +13,7 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.decode.decoder import Decoder
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.model import TargetModel
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.draft.drafter import Context
@@ -185,7 +185,7 @@ def test_an_answer_that_is_being_made_goes_on_beside_others(
 def test_a_method_of_heads_runs_alone_and_auto_goes_on_without_them_beside_others(
     tmp_path: Path, together: list[int]
 ) -> None:
-    model = load_model("builtin", "cpu")
+    model = load_model(Wanted("builtin", "cpu"))
     target = Target(model.hf, model.device, model.dtype)
     save_head(tmp_path, Medusa(target.width, target.vocabulary, 2).state_dict(), {})
 
@@ -227,7 +227,7 @@ def test_cancelling_before_an_answer_begins_stops_it(resident: Resident) -> None
 
     def cancel(event: Event | NgtError) -> None:
         if isinstance(event, Stepped) and not tickets:
-            resident.submit(asked(), alone, wants=Wants(explanations=True))
+            resident.submit(asked(exact="on"), alone)
             tickets.append(resident.submit(asked(), waits))
             wait_for(lambda: tickets[0].state == "ready")
             tickets[0].cancel()
@@ -236,7 +236,6 @@ def test_cancelling_before_an_answer_begins_stops_it(resident: Resident) -> None
     resident.submit(asked(**LONG), first)
     assert isinstance(first.last, Ended) and first.ids and alone.ids
     assert isinstance(waits.last, StoppedError) and len(waits.events) == 1
-    assert all(e.explanation for e in alone.events if isinstance(e, Stepped))
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -249,8 +248,8 @@ def test_cancelling_while_the_prompt_is_read_stops_it(resident: Resident, beside
             tickets.append(resident.submit(asked(**LONG), late))
             wait_for(lambda: tickets[0].state == "ready")
 
-    first, other = Heard(begin), asked(1902, **LONG)
-    resident.submit(other, first, wants=Wants(explanations=not beside))
+    first, other = Heard(begin), asked(1902, **LONG, exact="off" if beside else "on")
+    resident.submit(other, first)
     assert isinstance(late.last, StoppedError) or not late.ids
     assert first.ids == ids_alone(resident, other)
 

@@ -21,12 +21,10 @@ from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.errors import ContextOverflowError, UsageError
-from ngtcli.grounding.sources import sources_of
 from ngtcli.prompt.build import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.retrieve.index import EARLIER, K1, B, index_of, words
-from ngtcli.retrieve.selection import Excerpt
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend, ngt
 
@@ -180,19 +178,6 @@ def test_passages_that_are_too_long_are_refused_with_the_numbers() -> None:
     assert "no passage fits" in str(caught.value) and "--passage-tokens" in caught.value.hint
     with pytest.raises(UsageError, match="question"):
         fitted([Document("a", "tide " * 900)], " ", 220)
-
-
-def test_sources_of_excerpts_point_into_the_whole_documents() -> None:
-    text = "Rain fell. " * 30 + "The pilot came aboard at dawn."
-    at = text.index("The pilot")
-    documents = [Document("a", "the pilot came aboard at dawn"), Document("b", text)]
-    found = sources_of(
-        "I think the pilot came aboard at dawn.", documents, [Excerpt(1, at, len(text))]
-    )
-    (source,) = found.spans
-    assert source.name == "b"
-    span = source.span
-    assert documents[1].text[span.source_start : span.source_end] == "pilot came aboard at dawn."
 
 
 # --- the command ---

@@ -24,7 +24,7 @@ from ngtcli.decode import sampling as keyed_draw
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import BLOCK, Sampler, draw
-from ngtcli.decode.scores import first_highest, guessed, highest, least_of_sum, same_scores
+from ngtcli.decode.scores import first_highest, guessed, highest, same_scores
 from ngtcli.measure import precision
 from tests.support.tiny_models import distribution, make_target, prompts
 from tests.support.without_float64 import NoFloat64
@@ -134,20 +134,6 @@ def test_the_highest_are_those_of_topk(blocks: int, k: int, more: int, infinite:
     assert torch.equal(scores.gather(1, indices), values)
     assert all(len(set(row)) == min(k, size) for row in indices.tolist())
     assert first_highest(scores) == scores.argmax(-1).tolist()
-
-
-@settings(deadline=None, max_examples=80)
-@given(st.integers(1, 6000), st.integers(1, 3000), st.floats(1e-6, 1.0))
-def test_the_least_of_a_sum_is_that_of_sorting(size: int, kinds: int, share: float) -> None:
-    """Whole numbers, whose sums are exact; few kinds make many ties."""
-    weights = np.random.default_rng(size).integers(0, kinds, size).astype(np.float32)
-    wanted = share * float(weights.sum(dtype=np.float64))
-    total, least = 0.0, float(weights.max())
-    for weight in sorted(weights.tolist(), reverse=True):
-        if total >= wanted:
-            break
-        total, least = total + weight, weight
-    assert least_of_sum(weights, wanted) == least
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -40,6 +40,7 @@ from ngtcli.draft.steps import Step, Token
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.retrieve import index
 from ngtcli.system import store
+from ngtcli.system.files import NewFile
 from tests.encoder_models import make_meaning_embedder
 from tests.support import disturbed
 from tests.support.fakes import FakeAnswers, answer_with
@@ -293,7 +294,8 @@ class SecondRuns(RuleBasedStateMachine):
         kept = home is None
         with ExitStack() as stack:
             if kept and self.full:
-                stack.enter_context(patch("tempfile.mkstemp", no_space))
+                stack.enter_context(patch.object(NewFile, "_open", no_space))
+                stack.enter_context(patch("ngtcli.system.journal.write_all", no_space))
                 stack.enter_context(patch.object(store._Store, "tried", only_read))
             done = ngt(*map(str, words), NGT_HOME=str(home or self.home), NGT_CACHE_MB="1",
                        NGT_MODEL=str(self.model), NGT_BACKGROUND="none")  # fmt: skip

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from ngtcli.serve.client import NotServedError, served
 from ngtcli.serve.places import Place, ServedAlreadyError, absolute, flags_of, places
 from ngtcli.session.events import Ended, Message, Stepped, Wants
 from ngtcli.session.question import Question
+from tests.support.helpers import wait_until
 from tests.support.warm import Warm
 
 # A resident process whose model spells the question, with a pause before each letter.
@@ -156,8 +156,7 @@ def test_ctrl_c_ends_the_answer_and_says_how_far_it_came(start: Callable[..., St
 def test_what_is_loading_is_waited_for(start: Callable[..., Started]) -> None:
     start(loading=0.3, ready=False)
     path = Place.of(Settings()).path
-    while not path.exists():
-        time.sleep(0.01)
+    wait_until(path.exists)
     first, *rest = connected().ask(asked("a"), Wants())
     assert isinstance(first, Message) and first.kind == "status"
     assert isinstance(rest[-1], Ended)

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from ngtcli.config import Settings
 from ngtcli.serve import client, wire
 from ngtcli.serve.places import Place
 from tests.support import warm
-from tests.support.helpers import HARBOUR, ngt, run_and_look
+from tests.support.helpers import HARBOUR, ngt, run_and_look, wait_until
 from tests.support.warm import Warm
 
 ASK = ("ask", "-d", HARBOUR, "Who saved the town?")
@@ -66,7 +65,7 @@ def timeless(text: bytes) -> str:
 
 SAME = [
     ASK, ("summarize", HARBOUR, "--cite", *SHORT),
-    ("summarize", HARBOUR, "--explain", "--color", "always", *SHORT, *PLAIN),
+    ("summarize", HARBOUR, "-v", "--color", "always", *SHORT, *PLAIN),
     ("summarize", HARBOUR, "--temperature", "0.8", "--seed", "3", *SHORT),
     ("ask", "-d", HARBOUR, "-v", "Who saved the town?", *PLAIN),
     ("ask", "-d", HARBOUR, "--show-passages", "Πού;", *SHORT),
@@ -173,8 +172,7 @@ def test_keep_warm_starts_one_that_leaves(monkeypatch: pytest.MonkeyPatch, tmp_p
     done = ngt(*ASK, "--keep-warm", "1s")
     assert done.returncode == 0
     place = Place.of(Settings())
-    while not place.path.exists():
-        time.sleep(0.02)
+    wait_until(place.path.exists)
     again = ngt(*ASK, "--keep-warm", "1s")  # waits until it has loaded the model
     assert again.stdout == done.stdout and len(started) == 1
     about = client.request(place, wire.Describe())

@@ -1,6 +1,5 @@
 """The sources of an answer: found as brute force finds them; as text, as JSON, on a terminal."""
 
-import json
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -11,12 +10,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from ngtcli.documents.content import About, Section
-from ngtcli.documents.load import Document, load
+from ngtcli.documents.load import Document
 from ngtcli.grounding.find import spans
 from ngtcli.grounding.sources import Sources, Span, copied_fact, sources_of
 from ngtcli.render.answer_view import listed, svg, terminal_list, terminal_view, with_marks
 from ngtcli.render.sinks import Run
-from tests.document_files import paged_pdf
 from tests.support.helpers import in_terminal, ngt
 from tests.support.spans_check import brute_force
 
@@ -99,17 +97,6 @@ def test_cite_marks_the_answer_and_lists_the_places_in_a_file_too(
     out = tmp_path / "answer.txt"
     assert ngt("summarize", str(note), "--cite", "-o", str(out)).stdout == b""
     assert out.read_text().strip() == f"{answer}\n\n{line}"
-
-
-def test_every_span_of_the_json_stands_where_it_says(note: Path) -> None:
-    body = json.loads(ngt("summarize", str(note), "--json").stdout)
-    text = note.read_text()
-    spans = body["sources"]["spans"]
-    assert spans
-    for span in spans:
-        said = body["text"][span["start"] : span["end"]]
-        assert said.split() == text[span["source_start"] : span["source_end"]].split()
-    assert body["sources"]["verbatim_share"] > 0.5
 
 
 # --- on a terminal, and as a picture of one ---
@@ -264,12 +251,3 @@ def test_a_row_of_a_long_table_is_found_whole() -> None:
 def test_a_document_of_one_repeated_word_takes_little_time() -> None:
     (span,) = spans("a " * 500, ["a " * 100_000])
     assert span.end - span.start == 999
-
-
-def test_a_source_in_a_pdf_has_its_page(tmp_path: Path) -> None:
-    pytest.importorskip("reportlab")
-    pages = [f"On page {i} the keeper of lamp {i} counted {i * 7} bells." for i in range(1, 5)]
-    path = tmp_path / "log.pdf"
-    path.write_bytes(paged_pdf([f"{page} {'And slept well. ' * 9}" for page in pages]))
-    (source,) = sources_of(pages[2], load([str(path)]).documents).spans
-    assert source.page == 3

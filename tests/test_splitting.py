@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import time
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +28,7 @@ from ngtcli.session.local import LocalSession
 from ngtcli.session.parts import PARTS, KeptParts
 from ngtcli.session.session import FinishedAnswer
 from ngtcli.tokens.tokenizer import Tokenizer
-from tests.support.helpers import FakeBackend, changed, in_terminal, ngt
+from tests.support.helpers import FakeBackend, changed, in_terminal, ngt, wait_until
 from tests.support.warm import Warm
 
 TEXTS = st.text(st.sampled_from(list("abc \n潮.|")), max_size=900)
@@ -247,10 +246,7 @@ def test_every_passing_line_names_its_part(book: str, short: tuple[str, ...]) ->
 
 def test_a_killed_run_is_taken_up(book: str, short: tuple[str, ...]) -> None:
     process = Warm("summarize", book, *short, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    patience = time.monotonic() + 60
-    while not PARTS.each():
-        assert process.poll() is None and time.monotonic() < patience
-        time.sleep(0.01)
+    wait_until(PARTS.each)
     process.kill()
     process.wait()
     done = ngt("summarize", book, *short)

@@ -14,23 +14,23 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ngtcli.decode.load import load_model
-from ngtcli.decode.row_bits import is_alike
+from ngtcli.decode.exactness import is_alike
+from ngtcli.decode.load import Wanted, load_model
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.quantized import kept
 from ngtcli.model_files.scheme import scheme_of
-from ngtcli.weights.int4 import Int4Linear, bits_of, packed
-from ngtcli.weights.int8 import Int8Linear, Way
+from ngtcli.weights.forms import Form
+from ngtcli.weights.linear import Int4Groups, PackedLinear, bits_of, int4_groups
 from ngtcli.weights.load_quantized import load_quantized
 from ngtcli.weights.stored import stored_layers
 from tests.support.helpers import changed
-from tests.support.int8_layers import WAY
+from tests.support.int8_layers import INT4, INT8, KERNEL
 from tests.support.tiny_models import decode, generate, make_drafter, make_hf
 from tests.tools import quantised_files as files
 
-needs_int8 = pytest.mark.skipif(WAY is None, reason="no product of 8-bit integers here")
+needs_int8 = pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
 SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96}
 KINDS: dict[str, tuple[dict[str, Any], Callable[[Tensor], files.Made], int]] = {
     "w8a8": (files.W8A8, files.w8a8, 8),
@@ -45,10 +45,10 @@ KINDS: dict[str, tuple[dict[str, Any], Callable[[Tensor], files.Made], int]] = {
 }
 
 
-def way_of(bits: int) -> Way | None:
-    if bits == 8 and WAY is None:
+def form_of(bits: int) -> Form:
+    if bits == 8 and KERNEL is None:
         pytest.skip("no product of 8-bit integers here")
-    return WAY if bits == 8 else None
+    return INT8 if bits == 8 else INT4
 
 
 @torch.inference_mode()
@@ -66,7 +66,7 @@ def test_a_checkpoint_is_computed_by_its_own_integers(
     hf = make_hf(family, tie_word_embeddings=family == "qwen2", **SIZES)
     true = files.write(tmp_path, hf, about, make)
     told: list[str] = []
-    given = true.folder, torch.float32, way_of(bits), told.append, told.append
+    given = true.folder, form_of(bits), told.append, told.append
     (found, report), (again, _) = load_quantized(*given), load_quantized(*given)
     assert not any(report.values()) and bits_of(found) == bits
     assert all(line.startswith("Read") for line in told) and len([*kept()]) == 1
@@ -75,27 +75,30 @@ def test_a_checkpoint_is_computed_by_its_own_integers(
     assert (
         scores(found) - wanted
     ).norm() / wanted.norm() < 0.1  # inputs are rounded, too: to 7 bits here and there
-    own = {name for name, m in found.named_modules() if isinstance(m, Int8Linear | Int4Linear)}
+    own = {
+        name for name, m in found.named_modules() if isinstance(m, PackedLinear) and m.storage.bits
+    }
     assert own == set(true.layers)
 
 
 @needs_int8
 def test_8_bits_are_the_checkpoints_integers_and_scales(tmp_path: Path) -> None:
-    assert WAY is not None
     true = files.write(tmp_path, make_hf("llama", **SIZES), files.W8A8, files.w8a8)
-    found, _ = load_quantized(true.folder, torch.float32, WAY)
+    found, _ = load_quantized(true.folder, INT8)
     least = 0
     source = torch.Generator().manual_seed(0)
     for name, made in true.layers.items():
         layer, whole = found.get_submodule(name), made.tensors["weight"]
         scale = made.tensors["weight_scale"].flatten()
         least = min(least, int(whole.min()))
-        assert torch.equal(layer.scale, scale.float())
-        assert torch.equal((layer(torch.eye(whole.shape[1])) / layer.scale).round().t(), whole)
+        assert torch.equal(layer.storage.scale, scale.float())
+        assert torch.equal(
+            (layer(torch.eye(whole.shape[1])) / layer.storage.scale).round().t(), whole
+        )
         # By its definition: each row's inputs divided by their largest, times the integers.
         rows = torch.randn((5, whole.shape[1]), generator=source)
         most = rows.double().abs().amax(1, keepdim=True)
-        inputs = (rows.double() * WAY.most / most).round() * most / WAY.most
+        inputs = (rows.double() * KERNEL.most / most).round() * most / KERNEL.most
         wanted = inputs @ made.weight.t()
         assert torch.allclose(layer(rows).double(), wanted, rtol=1e-5, atol=1e-5)
     assert least == -128
@@ -192,7 +195,8 @@ def test_4_bits_are_repacked_without_loss(
     layer = stored(made, about, tmp_path_factory.mktemp("a"))
     assert torch.equal(layer.dequantised().double(), made.weight)
     whole, scales, zeros, back = layer.four_bits()
-    found = Int4Linear(*packed(whole, scales, zeros), None, layer.size[0], back)
+    integers, pairs = int4_groups(whole, scales, zeros)
+    found = PackedLinear(Int4Groups(integers, layer.size, pairs, back), None)
     # A weight of 1 bit in one group alone shows each integer: inputs are exact, scales rounded.
     rounded = scales.bfloat16().double().repeat_interleave(group, 0)
     exact = (whole.t().double() - zeros.double().repeat_interleave(group, 0)) * rounded
@@ -212,11 +216,11 @@ def test_4_bits_are_repacked_without_loss(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_drafts_and_gives_the_tokens_of_generate(kind: str, tmp_path: Path) -> None:
     about, make, bits = KINDS[kind]
-    way_of(bits)
+    form_of(bits)
     true = files.write(tmp_path, make_hf("llama", **SIZES), about, make)
     for file in BUILTIN_PATH.glob("token*"):
         shutil.copy(file, tmp_path)
-    model = load_model(true.folder, "cpu", "bfloat16" if bits == 4 else "float32")
+    model = load_model(Wanted(true.folder, "cpu", "bfloat16" if bits == 4 else "float32"))
     assert not model.plain_reason and bits_of(model.hf) == bits
     prompt = [5, 6, 7, 8, 9] * 6
     drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), prompt, max_tokens=20)
@@ -230,9 +234,9 @@ def test_4_bits_are_quantised_to_8_where_that_is_asked_for(tmp_path: Path) -> No
     about, make, _ = KINDS["gptq-order"]
     true = files.write(tmp_path, make_hf("llama", **SIZES), about, make)
     told: list[str] = []
-    found, _ = load_quantized(true.folder, torch.float32, WAY, progress=told.append)
-    four, _ = load_quantized(true.folder, torch.float32, None)
-    again, _ = load_quantized(true.folder, torch.float32, WAY)
+    found, _ = load_quantized(true.folder, INT8, progress=told.append)
+    four, _ = load_quantized(true.folder, INT4)
+    again, _ = load_quantized(true.folder, INT8)
     assert (bits_of(found), bits_of(four), len([*kept()])) == (8, 4, 2)
     assert torch.equal(scores(found), scores(again)) and told[-1].startswith("Quantised")
     wanted = scores(true.dequantised)
@@ -271,7 +275,7 @@ def test_another_scheme_is_named(about: dict[str, Any], reason: str, tmp_path: P
     folder = changed(tmp_path / "model", quantization_config=about)
     assert reason in scheme_of(folder).reason and not scheme_of(folder).bits
     with pytest.raises(ModelError, match="is not installed|are not installed") as caught:
-        load_model(folder, "cpu")
+        load_model(Wanted(folder, "cpu"))
     assert reason in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -313,31 +317,22 @@ def test_tensors_that_do_not_belong_together_are_refused(
     harm(tensors)
     save_file(tensors, file)
     with pytest.raises(ModelError, match=words) as caught:
-        load_quantized(true.folder, torch.float32, None)
+        load_quantized(true.folder, INT4)
     assert caught.value.hint
 
 
-def test_an_embedding_of_4_bits_is_refused(tmp_path: Path) -> None:
+def test_an_embedding_of_4_bits_is_dequantised(tmp_path: Path) -> None:
     about, make, _ = KINDS["gptq"]
     hf = make_hf("llama", vocab_size=64, **SIZES)
     true = files.write(tmp_path, hf, about, make, keep=())
-    found, _ = load_quantized(true.folder, torch.float32, None)
-    assert isinstance(found.lm_head, Int4Linear)
+    apart, _ = load_quantized(true.folder, INT4)
+    assert apart.lm_head.storage.bits == 4
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
     tensors = load_file(tmp_path / "model.safetensors")
     tensors.pop("model.embed_tokens.weight")
     save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(ModelError, match="4 bits and is the embedding"):
-        load_quantized(true.folder, torch.float32, None)
-
-
-@settings(max_examples=20, deadline=None)
-@given(blocks=st.integers(1, 9), inputs=st.sampled_from([32, 96]), seed=st.integers(0, 1000))
-def test_integers_are_ordered_as_torch_does_it(blocks: int, inputs: int, seed: int) -> None:
-    source = torch.Generator().manual_seed(seed)
-    whole = torch.randint(0, 16, (16 * blocks, inputs), generator=source, dtype=torch.uint8)
-    scales = torch.ones(inputs // 32, 16 * blocks)
-    true = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole.int(), 1)
-    assert torch.equal(packed(whole, scales, scales)[0], true)
-    assert torch.equal(packed(whole.t().contiguous().t(), scales, scales)[0], true)
+    found, _ = load_quantized(true.folder, INT4)
+    assert torch.equal(found.lm_head.packed, apart.lm_head.packed)
+    wanted = true.layers["lm_head"].weight.float()
+    assert torch.allclose(found.get_input_embeddings().weight, wanted, rtol=1e-3, atol=1e-6)

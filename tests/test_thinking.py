@@ -505,12 +505,6 @@ def test_ctrl_c_in_a_thought_leaves_nothing_on_standard_output(folder: Path) -> 
     assert errors.decode().endswith("ngt: interrupted; the answer is incomplete\n")
 
 
-def test_the_context_is_shared_by_prompt_thought_and_answer(folder: Path) -> None:
-    found = json.loads(ngt(*asked(folder, "endless"), "--json", "--max-tokens", "40").stdout)
-    s = found["statistics"]
-    assert s["prompt_tokens"] + s["new_tokens"] <= CONTEXT and found["thought"]
-
-
 def test_stop_strings_and_repeats_count_in_the_answer_alone(folder: Path) -> None:
     done = ngt(*asked(folder, "qwen"), "--stop", "leaves", "--json")
     found = json.loads(done.stdout)

@@ -12,14 +12,13 @@ from statistics import median
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.cli.notes import pointed
 from ngtcli.cli.tune import items_of, preset_path
 from ngtcli.config import SETTINGS, Settings
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Wanted, load_model
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
@@ -440,7 +439,7 @@ def test_a_sweep_over_models_holds_one_at_a_time(monkeypatch: pytest.MonkeyPatch
     held: list[weakref.ref[Any]] = []
 
     def load(*_: Any, **more: Any) -> Any:
-        model = load_model("builtin")
+        model = load_model(Wanted("builtin"))
         held.append(weakref.ref(model))
         return model
 
@@ -651,17 +650,6 @@ def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used(tmp_path:
     for name in ("", ".x", "a/b", "../a", "a b", "-a"):
         with pytest.raises(UsageError, match="not a name"):
             preset_path(name, False)
-
-
-def test_a_provenance_is_a_mapping_and_may_hold_dates(own_home: Path) -> None:
-    folder = own_home / "config" / "presets"
-    folder.mkdir(parents=True)
-    text = {"template": "{documents}"}
-    (folder / "a.yaml").write_text(yaml.dump(text) + "provenance: {date: 2026-01-02}\n")
-    (folder / "b.yaml").write_text(yaml.dump(text) + "provenance: me\n")
-    assert load_preset("a").provenance == {"date": "2026-01-02"}
-    with pytest.raises(UsageError, match="provenance"):
-        load_preset("b")
 
 
 def test_a_wrong_axis_is_pointed_at_on_the_command_line() -> None:

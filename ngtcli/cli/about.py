@@ -33,9 +33,8 @@ from ngtcli.config import (
     settings_schemas,
     shown_settings,
 )
-from ngtcli.errors import UsageError, counted
+from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.model_files.dtypes import DtypeTrial, known
 from ngtcli.model_files.needs import ModelNeeds
 from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets, preset_folders
 from ngtcli.render.terminal import visible
@@ -174,7 +173,6 @@ def env(
         "processor": name,
         "threads": pick_threads(settings.threads),
         "passes": passes,
-        "dtypes": list(map(_dtype, known())) or ["none tried"],
         "parsers": held or "no network and no programs for their Python code alone",
         **{package: _version(package) for package in PACKAGES},
         "config folder": str(home("config")),
@@ -190,17 +188,12 @@ def env(
     print_facts(facts, json)
 
 
-def _dtype(trial: DtypeTrial) -> str:
-    return f"{trial.chosen} for {visible(trial.model)} ({counted(trial.threads, 'thread')})"
-
-
 def env_schema() -> Schema:
     """The schema of what `ngt env` prints."""
-    machine = ("platform", "device", "processor", "threads", "passes", "dtypes", "parsers")
+    machine = ("platform", "device", "processor", "threads", "passes", "parsers")
     folders = ("config folder", "cache folder", "model folder", "executable")
     names = ("ngt", "python", *machine, *PACKAGES, *folders)
-    kinds: dict[str, Any] = {"threads": int, "dtypes": list[str]}
-    facts = {name: schema_of(kinds.get(name, str)) for name in names}
+    facts = {name: schema_of(int if name == "threads" else str) for name in names}
     return shape({**facts, "model": schema_of(ModelNeeds)}, ["model"])
 
 

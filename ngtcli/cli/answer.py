@@ -18,8 +18,8 @@ from ngtcli.cli.reading import standard_input
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.text import utf8
 from ngtcli.errors import UsageError
-from ngtcli.model_files.settings import read_text, text_of
 from ngtcli.prompt.preset import for_task
+from ngtcli.session.settings import read_text, text_of
 
 PassagesOption = Annotated[
     bool, typer.Option("--show-passages", help="Show on stderr the passages that are read.")

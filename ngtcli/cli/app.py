@@ -5,6 +5,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -120,6 +121,7 @@ class _Group(TyperGroup):
             raise unexpected(error) from error
 
 
+@cache
 def load(name: str) -> Any:
     """The command or group of that name, as the library makes it."""
     module, _, function = COMMANDS[name][1].partition(":")

@@ -33,12 +33,12 @@ from ngtcli.config import seconds_of
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, counted, nearest, unexpected
-from ngtcli.model_files.settings import text_of
 from ngtcli.prompt.preset import for_task
 from ngtcli.render.answer_view import terminal_list
 from ngtcli.render.terminal import wants_color
 from ngtcli.serve.client import NotServedError, served, start
 from ngtcli.session.events import Event, Wants
+from ngtcli.session.settings import text_of
 from ngtcli.system import process
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from ngtcli.config import (
 )
 from ngtcli.errors import UsageError
 from ngtcli.model_files.card import load_card
-from ngtcli.model_files.settings import settings_of
 from ngtcli.prompt.preset import Preset, load_preset
+from ngtcli.session.settings import settings_of
 from ngtcli.system.cache import in_bounds
 
 # What says how single answers end, and what is kept of them.

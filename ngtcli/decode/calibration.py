@@ -9,7 +9,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.draft.costs import CostCurve, StoredCurve
 from ngtcli.draft.tree import chain
 from ngtcli.system.trials import Trial
-from ngtcli.weights.packed import is_packed
+from ngtcli.weights.linear import is_packed
 from ngtcli.weights.trials import what_matters
 
 MOST_ROWS = 64  # of a pass that calibration times; a guess

@@ -234,8 +234,6 @@ class Decoder:
             if not self.running:
                 self._drafters.end()
             self._end(member)
-        if self.running and self._retries and self._most > 1:
-            fits(model, self._refit)
 
     # --- room for several ---
 
@@ -266,13 +264,6 @@ class Decoder:
             return False
         room = max(count, min(self._most, most))
         return fits(self._model, partial(self._model.resize, room, places))
-
-    def _refit(self) -> None:
-        """Make room for more texts, if those that are left need fewer places than there are."""
-        cache, places = self._model.cache, capacity_for(self._needed)
-        if 1 < len(cache.regions) < self._most and places < cache.places:
-            room = max(len(cache.regions), min(self._most, self._allowed(places)))
-            self._model.resize(room, places)
 
     # --- a step ---
 

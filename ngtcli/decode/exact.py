@@ -7,7 +7,7 @@ else all have one number of rows, those of plain decoding too. A row counts only
 decoding would have it: at the place that is its position, behind rows that stand so as well, in a
 pass with the capacity of its own. The first chain of a tree is laid out so, its other branches are
 not. That the bits depend on nothing else is tried on each machine before it is relied on
-(exact_check.py).
+(exactness.py).
 
 Where the choice at the last row that counts leaves that chain, the token chosen is emitted. The
 walk goes on through the branch that holds it, but what it finds there is tentative: it is put at

@@ -184,7 +184,8 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         Raises MemoryError and the like; all is as it was then.
         """
         kept = self.regions[:count]
-        lengths = [min(region.length, places) for region in kept]
+        # Rows that are not kept yet may be seen by the next pass, as those of a head's draft.
+        lengths = [min(max(region.length, region.used), places) for region in kept]
         filled = [layer for layer in self.layers if layer.is_initialized]
         if any(lengths):
             larger = [
@@ -203,7 +204,7 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         self.places, self.regions = places, kept
         for at, (region, length) in enumerate(zip(kept, lengths, strict=True)):
             region.start, region.used = at * places, length
-            region.cut(length)
+            region.cut(places)
         self.regions += [Region(at * places) for at in range(len(kept), count)]
 
     def close(self, at: int, last: int) -> None:

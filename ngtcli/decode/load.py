@@ -1,23 +1,22 @@
-"""Loading a target model: device, dtype and weights."""
+"""Loading a target model: plan, read, prepare."""
 
-import os
+import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
 
 from ngtcli.decode.attention import use_grouped
-from ngtcli.decode.dtype_trial import half_of, load_in_best
-from ngtcli.decode.memory_limits import memory_words
+from ngtcli.decode.exactness import ExactRows
+from ngtcli.decode.memory_needs import memory_words
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN, fetch
-from ngtcli.model_files.dtypes import name_of
 from ngtcli.model_files.pretrained import (
     check_weights,
     load_tokenizer,
@@ -25,192 +24,246 @@ from ngtcli.model_files.pretrained import (
     read_config,
     transformers_quiet,
 )
-from ngtcli.model_files.quantized import weights_of
-from ngtcli.model_files.scheme import Scheme, require_for_weights, scheme_of
+from ngtcli.model_files.quantized import name_of, weights_of
+from ngtcli.model_files.scheme import require_for_weights, scheme_of
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.machine import pick_device, pick_threads
+from ngtcli.system.trials import Trial
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.checkpoints import empty_model, read_checkpoint
-from ngtcli.weights.int4 import bits_of
-from ngtcli.weights.int8 import Way, choose_least, find_way
+from ngtcli.weights.checkpoints import read_checkpoint
+from ngtcli.weights.convert import Conversion
+from ngtcli.weights.forms import Form, dtype_by_rule, flags, half_of, has_blocks, int8_kernel
 from ngtcli.weights.load_quantized import load_quantized
-from ngtcli.weights.packed import to_pack
 from ngtcli.weights.trials import places_of
 
 Notify = Callable[[str], None]
-
-
-def pick_dtype(wanted: str, device: str) -> Any:
-    """The dtype to load in; "auto" is float32 on a CPU, elsewhere the checkpoint's own.
-
-    For a checkpoint in half precision a trial may choose that on a CPU (dtype_trial.py).
-    """
-    if wanted == "auto":
-        return torch.float32 if device == "cpu" else "auto"
-    return getattr(torch, wanted)
-
-
-def int8_way(device: str) -> Way:
-    """How 8-bit products are computed here. Raises ModelError on another device than a CPU."""
-    if device != "cpu":
-        what = f"--quantize int8 is for a CPU, and the device is {device}"
-        raise ModelError(what, "Give --device cpu, or leave out --quantize int8.")
-    return find_way()
-
-
-def use_threads(wanted: int) -> None:
-    """Compute with `wanted` threads on a CPU; 0: as many as there are cores."""
-    torch.set_num_threads(pick_threads(wanted))
+_HALVES = (torch.bfloat16, torch.float16)
+_TOKENS = 900  # of a text for which exactness is tried: kept for all up to 1,024 places
 
 
 @dataclass(frozen=True, slots=True)
-class _Checkpoint:
-    """Reads the model `name` from its folder into a device's memory.
+class Wanted:
+    """A model by folder, hub id or "builtin", and how it is to be computed, as the settings say.
 
-    With a `way` its layers are quantised, by which 8-bit products are computed. `scheme`: that in
-    which they are already, if it is computed here. Others are packed on a CPU, with `packed`, where
-    that pays; `drafts`: drafts will be verified; `auto`: accelerate places them.
+    `drafts`: its passes verify drafts; of up to `num_draft` nodes, if that is given: then half
+    precision counts only where it is exact, but if it is named.
+    """
+
+    name: str
+    device: str = "auto"
+    dtype: str = "auto"
+    packed: bool = True
+    quantize: str = "none"
+    device_map: str = "none"
+    drafts: bool = True
+    num_draft: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Who is told while a model loads.
+
+    `warn` of weights that the model does not use, tokens that it does not know and memory that does
+    not suffice, `progress` of what takes long; `ready` gets the model before its passes are tried.
+    """
+
+    warn: Notify = field(default=lambda _: None)
+    progress: Notify = field(default=lambda _: None)
+    ready: Callable[[TargetModel], object] = field(default=lambda _: None)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be read, and how: `weights` names those in the files, as they are.
+
+    `memory` says that they do not fit in free memory, "" if they do. Of layers that a library
+    computes `by_library` is true; accelerate places those of a `device_map`.
     """
 
     name: str
     path: str
     device: str
-    way: Way | None
-    scheme: Scheme
-    packed: bool
-    drafts: bool
-    auto: str | None
-    warn: Notify
-    progress: Notify
+    device_map: str | None
+    config: Any
+    tokenizer: Tokenizer
+    weights: str
+    form: Form
+    by_library: bool
+    memory: str
 
-    def empty(self, dtype: Any) -> Any:
-        """The `transformers` model without values. Raises ModelError."""
-        config = read_config(self.name, self.path)
-        with loading(self.name):
-            return empty_model(config, None if dtype == "auto" else dtype)
+    @property
+    def in_float32(self) -> "Plan":
+        """The same where half precision was chosen and is not exact."""
+        reason = f"{self.form.reason}, but a row's bits depend on the rows beside it"
+        return replace(self, form=replace(self.form, dtype=torch.float32, reason=reason))
 
-    def read(self, dtype: Any, slow: Notify) -> Any:
-        """The `transformers` model; the dtype "auto" is the checkpoint's own. Raises ModelError.
 
-        `slow` is called for a dtype that is slow here.
-        """
-        config = read_config(self.name, self.path)
-        bits, layers = self.scheme.bits if self.way is None else 8, None
-        with loading(self.name), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
-            line = memory_words(self.path, config, self.device, dtype, bits)
-            if line and not self.auto:
-                self.warn(f"{self.name}: {line}")
-            pack = partial(
-                to_pack, wanted=self.packed, drafts=self.drafts, warn=slow, progress=self.progress
+@dataclass(frozen=True, slots=True)
+class IsExact:
+    """Whether passes of a model in half precision are exact with as many rows as they need."""
+
+    exact: bool
+
+
+def load_model(wanted: Wanted, tell: Tell | None = None) -> TargetModel:
+    """Load a model; it may be downloaded. Raises ModelError."""
+    tell = replace(tell or Tell(), warn=cache((tell or Tell()).warn))  # each line once
+    planned = plan(wanted, tell.progress)
+    model = prepare(planned, read(planned, tell), tell)
+    if not _stays(planned, model, wanted, tell.progress):
+        del model
+        gc.collect()  # a model and its passes are a circle; its memory is free before another is
+        planned = planned.in_float32
+        model = prepare(planned, read(planned, tell), tell)
+    return model
+
+
+def plan(wanted: Wanted, progress: Notify = lambda _: None) -> Plan:
+    """What loading will do; nothing but the model's small files is read. Raises ModelError."""
+    name, device = wanted.name, pick_device(wanted.device)
+    if wanted.quantize == "int8":
+        int8_kernel(device)  # refused before a download
+    path = fetch(name, progress=progress)
+    require_for_weights(name, path, device, wanted.device_map)
+    scheme = scheme_of(path)
+    by_library = bool(scheme.method) and not (scheme.bits and device == "cpu")
+    tokenizer, weights = load_tokenizer(name), weights_of(path)
+    config = read_config(name, path)
+    form = _form(wanted, config, device, 0 if by_library else scheme.bits, by_library)
+    if wanted.device_map != "none" and form.bits:
+        what = f"{name}: --device-map auto places no integers that ngt computes itself"
+        raise ModelError(what, "Leave out --device-map.")
+    half = name_of(form.dtype)
+    if form.reason and form.dtype in _HALVES and wanted.num_draft is not None:
+        found = _remembered(weights, form).load()
+        if found is not None and not found.exact:
+            reason = f"{half} is not exact here: a row's bits depend on the rows beside it"
+            form = replace(form, dtype=torch.float32, reason=reason)
+    auto = None if wanted.device_map == "none" else wanted.device_map
+    with loading(name):
+        memory = "" if auto else memory_words(path, config, device, form.dtype, form.bits)
+    return Plan(name, path, device, auto, config, tokenizer, weights, form, by_library, memory)
+
+
+def _form(wanted: Wanted, config: Any, device: str, stored: int, by_library: bool) -> Form:
+    """The form of a model, whose checkpoint has integers of `stored` bits that are computed here.
+
+    "auto" is float32 on a CPU but where the rule says otherwise, elsewhere the checkpoint's own.
+    """
+    on_cpu, auto = device == "cpu", wanted.device_map != "none"
+    kernel = int8_kernel(device) if wanted.quantize == "int8" or stored == 8 else None
+    bits, dtype, reason = 8 if kernel else stored, None, ""
+    if wanted.dtype != "auto":
+        dtype = getattr(torch, wanted.dtype)
+    elif by_library or not on_cpu:
+        dtype = "auto"
+    elif wanted.name == BUILTIN or auto or not (wanted.packed or bits):
+        dtype = torch.float32  # what is said of the built-in model's answers was measured in it
+    else:
+        dtype, reason = dtype_by_rule(half_of(config), bits, flags())
+    # One row of floats takes less time where they are not in blocks; in half precision it has other
+    # bits then than as one of several.
+    packed = on_cpu and wanted.packed and not auto and (wanted.drafts or dtype in _HALVES)
+    return Form(dtype, packed, bits, kernel, reason)
+
+
+def _remembered(weights: str, form: Form) -> Trial[IsExact]:
+    """Where it is kept whether half precision is exact: else each start would read both."""
+    parts = weights, name_of(form.dtype), form.kind, form.packed
+    return Trial("halves", torch.device("cpu"), parts, IsExact)
+
+
+def _stays(planned: Plan, model: TargetModel, wanted: Wanted, progress: Notify) -> bool:
+    """Whether a model stays in its dtype: one that was chosen and is not exact does not."""
+    form = planned.form
+    if not form.reason or form.dtype not in _HALVES or wanted.num_draft is None:
+        return True
+    if model.tree_reason:  # it decodes plainly, see ExactRows
+        return True
+    rows = ExactRows(model, lambda: None, progress).of_any_number(wanted.num_draft, _TOKENS)
+    if rows is None:
+        _remembered(planned.weights, form).save(IsExact(False))
+    return rows is not None
+
+
+def read(planned: Plan, tell: Tell) -> Any:
+    """The `transformers` model of a plan, in its form. Raises ModelError."""
+    name, form, auto, device = planned.name, planned.form, planned.device_map, planned.device
+    if planned.memory:
+        tell.warn(f"{name}: {planned.memory}")
+    if device == "cpu" and form.dtype in _HALVES and not form.reason and not form.bits:
+        _warn_of_slow(form.dtype, tell.warn)
+    config = read_config(name, planned.path)  # one of its own, which is changed
+    conversion = None
+    with loading(name), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
+        if form.bits:
+            hf, report = load_quantized(planned.path, form, tell.warn, tell.progress)
+        elif planned.by_library:
+            hf, report = transformers_quiet().AutoModelForCausalLM.from_pretrained(
+                planned.path, dtype=form.dtype, output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                # Left unset, it would ask on stdout and read the answer from a piped document.
+                trust_remote_code=False,
+                # Layers of other libraries cannot be moved later.
+                device_map=auto or (device if device != "cpu" else None),
+            )  # fmt: skip
+        else:
+            conversion = Conversion(form, progress=tell.progress) if form.packed else None
+            hf, report = read_checkpoint(
+                planned.path, config, conversion, form.dtype, tell.progress, device_map=auto
             )
-            if bits:
-                hf, report = load_quantized(self.path, dtype, self.way, self.warn, self.progress)
-                # The head of a checkpoint that is quantised already may not be.
-                if type(hf.get_output_embeddings()) is torch.nn.Linear:
-                    layers = pack(hf)
-            elif getattr(config, "quantization_config", None) is not None:
-                hf, report = transformers_quiet().AutoModelForCausalLM.from_pretrained(
-                    self.path, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True,
-                    # Left unset, it would ask on stdout and read the answer from a piped document.
-                    trust_remote_code=False,
-                    # Layers of other libraries cannot be moved later.
-                    device_map=self.auto or (self.device if self.device != "cpu" else None),
-                )  # fmt: skip
-            else:
-                layers = pack(self.empty(dtype)) if self.device == "cpu" and not self.auto else None
-                hf, report = read_checkpoint(
-                    self.path, config, layers, dtype, self.progress, device_map=self.auto
-                )
-            check_weights(self.name, report, self.warn)
-            if layers is not None:
-                layers.finish(hf)
-            if hf.device.type == "meta":
-                what = f"{self.name}: no device has room for its embedding"
-                raise ModelError(what, "Free memory, or name a smaller model.")
-            if counts := Counter(on for _, on in places_of(hf)):
-                parts = ", ".join(f"{count} on {on}" for on, count in counts.items())
-                self.warn(f"{self.name}: of its parts {parts}")
-            stays = bits or self.auto or hf.device.type == self.device
-            return hf if stays else hf.to(self.device).eval()
+        check_weights(name, report, tell.warn)
+        if conversion is not None:
+            conversion.pack_rest(hf)
+        if hf.device.type == "meta":
+            what = f"{name}: no device has room for its embedding"
+            raise ModelError(what, "Free memory, or name a smaller model.")
+        if counts := Counter(on for _, on in places_of(hf)):
+            parts = ", ".join(f"{count} on {on}" for on, count in counts.items())
+            tell.warn(f"{name}: of its parts {parts}")
+        stays = form.bits or auto or hf.device.type == device
+        return hf if stays else hf.to(device).eval()
+
+
+def _warn_of_slow(dtype: torch.dtype, warn: Notify) -> None:
+    if not has_blocks(dtype):
+        warn(
+            f"{name_of(dtype)} is slow on this CPU, which has no kernel for it that takes several"
+            " rows at once: drafts hardly pay; --dtype float32 does better"
+        )
+
+
+def prepare(planned: Plan, hf: Any, tell: Tell) -> TargetModel:
+    """The target model on a `transformers` model that was read. Raises ModelError."""
+    name, kind = planned.name, planned.form.kind
+    model = prepared(hf, planned.tokenizer, name, tell.progress)
+    model.weights, model.dtype_reason = planned.weights, planned.form.reason
+    tell.ready(model)
+    if source := source_of(planned.path):
+        computed = kind and f"quantised to {kind} and "
+        tell.warn(f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}")
+    backend = planned.tokenizer.backend
+    known = len(backend) if hasattr(backend, "__len__") else 0
+    if known > model.vocabulary:
+        tell.warn(
+            f"{name}: its tokenizer has {known} tokens, the model {model.vocabulary}; a text that"
+            " needs the others cannot be read"
+        )
+    return model
 
 
 def prepared(
     hf: Any, tokenizer: Tokenizer, name: str, progress: Notify = lambda _: None
 ) -> TargetModel:
-    """The target model on a `transformers` model, whose products and attention it prepares.
+    """The target model on a `transformers` model, whose attention it prepares.
 
     Raises ModelError for a model that cannot be run.
     """
-    if bits_of(hf) == 8:
-        choose_least(hf)
     use_grouped(hf)
     return target_model(hf, tokenizer, name, progress)
 
 
-def load_model(
-    name: str,
-    device: str = "auto",
-    dtype: str = "auto",
-    warn: Notify = lambda _: None,
-    progress: Notify = lambda _: None,
-    packed: bool = True,
-    drafts: bool = True,
-    quantize: str = "none",
-    num_draft: int | None = None,
-    device_map: str = "none",
-    ready: Callable[[TargetModel], object] = lambda _: None,
-) -> TargetModel:
-    """Load a model by folder, hub id or "builtin"; it may be downloaded. Raises ModelError.
-
-    `warn` is called for weights that the model does not use, tokens that it does not know and
-    memory that does not suffice, `progress` for what takes long.
-    With `packed` weights are packed on a CPU where that pays; `drafts`: drafts will be verified.
-    `quantize` and `device_map` are as the settings. With `num_draft` the "auto" dtype is exact with
-    drafts of so many nodes. `ready` is called with the model before that is found out.
-    """
-    device, warn = pick_device(device), cache(warn)  # each line once
-    eight = int8_way(device) if quantize == "int8" else None
-    path = fetch(name, progress=progress)
-    require_for_weights(name, path, device, device_map)
-    scheme = scheme_of(path)
-    auto = None if device_map == "none" else device_map
-    quantised = bool(scheme.method) and not (scheme.bits and device == "cpu")  # by a library
-    scheme = Scheme() if quantised else scheme
-    way = find_way() if scheme.bits == 8 else eight
-    if auto and (way is not None or scheme.bits):
-        what = f"{name}: --device-map auto places no integers that ngt computes itself"
-        raise ModelError(what, "Leave out --device-map.")
-    tokenizer = load_tokenizer(name)
-    checkpoint = _Checkpoint(name, path, device, way, scheme, packed, drafts, auto, warn, progress)
-
-    def load(dtype: Any, slow: Notify = lambda _: None) -> TargetModel:
-        weights = weights_of(path)  # as they were before they were read
-        model = prepared(checkpoint.read(dtype, slow), tokenizer, name, progress)
-        model.weights = weights
-        ready(model)
-        return model
-
-    kind = "int8" if way is not None else "int4" if scheme.bits else ""
-    tries = (dtype, device, auto) == ("auto", "cpu", None) and (packed or kind) and not quantised
-    # What is said of the built-in model's answers was measured in float32.
-    config = read_config(name, path) if tries and name != BUILTIN else None
-    half = None if config is None else torch.bfloat16 if kind == "int4" else half_of(config)
-    if config is not None and half is not None:
-        quantized = kind and f"{kind} {way}"
-        own = path if os.path.exists(os.path.expanduser(name)) else name
-        empty = partial(checkpoint.empty, half)
-        model = load_in_best(own, config, half, empty, load, progress, num_draft, quantized)
-    else:
-        stays = quantised and dtype == "auto"  # in that which its kernels are made for
-        model = load("auto" if stays else pick_dtype(dtype, device), warn)
-    if source := source_of(path):
-        computed = kind and f"quantised to {kind} and "
-        warn(f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}")
-    known = len(tokenizer.backend) if hasattr(tokenizer.backend, "__len__") else 0
-    if known > model.vocabulary:
-        warn(
-            f"{name}: its tokenizer has {known} tokens, the model {model.vocabulary}; a text that"
-            " needs the others cannot be read"
-        )
-    return model
+def use_threads(wanted: int) -> None:
+    """Compute with `wanted` threads on a CPU; 0: as many as there are cores."""
+    torch.set_num_threads(pick_threads(wanted))

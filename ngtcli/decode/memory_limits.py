@@ -6,7 +6,6 @@ too much, an error says what would fit: ContextOverflowError if the model runs w
 
 import gc
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -15,15 +14,7 @@ from ngtcli.decode.model import PREFILL_CHUNK, TargetModel
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.guesses import StateReader
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
-from ngtcli.model_files.quantized import identity
-from ngtcli.model_files.scheme import scheme_of
-from ngtcli.model_files.stand_in import source_of
-from ngtcli.system.machine import free_memory
-from ngtcli.weights.checkpoints import empty_model
-from ngtcli.weights.quantize import quantized_bytes
 
-# Times as large as in its files a model is at most: float32 of 8 bits; of 2 bits in a GGUF file.
-_WIDENED, _WIDENED_GGUF = 4, 16
 SHORTEST = 64  # tokens of a chunk; guess: below it a chunk takes little less memory
 _HINT = "Give shorter texts or fewer --max-tokens, or try --dtype bfloat16 or a smaller model."
 _SIGNS = ("out of memory", "can't allocate memory")  # of CUDA and MPS; of torch on a CPU
@@ -87,58 +78,24 @@ def fits(model: TargetModel, work: Callable[[], object]) -> bool:
     return False
 
 
-def memory_words(path: str, config: Any, device: str, dtype: Any, bits: int) -> str:
-    """That the weights of a checkpoint do not fit in free memory, and what would fit; or "".
-
-    "auto" is the checkpoint's own dtype. `bits`: those of weights that are quantised, otherwise 0.
-    """
-    free = free_memory(device)
-    if free is None:
-        return ""
-    files = identity(path)["files"]
-    times = _WIDENED_GGUF if source_of(path) else _WIDENED
-    if times * sum(size for _, size, _ in files) <= free:  # most models: no closer look
-        return ""
-    empty = empty_model(config)
-    own = empty.dtype if dtype == "auto" else dtype
-    count, whole = sum(p.numel() for p in empty.parameters()), quantized_bytes(empty, own)
-    needed = whole if bits else count * own.itemsize
-    if bits and bits == scheme_of(path).bits:  # they are in the files
-        needed = sum(size for _, size, _ in files)
-    if needed <= free:
-        return ""
-    others = [("--quantize int8", whole)] if device == "cpu" and not bits else []
-    if own == torch.float32 and not bits:
-        others.append(("--dtype bfloat16", 2 * count))
-    fits = [f"{flag} takes {size / 1e9:.1f} GB" for flag, size in others if size <= free]
-    how = f"{bits}-bit integers" if bits else str(own).removeprefix("torch.")
-    line = f"its weights take {needed / 1e9:.1f} GB in {how}, and {free / 1e9:.1f} GB are free"
-    return "; ".join([line, *fits])
-
-
 def too_long(tokens: int) -> NgtError:
     """The error for a text of so many tokens, whose next pass over one row does not fit."""
     return ContextOverflowError(f"out of memory after {tokens} tokens of prompt and answer", _HINT)
 
 
 def _does_not_fit(model: TargetModel, ids: Sequence[int], capacity: int) -> NgtError:
-    """What would fit: what was read, or what can be begun with less room. Empties the cache."""
-    if done := model.length:
-        model.use(model.way)
-        return ContextOverflowError(
-            f"out of memory after {done} of the prompt's {len(ids) + 1} tokens", _HINT
-        )
-    room = capacity
-    while room > SHORTEST:
-        room //= 2
-        model.use(model.way)  # buffers of another size
-        model.start(room)
-        if fits(model, lambda: model.prefill(ids[:SHORTEST], SHORTEST)):
-            model.use(model.way)
-            return ContextOverflowError(
-                f"out of memory: room for {capacity} tokens does not fit, for {room} it does", _HINT
-            )
+    """What was read, or whether the model runs with less room. Empties the cache."""
+    done = model.length
+    model.use(model.way)  # without buffers
+    if done:
+        what = f"out of memory after {done} of the prompt's {len(ids) + 1} tokens"
+        return ContextOverflowError(what, _HINT)
+    model.start(SHORTEST)
+    runs = fits(model, lambda: model.prefill(ids[:SHORTEST], SHORTEST))
     model.use(model.way)
+    if runs:
+        what = f"out of memory: room for {capacity} tokens does not fit"
+        return ContextOverflowError(what, _HINT)
     return ModelError(
         f"{model.name}: out of memory at its first {min(len(ids), SHORTEST)} tokens",
         "Try --dtype bfloat16, or name a smaller model.",

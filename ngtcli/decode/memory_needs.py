@@ -9,49 +9,109 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngtcli.decode.dtype_trial import half_of
 from ngtcli.decode.plain import STATES
 from ngtcli.model_files.checkpoint import BUILTIN, fetch, find
-from ngtcli.model_files.dtypes import known, name_of
-from ngtcli.model_files.hub import Remote, ask, weight_files
+from ngtcli.model_files.hub import ask, weight_files
 from ngtcli.model_files.needs import ModelNeeds, Need
 from ngtcli.model_files.pretrained import context_limit, loading, read_config
-from ngtcli.model_files.quantized import identity
+from ngtcli.model_files.quantized import identity, name_of
 from ngtcli.model_files.scheme import scheme_of
+from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.machine import free_memory
-from ngtcli.system.trials import cpu
 from ngtcli.weights.checkpoints import empty_model
-from ngtcli.weights.quantize import quantized_bytes
+from ngtcli.weights.convert import quantized_bytes
+from ngtcli.weights.forms import dtype_by_rule, flags, half_of, int8_words
 
 SPARE = 1.15  # of the weights' bytes, for what loading and a pass need in addition to them; guess
 _TOKENS = 0.75  # of the places that fit: at least so many are not `capacity_for`'s spare ones
 _LARGE = 400_000_000  # parameters; from 500 million on 8-bit weights were measured
-# Names in /proc/cpuinfo of products of 8-bit integers that are summed in 32 bits.
-_PRODUCTS = {"avx512_vnni", "avx_vnni", "amx_int8", "i8mm", "asimddp"}
+# Times as large as in its files a model is at most: float32 of 8 bits; of 2 bits in a GGUF file.
+_WIDENED, _WIDENED_GGUF = 4, 16
 
 
 def needs_of(name: str, device: str) -> ModelNeeds:
     """What a model needs on a device; of a hub's no weights are read. Raises ModelError."""
     path = fetch(name, ["config"])
     config = read_config(name, path)
+    half = None if name == BUILTIN else half_of(config)  # that is computed in float32
+    download, free = _download(name, path), free_memory(device)
     with loading(name):
         empty = empty_model(config)
-    half = None if name == BUILTIN else half_of(config)  # that is computed in float32
-    context = context_limit(config.get_text_config(), None).tokens
-    download, free, numbers = _download(name, path), free_memory(device), cache_numbers(config)
-    needs = []
-    for form, dtype, size in _forms(path, empty, half or torch.bfloat16, device == "cpu", download):
-        cache, fits = None if numbers is None else numbers * dtype.itemsize, None
-        if free is not None and cache is not None:
-            room = max(0, free - SPARE * size)
-            fits = context if cache * context <= room else int(_TOKENS * room / cache)
-        needs.append(Need(form, size, cache, fits))
     count = sum(one.numel() for one in empty.parameters())
-    own = path if os.path.exists(os.path.expanduser(name)) else name  # as trials have it
+    needs = forms(path, empty, device, half or torch.bfloat16, download)
     there = {need.form for need in needs if need.tokens != 0}
-    stored = name_of(half or torch.float32)
-    quickest = tuple(_quickest(own, there, stored if half else "", count >= _LARGE, device))
+    stored, context = name_of(half or torch.float32), _context(config)
+    quickest = tuple(_quickest(there, half, count >= _LARGE, device))
     return ModelNeeds(name, count, stored, context, download, free, tuple(needs), quickest)
+
+
+def memory_words(path: str, config: Any, device: str, dtype: Any, bits: int) -> str:
+    """That the weights of a checkpoint do not fit in free memory, and what would fit; or "".
+
+    "auto" is the checkpoint's own dtype. `bits`: those of weights that are quantised, otherwise 0.
+    """
+    free, times = free_memory(device), _WIDENED_GGUF if source_of(path) else _WIDENED
+    if free is None or times * _stored(path) <= free:  # most models: no closer look
+        return ""
+    empty = empty_model(config)
+    own = empty.dtype if dtype == "auto" else dtype
+    half = own if own.itemsize == 2 else half_of(config) or torch.bfloat16
+    needs = forms(path, empty, device, half)
+    known = {need.form: need.weight_bytes for need in needs}
+    form = f"int{bits} in {name_of(own)}" if bits else name_of(own)
+    # What a checkpoint is stored in stands first, in whatever it is computed between layers.
+    needed = known.get(form, needs[0].weight_bytes)
+    if needed <= free:
+        return ""
+    others = {"--quantize int8": f"int8 in {form}", f"--dtype {name_of(half)}": name_of(half)}
+    fits = [
+        f"{flag} takes {known[other] / 1e9:.1f} GB"
+        for flag, other in ({} if bits else others).items()
+        if known.get(other, needed) < needed and known[other] <= free
+    ]
+    how = f"{bits}-bit integers" if bits else form
+    line = f"its weights take {needed / 1e9:.1f} GB in {how}, and {free / 1e9:.1f} GB are free"
+    return "; ".join([line, *fits])
+
+
+def forms(path: str, empty: Any, device: str, half: torch.dtype, download: int = 0) -> list[Need]:
+    """What a checkpoint, whose model has no values yet, takes in each form on a device.
+
+    These are float32 and a `half` precision, and 8-bit integers between layers of both; or first
+    that in which it is stored, if it is quantised. `download`: bytes of weights that are not there.
+    """
+    scheme, free, dtypes = scheme_of(path), free_memory(device), (torch.float32, half)
+    numbers, context = cache_numbers(empty.config), _context(empty.config)
+
+    def need(form: str, dtype: torch.dtype, size: int) -> Need:
+        cache, fits = None if numbers is None else numbers * dtype.itemsize, None
+        room = None if free is None else free - SPARE * size
+        if room is not None and room < 0:
+            fits = 0
+        elif room is not None and cache is not None:
+            fits = context if cache * context <= room else int(_TOKENS * room / cache)
+        return Need(form, size, cache, fits)
+
+    if scheme.method:
+        own = scheme.bits and device == "cpu"
+        name = f"int{scheme.bits} in bfloat16" if own else scheme.method
+        needs = [need(name, half, download or _stored(path))]
+    else:
+        count = sum(one.numel() for one in empty.parameters())
+        needs = [need(name_of(dtype), dtype, count * dtype.itemsize) for dtype in dtypes]
+    if device == "cpu" and (not scheme.method or scheme.bits == 4):
+        sizes = [(dtype, quantized_bytes(empty, dtype)) for dtype in dtypes]
+        needs += [need(f"int8 in {name_of(dtype)}", dtype, size) for dtype, size in sizes]
+    return needs
+
+
+def _context(config: Any) -> int:
+    return context_limit(config.get_text_config(), None).tokens
+
+
+def _stored(path: str) -> int:
+    """The bytes of a checkpoint's files."""
+    return sum(size for _, size, _ in identity(path)["files"])
 
 
 @torch.inference_mode()
@@ -80,50 +140,25 @@ def _download(name: str, path: str) -> int:
     """Bytes of weights that only the hub has, or has some of."""
     if name == BUILTIN or os.path.exists(os.path.expanduser(name)) or os.path.isdir(find(name)):
         return 0
-    remote = ask(name)
-    sizes = remote.sizes if isinstance(remote, Remote) else {}
+    sizes = ask(name).sizes
     return sum(sizes.get(file, 0) for file in weight_files(Path(path), sizes))
 
 
-def _forms(
-    path: str, empty: Any, half: torch.dtype, on_cpu: bool, download: int
-) -> Iterator[tuple[str, torch.dtype, int]]:
-    """In what a model can be computed: its name, the dtype of the cache, the weights' bytes."""
-    scheme, dtypes = scheme_of(path), (torch.float32, half)
-    if scheme.method:
-        stored = download or sum(size for _, size, _ in identity(path)["files"])
-        own = scheme.bits and on_cpu
-        yield f"int{scheme.bits} in bfloat16" if own else scheme.method, half, stored
-    else:
-        count = sum(one.numel() for one in empty.parameters())
-        yield from ((name_of(dtype), dtype, count * dtype.itemsize) for dtype in dtypes)
-    if on_cpu and (not scheme.method or scheme.bits == 4):
-        for dtype in dtypes:
-            yield f"int8 in {name_of(dtype)}", dtype, quantized_bytes(empty, dtype)
-
-
 def _quickest(
-    own: str, there: Collection[str], half: str, large: bool, device: str
+    there: Collection[str], half: torch.dtype | None, large: bool, device: str
 ) -> Iterator[str]:
-    """Of the forms that fit (`there`), what is known or likely to be the quickest."""
-    trials = {trial.model: trial for trial in known()}
-
-    def tried(model: str) -> str:
-        if trial := trials.get(model):
-            return f"{trial.chosen}, by trial: {trial.reason}"
-        return f"float32 or {half}: not tried here yet, the first load tries both"
-
+    """Of the forms that fit (`there`), what is likely to be the quickest."""
+    stored = name_of(half) if half else ""
     if not there:
         yield "none fits: name a smaller model, or a checkpoint of 4 bits"
     elif device != "cpu":
         yield f"the checkpoint's own dtype: no other is tried on {device}"
         return
-    if large and "int8 in float32" in there and not _PRODUCTS.isdisjoint(cpu().split()):
-        yield "likely --quantize int8 (other weights): this CPU has instructions for 8 bits"
-        if half:
-            yield f"between its layers {tried(f'{own} in int8')}"
-    if half in there and "float32" not in there:
-        yield f"with the checkpoint's weights --dtype {half}: float32 does not fit"
+    if large and "int8 in float32" in there and (feature := int8_words()):
+        yield f"likely --quantize int8 (other weights): this CPU multiplies 8 bits ({feature})"
+    if stored in there and "float32" not in there:
+        yield f"with the checkpoint's weights --dtype {stored}: float32 does not fit"
     elif "float32" in there:
-        told = tried(own) if half else "float32: no other is tried"
+        dtype, reason = dtype_by_rule(half, 0, flags())
+        told = f"{name_of(dtype)}: {reason}" if reason else "float32"
         yield f"with the checkpoint's weights {told}"

@@ -4,7 +4,7 @@ A text begins by `start` and `prefill`, then at each step come `lay_out` and `sc
 the last token of each text and a draft tree below it) and `keep` (which rows of that pass stay in
 the cache). Each text has a region of the cache; a pass over the first alone can be captured.
 A model that ignores a tree mask, or whose layers keep a state, has a cache of its own for one text,
-and takes drafts without branches (chains.py), or where that gives other scores one token a pass.
+and takes drafts without branches (plain.py), or where that gives other scores one token a pass.
 `tree_reason` says why.
 """
 
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from ngtcli.decode.attention import Spans, attending
 from ngtcli.decode.captured import Outputs, Passes
-from ngtcli.decode.chains import ChainRows
 from ngtcli.decode.kv_cache import CHUNK, Keeping, RollbackCache
 from ngtcli.decode.layout import (
     Layout,
@@ -30,7 +29,7 @@ from ngtcli.decode.layout import (
     row_size,
     unpack,
 )
-from ngtcli.decode.plain import TREES, PlainRows, Way, accepted
+from ngtcli.decode.plain import TREES, ChainRows, PlainRows, Way, accepted
 from ngtcli.decode.prefixes import Prefixes, fingerprint, why_not
 from ngtcli.decode.scores import rounds
 from ngtcli.draft.drafter import PassRows

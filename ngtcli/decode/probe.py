@@ -3,8 +3,8 @@
 The reference is the scores of `generate` on one arbitrary prompt, longer than every window of the
 configuration. A model verifies draft trees only if its single steps in a cache that can be rolled
 back, and its rows of a wide tree with a deep path in the last rows, give those scores. Any other
-model is run token by token in the first way that gives them, and verifies chains if rows behind
-chains that were taken back give them too. Where no way does (some `generate` cuts the cache to a
+model is run in the first way that gives them token by token; one that verifies chains has to give
+them behind chains that were taken back, too. Where no way does (some `generate` cuts the cache to a
 window that the model's mask does not have), the reference is one pass without a cache.
 """
 
@@ -12,7 +12,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,8 +21,8 @@ from transformers import GenerationConfig
 
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import CROPS, REREAD, RESTORES, STEPS, TREES, Way
-from ngtcli.decode.row_bits import use_whole_vectors
 from ngtcli.decode.scores import rounds, same_scores, scores_are_not_numbers
+from ngtcli.decode.whole_vectors import use_whole_vectors
 from ngtcli.draft.tree import ROOT, DraftTree, chain
 from ngtcli.errors import ModelError
 from ngtcli.model_files.pretrained import window_numbers
@@ -81,40 +81,23 @@ class Reference:
 def target_model(
     hf: Any, tokenizer: Tokenizer, name: str, progress: Callable[[str], None] = lambda _: None
 ) -> TargetModel:
-    """The model, run in the way that probing found; `progress` is called before it is probed.
+    """The model, run in the way that probing finds; `progress` is called before it is probed.
 
+    It is not, where the tests cover its family, its kinds of layers and its windows, on one device.
     Raises ModelError for a model that cannot be run.
-    """
-    use_whole_vectors(hf)
-    model = TargetModel(hf, tokenizer, name)
-    _use_way_found(model, progress)
-    return model
-
-
-def use_attention(
-    model: TargetModel, name: str, progress: Callable[[str], None] = lambda _: None
-) -> None:
-    """Compute attention by another implementation from now on. Empties the cache."""
-    model.hf.set_attn_implementation(name)
-    model.joint_reason = None
-    model.use(Way())
-    _use_way_found(model, progress)
-
-
-def _use_way_found(model: TargetModel, progress: Callable[[str], None]) -> None:
-    """Run a model in the way that probing finds, unless the tests cover it.
-
-    They do by its family, its kinds of layers and its windows, on one device.
     """
 
     def probe() -> Way:
-        progress(f"Trying once how {model.name} takes drafts …")
+        progress(f"Trying once how {name} takes drafts …")
         return find_way(model)
 
+    use_whole_vectors(hf)
+    model = TargetModel(hf, tokenizer, name)
     slides = _PROVEN.get(model.config.model_type)
     windows = window_numbers(model.config) and not slides
-    if slides is None or windows or not _kinds(model) <= _KNOWN_KINDS or places_of(model.hf):
-        model.use(remembered_way(model.hf).find(probe))
+    if slides is None or windows or not _kinds(model) <= _KNOWN_KINDS or places_of(hf):
+        model.use(remembered_way(hf).find(probe))
+    return model
 
 
 def _kinds(model: TargetModel) -> set[str]:
@@ -147,12 +130,13 @@ def find_way(model: TargetModel) -> Way:
         for truth in _references(model, length):
             _check_causal(model, truth.prompt)
             reason = _why_plain(model) or _tree_reason(model, truth, siblings)
+            for way in _ways_without_trees(reason) if reason else ():
+                model.use(way)
+                claims = (_steps_agree, _chains_agree) if way.takes_chains else (_steps_agree,)
+                if all(_holds(claim, model, truth, siblings) for claim in claims):
+                    return way
             if not reason:
                 return model.way
-            for way in _plain_ways(reason):
-                model.use(way)
-                if _holds(_steps_agree, model, truth, siblings):
-                    return _with_chains(way, model, truth, siblings)
     raise ModelError(
         f"{model.name}: {model.config.model_type} models cannot be run: token by token they give"
         " neither what transformers' generate gives nor what they give in one pass",
@@ -185,27 +169,16 @@ def _tree_reason(model: TargetModel, truth: Reference, siblings: int) -> str:
     return KEEPS_STATE if getattr(model.hf, "_is_stateful", False) else NO_TREE_MASK
 
 
-def _plain_ways(reason: str) -> Iterator[Way]:
-    """The ways to run a model token by token, in the order in which they are tried."""
-    for positions, cache in ((True, False), (True, True), (False, False)):
-        for chunks in (True, False):
-            yield Way(STEPS, reason, positions=positions, cache=cache, chunks=chunks)
-    reason = reason if reason == KEEPS_STATE else NO_CACHE
-    for positions in (True, False):
-        yield Way(REREAD, reason, positions=positions)
+def _ways_without_trees(reason: str) -> list[Way]:
+    """The ways to run a model that verifies no draft trees, in the order in which they are tried.
 
-
-def _with_chains(plain: Way, model: TargetModel, truth: Reference, siblings: int) -> Way:
-    """The way that verifies chains, if one does that is else like `plain`; or `plain`."""
-    if plain.kind == STEPS and plain.reason in _CHAIN_REASONS:
-        for kind in (CROPS, RESTORES) if plain.chunks else ():
-            model.use(replace(plain, kind=kind))
-            if _holds(_chains_agree, model, truth, siblings):
-                return model.way
-        if plain.reason == KEEPS_STATE and not plain.chunks:
-            plain = replace(plain, reason=STARTS_ANEW)
-    model.use(plain)
-    return plain
+    Those that take chains stand first, if the reason allows them; of the others, which read token
+    by token, the last keeps nothing from pass to pass.
+    """
+    chains = (CROPS, RESTORES) if reason in _CHAIN_REASONS else ()
+    anew, again = (STARTS_ANEW, reason) if reason == KEEPS_STATE else (reason, NO_CACHE)
+    steps = [Way(STEPS, reason), Way(STEPS, anew, chunks=False)]
+    return [*(Way(kind, reason) for kind in chains), *steps, Way(REREAD, again)]
 
 
 Claim = Callable[[TargetModel, Reference, int], bool]
@@ -378,7 +351,6 @@ def _passed(hf: Any, prompt: list[int], spoken: list[int]) -> tuple[list[int], T
 
 
 def _whole_pass(hf: Any, ids: Sequence[int]) -> Tensor:
-    scores: Tensor = hf(
-        input_ids=torch.tensor([list(ids)], device=hf.device), use_cache=False
-    ).logits[0]
+    given = torch.tensor([list(ids)], device=hf.device)
+    scores: Tensor = hf(input_ids=given, use_cache=False).logits[0]
     return scores

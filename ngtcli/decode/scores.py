@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ngtcli.draft.guesses import WIDTH, Guessed
 from ngtcli.errors import ModelError
-from ngtcli.weights.int4 import bits_of
+from ngtcli.weights.linear import bits_of
 
 _BLOCK = 64  # scores; swept over 16 to 256 at 151,936 scores and k of 8, 40 and 256
 _HIDDEN = -1e6  # scores below it are masked: compared is only whether both are
 # The root mean square of differences, over the spread of the scores. Derived: rounding gives 1e-6
 # to 1e-5 in float32 and 0.01 to 0.03 in bfloat16; a wrong mask or position gives about 1.
 _FLOAT32, _HALF = 3e-4, 0.15
-_SORTED = 512  # weights; guess: sorting them takes 5 us
 
 
 def first_highest(scores: Tensor) -> list[int]:
@@ -66,29 +64,6 @@ def guessed(scores: Tensor, ids: Tensor | None = None) -> Guessed:
     probabilities = (values - scores.logsumexp(-1, keepdim=True)).exp()
     tokens = found if ids is None else ids[found]
     return Guessed(tokens.to("cpu", torch.int32).numpy(), probabilities.cpu().double().numpy())
-
-
-def least_of_sum(weights: npt.NDArray[np.float32], wanted: float) -> float:
-    """The least of the fewest highest weights whose sum reaches `wanted`; NaN where one is.
-
-    Each round halves what may be it: the weights about the place where the sum is reached.
-
-    >>> least_of_sum(np.array([1, 8, 4, 2], np.float32), 11.0)
-    4.0
-    """
-    while len(weights) > _SORTED:
-        pivot = np.median(weights[:: len(weights) // 64])
-        upper = weights[np.flatnonzero(weights >= pivot)]  # a fifth of the time of a mask
-        if not 0 < len(upper) < len(weights):  # all are equal, or not numbers
-            break
-        mass = float(upper.sum(dtype=np.float64))
-        if mass < wanted:
-            wanted, weights = wanted - mass, weights[np.flatnonzero(weights < pivot)]
-        else:
-            weights = upper
-    falling = np.sort(weights)[::-1]
-    before = np.cumsum(falling, dtype=np.float64) - falling
-    return float(falling[max(0, int((before < wanted).sum()) - 1)])
 
 
 def same_scores(rows: Sequence[Tensor], truth: Sequence[Tensor] | Tensor, exact: bool) -> bool:

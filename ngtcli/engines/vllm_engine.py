@@ -19,7 +19,7 @@ from ngtcli.config import Settings
 from ngtcli.engines import keeper
 from ngtcli.engines.vllm_arguments import check, drafts, engine_arguments, environment
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.model_files.dtypes import name_of
+from ngtcli.model_files.quantized import name_of
 from ngtcli.system.process import without_collection
 
 T = TypeVar("T")

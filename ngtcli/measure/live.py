@@ -45,7 +45,7 @@ from ngtcli.measure.results import (
 )
 from ngtcli.measure.summary import LIVE, quartiles, summarized
 from ngtcli.measure.traces import TraceWriter
-from ngtcli.model_files.dtypes import name_of
+from ngtcli.model_files.quantized import name_of
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, can_ask, load_preset
 from ngtcli.session.local import LocalSession
@@ -53,7 +53,7 @@ from ngtcli.session.session import AnswerOptions, AnswerRun
 from ngtcli.system.machine import return_memory
 from ngtcli.system.trials import processor
 from ngtcli.trie.report import TrieReport
-from ngtcli.weights.int4 import bits_of
+from ngtcli.weights.linear import bits_of
 
 AGAINST: dict[str, dict[str, int]] = {
     "hf": {},

@@ -269,8 +269,8 @@ def _read(url: str, blob: Path, size: int, bar: ByteBar) -> None:
             if bar.closed or _size(part) <= had:
                 raise
         had = _size(part)
-    with part.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    with part.open("rb") as whole:
+        found = hashlib.file_digest(whole, "sha256").hexdigest()
     if found != blob.name:
         part.unlink()
         raise OSError("a file is not what the hub says, and is read again next time")

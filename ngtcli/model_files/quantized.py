@@ -15,7 +15,7 @@ from ngtcli.system.files import DamagedFileError, key_of, parse_json
 from ngtcli.system.trials import versions_and_cpu
 
 QUANTIZED = ArrayFile(
-    "the quantised weights are", "quantized", ".safetensors", format="2", most=2**50
+    "the quantised weights are", "quantized", ".safetensors", format="3", most=2**50
 )
 _END = 1 << 20  # bytes at each end of a file that tell it from others; a guess
 
@@ -28,6 +28,11 @@ class Kept:
     file: Path
     bytes: int
     kind: str
+
+
+def name_of(dtype: object) -> str:
+    """A torch.dtype as settings name it."""
+    return str(dtype).removeprefix("torch.")
 
 
 def kept_file(about: dict[str, Any]) -> Path:

@@ -46,16 +46,15 @@ def scheme_of(folder: str | Path) -> Scheme:
     return Scheme()
 
 
-# What compressed-tensors calls W8A8: what is not given has the last value.
+# What compressed-tensors calls W8A8; what is not given has the last value.
 _W8A8: dict[str, dict[str, tuple[Any, Any]]] = {
-    "weights": {
-        "num_bits": (8, 8), "type": ("int", "int"), "strategy": ("channel", None),
-        "symmetric": (True, True), "dynamic": (False, False),
-    },
-    "input_activations": {
-        "num_bits": (8, 8), "type": ("int", "int"), "strategy": ("token", None),
-        "symmetric": (True, True), "dynamic": (True, False),
-    },
+    part: {
+        "num_bits": (8, 8), "type": ("int", "int"), "strategy": (strategy, None),
+        "symmetric": (True, True), "dynamic": (dynamic, False),
+    }
+    for part, strategy, dynamic in (
+        ("weights", "channel", False), ("input_activations", "token", True)
+    )
 }  # fmt: skip
 
 
@@ -73,11 +72,10 @@ def _compressed(method: str, about: Mapping[str, Any]) -> Scheme:
             return Scheme(method, reason=f"its format is {form}")
         if group.get("output_activations"):
             return Scheme(method, reason="outputs of layers are quantised")
-        for part, wanted in _W8A8.items():
-            given = group.get(part) or {}
-            for key, (value, default) in wanted.items():
-                if (found := given.get(key, default)) != value:
-                    return Scheme(method, reason=f"{part} have {key} {found!r}, not {value!r}")
+        for part, key in ((part, key) for part, keys in _W8A8.items() for key in keys):
+            value, default = _W8A8[part][key]
+            if (found := (group.get(part) or {}).get(key, default)) != value:
+                return Scheme(method, reason=f"{part} have {key} {found!r}, not {value!r}")
     return Scheme(method, 8)
 
 

@@ -30,12 +30,12 @@ from ngtcli.errors import NgtError
 from ngtcli.model_files.checkpoint import BUILTIN
 from ngtcli.model_files.hub import cache_folder, cached_ids
 from ngtcli.model_files.quantized import kept
-from ngtcli.model_files.settings import settings_of
 from ngtcli.prompt.preset import for_task, load_preset
 from ngtcli.prompt.turns import Turn
 from ngtcli.serve.asking import Asking, logged
 from ngtcli.session.events import Ended, Message, Stepped
 from ngtcli.session.question import Question
+from ngtcli.session.settings import settings_of
 
 # The options are the settings that one of several questions may have, but for the system text.
 _SET = tuple(name for name in settings_where(per_line=True) if name != "system")

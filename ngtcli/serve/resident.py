@@ -42,7 +42,6 @@ from ngtcli.session.events import (
 )
 from ngtcli.session.local import Begun, LocalSession, ended
 from ngtcli.session.question import Question
-from ngtcli.session.report import explanation
 from ngtcli.system.machine import return_memory
 
 _PREPARING = 2  # threads that make prompts; guess
@@ -264,7 +263,7 @@ class Resident:
     def _joins(self, ticket: Ticket) -> bool:
         """Whether a question may be answered beside others."""
         settings = ticket.question.settings
-        if ticket.begun is None or ticket.wants.explanations or self._joint_reason:
+        if ticket.begun is None or self._joint_reason:
             return False
         method = parse_method(settings.method, draft_settings(settings))
         if method.name == "draft-model" or method.entry.heads or settings.exact == "on":
@@ -290,7 +289,7 @@ class Resident:
         """
         tickets, shared, suits = list[Ticket](), False, self._beside(first)
         session, common = _ready(first)[0], self._session(first.question.settings)
-        decoder = self._begin(first, tickets)
+        decoder = self._add(first, tickets)
         try:
             while tickets:
                 if not shared and not goes_on and self._queue.next_suits(suits):
@@ -298,7 +297,10 @@ class Resident:
                         decoder.share(common.drafters(), self._size)
                     shared, first.answer = True, None
                 while shared and decoder.takes_more and (one := self._queue.take(suits)):
-                    self._add(decoder, tickets, one)
+                    try:
+                        self._add(one, tickets, decoder)
+                    except BaseException as error:
+                        one.tell(_known(error))
                 for ticket in [t for t in tickets if t.cancelled or self._is_closing]:
                     self._tell(decoder.drop(_member(ticket)), tickets)
                 self._tell(decoder.step(), tickets)
@@ -312,46 +314,37 @@ class Resident:
         session.save_memory()
         session.store_documents()
 
-    def _begin(self, ticket: Ticket, tickets: list[Ticket]) -> Decoder:
-        """A decoder with one text, which has all that one alone can have."""
+    def _add(
+        self, ticket: Ticket, tickets: list[Ticket], decoder: Decoder | None = None
+    ) -> Decoder:
+        """Begin a text, or go on with it; without a decoder it gets one of its own.
+
+        Alone it has all that one text can have. What it ends with at once is told.
+        """
         (session, begun, asked, prompt), before = _ready(ticket), ticket.member
         with self._for(ticket):
             for event in () if before else asked.said_of_prompt(prompt):
                 ticket.tell(event)
-            with self._starting:
-                text = before.text if before else None
-                ticket.answer = session.answer(prompt, begun=begun, text=text)
-        run = ticket.answer.run
-        assert isinstance(run, Run)
-        ticket.member, run.member.given = run.member, ticket
-        if before:
-            run.member.steps = before.steps
-        else:
-            ticket.tell(Started(run.drafter.origins))
-        self._add(run.decoder, tickets, ticket)
-        return run.decoder
-
-    def _add(self, decoder: Decoder, tickets: list[Ticket], ticket: Ticket) -> None:
-        """One more text; what it ends with at once is told."""
-        (session, begun, asked, prompt), member = _ready(ticket), ticket.member
-        try:
-            with self._for(ticket):
-                if member is None:
-                    for event in asked.said_of_prompt(prompt):
-                        ticket.tell(event)
-                    is_part = prompt.selection is not None
-                    ticket.member = session.member(begun, ticket, is_part)
-                over = decoder.add(_member(ticket))
-                if member is None:
-                    ticket.tell(Started(_member(ticket).drafter.origins))
-            tickets.append(ticket)
-        except BaseException as error:
-            if isinstance(error, StoppedError) and member is not None and member.steps:
-                member.text.finish_reason = "interrupted"
-                self._end(ticket)
-            ticket.tell(_known(error))
-            return
+            is_alone = decoder is None
+            if decoder is None:
+                with self._starting:
+                    text = before.text if before else None
+                    ticket.answer = session.answer(prompt, begun=begun, text=text)
+                run = ticket.answer.run
+                assert isinstance(run, Run)
+                decoder, member = run.decoder, run.member
+                member.given, member.steps = ticket, before.steps if before else []
+                if not before:
+                    ticket.tell(Started(run.drafter.origins))
+            else:
+                member = session.member(begun, ticket, prompt.selection is not None)
+            ticket.member = member
+            over = decoder.add(member)
+            if not is_alone:
+                ticket.tell(Started(member.drafter.origins))
+        tickets.append(ticket)
         self._tell(over, tickets)
+        return decoder
 
     def _tell(self, over: list[Member], tickets: list[Ticket]) -> None:
         """Tell each the steps that are new, and what came of those that are over."""
@@ -359,10 +352,7 @@ class Resident:
             member = _member(ticket)
             thought = member.text.statistics.thought_tokens or 0
             for step in member.steps[ticket.told :]:
-                words = ""
-                if ticket.wants.explanations and ticket.answer is not None:
-                    words = explanation(ticket.answer.run, step)
-                ticket.tell(Stepped(step, thought, words))
+                ticket.tell(Stepped(step, thought))
             ticket.told = len(member.steps)
         for member in over:
             tickets.remove(member.given)
@@ -388,12 +378,15 @@ class Resident:
 
     def _go_on(self, ticket: Ticket) -> None:
         """Answer a text whose batch failed alone, from where it is."""
-        member = _member(ticket)
-        if len(member.text.ids) - len(member.context.ids) != len(member.text.output):
+        text = _member(ticket).text
+        if len(text.ids) - len(_member(ticket).context.ids) != len(text.output):
             ticket.tell(NgtError("a step failed half done", "Ask again."))
             return
         try:
             self._answer(ticket, goes_on=True)
+        except StoppedError:  # before it went on
+            text.finish_reason = "interrupted"
+            self._end(ticket)
         except BaseException as error:
             ticket.tell(_known(error))
 

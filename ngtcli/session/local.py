@@ -11,9 +11,9 @@ from ngtcli.config import Settings, settings_where
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.decoder import Decoder, Member
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.kv_cache import Keeping
-from ngtcli.decode.load import load_model, use_threads
+from ngtcli.decode.load import Tell, Wanted, load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.prefixes import WORTH_S
@@ -144,12 +144,12 @@ class LocalSession(Session):
         return other
 
     def _load(self, name: str, **more: Any) -> TargetModel:
-        """A model by the settings; `more` as for `load_model`."""
+        """A model by the settings; `more` as of `Wanted` and `Tell`."""
         s = self.settings
         self.status(f"Loading {name} …")
-        own = name, s.device, s.dtype, self.warn, self.status
-        more["device_map"] = s.device_map
-        return load_model(*own, packed=s.packed, quantize=s.quantize, **more)
+        ready = more.pop("ready", lambda _: None)
+        wanted = Wanted(name, s.device, s.dtype, s.packed, s.quantize, s.device_map, **more)
+        return load_model(wanted, Tell(self.warn, self.status, ready))
 
     def _captured(self, model: TargetModel) -> TargetModel:
         """A model, its passes captured if the settings want it."""

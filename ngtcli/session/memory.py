@@ -18,26 +18,19 @@ Notify = Callable[[str], None]
 class PassCosts:
     """What passes of a model cost on its device; `known` is None until they are loaded.
 
-    With `stored` they are read from the cache and stored there. They are those of the attention
-    that the model has, which exact decoding may change.
+    With `stored` they are read from the cache and stored there.
     """
 
     def __init__(self, model: TargetModel, stored: bool, status: Notify) -> None:
-        self._model, self._stored, self._status = model, stored, status
-        self._forget()
-
-    def _forget(self) -> None:
+        self._model, self._status = model, status
         self.known: Costs | None = None
-        self._attention = self._model.attention
-        self._trial = remembered_costs(self._model) if self._stored else None
+        self._trial = remembered_costs(model) if stored else None
 
     def load(self, measure: bool) -> Costs | None:
         """The costs: known, or read, or else measured now and stored, unless not to `measure`.
 
         None for a model that decodes without drafts, and where nothing is known of its costs.
         """
-        if self._attention != self._model.attention:
-            self._forget()
         if self.known is None and not self._model.plain_reason:
             found = self._found() if measure else self._trial and self._trial.load()
             self.known = costs_of(found, padded(self._model)) if found else None

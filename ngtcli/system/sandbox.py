@@ -221,9 +221,8 @@ def _send(sender: Any, work: Callable[[], object]) -> NoReturn:
     """In the fork: send what `work` returns, or what it raises, and end."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process itself is told
-        try:
-            sender.send((work(), None))
-        except BaseException as error:
-            sender.send((None, error))
+        sender.send((work(), None))
+    except BaseException as error:
+        sender.send((None, error))
     finally:
         os._exit(0)

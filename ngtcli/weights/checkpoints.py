@@ -4,16 +4,13 @@ It is given what reads a weight then, of one file or of several. Weights that ge
 packed or in 8 bits, are taken one by one as they come, so that none is in memory twice.
 """
 
-import ctypes
 import os
 import re
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +24,13 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ngtcli.errors import ModelError
+from ngtcli.model_files.checkpoint import ADAPTER
 from ngtcli.model_files.hub import weight_files
 from ngtcli.model_files.pretrained import check_weights
 from ngtcli.model_files.scheme import Scheme
 from ngtcli.model_files.stand_in import Source, source_of
 from ngtcli.system.progress import ByteBar
 from ngtcli.weights.gguf_weights import GgufWeight, gguf_weights
-from ngtcli.weights.places import Taken
 from ngtcli.weights.stored import stored_layers
 
 Notify = Callable[[str], None]
@@ -42,16 +39,16 @@ _METHOD = "ngt"
 _TEXT = re.compile(r"(model\.)?(language_model|text_model)\.")  # before names of a text part
 # The text part is no decoder (a prompt is attended to in both directions), or has other names.
 _WHOLE = ("paligemma", "qianfan_ocr")
+_HINT = "Name the checkpoint that they were made of."
+_MAPPED = ".safetensors"  # end of the names of files that are mapped
 _SHOWN = 1e8  # bytes from which on a bar is shown; guess: fewer take less than a second
-_DONTNEED = 4  # MADV_DONTNEED of Linux
-_IN_USE = 4  # tensors that were read last: `transformers` converts so many at once
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 class _Config(QuantizationConfigMixin):  # type: ignore[misc]
     """What `transformers` is told of the layers; it never reaches a file."""
 
-    def __init__(self, layers: Taken[Any] | None, stored: Any) -> None:
+    def __init__(self, layers: Any, stored: Any) -> None:
         self.quant_method, self.layers, self.stored = _METHOD, layers, stored
         self.error: Exception | None = None  # `transformers` tells only that there was one
 
@@ -90,7 +87,7 @@ class _Quantizer(HfQuantizer, ConversionOps):  # type: ignore[misc]
         self, input_dict: dict[str, Any], full_layer_name: str, missing_keys: set[str], **_: Any
     ) -> dict[str, Tensor]:
         """Puts the layers of weights in their places; returns those that do not fit."""
-        layers: Taken[Any] = self.quantization_config.layers
+        layers: Any = self.quantization_config.layers
         rest, places = {}, layers.places
         for key, value in input_dict.items():
             weight = value[0] if isinstance(value, list) else value
@@ -118,7 +115,7 @@ register_quantizer(_METHOD)(_Quantizer)
 def read_checkpoint(
     path: str,
     config: Any,
-    layers: Taken[Any] | None = None,
+    layers: Any = None,
     dtype: torch.dtype | str | None = None,
     progress: Notify = lambda _: None,
     scheme: Scheme | None = None,
@@ -139,35 +136,24 @@ def read_checkpoint(
     if source and source.base:
         stored = _merged(source, config, dtype, progress)
     else:
-        stored = _opened(path, empty, progress, is_part)
-    if scheme is not None:
-        if stored is None:
-            hint = "Name a checkpoint that has them there."
-            raise ModelError(f"{path}: its quantised weights are in no safetensors files", hint)
-        stored = stored_layers(stored, scheme)
-    elif stored and not source and any(map(_is_integer, stored.items())):
-        what = f"{path}: its weights are integers, of which config.json says nothing"
-        raise ModelError(what, "Name the checkpoint that they were made of.")
-    told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
-    told["device_map"] = device_map
+        stored = _opened(path, empty, progress, is_part, scheme)
+    hook = _Config(layers, stored or {})
     if device_map and not source and not is_part:
         stored = None  # from its own files alone `transformers` leaves weights on the disk
-    hook = _Config(layers, stored or {})
-    if layers is not None:
-        told["quantization_config"] = hook
+    is_own, known = stored is not None, empty.config.dtype
+    if dtype is None and not source or dtype == "auto" and not known:
+        dtype = torch.float32 if source else _dtype(stored.values()) if stored else "auto"
+    told: dict[str, Any] = {} if layers is None else {"quantization_config": hook}
     try:
-        if stored is None:  # pickles, or what a device map places
-            # Left unset, trust_remote_code would ask on stdout and read the answer from a document.
-            told |= {"dtype": dtype or "auto", "trust_remote_code": False}
-            found: tuple[Any, Any] = AutoModelForCausalLM.from_pretrained(path, **told)
-            return found
-        told |= {"config": empty.config, "dtype": dtype or empty.config.dtype or torch.float32}
-        if (dtype is None and not source) or (dtype == "auto" and not empty.config.dtype):
-            told["dtype"] = torch.float32 if source else _dtype(stored.values())
-        found = type(empty).from_pretrained(None, state_dict=stored, **told)
+        found: tuple[Any, Any] = type(empty).from_pretrained(
+            None if is_own else path, state_dict=stored, config=empty.config,
+            dtype=dtype or known or torch.float32, device_map=device_map, output_loading_info=True,
+            ignore_mismatched_sizes=True, trust_remote_code=False, **told,
+        )  # fmt: skip
     except RuntimeError as error:
         raise hook.error or error from None
-    tell_source(found[0], path)
+    if is_own:
+        tell_source(found[0], path)
     return found
 
 
@@ -228,37 +214,12 @@ def _of_text(config: Any) -> Any:
     return text
 
 
-class _Reading:
-    """Reads the tensors of a checkpoint, each when it is asked for, and shows the bytes of it.
-
-    Those of safetensors lie in mapped files, whose pages are let go of when some more tensors have
-    been read: the pages of a weight that was not copied come back when it is used.
-    """
-
-    def __init__(self, paths: Iterable[str], progress: Notify) -> None:
-        self._last: list[Tensor] = []
-        total = sum(map(os.path.getsize, paths))
-        self._bar = ByteBar("Reading", total, progress) if total > _SHOWN else None
-
-    def read(self, one: Any) -> Tensor:
-        """Read a tensor."""
-        tensor: Tensor = one[...]
-        # A mapped tensor is at the same place twice; pages of a copy would not come back.
-        if not isinstance(one, GgufWeight) and one[...].data_ptr() == tensor.data_ptr():
-            self._last.append(tensor)
-        if len(self._last) > _IN_USE:
-            _let_go(self._last.pop(0))
-        if self._bar is not None:
-            self._bar.update(one.size if isinstance(one, GgufWeight) else tensor.nbytes)
-        return tensor
-
-
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A tensor in a file."""
+    """A tensor in a file, which is read when it is asked for; `bar` is told its bytes there."""
 
     one: Any
-    reading: _Reading
+    bar: ByteBar | None
 
     def get_dtype(self) -> str:
         """Its dtype, as safetensors name them."""
@@ -270,39 +231,41 @@ class _Stored:
 
     def __getitem__(self, _: object) -> Tensor:
         """All of it, whatever is asked for."""
-        return self.reading.read(self.one)
-
-
-def _let_go(tensor: Tensor) -> None:
-    """Free the memory that pages of a mapped file take; they are read again where they are used."""
-    first, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
-    first, end = -(-first // PAGESIZE) * PAGESIZE, end // PAGESIZE * PAGESIZE
-    if sys.platform == "linux" and end > first:
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _DONTNEED)
+        tensor: Tensor = self.one[...]
+        if self.bar is not None:
+            self.bar.update(self.one.size if isinstance(self.one, GgufWeight) else tensor.nbytes)
+        return tensor
 
 
 def _opened(
-    path: str, empty: Any = None, progress: Notify = lambda _: None, is_part: bool = False
+    path: str, empty: Any, progress: Notify, is_part: bool, scheme: Scheme | None
 ) -> Stored | None:
     """The tensors of a folder, or of a GGUF file for an empty model; None without safetensors.
 
-    With `is_part` those of the part for text.
+    With `is_part` those of the part for text; those of a `scheme` are joined by layers. They lie in
+    mapped files. Raises ModelError for integers of another scheme, or of none.
     """
     tensors: dict[str, Any] = {}
     if source := source_of(path):
         paths, tensors = [source.file], gguf_weights(source, empty)
-    elif os.path.isfile(os.path.join(path, "adapter_config.json")):
-        return None
     else:
-        paths = [os.path.join(path, name) for name in weight_files(Path(path), os.listdir(path))]
-        if not paths or not all(path.endswith(".safetensors") for path in paths):
+        names = os.listdir(path)
+        paths = [os.path.join(path, name) for name in weight_files(Path(path), names)]
+        if ADAPTER in names or not paths or not all(one.endswith(_MAPPED) for one in paths):
+            if scheme is not None:
+                raise ModelError(f"{path}: its quantised weights are in no {_MAPPED} files", _HINT)
             return None
         opened: list[Any] = [safe_open(path, "pt") for path in paths]
         for file in opened:
             tensors |= {name: file.get_slice(name) for name in file.offset_keys()}
-    reading = _Reading(paths, progress)
-    stored = {name: _Stored(one, reading) for name, one in tensors.items()}
-    return _text_of(stored) if is_part else stored
+        if scheme is None and any(map(_is_integer, tensors.items())):
+            what = f"{path}: its weights are integers, of which config.json says nothing"
+            raise ModelError(what, _HINT)
+    total = sum(map(os.path.getsize, paths))
+    bar = ByteBar("Reading", total, progress) if total > _SHOWN else None
+    stored: Stored = {name: _Stored(one, bar) for name, one in tensors.items()}
+    stored = _text_of(stored) if is_part else stored
+    return stored if scheme is None else stored_layers(stored, scheme)
 
 
 def _text_of(stored: Stored) -> Stored:

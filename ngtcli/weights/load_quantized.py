@@ -1,98 +1,103 @@
 """Loading a quantised model: from the cache, or else from its checkpoint, and then it is kept."""
 
 import json
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ngtcli.errors import ModelError
+from ngtcli.errors import ModelError, reason_of
 from ngtcli.model_files.pretrained import read_config
 from ngtcli.model_files.quantized import QUANTIZED, identity, kept_file
 from ngtcli.model_files.scheme import Scheme, scheme_of
+from ngtcli.system.arrays import ArrayWriter
 from ngtcli.system.cache import in_bounds
 from ngtcli.system.files import DamagedFileError, parse_json
 from ngtcli.weights.checkpoints import empty_model, read_checkpoint, tell_source
-from ngtcli.weights.int4 import Int4Linear, bits_of
-from ngtcli.weights.int8 import VERSION, Int8Linear, Way
-from ngtcli.weights.int8_order import Packer, SizeOrder, makes_opaque
-from ngtcli.weights.quantize import SCALE, Layers
-from ngtcli.weights.quantized_weights import Weights, tensors_of
+from ngtcli.weights.convert import SCALE, Conversion, quantized_bytes
+from ngtcli.weights.forms import Form
+from ngtcli.weights.linear import VERSION, MappedEmbedding, bits_of, storages
+from ngtcli.weights.onednn import Blocks, makes_opaque
+from ngtcli.weights.places import is_embedding
+from ngtcli.weights.tensor_store import TensorStore, tensors_of
 
 Notify = Callable[[str], None]
 Report = dict[str, Any]
+_SCALES = 1.02  # of the bytes of quantised weights, for their scales; derived: few have 400 inputs
 _MOST = 0.5  # of the weights; where fewer are quantised, one line says so
 
 
 def load_quantized(
     path: str,
-    dtype: torch.dtype,
-    way: Way | None,
+    form: Form,
     warn: Notify = lambda _: None,
     progress: Notify = lambda _: None,
 ) -> tuple[Any, Report]:
-    """The model in a folder, and the loading report of `transformers`.
+    """The model in a folder in the integers of a form, and the loading report of `transformers`.
 
-    With a `way` in 8 bits, otherwise in the 4 of its checkpoint. `warn` gets what is wrong with
-    what the cache holds, `progress` what is done. A model that its weights do not fill has no
-    values. Raises what `transformers` raises, and ModelError for weights that are quantised already
-    and not computed here.
+    `warn` gets what is wrong with what the cache holds, `progress` what is done. A model that its
+    weights do not fill has no values. Raises what `transformers` raises, and ModelError for weights
+    that are quantised already and not computed here.
     """
     begin, done = time.perf_counter(), "Read"
-    config = read_config(path, path)
-    scheme = scheme_of(path)
+    config, scheme = read_config(path, path), scheme_of(path)
     if getattr(config, "quantization_config", None) and not scheme.bits:
         raise ModelError(f"{path}: its weights are quantised already", "Leave out --quantize.")
     for part in (config, config.get_text_config()):
         vars(part).pop("quantization_config", None)  # the layers are made here
-    about = _about(path, way)
-    shown = about["folder"]
+    about = _about(path, form)
+    shown, conversion = about["folder"], Conversion(form, progress=progress)
     try:
-        hf, report = _from_cache(about, config, dtype, way)
+        hf, report = _from_cache(about, config, conversion)
     except (OSError, DamagedFileError) as error:
         if isinstance(error, DamagedFileError):
             warn(f"{shown}: its quantised weights are made again: {error}")
-        if scheme.bits != (8 if way else 4):
+        if scheme.bits != form.bits:
             progress(f"Quantising {shown} …")
             done = "Quantised"
-        hf, report = _from_checkpoint(path, about, config, dtype, way, warn, scheme, progress)
+        hf, report, conversion = _from_checkpoint(path, about, config, form, scheme, warn, progress)
     tell_source(hf, path)
-    hf = use_between(hf, dtype)
+    hf = use_between(hf, form.dtype)
     progress(words(hf, time.perf_counter() - begin, done))
     if (share := quantized_share(hf)) < _MOST and not scheme.bits:
         warn(
             f"{shown}: only {share:.0%} of its weights are in 8 bits; --quantize int8 leaves the"
             " others as they are"
         )
+    if not _lacks(report):
+        conversion.pack_rest(hf)
     return hf, report
 
 
-def _about(path: str, way: Way | None) -> dict[str, Any]:
+def _about(path: str, form: Form) -> dict[str, Any]:
     """What a file of the cache is made of, as JSON."""
-    bits = {} if way else {"bits": 4}
+    bits = {"bits": 4} if form.bits == 4 else {}
     return {"scheme": VERSION, **identity(path), **bits}
 
 
-def _from_cache(
-    wanted: dict[str, Any], config: Any, dtype: torch.dtype, way: Way | None
-) -> tuple[Any, Report]:
+def _lacks(report: Report) -> bool:
+    return bool(report["missing_keys"] or report["mismatched_keys"])
+
+
+def _from_cache(wanted: dict[str, Any], config: Any, conversion: Conversion) -> tuple[Any, Report]:
     """The model of a file of the cache. Raises OSError, DamagedFileError."""
     arrays, about = QUANTIZED.map(kept_file(wanted), {"about": json.dumps(wanted)})
     try:
-        known = {
-            (outputs, inputs): SizeOrder(order, bytes.fromhex(told))
-            for outputs, inputs, order, told in parse_json(about["orders"], list)
-        }
+        for outputs, inputs, order, told in parse_json(about["orders"], list):
+            conversion.sizes[outputs, inputs] = Blocks(order, bytes.fromhex(told))
         unused = [str(name) for name in parse_json(about["unused"], list)]
     except (KeyError, TypeError, ValueError):
         raise DamagedFileError("it is told otherwise") from None
-    hf, layers = empty_model(config), Layers(way=way, packer=Packer(known))
-    layers.find(hf, arrays, {name.removesuffix(SCALE) for name in arrays if name.endswith(SCALE)})
-    layers.fill(hf, tensors_of(arrays), dtype)
+    hf = empty_model(config)
+    made = {name.removesuffix(SCALE) for name in arrays if name.endswith(SCALE)}
+    conversion.find(hf, arrays, made)
+    conversion.fill(hf, tensors_of(arrays))
     return hf, {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": unused}
 
 
@@ -100,54 +105,59 @@ def _from_checkpoint(
     path: str,
     about: dict[str, Any],
     config: Any,
-    dtype: torch.dtype,
-    way: Way | None,
-    warn: Notify,
+    form: Form,
     scheme: Scheme,
+    warn: Notify,
     progress: Notify,
-) -> tuple[Any, Report]:
-    """The model of a checkpoint, which is quantised while it is read, and kept."""
-    room = sum(size for _, size, _ in about["files"])  # of integers it has no more
-    folder = kept_file(about).parent if makes_opaque() or way is None else None
-    weights = Weights(folder, room, warn)
-    try:
-        layers = Layers(way=way, weights=weights)
+) -> tuple[Any, Report, Conversion]:
+    """The model of a checkpoint, which is quantised while it is read, and kept if it can be."""
+
+    def read(writer: ArrayWriter | None) -> tuple[Any, Report, Conversion]:
+        conversion = Conversion(form, TensorStore(writer), progress=progress)
         own = scheme if scheme.bits else None
-        hf, report = read_checkpoint(path, config, layers, progress=progress, scheme=own)
-        if report["missing_keys"] or report["mismatched_keys"]:
-            return hf, report
+        hf, report = read_checkpoint(path, config, conversion, progress=progress, scheme=own)
+        if _lacks(report):
+            return hf, report, conversion
         for name, tensor in (*hf.named_parameters(), *hf.named_buffers()):
             if not tensor.is_meta:
-                weights.add(name, tensor.detach())
-        orders = [[*size, one.order, one.about.hex()] for size, one in layers.packer.known.items()]
-        file = kept_file(about) if about == _about(path, way) else None
+                conversion.store.add(name, tensor.detach())
+        orders = [[*size, one.order, one.about.hex()] for size, one in conversion.sizes.items()]
         told = {"about": about, "orders": orders, "unused": sorted(report["unexpected_keys"])}
-        layers.fill(hf, weights.finish(file, told), dtype)
-        with suppress(OSError):  # it could not be kept
-            if file is not None and (size := file.stat().st_size) > in_bounds.most > 0:
-                warn(
-                    f"the quantised weights take {size / 1e9:.1f} GB of the cache, more than"
-                    f" --cache-mb {in_bounds.most / 1e6:g}: no other model's stay beside them"
-                )
-        return hf, report
-    finally:
-        weights.discard()
+        is_same = about == _about(path, form)
+        conversion.fill(hf, conversion.store.finish(kept_file(about) if is_same else None, told))
+        return hf, report, conversion
+
+    if makes_opaque() or form.kernel is None:
+        try:
+            with closing(_writer(about, config, form)) as writer:
+                found = read(writer)
+            _tell_of_bound(about, warn)
+            return found
+        except OSError as error:
+            warn(f"quantised weights are not kept: {reason_of(error)}")
+    return read(None)
 
 
-class WideEmbedding(nn.Module):
-    """An embedding whose rows are given in a wider dtype than that of its weight: the same values.
+def _writer(about: dict[str, Any], config: Any, form: Form) -> ArrayWriter:
+    """What writes the file of a model. Raises OSError where there is no room for it."""
+    writer = ArrayWriter(folder := kept_file(about).parent)
+    room = sum(size for _, size, _ in about["files"])  # of integers that are there already
+    if form.kernel is not None:
+        empty = empty_model(config)
+        room = int(_SCALES * quantized_bytes(empty, empty.dtype))
+    if (free := shutil.disk_usage(folder).free) < room:
+        writer.close()
+        raise OSError(f"{free / 1e9:.1f} GB are free, and {room / 1e9:.1f} are wanted")
+    return writer
 
-    Its `weight`, at which Llama 4 looks, is no parameter: those give a model its dtype.
-    """
 
-    def __init__(self, weight: Tensor, dtype: torch.dtype, padding: int | None) -> None:
-        super().__init__()
-        self.weight, self.dtype, self.padding_idx = weight, dtype, padding
-        self.num_embeddings, self.embedding_dim = weight.shape
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """(…) to (…, embedding_dim)."""
-        return nn.functional.embedding(ids, self.weight).to(self.dtype)
+def _tell_of_bound(about: dict[str, Any], warn: Notify) -> None:
+    with suppress(OSError):  # it was not kept
+        if (size := kept_file(about).stat().st_size) > in_bounds.most > 0:
+            warn(
+                f"the quantised weights take {size / 1e9:.1f} GB of the cache, more than"
+                f" --cache-mb {in_bounds.most / 1e6:g}: no other model's stay beside them"
+            )
 
 
 def use_between(hf: Any, dtype: torch.dtype) -> Any:
@@ -162,11 +172,10 @@ def use_between(hf: Any, dtype: torch.dtype) -> Any:
     users = Counter(id(p) for m in hf.modules() for p in m.parameters(recurse=False))
     for parent in list(hf.modules()):
         for name, layer in list(parent.named_children()):
-            if type(layer) is nn.Embedding and layer.max_norm is None:
+            if is_embedding(layer) and users[id(layer.weight)] == 1:
                 weight = layer.weight.detach()
-                is_own = users[id(layer.weight)] == 1
-                if is_own and weight.is_floating_point() and weight.itemsize < dtype.itemsize:
-                    setattr(parent, name, WideEmbedding(weight, dtype, layer.padding_idx))
+                if weight.is_floating_point() and weight.itemsize < dtype.itemsize:
+                    setattr(parent, name, MappedEmbedding(weight, dtype, layer))
     for parameter in hf.parameters():
         if parameter.is_floating_point() and parameter.dtype != dtype:
             parameter.data = parameter.data.to(dtype)
@@ -176,10 +185,9 @@ def use_between(hf: Any, dtype: torch.dtype) -> Any:
 
 def _weights_of(hf: Any) -> tuple[int, list[Tensor]]:
     """How many of a model's weights are integers, and its other weights."""
-    made = [m for m in hf.modules() if isinstance(m, Int8Linear | Int4Linear)]
-    whole = sum(m.in_features * m.out_features for m in made)
-    wide = [m.weight for m in hf.modules() if isinstance(m, WideEmbedding)]
-    return whole, [*wide, *(p for p in hf.parameters() if p.is_floating_point())]
+    whole = sum(prod(one.size) for one in storages(hf) if one.bits)
+    mapped = [m.weight for m in hf.modules() if isinstance(m, MappedEmbedding)]
+    return whole, [*mapped, *(p for p in hf.parameters() if p.is_floating_point())]
 
 
 def quantized_share(hf: Any) -> float:

@@ -1,79 +1,139 @@
-"""Where layers stand in a model whose weights get another form, and which of them have it.
+"""Where weights stand in a model that get another form, in one walk.
 
-A model may be without values: then its weights are taken one by one as they come (checkpoints.py).
+Of linear layers: nn.Linear, subclasses that compute the same (Falcon's), and `transformers`' Conv1D
+(GPT-2's), whose weight is stored (in, out). Of mixtures: the experts that are stored as one weight
+of three dimensions and that `transformers` computes by a function of its own choice. An embedding
+tied to a linear layer comes with it.
+
+What stays as it is: norms, biases, experts of other forms (Llama 4, JetMoE, LongCat), convolutions,
+layers with hooks, weights that several others share, and those used without a layer.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MethodType
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float16 on few CPUs: tried
+_ROUTERS = ("gate", "router", "shared_expert_gate")  # choose experts: a small error is another one
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a linear layer stands: `parent`.`name`; and so the embedding tied to it, if any."""
+class Site:
+    """Where a weight of a model stands, and its `weight_name` there.
 
-    parent: nn.Module
+    `parent`.`name` is a linear layer, or the embedding `tied` to one; of experts it is the weight
+    of all. A layer's weight is (out, in), or (in, out) if it is `turned`.
+    """
+
+    parent: Any
     name: str
-    tied: tuple[nn.Module, str] | None
+    weight_name: str
+    turned: bool = False
+    experts: int = 0
+    tied: "Site | None" = None
 
     @property
     def layer(self) -> Any:
-        """The layer that stands there."""
+        """What stands there."""
         return getattr(self.parent, self.name)
 
     @property
     def weight(self) -> Any:
-        """Its weight as it is stored."""
-        return self.layer.weight
+        """The weight as it is stored."""
+        return self.layer if self.experts else self.layer.weight
+
+    @property
+    def bias(self) -> Any:
+        """The bias of a layer; that of experts stays with them."""
+        return None if self.experts else self.layer.bias
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Outputs and inputs of a layer."""
+        first, second = self.weight.shape[-2:]
+        return (second, first) if self.turned else (first, second)
+
+    @property
+    def chooses_experts(self) -> bool:
+        """Whether it is a layer that chooses experts."""
+        outputs = getattr(self.layer, "out_features", None)
+        return self.name in _ROUTERS or outputs == getattr(self.parent, "num_experts", 0)
+
+    def matrices(self, weight: Tensor) -> Iterator[Tensor]:
+        """Of a stored weight each layer's, (out, in)."""
+        for one in weight if self.experts else weight[None]:
+            yield one.t() if self.turned else one
+
+    def set_weight(self, weight: nn.Parameter) -> None:
+        """Let the layer, or the experts, have a weight."""
+        if self.experts:
+            setattr(self.parent, self.name, weight)
+        else:
+            self.layer.weight = weight
+
+    def put(self, layers: Sequence[nn.Module]) -> None:
+        """Put layers in the place of the weight."""
+        if self.experts:
+            delattr(self.parent, self.name)
+            self.parent.forward = MethodType(experts_forward, self.parent)
+            setattr(self.parent, self.name, nn.ModuleList(layers))
+            return
+        layers[0]._is_hf_initialized = True  # type: ignore[assignment]
+        setattr(self.parent, self.name, layers[0])
 
 
-Test = Callable[[Any], bool]
-
-
-def is_linear(layer: Any) -> bool:
-    """Whether a module is `nn.Linear` itself."""
-    return type(layer) is nn.Linear
-
-
-def is_embedding(layer: Any) -> bool:
-    """Whether a module is `nn.Embedding` itself, which leaves its weight as it is."""
-    return type(layer) is nn.Embedding and layer.max_norm is None
-
-
-def packable(
-    hf: nn.Module, device: str = "cpu", linear: Test = is_linear, embedding: Test = is_embedding
-) -> list[Place]:
-    """Where linear layers stand that can be packed, in the model's order; weights on a `device`.
-
-    Left out: other classes, whose weights may be of another form; layers with hooks; weights that
-    are shared, but for one shared by an embedding and one linear layer, which go together.
-    """
+def sites(hf: Any, device: str = "cpu") -> list[Site]:
+    """All of a model whose weights are on a device: layers in the model's order, then experts."""
+    names = {id(module): name for name, module in hf.named_modules()}
     layers = [(p, name, layer) for p in hf.modules() for name, layer in p.named_children()]
-    users: dict[int, list[tuple[nn.Module, str]]] = defaultdict(list)
+    users: dict[int, list[tuple[Any, str]]] = defaultdict(list)
     for parent, name, layer in layers:
         for parameter in layer.parameters(recurse=False):
             users[id(parameter)].append((parent, name))
+
+    def site(parent: Any, name: str, tied: Site | None = None) -> Site:
+        layer = getattr(parent, name)
+        own = f"{names[id(layer)]}.weight"
+        return Site(parent, name, own, isinstance(layer, Conv1D), tied=tied)
+
     found = []
     for parent, name, layer in layers:
-        if linear(layer) and is_plain(layer, device):
+        if _is_linear(layer) and _is_plain(layer, device):
             others = [user for user in users[id(layer.weight)] if user != (parent, name)]
             if not others:
-                found.append(Place(parent, name, None))
-            elif len(others) == 1:
-                other = getattr(*others[0])
-                if embedding(other) and is_plain(other, device):
-                    found.append(Place(parent, name, others[0]))
+                found.append(site(parent, name))
+            elif len(others) == 1 and is_embedding(other := getattr(*others[0])):
+                if _is_plain(other, device):
+                    found.append(site(parent, name, site(*others[0])))
+    for module in hf.modules():
+        for name in _expert_weights(module, device):
+            own = f"{names[id(module)]}.{name}"
+            turned, count = bool(module.is_transposed), int(module.num_experts)
+            found.append(Site(module, name, own, turned, count))
     return found
 
 
-def is_plain(layer: Any, device: str, *names: str) -> bool:
+def tie(hf: Any) -> None:
+    """Let weights be one that the model ties; it is not done while it loads."""
+    for target, source in hf.all_tied_weights_keys.items():
+        parent, _, own = target.rpartition(".")
+        setattr(hf.get_submodule(parent), own, hf.get_parameter(source))
+
+
+def is_embedding(layer: Any) -> bool:
+    """Whether a module looks up rows as they are, or scaled by one number (Gemma's)."""
+    scaled = isinstance(layer, nn.Embedding) and hasattr(layer, "scalar_embed_scale")
+    return (type(layer) is nn.Embedding or scaled) and layer.max_norm is None
+
+
+def _is_plain(layer: Any, device: str, *names: str) -> bool:
     """Whether a layer's weights are dense, on the device, of a dtype known here; and no hooks."""
     weights = [layer._parameters.get(name) for name in names or ("weight",)]
     return not (layer._forward_hooks or layer._forward_pre_hooks) and all(
@@ -85,54 +145,67 @@ def is_plain(layer: Any, device: str, *names: str) -> bool:
     )
 
 
-def tie(hf: Any) -> None:
-    """Let weights be one that the model ties; it is not done while it loads."""
-    for target, source in hf.all_tied_weights_keys.items():
-        parent, _, own = target.rpartition(".")
-        setattr(hf.get_submodule(parent), own, hf.get_parameter(source))
+def _is_linear(layer: Any) -> bool:
+    kind: Any = type(layer)
+    return isinstance(layer, Conv1D) or (isinstance(layer, nn.Linear) and _multiplies(kind))
 
 
-AnyPlace = TypeVar("AnyPlace", bound=Place)
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+@cache
+def _multiplies(kind: Any) -> bool:
+    """Whether a subclass computes what nn.Linear does: tried on a small one of it."""
+    if kind is nn.Linear:
+        return True
+    with torch.device("cpu"), torch.no_grad():  # models are made on another, without values
+        own, rows = nn.Linear(3, 2), torch.linspace(-1, 2, 12).view(1, 4, 3)
+        own.weight.copy_(torch.linspace(-2, 1, 6).view(2, 3))
+        own.bias.copy_(torch.tensor([3.0, -1.0]))
+        true, own.__class__ = own(rows), kind
+        try:
+            return torch.allclose(own(rows), true)
+        except Exception:  # it needs what nn.Linear has not, or gives something else
+            return False
 
 
-def named(hf: Any, places: Iterable[AnyPlace]) -> Iterator[tuple[str, str, AnyPlace]]:
-    """Places with the name of their weight, and that of the embedding tied to it or the same."""
-    names = {id(module): name for name, module in hf.named_modules()}
-    for place in places:
-        own = f"{names[id(place.layer)]}.weight"
-        tied = None if place.tied is None else getattr(*place.tied)
-        yield own, own if tied is None else f"{names[id(tied)]}.weight", place
+def _expert_weights(module: Any, device: str) -> tuple[str, ...]:
+    """The names of the weights of experts that `experts_forward` computes; none elsewhere."""
+    if not hasattr(module, "_is_expert_parallel"):  # of those whose computation can be chosen
+        return ()
+    names = "gate_up_proj" if module.has_gate else "up_proj", "down_proj"
+    if not _is_plain(module, device, *names):
+        return ()
+    return names if all(getattr(module, name).ndim == 3 for name in names) else ()
 
 
-@dataclass(slots=True)
-class Taken(Generic[AnyPlace]):
-    """Weights of a model that are taken as they come: their places, and those that came, by name.
+def experts_forward(
+    self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
+) -> Tensor:
+    """What a module of experts computes, on the rows of each expert that has some.
 
-    A weight of two layers stands under both names.
+    (rows, in) to (rows, in); the other two are (rows, experts of a row).
     """
+    rows, several = top_k_index.shape
+    chosen = top_k_index.flatten()
+    order = chosen.argsort(stable=True)
+    sizes = chosen.bincount(minlength=self.num_experts).tolist()
+    first = self.gate_up_proj if self.has_gate else self.up_proj
+    parts = []
+    for expert, part in enumerate(torch.split(hidden_states[order // several], sizes)):
+        if expert >= self.num_experts:  # stands for none
+            parts.append(torch.zeros_like(part))
+        elif len(part):
+            parts.append(_expert(self, expert, first, part))
+    out = torch.cat(parts)
+    if self.has_post_expert_norm:
+        out = self.post_expert_norm(out)
+    out = out * top_k_weights.flatten()[order, None]  # may be float32 between layers of less
+    out = torch.empty_like(out).index_copy_(0, order, out)
+    return out.view(rows, several, -1).sum(1).to(hidden_states.dtype)
 
-    places: dict[str, AnyPlace] = field(default_factory=dict)
-    done: set[str] = field(default_factory=set)
 
-    def find(self, hf: Any, stored: Mapping[str, Any] = NOTHING) -> None:
-        """Find their places in a model; `stored` holds what will come, by name, if it is known."""
-        raise NotImplementedError
-
-    def takes(self, place: AnyPlace, weight: Any) -> bool:
-        """Whether a weight is taken there: it has its shape."""
-        return bool(weight.shape == place.weight.shape)
-
-    def put(self, name: str, weight: Any) -> None:
-        """Take a weight, which the model does not hold in that form from then on."""
-        raise NotImplementedError
-
-    def add(self, hf: Any, place: AnyPlace, *names: str) -> None:
-        """Add the place of a weight of these names, which the model does not tie any more."""
-        for name in names:
-            self.places[name] = place
-            hf.all_tied_weights_keys.pop(name, None)
-
-    def names(self, name: str) -> list[str]:
-        """The names of the weight of this name, of which it is kept under the first."""
-        return [own for own, place in self.places.items() if place is self.places[name]]
+def _expert(self: Any, expert: int, first: Any, rows: Tensor) -> Tensor:
+    inner = first[expert](rows)
+    if self.has_bias:
+        inner += (self.gate_up_proj_bias if self.has_gate else self.up_proj_bias)[expert]
+    inner = self._apply_gate(inner) if self.has_gate else self.act_fn(inner)
+    out: Tensor = self.down_proj[expert](inner)
+    return out + self.down_proj_bias[expert] if self.has_bias else out

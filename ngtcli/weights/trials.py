@@ -1,9 +1,8 @@
 """What is found out by trying a model on this machine: once, then it is stored.
 
-There are five trials of a model: in decode/ how it is run (probe.py), whether its passes are exact
-(exact_check.py) and what they cost (calibration.py); here whether packed weights pay (packed.py)
-and which 8-bit products are padded (int8.py). One is of the machine alone: how 8-bit products are
-computed (int8.py).
+Three things are tried, in decode/: how a model is run (probe.py), whether its passes are exact
+(exactness.py), and so whether half precision that was chosen for it stays (load.py), and what
+they cost (calibration.py). In what form its weights are computed is no trial: see forms.py.
 """
 
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from ngtcli.system.trials import Trial
+from ngtcli.weights.linear import storages
 
 Found = TypeVar("Found")
 SPREAD = "its layers are on several devices"
@@ -33,8 +33,8 @@ def places_of(hf: Any) -> tuple[tuple[str, str], ...]:
 
 
 def what_matters(hf: Any) -> tuple[object, ...]:
-    """What a trial depends on: dtype, attention, class, configuration, integers' ways, places."""
+    """What a trial depends on: dtype, attention, class, configuration, kinds of storage, places."""
     attention = getattr(hf.config, "_attn_implementation", None)
-    ways = {str(module.way) for module in hf.modules() if hasattr(module, "way")}
+    kinds = {f"{type(one).__name__} {getattr(one, 'kernel', '')}" for one in storages(hf)}
     about = hf.dtype, attention, type(hf).__name__, hf.config.to_json_string(use_diff=False)
-    return *about, *sorted(ways), *places_of(hf)
+    return *about, *sorted(kinds), *places_of(hf)

@@ -36,12 +36,14 @@ _PATHS = re.compile(
 # The library reads the environment when it is imported, which was before the fork.
 _RUN = """
 import importlib
+from types import SimpleNamespace
 
-from huggingface_hub import constants, hf_api
+from huggingface_hub import constants, file_download, hf_api
 
 from ngtcli.__main__ import main
 
 importlib.reload(constants)
+file_download.time = SimpleNamespace(sleep=lambda _: None)  # a second before each new try
 hf_api.api.endpoint = constants.ENDPOINT
 main()
 """
@@ -60,10 +62,10 @@ class Hub:
     """The server; a context manager. `repos`: {id: {revision: {file: content}}}.
 
     `stops` has the byte of a file at which the connection breaks, `held` that at which it waits
-    for the hub's end (`goes_on`: then the rest is sent), `sent` what is sent in the place of its content. Large files are sent under
-    another host's name, as by a hub that has them elsewhere; `leaked` has those for which that host
-    got the token. With a `status` nothing else is answered. `log` has (method, file or path, first
-    byte).
+    for the hub's end (with `goes_on` the rest is sent then), `sent` what is sent in the place of
+    its content. Large files are sent under another host's name, as by a hub that has them
+    elsewhere; `leaked` has those for which that host got the token. With a `status` nothing else is
+    answered. `log` has (method, file or path, first byte).
     """
 
     def __init__(self, repos: Mapping[str, Mapping[str, Mapping[str, bytes]]]) -> None:

@@ -3,37 +3,51 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ngtcli.weights import int8
-from ngtcli.weights.int8 import Int8Linear, Way, quantized
-from ngtcli.weights.int8_order import Packer
-from ngtcli.weights.int8_places import quantizable
+from ngtcli.weights.convert import convertible
+from ngtcli.weights.forms import Form
+from ngtcli.weights.linear import Int8Blocks, PackedLinear, quantized
+from ngtcli.weights.onednn import Int8Kernel, Sizes, in_blocks, opaque
 
-WAYS = [way for way in (Way(most=127), Way(most=63), Way(signed=True)) if int8._is_right(way)]
-WAY = WAYS[0] if WAYS else None
+KERNELS = [Int8Kernel(most=127), Int8Kernel(most=63), Int8Kernel(signed=True)]
+KERNELS = [kernel for kernel in KERNELS if kernel.is_right()]
+KERNEL = KERNELS[0] if KERNELS else None
+INT8 = Form(torch.float32, packed=True, bits=8, kernel=KERNEL)
+INT4 = Form(torch.float32, packed=True, bits=4)
 
 
-def layer_of(weight: Tensor, bias: Any, way: Way, packer: Packer) -> Int8Linear:
+def layer_of(
+    weight: Tensor, bias: Any, kernel: Int8Kernel, sizes: Sizes | None = None
+) -> PackedLinear:
     """The layer of a weight (out, in) of any floating dtype."""
+    sizes = {} if sizes is None else sizes
     whole, scale = quantized(weight)
-    data = packer.pack(whole)
-    return Int8Linear(packer.opaque(data, *whole.shape), scale, bias, way, data)
+    data = in_blocks(whole, sizes)
+    size = whole.shape[0], whole.shape[1]
+    packed = opaque(data, size, sizes)
+    return PackedLinear(Int8Blocks(packed, size, scale, kernel, data), bias)
 
 
-def true_product(layer: Int8Linear, weight: Tensor, rows: Tensor) -> Tensor:
+def true_product(layer: PackedLinear, weight: Tensor, rows: Tensor) -> Tensor:
     """What the layer is to give, in float64 from the definition: integers times scales."""
     whole, scale = quantized(weight)
-    most = rows.double().abs().amax(1, keepdim=True).clamp_min(1e-30)
-    given = (rows.double() * layer.way.most / most).round()
-    out = given @ whole.double().T * scale.double() * most / layer.way.most
+    storage: Any = layer.storage
+    steps, most = storage.kernel.most, rows.double().abs().amax(1, keepdim=True).clamp_min(1e-30)
+    given = (rows.double() * steps / most).round()
+    out = given @ whole.double().T * scale.double() * most / steps
     return out if layer.bias is None else out + layer.bias.double()
 
 
 @torch.no_grad()
 def dequantized(hf: Any) -> Any:
-    """The model with the weights that its integers stand for, in float32; changed in place."""
-    for place in quantizable(hf):
+    """The model with the weights that its integers stand for, in float32; changed in place.
+
+    An embedding that is tied to a layer keeps the values that it had.
+    """
+    for place in convertible(hf, INT8):
+        if place.tied is not None:
+            place.set_weight(nn.Parameter(place.weight.clone(), requires_grad=False))
         own = place.weight if place.experts else place.weight[None]
         for at, one in enumerate(place.matrices(place.weight.clone())):
             whole, scale = quantized(one)

@@ -9,7 +9,6 @@ over them. Weights that are not as they were when they were read are lent no mor
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,12 @@ import torch
 
 from ngtcli.background.files import SHIPPED
 from ngtcli.background.loaded import make_shipped
+from ngtcli.decode import load
 from ngtcli.decode.attention import use_grouped
 from ngtcli.decode.calibration import calibrate, remembered_costs
-from ngtcli.decode.load import _Checkpoint
+from ngtcli.decode.load import Plan, Tell
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.row_bits import use_whole_vectors
+from ngtcli.decode.whole_vectors import use_whole_vectors
 from ngtcli.draft.costs import CostCurve
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system.trials import Trial
@@ -30,7 +30,7 @@ from ngtcli.trie.background import BackgroundCounts
 
 _backgrounds: dict[tuple[Path, str], BackgroundCounts] = {}
 _costs: dict[str, CostCurve] = {}
-TRIALS = {"dtypes", "exact", "int8", "packed", "ways"}
+TRIALS = {"exact", "ways"}
 _trials: dict[str, Any] = {}  # results by their keys
 
 
@@ -79,30 +79,26 @@ def lent_once() -> Iterator[None]:
         _lent.intersection_update(before)
 
 
-def lent(
-    self: _Checkpoint, dtype: Any, slow: Callable[[str], None], real: Any = _Checkpoint.read
-) -> Any:
-    """`_Checkpoint.read`, which takes a sixth of a second, of the built-in model.
+def lent(plan: Plan, tell: Tell, real: Any = load.read) -> Any:
+    """`load.read`, which takes a sixth of a second, of the built-in model.
 
     What was read without a word is kept: a reader who is told something is told it each time.
     """
-    how = (self.device, self.way, self.packed, self.drafts, self.auto)
-    key = *how, dtype, torch.get_num_threads()
-    if self.path != str(BUILTIN_PATH) or key in _lent:
-        return real(self, dtype, slow)
+    key = plan.device, plan.form, plan.device_map, torch.get_num_threads()
+    if plan.path != str(BUILTIN_PATH) or key in _lent:
+        return real(plan, tell)
     hf, state = _models.get(key, (None, ()))
     if hf is None or _state(hf) != state:
         said = list[str]()
 
-        def counted(tell: Callable[[str], None]) -> Callable[[str], None]:
+        def counted(say: Callable[[str], None]) -> Callable[[str], None]:
             def told(line: str) -> None:
                 said.append(line)
-                tell(line)
+                say(line)
 
             return told
 
-        heard = replace(self, warn=counted(self.warn), progress=counted(self.progress))
-        hf = real(heard, dtype, counted(slow))
+        hf = real(plan, Tell(counted(tell.warn), counted(tell.progress)))
         use_grouped(hf)  # as is done to each model that was read; twice is as once
         use_whole_vectors(hf)
         _models.pop(key, None)

@@ -1,9 +1,11 @@
 """Tiny models, drafters and naive tries that tests share."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -21,9 +23,11 @@ from ngtcli.draft.registry import parse_method
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.weights import convert
 from ngtcli.weights.checkpoints import read_checkpoint
-from ngtcli.weights.packed import PackedLayers, Trial, is_packed, pack
-from ngtcli.weights.places import Place
+from ngtcli.weights.convert import Conversion
+from ngtcli.weights.forms import Form
+from ngtcli.weights.linear import is_packed
 from tests.support.helpers import CONTEXT, END, VOCABULARY, FakeBackend
 
 # --- tiny models ---
@@ -60,23 +64,29 @@ def make_target(family: str = "llama", seed: int = 0, **changes: Any) -> TargetM
     return target_model(make_hf(family, seed, **changes), Tokenizer(FakeBackend()), family)
 
 
-def pack_layers(places: Sequence[Place]) -> int:
-    """Pack the layers that stand there; the bytes packed."""
-    return sum(map(pack, places))
+@contextmanager
+def small_layers() -> Iterator[None]:
+    """No layer is too small to be laid in blocks."""
+    with patch.object(convert, "_SMALLEST", 1), patch.object(convert, "_SMALLEST_HALF", 1):
+        yield
 
 
-def layers_to_pack() -> PackedLayers:
-    """Layers of a checkpoint that are to be packed as they come, by a trial that says so."""
-    trial = Trial(True, (1.0, 1.0, 1.0), (1.0, 0.5, 0.5))
-    return PackedLayers(trial=trial, progress=lambda _: None)
+def pack_layers(hf: Any) -> int:
+    """Lay all layers of a model in blocks; the bytes of those that are."""
+    conversion = Conversion(Form(hf.dtype, packed=True))
+    with small_layers():
+        conversion.pack_rest(hf)
+    return conversion._bytes
 
 
 def packed_from(folder: Path, dtype: torch.dtype) -> Any:
-    """The model of a folder, packed as its weights come."""
-    config, taken = transformers.AutoConfig.from_pretrained(folder), layers_to_pack()
-    hf, report = read_checkpoint(str(folder), config, taken, dtype)
-    assert not any(report.values())
-    assert taken.finish(hf) == is_packed(hf)  # not in a dtype that the CPU has no kernel for
+    """The model of a folder, whose weights are laid in blocks as they come."""
+    config, taken = transformers.AutoConfig.from_pretrained(folder), Conversion(Form(dtype, True))
+    with small_layers():
+        hf, report = read_checkpoint(str(folder), config, taken, dtype)
+        assert not any(report.values())
+        taken.pack_rest(hf)
+    assert is_packed(hf) == (taken._bytes > 0)  # not in a dtype that the CPU has no kernel for
     return hf
 
 

@@ -311,13 +311,13 @@ def _stream(number: int, mode: str) -> IO[str] | None:
 
 def _warm_up() -> None:
     """Load here what answers need: weights, trials and costs for all forks."""
-    from ngtcli.decode.load import _Checkpoint
+    from ngtcli.decode import load
     from ngtcli.session import memory
     from ngtcli.system.trials import Trial
     from tests.support import kept
 
     memory.calibrate = kept.measured_once  # type: ignore[attr-defined, assignment]
-    _Checkpoint.read = kept.lent  # type: ignore[method-assign]
+    load.read = kept.lent  # type: ignore[assignment]
     Trial.find = kept.tried_once  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as home:
         for _ in range(2):  # the first one makes trials and says so: its model is not kept

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation

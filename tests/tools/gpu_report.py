@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decode.load import load_model, use_threads
+from ngtcli.decode.load import Tell, Wanted, load_model, use_threads
 from ngtcli.decode.model import TargetModel
 from ngtcli.measure.live import Live, record
 from ngtcli.measure.options import BenchOptions
@@ -30,7 +30,7 @@ from ngtcli.measure.prompts import builtin_items, choose
 from ngtcli.measure.replay import select
 from ngtcli.measure.results import versions
 from ngtcli.measure.traces import TraceSet, read_traces
-from ngtcli.model_files.dtypes import name_of
+from ngtcli.model_files.quantized import name_of
 from ngtcli.render.tables import Column, Table, to_plain
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.machine import pick_device
@@ -141,7 +141,7 @@ class Report:
 
     def builtin(self, dtype: str) -> TargetModel:
         """The built-in model in that type of numbers."""
-        model = load_model("builtin", self.settings.device, dtype, say, say)
+        model = load_model(Wanted("builtin", self.settings.device, dtype), Tell(say, say))
         model.passes.switch_on(model.device, say)
         return model
 

@@ -189,7 +189,7 @@ def make_small():
 def test_training_runs_resumes_and_exports_a_model_that_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ngtcli.decode.load import load_model
+    from ngtcli.decode.load import Wanted, load_model
 
     small = Recipe(batch_tokens=1024)  # as the real one but for what a step and a score cost
     monkeypatch.setattr(train, "Recipe", lambda seed: small)
@@ -200,5 +200,5 @@ def test_training_runs_resumes_and_exports_a_model_that_loads(
         monkeypatch.setattr(sys, "argv", words)
         train.main()
         assert said in capsys.readouterr().err
-    model = load_model(str(tmp_path / "out" / "model"), device="cpu")
+    model = load_model(Wanted(str(tmp_path / "out" / "model"), device="cpu"))
     assert model.plain_reason == "" and model.context == 4096 and model.tokenizer.has_chat_template

@@ -22,18 +22,17 @@ from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 from ngtcli.config import Settings
-from ngtcli.decode.load import int8_way, pick_dtype, prepared
+from ngtcli.decode.load import prepared
 from ngtcli.decode.memory_needs import SPARE, cache_numbers
 from ngtcli.decode.model import TargetModel
 from ngtcli.errors import InputError, ModelError, UsageError, nearest, reason_of, shortened
-from ngtcli.model_files.dtypes import name_of
+from ngtcli.model_files.quantized import name_of
 from ngtcli.system.files import read_bounded
 from ngtcli.system.machine import free_memory, pick_device
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.int8 import Way
+from ngtcli.weights.convert import Conversion, quantized_bytes
+from ngtcli.weights.forms import Form, int8_kernel
 from ngtcli.weights.load_quantized import use_between, words
-from ngtcli.weights.packed import to_pack
-from ngtcli.weights.quantize import Layers, quantized_bytes
 
 SEED = 0
 _HALF_WIDTH = 0.02 * 3**0.5  # of the uniform distribution: a standard deviation of 0.02
@@ -101,8 +100,12 @@ class Plan:
     shape: Shape
     config: Any
     device: str
-    dtype: torch.dtype
-    way: Way | None = None  # of 8-bit products, where the layers are quantised
+    form: Form
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of floats, and between layers of integers."""
+        return self.form.dtype  # type: ignore[no-any-return]
 
     @cached_property
     def empty(self) -> Any:
@@ -116,7 +119,7 @@ class Plan:
 
     @property
     def weight_bytes(self) -> int:
-        if self.way is not None:
+        if self.form.bits:
             return quantized_bytes(self.empty, self.dtype)
         return sum(p.nbytes for p in self.empty.parameters())
 
@@ -136,11 +139,11 @@ def plan(shape: Shape, settings: Settings) -> Plan:
     values = {k: v for k, v in shape.values.items() if k not in ("model_type", "auto_map")}
     try:
         config = AutoConfig.for_model(shape.values["model_type"], **values)
-        dtype = pick_dtype(settings.dtype, device)
-        if dtype == "auto":
-            dtype = config.dtype or torch.bfloat16
-        way = int8_way(device) if settings.quantize == "int8" else None
-        made = Plan(shape, config, device, dtype, way)
+        own = torch.float32 if device == "cpu" else config.dtype or torch.bfloat16
+        dtype = own if settings.dtype == "auto" else getattr(torch, settings.dtype)
+        kernel = int8_kernel(device) if settings.quantize == "int8" else None
+        packed = device == "cpu" and settings.packed
+        made = Plan(shape, config, device, Form(dtype, packed, 8 if kernel else 0, kernel))
         made.empty.config.get_text_config()
     except ModelError:
         raise
@@ -163,7 +166,7 @@ def check_memory(plan: Plan, tokens: int, copies: int = 1) -> None:
     free = free_memory(plan.device)
     if free is not None and needed > free:
         smaller = "" if plan.dtype.itemsize < 4 else ", or --dtype bfloat16"
-        if plan.device == "cpu" and plan.way is None:
+        if plan.device == "cpu" and not plan.form.bits:
             smaller += ", or --quantize int8"
         raise ModelError(
             f"{plan.shape.name}: {plan.parameters / _GB:.1f} billion parameters in"
@@ -179,9 +182,8 @@ def make_hf(plan: Plan) -> Any:
         hf = AutoModelForCausalLM.from_config(deepcopy(plan.config), dtype=plan.dtype)
     hf.tie_weights()
     generator = torch.Generator(plan.device).manual_seed(SEED)
-    layers = Layers(way=plan.way) if plan.way is not None else None
-    if layers is not None:
-        layers.find(hf)
+    conversion = Conversion(plan.form)
+    conversion.find(hf)
     with torch.no_grad():
         for name in [name for name, _ in hf.named_parameters()]:
             parameter = hf.get_parameter(name)
@@ -189,10 +191,10 @@ def make_hf(plan: Plan) -> Any:
                 parameter.uniform_(-_HALF_WIDTH, _HALF_WIDTH, generator=generator)
             else:
                 parameter.fill_(1.0 if name.endswith("weight") else 0.0)
-            if layers is not None and name in layers.places:
-                layers.put(name, parameter.detach())
-    if layers is not None:
-        layers.fill(hf, layers.weights.finish(), plan.dtype)
+            if name in conversion.places:
+                conversion.put(name, parameter.detach())
+    if plan.form.bits:
+        conversion.fill(hf, conversion.store.finish())
     return use_between(hf, plan.dtype)
 
 
@@ -215,13 +217,12 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None], st
     begin = time.perf_counter()
     hf = make_hf(planned)
     other = _shared(hf) if stock else None
-    if planned.way is not None:
+    if planned.form.bits:
         progress(words(hf, time.perf_counter() - begin))
-    elif planned.device == "cpu":
-        layers = to_pack(hf, wanted=settings.packed, warn=progress, progress=progress)
-        if layers is not None:
-            layers.finish(hf)
+    elif planned.form.packed:
+        Conversion(planned.form, progress=progress).pack_rest(hf)
     model = prepared(hf, Tokenizer(_NoText()), planned.shape.name, progress)
+    model.weights = f"random, seed {SEED}"
     model.end_ids = frozenset()
     if settings.capture:
         model.passes.switch_on(model.device, progress)

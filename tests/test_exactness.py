@@ -14,17 +14,16 @@ from torch import nn
 
 from ngtcli.config import Settings
 from ngtcli.decode.attention import use_grouped
-from ngtcli.decode.exact_rows import ExactRows
+from ngtcli.decode.exactness import ExactRows, layers_are_alike
 from ngtcli.decode.layout import exact_size
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
-from ngtcli.decode.row_bits import Formula, Watched, WholeVectors, layers_are_alike
+from ngtcli.decode.whole_vectors import RaggedFunctions, WholeVectors, has_two_formulas
 from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import chain
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.places import packable
 from tests.support.helpers import FakeBackend
 from tests.support.rounding import SAMPLINGS, Guessing, rounded, run
 from tests.support.tiny_models import make_drafter, make_hf, pack_layers
@@ -38,7 +37,7 @@ WHOLE = {"head_dim": 32, "intermediate_size": 128}
 @pytest.fixture
 def tails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that round so coarsely that the ends of vectors do not show may have such ends."""
-    monkeypatch.setattr("ngtcli.decode.row_bits.Formula.is_one", lambda *_: True)
+    monkeypatch.setattr("ngtcli.decode.whole_vectors.has_two_formulas", lambda *_: False)
 
 
 @pytest.fixture
@@ -50,43 +49,57 @@ def threads() -> Iterator[None]:
 
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-ACTIVATIONS = (nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.Mish(), nn.Softplus())
+ACTIVATIONS = (nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.Mish(), nn.Softplus(), nn.ELU())
+
+
+@cache
+def telling(function: nn.Module, dtype: torch.dtype) -> torch.Tensor:
+    """Numbers for which a function's two formulas differ, or any where none do."""
+    if dtype == torch.float32:
+        some = torch.randn(1 << 16, generator=torch.Generator().manual_seed(0)) * 4
+    else:
+        some = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
+        some = some[some.isfinite()]
+    single = function(torch.stack((some, some), 1)[:, 0])
+    found = some[function(some) != single]
+    assert has_two_formulas(function, dtype) >= (len(found) > 0)
+    return found if len(found) else some
 
 
 @pytest.mark.usefixtures("threads")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from(ACTIVATIONS), st.sampled_from(FLOATS), st.integers(1, 9),
-    st.integers(1, 70), st.sampled_from([64, 1152, 4864, 6912]), st.integers(0, 2**32),
+    st.integers(1, 70), st.sampled_from([64, 65, 1152, 4864, 6912]), st.integers(0, 2**32),
 )  # fmt: skip
 def test_a_row_of_an_activation_function_has_the_same_bits_alone_and_among_others(
     function: nn.Module, dtype: torch.dtype, count: int, rows: int, width: int, seed: int
 ) -> None:
+    """All its numbers tell formulas apart; so torch's own way of sharing them is tried."""
     torch.set_num_threads(count)
-    formula = Formula(function, [dtype])
-    source = torch.Generator().manual_seed(seed)
-    numbers = 4 * torch.randn((1, rows, width), generator=source)
-    if formula.shown is not None:  # half of them tell formulas apart
-        tell = torch.rand(numbers.shape, generator=source) < 0.5
-        numbers = numbers.where(tell, formula.shown[0].float())
-    given = numbers.to(dtype)
-    true = torch.cat([function(given[:, at : at + 1]) for at in range(rows)], 1)
-    assert torch.equal(WholeVectors(function, formula)(given), true)
+    numbers, source = telling(function, dtype), torch.Generator().manual_seed(seed)
+    given = numbers[torch.randint(len(numbers), (1, rows, width), generator=source)]
+    whole = WholeVectors(function)
+    true = torch.cat([whole(given[:, at : at + 1]) for at in range(rows)], 1)
+    assert torch.equal(whole(given), true)
+    turned = given.transpose(1, 2).contiguous().transpose(1, 2)  # not one number after another
+    assert torch.equal(whole(turned), true)
+    if width % 64 == 0:
+        assert torch.equal(function(given[:, :1]), true[:, :1])
 
 
 @pytest.mark.usefixtures("threads")
-def test_functions_whose_numbers_get_two_formulas_are_found() -> None:
-    for count, width, alike in ((1, 64, True), (1, 65, False), (3, 65_536 + 64, False)):
+def test_functions_that_are_computed_of_parts_of_vectors_are_found() -> None:
+    for count, width, ragged in ((1, 64, False), (1, 65, True), (3, 65_536 + 64, True)):
         torch.set_num_threads(count)
-        formula = Formula(nn.functional.silu, [torch.float32])
         given = torch.zeros(width)
-        with Watched() as seen:
-            nn.functional.silu(given)
-        assert seen.alike == (alike or formula.shown is None)
-        with Watched() as seen:
+        with RaggedFunctions() as seen:
             (given + given).abs().neg().mul_(2).to(torch.bfloat16).sum()
-            WholeVectors(nn.SiLU(), formula)(given)
-        assert seen.alike or width % 64
+            WholeVectors(nn.SiLU())(given)
+        assert not seen.found
+        with seen:
+            nn.functional.silu(given)
+        assert seen.found == (ragged and has_two_formulas(nn.functional.silu, torch.float32))
 
 
 class Rare(nn.Linear):
@@ -158,7 +171,7 @@ def test_sizes_leave_no_block_with_few_rows_and_capacity_is_that_of_the_largest(
     for nodes in (0, 2, 8, 31, 32, 35):
         layout = model.lay_out([(1, chain([2] * nodes))])
         shapes.append((layout.rows, layout.capacity))
-        assert len(model.score(layout)) == nodes + 1
+        assert len(model.score(layout)[0]) == nodes + 1
     assert shapes == [(rows, 320) for rows in (4, 4, 12, 32, 36, 36)]
     with pytest.raises(ValueError, match="37 rows in a pass of 36"):
         model.lay_out([(1, chain([2] * 36))])
@@ -179,8 +192,8 @@ class Fewer:
         self._score, self._least = model.score, least
         model.score = self  # type: ignore[method-assign]
 
-    def __call__(self, layout: Any) -> torch.Tensor:
-        return self._score(layout) + (0.125 * (layout.rows < self._least))
+    def __call__(self, layout: Any) -> list[torch.Tensor]:
+        return [scores + 0.125 * (layout.rows < self._least) for scores in self._score(layout)]
 
 
 @pytest.mark.usefixtures("tails")
@@ -208,7 +221,7 @@ def test_half_precision_that_a_trial_chose_is_exact_at_the_price_of_rows() -> No
     rows = ExactRows(model, lambda: steep, print)
     with patch.object(rows, "of_any_number", return_value=None):
         assert rows.choose("auto", 31, 100) is None
-        with patch.object(rows, "_reason", return_value=""):
+        with patch.object(rows, "_is_exact", return_value=True):
             model.dtype_reason = "it is quicker"
             assert rows.choose("auto", 31, 100) == PassRows.fixed(32)
             with patch.object(TargetModel, "plain_reason", "no trees"):
@@ -216,6 +229,26 @@ def test_half_precision_that_a_trial_chose_is_exact_at_the_price_of_rows() -> No
     single = target_model(make_hf("llama"), Tokenizer(FakeBackend()), "float32")
     single.dtype_reason = "it is quicker"
     assert ExactRows(single, lambda: steep, print).choose("auto", 31, 100) is None
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_rows_of_a_prompt_have_the_same_bits_in_a_cache_of_any_size(
+    attention: str, dtype: torch.dtype
+) -> None:
+    """So that rows which were kept in another cache count in exact passes, too."""
+    sizes = {"num_attention_heads": 12, "num_key_value_heads": 3, "head_dim": 32}
+    hf = make_hf("llama", hidden_size=96, max_position_embeddings=4096, **sizes).to(dtype)
+    hf.set_attn_implementation(attention)
+    use_grouped(hf)
+    model = target_model(hf, Tokenizer(FakeBackend()), attention)
+    model.context, found = 4096, []
+    ids = random.Random(0).choices(range(97), k=600)
+    for capacity in (600, 700, 1300, 2000, 3500):
+        model.start(capacity, PassRows.fixed(8))
+        model.prefill(ids, 256)
+        found.append([rows.clone() for rows in model.cache.rows()])
+    assert all(torch.equal(a, b) for other in found for a, b in zip(found[0], other, strict=True))
 
 
 # Families with their heads of queries and of keys.
@@ -258,7 +291,7 @@ def bfloat16_model(
     hf = make_hf(family, num_key_value_heads=of_keys, **changes)
     hf.to(torch.bfloat16)
     if packed:
-        pack_layers(packable(hf))
+        pack_layers(hf)
     use_grouped(hf)
     model = target_model(hf, Tokenizer(FakeBackend()), family)
     model.end_ids = frozenset()

@@ -1,0 +1,129 @@
+"""In what form a model is computed, by rules: what the CPU multiplies decides, and no timing."""
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from ngtcli.errors import ModelError
+from ngtcli.model_files.quantized import name_of
+from ngtcli.weights.linear import float_blocks
+from ngtcli.weights.onednn import Int8Kernel
+
+# What ONEDNN_MAX_CPU_ISA may name, rising, and the least of it that has an instruction set.
+_LEVELS = (
+    "SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI",
+    "AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX512_CORE_AMX", "AVX512_CORE_AMX_FP16",
+)  # fmt: skip
+_NEEDED = {
+    "avx2": 2, "avx_vnni": 3, "avx512_vnni": 6, "avx512_bf16": 7, "avx512_fp16": 8, "amx_int8": 9,
+    "amx_bf16": 9, "amx_fp16": 10,
+}  # fmt: skip
+_PRODUCTS = ("amx_int8", "avx512_vnni", "avx_vnni", "i8mm", "dot")  # of integers, quickest first
+_HALVES = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a model's weights are computed.
+
+    `dtype` is that of floats and between layers of integers, "auto" the checkpoint's own; `reason`
+    says why where none was named. `packed`: floats lie in blocks. `bits` are those of integers, 0
+    where there are none; those of 8 are multiplied by the `kernel`.
+    """
+
+    dtype: Any
+    packed: bool = False
+    bits: int = 0
+    kernel: Int8Kernel | None = None
+    reason: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The kind of integers, "" where there are none."""
+        return f"int{self.bits}" if self.bits else ""
+
+
+@cache
+def flags() -> frozenset[str]:
+    """Names of this CPU's instruction sets that oneDNN may use, as torch has them."""
+    found = {name for name, value in torch.cpu.get_capabilities().items() if value is True}
+    wanted = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
+    level = _LEVELS.index(wanted.upper()) if wanted.upper() in _LEVELS else len(_LEVELS)
+    return frozenset(name for name in found if _NEEDED.get(name, 0) <= level)
+
+
+def multiplies(dtype: torch.dtype, has: frozenset[str]) -> str:
+    """The instruction set that multiplies a half precision, "" where there is none.
+
+    >>> multiplies(torch.bfloat16, frozenset({"avx512_bf16", "amx_bf16"}))
+    'amx_bf16'
+    """
+    end = "bf16" if dtype == torch.bfloat16 else "fp16"
+    return min((name for name in has if name.endswith(end)), default="")
+
+
+def half_of(config: Any) -> torch.dtype | None:
+    """The half precision that a checkpoint is in by its configuration; None for another dtype."""
+    for one in (config, config.get_text_config()):
+        found = getattr(one, "dtype", None)
+        found = getattr(torch, found, None) if isinstance(found, str) else found
+        if found is not None:
+            return found if found in _HALVES else None
+    return None
+
+
+def dtype_by_rule(
+    half: torch.dtype | None, bits: int, has: frozenset[str]
+) -> tuple[torch.dtype, str]:
+    """The dtype of "auto" on a CPU that has these instruction sets, and why.
+
+    It is the `half` precision of a checkpoint where the CPU multiplies it, or else float32. With
+    integers of 8 bits float32 is as quick between layers (measured: 1.1, 1.0 and 0.8 times as long
+    as bfloat16 over 1, 8 and 32 rows); the product of 4 bits takes bfloat16.
+    """
+    half = torch.bfloat16 if bits == 4 else half
+    if half is None:
+        return torch.float32, ""
+    if bits == 8:
+        return torch.float32, "as quick between layers of 8 bits"
+    if found := multiplies(half, has):
+        return half, f"this CPU multiplies it ({found})"
+    return torch.float32, f"this CPU has no instructions for {name_of(half)}"
+
+
+@cache
+def int8_kernel(device: str = "cpu") -> Int8Kernel:
+    """How 8-bit products are computed: the first way that is right, which is tried (10 ms).
+
+    Signed inputs are quick with AMX, and take a reference kernel's seconds without. Without VNNI
+    products of 8 bits are summed in 16 and overflow: inputs have 7 bits there. Raises ModelError on
+    another device than a CPU, and where no way is right.
+    """
+    if device != "cpu":
+        what = f"--quantize int8 is for a CPU, and the device is {device}"
+        raise ModelError(what, "Give --device cpu, or leave out --quantize int8.")
+    signed = [Int8Kernel(True, 127)] if "amx_int8" in flags() else []
+    for kernel in (*signed, Int8Kernel(False, 127), Int8Kernel(False, 63)):
+        if kernel.is_right():
+            return kernel
+    raise ModelError(
+        "this CPU, or this version of torch, has no right product of 8-bit integers",
+        "Leave out --quantize int8; --dtype bfloat16 takes half of float32's memory.",
+    )
+
+
+def int8_words() -> str:
+    """By what this CPU multiplies integers of 8 bits, "" without such instructions."""
+    return next((name for name in _PRODUCTS if name in flags()), "")
+
+
+@cache
+def has_blocks(dtype: torch.dtype) -> bool:
+    """Whether floats of a dtype can lie in blocks on this CPU, and are multiplied quicker so."""
+    x86 = torch.cpu.get_capabilities().get("architecture") == "x86_64"
+    if "avx2" not in flags() if x86 else dtype not in _HALVES:
+        return False
+    return float_blocks(torch.ones(16, 16, dtype=dtype, device="cpu")) is not None

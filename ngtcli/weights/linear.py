@@ -1,0 +1,234 @@
+"""Linear layers on weights in a form of their own, and embeddings that read rows of a file.
+
+There are three storages. Floats in blocks, as oneDNN's kernel reads them: a CPU multiplies few rows
+quicker by them. Integers of 8 bits, a quarter of float32's bytes: each output's weights are divided
+by their largest magnitude and rounded to -127 … 127, and so are the inputs of each row; the
+products are summed in integers, then scale and bias follow in float32. Integers of 4 bits, half a
+byte each, with a scale and an offset for some inputs of each output, summed in float32 a row at a
+time by torch's product. A row's bits do not depend on the rows beside it in the second and third;
+in the first where no product has fewer rows than four.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ngtcli.model_files.scheme import GROUPS
+from ngtcli.weights.onednn import LARGEST, TINY, Int8Kernel
+
+VERSION = 3  # of what is quantised how; raised where a kept file would differ
+_AT_ONCE = 1 << 24  # elements that are float32 at once while weights are quantised: 64 MB
+_MIDDLE = 8  # the integer that the product of 4 bits takes for zero
+_OUTPUTS = 16  # it takes multiples of so many
+
+
+class Storage:
+    """A weight of a `size`, (outputs, inputs), and its product.
+
+    Fewer rows than `least` are padded to as many. `packed` is what a layer shows as its parameter,
+    `bits` are those of integers, 0 for floats. Nothing of it changes: a copy of a layer has the
+    same one.
+    """
+
+    packed: Tensor
+    size: tuple[int, int]
+    least, bits = 1, 0
+
+    def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
+        """(n, inputs) to (n, outputs), in the dtype of the rows."""
+        raise NotImplementedError
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class FloatBlocks(Storage):
+    """Floats in the order of oneDNN's kernel; `packed` is opaque to most of torch.
+
+    Rows of the least product, measured (one thread, 2,048 × 8,192, float32, over one row unpacked):
+    one packed row costs 1.1 to 1.5, two 1.2 to 1.7, four 0.8 to 1.2, for fewer have a slower kernel
+    of other bits.
+    """
+
+    packed: Tensor
+    size: tuple[int, int]
+    least = 4
+
+    def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
+        linear = torch.ops.mkldnn._linear_pointwise.default
+        out: Tensor = linear(rows, self.packed, bias, "none", [], "")
+        return out
+
+
+@torch.no_grad()
+def float_blocks(weight: Tensor) -> FloatBlocks | None:
+    """A weight (out, in) in blocks; None where oneDNN has no kernel for it on this CPU."""
+    try:
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+        blocks = FloatBlocks(packed, (weight.shape[0], weight.shape[1]))
+        blocks.product(weight.new_zeros(blocks.least, blocks.size[1]), None)
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return None
+    return blocks
+
+
+@dataclass(frozen=True, eq=False)
+class Int8Blocks(Storage):
+    """Integers of 8 bits in the order of oneDNN's kernel; `packed` is opaque to most of torch.
+
+    `scale`, float32 (out,), is what an integer of each output's weights stands for. `held` is what
+    the memory of `packed` belongs to, if that is not the tensor itself.
+    """
+
+    packed: Tensor
+    size: tuple[int, int]
+    scale: Tensor
+    kernel: Int8Kernel
+    held: Tensor | None = None
+    bits = 8
+
+    @cached_property
+    def _given(self) -> tuple[Tensor, Tensor]:
+        """What the kernel multiplies results by, and zero points, which are none."""
+        return self.scale / self.kernel.most, torch.zeros(len(self.scale), dtype=torch.int32)
+
+    def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
+        whole, most = self.kernel.quantized(rows)
+        out = self.kernel.product(whole, self.packed, *self._given).mul_(most)
+        if bias is not None:
+            out += bias
+        return out.to(rows.dtype)
+
+
+@torch.no_grad()
+def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A weight (out, in) of any floating dtype as int8, and the scale (out,), float32.
+
+    >>> quantized(torch.tensor([[1.0, -2.0], [0.0, 0.0]]))[0].tolist()
+    [[64, -127], [0, 0]]
+    """
+    whole = torch.empty(weight.shape, dtype=torch.int8)
+    scale = torch.empty(len(weight))
+    step = max(1, _AT_ONCE // max(1, weight.shape[1]))
+    for at in range(0, len(weight), step):
+        part = weight[at : at + step].float()
+        own = part.abs().amax(1).clamp_min_(TINY).div_(LARGEST)
+        whole[at : at + step] = part.div(own[:, None]).round_()
+        scale[at : at + step] = own
+    return whole, scale
+
+
+@dataclass(frozen=True, eq=False)
+class Int4Groups(Storage):
+    """Integers of 4 bits and scales as `int4_groups` gives them; `order`, (in,), of the inputs.
+
+    Inputs, scales and what zero points add are rounded to bfloat16, which torch's product is made
+    for; with others it is many times slower. A row costs nearly as much as the first (measured):
+    8-bit layers are quicker from eight rows on.
+    """
+
+    packed: Tensor
+    size: tuple[int, int]
+    scales: Tensor
+    order: Tensor | None = None
+    bits = 4
+
+    def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
+        given = rows.to(torch.bfloat16)
+        given = given.contiguous() if self.order is None else given.index_select(1, self.order)
+        multiply = torch.ops.aten._weight_int4pack_mm_for_cpu.default
+        out: Tensor = multiply(given, self.packed, self.size[1] // len(self.scales), self.scales)
+        out = out[:, : self.size[0]].to(rows.dtype)
+        return out if bias is None else out + bias
+
+
+def int4_groups(whole: Tensor, scales: Tensor, zeros: Tensor) -> tuple[Tensor, Tensor]:
+    """Integers from 0 to 15, uint8 (out, in), as the product reads them, and its scales.
+
+    `scales` and `zeros` are (groups, out), for `in` / groups inputs each; a weight is its scale
+    times (integer - zero). The results are uint8 (out', in / 2) and bfloat16 (groups', out', 2),
+    where out' is a multiple of 16: the integers are the same, scales and offsets rounded. Raises
+    ValueError for groups that the product does not take.
+    """
+    own = whole.shape[1] // len(scales)
+    group = next((one for one in GROUPS if own % one == 0), 0)
+    if not group or own * len(scales) != whole.shape[1]:
+        raise ValueError(f"{own} inputs share a scale")
+    if missing := -len(whole) % _OUTPUTS:
+        whole = nn.functional.pad(whole, (0, 0, 0, missing))
+        scales, zeros = (nn.functional.pad(one, (0, missing)) for one in (scales, zeros))
+    rounded = scales.to(torch.bfloat16).float()
+    pairs = torch.stack((rounded, (_MIDDLE - zeros) * rounded), -1).to(torch.bfloat16)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole.int().contiguous(), 1)
+    return packed, pairs.repeat_interleave(own // group, 0)
+
+
+class PackedLinear(nn.Module):
+    """A linear layer on a storage; its bias may come later."""
+
+    def __init__(self, storage: Storage, bias: nn.Parameter | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = storage.size
+        self.packed = nn.Parameter(storage.packed, requires_grad=False)
+        self.storage, self.bias = storage, bias
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight (out, in) of floats, unpacked into a new tensor; of integers there is none."""
+        if self.storage.bits:
+            raise AttributeError("weight")
+        return self.packed.detach().to_dense()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(…, in_features) to (…, out_features), in the dtype of the inputs."""
+        shape, least = (*inputs.shape[:-1], self.out_features), self.storage.least
+        rows = inputs.reshape(-1, self.in_features)
+        if not (count := len(rows)):
+            return inputs.new_empty(shape)
+        if count == 1 < least:
+            rows = rows.expand(least, -1)  # quicker than rows of zeros
+        elif count < least:
+            rows = nn.functional.pad(rows, (0, 0, 0, least - count))
+        out = self.storage.product(rows, self.bias)
+        return (out if len(rows) == count else out[:count]).view(shape)
+
+
+class MappedEmbedding(nn.Module):
+    """An embedding whose rows are given in another dtype than that of its weight: the same values.
+
+    Its weight, (num_embeddings, embedding_dim), is mostly one in a mapped file, of which only the
+    rows that are looked up are read. It is no parameter: those give a model its dtype. `factor`
+    scales rows (Gemma's).
+    """
+
+    def __init__(self, weight: Tensor, dtype: torch.dtype, replaced: nn.Embedding) -> None:
+        super().__init__()
+        self.weight, self.dtype, self.padding_idx = weight.detach(), dtype, replaced.padding_idx
+        self.num_embeddings, self.embedding_dim = weight.shape
+        factor: float | None = getattr(replaced, "scalar_embed_scale", None)
+        self.factor = None if factor is None else torch.tensor(factor, dtype=dtype)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(…) to (…, embedding_dim)."""
+        rows = nn.functional.embedding(ids, self.weight).to(self.dtype)
+        return rows if self.factor is None else rows * self.factor
+
+
+def storages(hf: nn.Module) -> Iterator[Storage]:
+    """Those of a model's layers."""
+    return (module.storage for module in hf.modules() if isinstance(module, PackedLinear))
+
+
+def is_packed(hf: nn.Module) -> bool:
+    """Whether some layers of a model are floats in blocks."""
+    return any(not storage.bits for storage in storages(hf))
+
+
+def bits_of(hf: nn.Module) -> int:
+    """The bits of a model's quantised layers, 0 where there are none."""
+    return min((storage.bits for storage in storages(hf) if storage.bits), default=0)

@@ -1,0 +1,221 @@
+"""In what form a model is computed: rules by the CPU's flags, and exactness; no timing."""
+
+import json
+import shutil
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from ngtcli.decode import load as room
+from ngtcli.decode.exactness import ExactRows
+from ngtcli.decode.load import Tell, Wanted, load_model, plan
+from ngtcli.draft.drafter import PassRows
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.weights import forms
+from ngtcli.weights.convert import convertible
+from ngtcli.weights.forms import Form, dtype_by_rule, flags, half_of, has_blocks
+from ngtcli.weights.linear import is_packed, storages
+from tests.support.helpers import HARBOUR, ngt
+from tests.support.int8_layers import KERNEL
+from tests.support.tiny_models import make_hf
+
+pytestmark = pytest.mark.numeric
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+needs_half = pytest.mark.skipif(not has_blocks(BF16), reason="no products in bfloat16 here")
+
+
+@pytest.mark.parametrize(
+    ("half", "bits", "has", "dtype", "words"),
+    [
+        (BF16, 0, {"avx512_bf16", "avx512_fp16"}, BF16, "multiplies it (avx512_bf16)"),
+        (BF16, 0, {"avx512_bf16", "amx_bf16"}, BF16, "multiplies it (amx_bf16)"),
+        (BF16, 0, {"bf16"}, BF16, "multiplies it (bf16)"),
+        (BF16, 0, {"avx512_vnni", "f16c"}, F32, "no instructions for bfloat16"),
+        (F16, 0, {"avx512_bf16", "f16c"}, F32, "no instructions for float16"),
+        (F16, 0, {"avx512_fp16"}, F16, "multiplies it (avx512_fp16)"),
+        (BF16, 8, {"amx_bf16", "amx_int8"}, F32, "as quick between layers of 8 bits"),
+        (None, 4, {"amx_bf16"}, BF16, "multiplies it (amx_bf16)"),
+        (F16, 4, {"avx2"}, F32, "no instructions for bfloat16"),
+        (None, 0, {"amx_bf16"}, F32, ""),
+    ],
+)
+def test_the_dtype_is_that_which_the_cpu_multiplies(
+    half: Any, bits: int, has: set[str], dtype: Any, words: str
+) -> None:
+    found, reason = dtype_by_rule(half, bits, frozenset(has))
+    assert found == dtype and reason.endswith(words) if words else not reason
+
+
+def test_flags_are_those_that_onednn_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    has = dict.fromkeys(("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8"), True)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {**has, "amx_fp16": False})
+    for level, count in (("", 5), ("DEFAULT", 5), ("AVX512_CORE_BF16", 4), ("avx512_core_vnni", 3),
+                         ("AVX2_VNNI", 2), ("AVX2", 1), ("SSE41", 0)):  # fmt: skip
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", level)
+        assert flags.__wrapped__() == frozenset(list(has)[:count])
+
+
+def test_the_checkpoints_dtype_is_read_from_its_configuration() -> None:
+    config = make_hf("llama").config
+    for dtype, half in (("bfloat16", BF16), (F16, F16), ("float32", None), (None, None),
+                        ("something", None)):  # fmt: skip
+        config.dtype = dtype
+        assert half_of(config) == half
+
+
+@pytest.fixture(scope="module")
+def half_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The built-in model as a checkpoint in bfloat16."""
+    folder = tmp_path_factory.mktemp("models") / "half"
+    shutil.copytree(BUILTIN_PATH, folder)
+    hf = transformers.AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=BF16)
+    hf.save_pretrained(folder)
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "bfloat16"
+    return str(folder)
+
+
+@pytest.fixture
+def multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU that multiplies bfloat16."""
+    monkeypatch.setattr(room, "flags", lambda: frozenset({"avx512_bf16"}))
+
+
+@needs_half
+@pytest.mark.usefixtures("multiplies")
+@pytest.mark.parametrize(
+    ("exact", "num_draft", "reads"),
+    [
+        (True, 32, [[BF16], [BF16]]),
+        (False, 32, [[BF16, F32], [F32]]),
+        (False, None, [[BF16], [BF16]]),  # a draft model
+    ],
+)
+def test_half_precision_stays_where_it_is_exact_and_is_read_once_where_it_is_not(
+    exact: bool, num_draft: int | None, reads: list[Any], half_folder: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(ExactRows, "of_any_number", lambda *_: PassRows(36, 1) if exact else None)
+    read, made, real = list[Any](), list[weakref.ref[Any]](), room.read
+
+    def counted(planned: Any, tell: Tell) -> Any:
+        assert not [one for one in made if one() is not None]  # one at a time in memory
+        read.append(planned.form.dtype)
+        made.append(weakref.ref(hf := real(planned, tell)))
+        return hf
+
+    monkeypatch.setattr(room, "read", counted)
+    for wanted in reads:
+        read.clear()
+        model = load_model(Wanted(half_folder, "cpu", num_draft=num_draft))
+        assert read == wanted and model.dtype == read[-1] == model.hf.dtype
+        assert is_packed(model.hf)
+        words = "multiplies" if exact or num_draft is None else "depend on the rows beside it"
+        assert words in model.dtype_reason
+        del model
+
+
+@needs_half
+def test_the_weights_are_those_that_the_named_dtype_gives(
+    half_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for has, name in (({"avx512_bf16"}, "bfloat16"), (set(), "float32")):
+        monkeypatch.setattr(room, "flags", lambda has=has: frozenset(has))
+        auto = load_model(Wanted(half_folder, "cpu"))
+        named = load_model(Wanted(half_folder, "cpu", name))
+        assert auto.dtype == named.dtype == getattr(torch, name) and not named.dtype_reason
+        ours, theirs = auto.hf.state_dict(), named.hf.state_dict()
+        assert ours.keys() == theirs.keys()
+        for key, one in ours.items():
+            same = [t.to_dense() if t.is_mkldnn else t for t in (one, theirs[key])]
+            assert torch.equal(*same)
+
+
+@pytest.mark.usefixtures("multiplies")
+def test_what_is_named_or_built_in_is_not_chosen(half_folder: str) -> None:
+    for wanted in (
+        Wanted("builtin", "cpu"), Wanted(half_folder, "cpu", "float32"),
+        Wanted(half_folder, "cpu", packed=False),
+    ):  # fmt: skip
+        form = plan(wanted).form
+        assert (form.dtype, form.reason) == (F32, "")
+    assert plan(Wanted(half_folder, "cpu", drafts=False)).form.packed  # half precision is, always
+    assert not plan(Wanted("builtin", "cpu", drafts=False)).form.packed
+
+
+@pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
+@pytest.mark.usefixtures("multiplies")
+def test_between_layers_of_8_bits_is_float32(half_folder: str) -> None:
+    model = load_model(Wanted(half_folder, "cpu", quantize="int8", num_draft=32))
+    assert model.dtype == F32 and "layers of 8 bits" in model.dtype_reason
+    assert all(storage.bits == 8 for storage in storages(model.hf))
+
+
+class Clock:
+    """A clock by which work takes as long as a seed says."""
+
+    def __init__(self, seed: int) -> None:
+        self._now, self._state = 0.0, seed + 1
+
+    def __call__(self) -> float:
+        self._state = self._state * 48271 % 2147483647
+        self._now += self._state % 1000
+        return self._now
+
+
+@pytest.mark.loads
+def test_a_busy_moment_decides_no_bits(
+    half_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever seconds are measured, and whether the machine is said to be busy."""
+    found = set()
+    for seed in range(6):
+        with monkeypatch.context() as patch:
+            patch.setenv("NGT_HOME", str(tmp_path / str(seed)))
+            patch.setattr("ngtcli.system.trials.busy", lambda threads, seed=seed: bool(seed % 2))
+            patch.setattr(time, "perf_counter", Clock(seed))
+            model = load_model(Wanted(half_folder, "cpu", num_draft=32))
+            found.add((model.dtype, is_packed(model.hf)))
+            eight = load_model(Wanted("builtin", "cpu")).hf
+            found.add(("builtin", is_packed(eight)))
+    assert len(found) == 2
+
+
+def test_half_precision_without_a_kernel_is_told_of_where_it_is_named(
+    half_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "has_blocks", lambda dtype: dtype == F32)
+    said = list[str]()
+    for dtype in ("bfloat16", "float32"):
+        load_model(Wanted(half_folder, "cpu", dtype), Tell(said.append))
+    (line,) = said
+    assert line.startswith("bfloat16 is slow on this CPU") and "--dtype float32" in line
+
+
+def test_nothing_is_packed_where_the_cpu_has_no_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
+    for has, architecture, dtype, can in (
+        (set(), "x86_64", F32, False), ({"avx2"}, "x86_64", F32, True),
+        ({"bf16"}, "aarch64", F32, False), ({"bf16"}, "aarch64", BF16, True),
+    ):  # fmt: skip
+        about = {"architecture": architecture}
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda about=about: about)
+        monkeypatch.setattr(forms, "flags", lambda has=has: frozenset(has))
+        monkeypatch.setattr(forms, "float_blocks", lambda weight: weight)
+        assert has_blocks.__wrapped__(dtype) == can
+    hf = make_hf("llama").to(BF16)
+    monkeypatch.setattr("ngtcli.weights.convert.has_blocks", lambda dtype: False)
+    assert convertible(hf, Form(BF16, packed=True)) == []
+
+
+def test_the_tokens_are_those_of_plain_decoding_and_v_names_the_feature(half_folder: str) -> None:
+    words = ["summarize", HARBOUR, "-m", half_folder, "--max-tokens", "24", "--device", "cpu"]
+    plain, drafted = ngt(*words, "--method", "none"), ngt(*words, "-v")
+    assert plain.stdout == drafted.stdout and plain.stdout
+    told = " ".join(drafted.stderr.decode().split())
+    dtype, reason = dtype_by_rule(BF16, 0, flags())
+    assert f"Computed in {str(dtype)[6:]}: {reason}" in told
