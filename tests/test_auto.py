@@ -270,12 +270,11 @@ def test_an_answer_with_auto_reports_its_policy_and_is_remembered(tmp_path: Path
     shutil.copy(HARBOUR, text := str(tmp_path / "harbour.txt"))
     wanted = ("summarize", text, "--max-tokens", "24", "--json-tokens")
     plain_run = json.loads(ngt(*wanted, "--method", "none").stdout)
-    done = ngt(*wanted, "--method", "auto", "--explain", "--pool-documents")
+    done = ngt(*wanted, "--method", "auto", "--pool-documents")
     body = json.loads(done.stdout)
     assert body["text"] == plain_run["text"]
     assert sum(body["policy"]["budgets"].values()) <= body["statistics"]["steps"]
     assert {t["origin"] for t in body["tokens"]} <= {*Auto.origins, "model"}
-    assert "step 1 · " in done.stderr.decode()
     (pool,) = json.loads(ngt("trie", "pool", "show", "--json").stdout)
     assert pool["tokens"] == body["statistics"]["new_tokens"]
     without = ngt(*wanted, "--method", "auto", "--no-pool", "--no-calibrate")

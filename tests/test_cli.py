@@ -125,7 +125,6 @@ BAD = [
     (["ask", "-d", "{tmp}/a.txt", " "], 2, "question is empty"),
     (["ask", "-d", "{tmp}/a.txt"], 2, "QUESTION"),
     (["summarize", "{tmp}/a.txt", "--dry-run", "-o", "{tmp}/b"], 2, "-o does nothing"),
-    (["summarize", "{tmp}/a.txt", "--dry-run", "--explain"], 2, "--explain does nothing"),
     (["summarize", "{tmp}/a.txt", "--dry-run", "--json-tokens"], 2, "--dry-run --json"),
     (["summarize", "{tmp}/a.txt", "--json", "--color", "always"], 2, "--color always does nothing"),
     (["summarize", "{tmp}/a.txt", "-o", "{tmp}/b", "--color", "always"], 2, "does nothing with -o"),

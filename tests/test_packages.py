@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Wanted, load_model
 from ngtcli.errors import ModelError
 from ngtcli.model_files.scheme import require_for_weights, scheme_of
 from tests.support.helpers import changed, ngt
@@ -25,7 +25,11 @@ def test_a_missing_package_is_named_with_the_command(
     folder = changed(tmp_path / "model", quantization_config={"quant_method": method})
     assert scheme_of(folder).method == method
     are = "are" if " and " in METHODS[method] else "is"
-    for read in (load_model, lambda name: require_for_weights(name, name)):
+
+    def loaded(name: str) -> object:
+        return load_model(Wanted(name))
+
+    for read in (loaded, lambda name: require_for_weights(name, name)):
         with pytest.raises(ModelError) as caught:
             read(folder)
         line = f"{folder}: reading weights quantised by {method}"

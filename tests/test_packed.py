@@ -1,5 +1,6 @@
 """Linear layers on floats in blocks: what they compute, what is packed, what is left alone."""
 
+import sys
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from ngtcli.decode.probe import target_model
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights import convert
 from ngtcli.weights.convert import Conversion, convertible
-from ngtcli.weights.forms import Form
+from ngtcli.weights.forms import Form, flags, has_blocks
 from ngtcli.weights.linear import MappedEmbedding, PackedLinear, float_blocks, is_packed
 from ngtcli.weights.places import sites
 from tests.support.helpers import HARBOUR, FakeBackend, ngt
@@ -30,6 +31,8 @@ from tests.support.tiny_models import (
 pytestmark = pytest.mark.numeric
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+if sys.platform == "linux" and "avx2" in flags():
+    assert has_blocks(torch.float32)  # else all that follows were skipped
 if float_blocks(torch.ones(8, 8)) is None:
     pytest.skip("torch has no packed products here", allow_module_level=True)
 

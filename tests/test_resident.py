@@ -19,7 +19,7 @@ from ngtcli.documents.load import Document, Loaded
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import BusyError, ContextOverflowError, NgtError, StoppedError
-from ngtcli.heads.files import Target, save_head
+from ngtcli.heads.files import Target
 from ngtcli.heads.medusa import Medusa
 from ngtcli.prompt.preset import load_preset
 from ngtcli.retrieve.index import PASSAGES
@@ -43,6 +43,7 @@ from ngtcli.session.local import Begun
 from ngtcli.session.question import Question
 from ngtcli.system.store import Kind
 from ngtcli.trie.report import TrieReport
+from tests.support.head_files import save_head
 
 MILL = "The mill burnt down in {year}. The tide came in at noon. Anna wrote to the keeper."
 SETTINGS = Settings(max_tokens=24, overflow="truncate", calibrate=False, background=(), pool=False)
@@ -187,7 +188,7 @@ def test_a_method_of_heads_runs_alone_and_auto_goes_on_without_them_beside_other
 ) -> None:
     model = load_model(Wanted("builtin", "cpu"))
     target = Target(model.hf, model.device, model.dtype)
-    save_head(tmp_path, Medusa(target.width, target.vocabulary, 2).state_dict(), {})
+    save_head(tmp_path, Medusa(target, 2).state_dict(), {})
 
     made = Resident(replace(SETTINGS, heads=(str(tmp_path),)), persist=False)
     for method, shared in (("medusa", False), ("auto", True)):
@@ -227,7 +228,7 @@ def test_cancelling_before_an_answer_begins_stops_it(resident: Resident) -> None
 
     def cancel(event: Event | NgtError) -> None:
         if isinstance(event, Stepped) and not tickets:
-            resident.submit(asked(), alone, wants=Wants(explanations=True))
+            resident.submit(asked(exact="on"), alone)
             tickets.append(resident.submit(asked(), waits))
             wait_for(lambda: tickets[0].state == "ready")
             tickets[0].cancel()
@@ -236,7 +237,6 @@ def test_cancelling_before_an_answer_begins_stops_it(resident: Resident) -> None
     resident.submit(asked(**LONG), first)
     assert isinstance(first.last, Ended) and first.ids and alone.ids
     assert isinstance(waits.last, StoppedError) and len(waits.events) == 1
-    assert all(e.explanation for e in alone.events if isinstance(e, Stepped))
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -249,8 +249,8 @@ def test_cancelling_while_the_prompt_is_read_stops_it(resident: Resident, beside
             tickets.append(resident.submit(asked(**LONG), late))
             wait_for(lambda: tickets[0].state == "ready")
 
-    first, other = Heard(begin), asked(1902, **LONG)
-    resident.submit(other, first, wants=Wants(explanations=not beside))
+    first, other = Heard(begin), asked(1902, **LONG, exact="off" if beside else "on")
+    resident.submit(other, first)
     assert isinstance(late.last, StoppedError) or not late.ids
     assert first.ids == ids_alone(resident, other)
 

@@ -65,7 +65,7 @@ def timeless(text: bytes) -> str:
 
 SAME = [
     ASK, ("summarize", HARBOUR, "--cite", *SHORT),
-    ("summarize", HARBOUR, "--explain", "--color", "always", *SHORT, *PLAIN),
+    ("summarize", HARBOUR, "-v", "--color", "always", *SHORT, *PLAIN),
     ("summarize", HARBOUR, "--temperature", "0.8", "--seed", "3", *SHORT),
     ("ask", "-d", HARBOUR, "-v", "Who saved the town?", *PLAIN),
     ("ask", "-d", HARBOUR, "--show-passages", "Πού;", *SHORT),

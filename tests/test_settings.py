@@ -222,7 +222,7 @@ def test_a_file_of_the_cache_is_shown_without_settings(tmp_path: Path) -> None:
     "--top-k 0 --top-p 1",
     "--method trie --n 9 --lp 2 --learn-output --no-pool",
     "--method none --n 9 --num-draft 8 --pool",
-    "--json --color never", "--json --json-tokens --explain", "--dry-run --json --temperature 1",
+    "--json --color never", "--json --json-tokens", "--dry-run --json --temperature 1",
 ])  # fmt: skip
 def test_options_with_an_effect_or_nothing_to_lose_are_taken(given: str) -> None:
     assert run("summarize", "nowhere.txt", *given.split())[1] == 3  # on to the missing document

@@ -195,7 +195,8 @@ def test_4_bits_are_repacked_without_loss(
     layer = stored(made, about, tmp_path_factory.mktemp("a"))
     assert torch.equal(layer.dequantised().double(), made.weight)
     whole, scales, zeros, back = layer.four_bits()
-    found = PackedLinear(Int4Groups(*int4_groups(whole, scales, zeros), layer.size[0], back), None)
+    integers, pairs = int4_groups(whole, scales, zeros)
+    found = PackedLinear(Int4Groups(integers, layer.size, pairs, back), None)
     # A weight of 1 bit in one group alone shows each integer: inputs are exact, scales rounded.
     rounded = scales.bfloat16().double().repeat_interleave(group, 0)
     exact = (whole.t().double() - zeros.double().repeat_interleave(group, 0)) * rounded

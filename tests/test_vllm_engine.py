@@ -115,7 +115,7 @@ VALUES = {"background": "english", "device": "cpu", "draft_model": "builtin",
     ("name", "engine", "words"),
     [
         *((name, "vllm", "--engine vllm") for name in settings_where(engine="ngt")),
-        *((name, "vllm", "--engine vllm") for name in ("explain", "json_tokens")),
+        *((name, "vllm", "--engine vllm") for name in ("json_tokens",)),
         *((name, "ngt", "ngt's engine") for name in settings_where(engine="vllm")),
     ],
 )

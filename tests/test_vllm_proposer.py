@@ -51,10 +51,13 @@ class Engine:
         self.ids = np.zeros((8, CONTEXT), np.int32)
         self.requests = {str(i): request() for i in range(len(texts))}
         self.input_batch = SimpleNamespace(req_ids=[])
-        self.steps, self.chains = 0, [[] for _ in texts]
+        self.steps, self.chains, self.reading = 0, [[] for _ in texts], set[int]()
 
     def step(self, rows: list[int]) -> None:
         """One pass over the requests `rows`, each in the row of its place in the list."""
+        for i, (_, output) in enumerate(self.texts):
+            if self.done[i] == len(output):
+                self.requests.pop(str(i), None)
         self.input_batch.req_ids = [str(i) for i in rows]
         sampled, lengths = [], []
         for row, i in enumerate(rows):
@@ -66,7 +69,7 @@ class Engine:
                 and self.chains[i][taken] == output[self.done[i] + taken]
             ):
                 taken += 1
-            new = output[self.done[i] : self.done[i] + taken + 1]
+            new = output[self.done[i] : self.done[i] + taken + 1] if i not in self.reading else []
             self.done[i] += len(new)
             whole = [*prompt, *output[: self.done[i]]]
             self.ids[row] = 49
@@ -125,9 +128,8 @@ def test_rows_that_change_places_keep_their_text(
             running.append(waiting.pop())
         random.shuffle(running)
         engine.step(running)
-        for row, i in enumerate(running):
-            request = proposer._requests[row]
-            assert request is not None
+        for i in running:
+            request = proposer._requests[str(i)]
             prompt, output = runs[i]
             assert request.ids.tolist() == [*prompt, *output[: engine.done[i]]]
             learned = [*request.drafter._prompt, *request.drafter._output]
@@ -150,27 +152,29 @@ def test_the_pool_crosses_requests_only_where_both_allow_it() -> None:
     assert steps[2] < steps[0]  # the third did
 
 
-def test_a_caller_without_requests_shares_nothing_and_one_line_says_so(
+def test_a_caller_without_requests_is_drafted_nothing_and_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = list[str]()
     monkeypatch.setattr(logging.Logger, "warning", lambda _, line, *__: lines.append(line))
     proposer = NgramTrieProposer(config())
-    ids = np.zeros((1, CONTEXT), np.int32)
-    for first in (7, 8):
-        ids[0, :3] = first, 20, 21
-        proposer.propose([[21]], np.array([3], np.int32), ids)
-    assert proposer._drafts._pooled == []
-    assert [line[:5] for line in lines] == ["ngt: "]
-    alone = NgramTrieProposer(config(pool=False))
-    alone.propose([[21]], np.array([3], np.int32), ids)
-    assert len(lines) == 1  # nothing was to be shared
+    ids = np.ones((1, CONTEXT), np.int32)
+    for _ in range(2):
+        assert proposer.propose([[1]], np.array([3], np.int32), ids) == [[]]
+    assert [line[:5] for line in lines] == ["ngt: "] and not proposer._requests
 
 
-def test_prompts_that_are_being_read_get_no_draft() -> None:
-    proposer = NgramTrieProposer(config())
-    ids = np.ones((2, CONTEXT), np.int32)
-    assert proposer.propose([[], [1]], np.array([5, 5], np.int32), ids)[0] == []
+def test_prompts_that_are_being_read_get_no_draft_and_ended_requests_are_forgotten() -> None:
+    engine = Engine(NgramTrieProposer(config()), [([1, 2, 1, 2, 1], [2, 1, 2, 1])] * 2)
+    engine.step([0])
+    assert engine.chains[0] and set(engine.proposer._requests) == {"0"}
+    engine.reading = {1}
+    engine.step([1, 0])
+    assert engine.chains[1] == [] and engine.chains[0]
+    del engine.requests["0"]
+    engine.reading = set()
+    engine.step([1])
+    assert set(engine.proposer._requests) == {"1"}
 
 
 def test_documents_of_the_configuration_are_drafted_from(tmp_path: Any) -> None:

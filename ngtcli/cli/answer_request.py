@@ -30,7 +30,6 @@ _OUTPUT = typer.Option(
 )
 _TOKENS = typer.Option("--json-tokens", help="Like --json, with every token and its origin.")
 _DRY = typer.Option("--dry-run", help="Print the prompt and its token count; run no model.")
-_EXPLAIN = typer.Option("--explain", help="Say on stderr what each step drafted, and why.")
 _CITE = typer.Option("--cite", help="Mark what stands in documents word for word; name the places.")
 _HTML = file_option("--html", help="Also write a page: the answer next to its documents, linked.")
 _PREDICT = typer.Option(
@@ -49,7 +48,6 @@ class AnswerFlags:
     json: JsonOption = False
     json_tokens: Annotated[bool, _TOKENS] = False
     dry_run: Annotated[bool, _DRY] = False
-    explain: Annotated[bool, _EXPLAIN] = False
     cite: Annotated[bool, _CITE] = False
     show_thinking: ThinkingOption = False
     predict: Annotated[str | None, _PREDICT] = None
@@ -125,7 +123,7 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
             refuse_with(form, {"--cite": r.cite}, "Its sources are in the object anyway.")
             refuse_with(form, {"--show-thinking": r.show_thinking}, "The object has it anyway.")
     if s.engine == "vllm":
-        steps = {"--explain": r.explain, "--json-tokens": r.json_tokens}
+        steps = {"--json-tokens": r.json_tokens}
         refuse_with("--engine vllm", steps, "vLLM does not tell which tokens were drafted.")
     if s.overflow != "retrieve":
         unread = {f.flag: name in flags for name, f in SETTINGS.items() if f.overflow}
@@ -139,7 +137,6 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
         shown: dict[str, object] = {"--cite": r.cite, "--show-thinking": r.show_thinking}
         shown |= {"--html": r.html, "--svg": r.svg}
         refuse_with("--dry-run", shown, "There is no answer to show.")
-        made: dict[str, object] = {"--explain": r.explain, "--predict": r.predict}
-        refuse_with("--dry-run", made, "It makes no step.")
+        refuse_with("--dry-run", {"--predict": r.predict}, "It makes no step.")
         refuse_with("--dry-run", {"--json-tokens": r.json_tokens}, "Give --dry-run --json.")
         refuse_with("--dry-run", {"-o": r.out}, "Redirect it: ngt … --dry-run > FILE")

@@ -86,7 +86,7 @@ def events_of(
 
     What is said meanwhile goes to `notes`.
     """
-    wants = Wants(remarks=request.verbose, explanations=request.explain)
+    wants = Wants(remarks=request.verbose)
     if connection is not None:
         try:
             return (yield from connection.ask(request, wants))
@@ -178,8 +178,6 @@ class Showing:
             self._begun = True
             sink.step(runs_of(tokens, self._request.show_thinking))
         self._tokens += len(tokens)
-        if event.explanation:
-            notes.say(event.explanation, dim=True)
         if event.step.finish_reason:
             self._close_sink()
 

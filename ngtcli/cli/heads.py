@@ -56,9 +56,7 @@ _data = partial(typer.Option, rich_help_panel="Data")
 _DATA = "Documents like those the head is for: files, folders or globs; give it before each."
 _PROMPTS = "Prompts as JSON lines, as ngt bench takes them, too."
 _ANSWERS = "Most answers of the model to train on."
-_RECORDING = file_option(
-    help="Train on this recording (ngt bench --record).", rich_help_panel="Data"
-)
+_RECORDING = file_option(help="Train on this recording (ngt bench record).", rich_help_panel="Data")
 _QUESTIONS = "Questions about each part."
 _OUT = file_option("--output", "-o", help="The head's folder: a new one, or one to go on with.")
 _MINUTES = "Train so long, the answers not counted in."

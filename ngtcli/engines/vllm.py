@@ -7,8 +7,8 @@
     }, additional_config={"ngt": {"pool": True}})
 
 vLLM makes the class with its configuration and calls `propose` after each step with arrays that
-have a row for each request. Rows are used again and change places, and no request is named; so a
-sequence is known by its tokens: a row continues the sequence whose tokens it begins with.
+have a row for each request. Rows are used again and change places; whose they are says the runner
+that calls (`input_batch.req_ids`), which hands no request over.
 
 Options under "ngt" in vLLM's `additional_config`:
 
@@ -21,17 +21,9 @@ Options under "ngt" in vLLM's `additional_config`:
 
 Tried with vLLM 0.32. Trees cannot be fed to it.
 
-Its model runner V2 refuses custom classes: where VLLM_USE_V2_MODEL_RUNNER is not set vLLM takes its
-runner V1 for them, where it is 1 it ends with an error. V2 has drafts from a `BaseSpeculator`
-(vllm/v1/worker/gpu/spec_decode/speculator.py), of which `init_speculator` makes vLLM's own alone.
-A port needs a way for vLLM to make ours, and:
-
-- `propose` that returns a tensor, int64 (requests, num_speculative_tokens), on the device: rows of
-  one length. One number of drafts for all requests of a step can be had (`num_speculative_tokens`
-  of `propose`), one for each cannot, so rows are shared out worse, and short chains padded.
-- the sampled tokens on the host: they lie in `RequestState.all_token_ids` and `last_sampled`, and
-  waiting for them takes away what V2 gains by scheduling ahead of the device.
-- nothing to know requests by their tokens: `input_batch.req_ids` names them.
+It runs on vLLM's model runner V1, which vLLM takes for a custom class. V2, its default where Triton
+is there, refuses one, and verifies a fixed number of drafts by their confidences. `ngt help vllm`
+says how a port would go.
 """
 
 import logging
@@ -66,12 +58,8 @@ _ROWS = tuple(2**i for i in range(11))
 # stops being bound by memory.
 _DOUBLING_ROWS = 256
 _ALLOWED = "ngt_pool"  # the key in a request's `extra_args`
-_NOT_FOUND = (
-    "ngt: this version of vLLM calls the proposer in another way: what requests say of the pool is"
-    " not found, and no drafts come from other requests"
-)
+_NOT_FOUND = "ngt: nothing is drafted: this version of vLLM calls the proposer in another way"
 _LOG = logging.getLogger(__name__)
-_TAIL = 8  # tokens that are compared before the whole row is
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +105,8 @@ class NgramTrieProposer:
         extra = vllm_config.additional_config
         self.options = read_options(extra.get("ngt", {}) if isinstance(extra, Mapping) else {})
         self._drafts = self._drafters(vllm_config.model_config.tokenizer)
-        self._requests: list[_Request | None] = []  # by row
+        self._requests: dict[str, _Request] = {}  # by vLLM's name
+        self._checked: set[str] = set()  # whose drafts the last step checked
         self._has_warned = False  # that requests are not found
         self._left_at = 0.0  # seconds on the clock when the last step's drafts were given
         self._rows_out = 0  # rows of the pass that checks them, with one row a request
@@ -156,37 +145,43 @@ class NgramTrieProposer:
         sampled included; `num_tokens_no_spec`, int32 (requests,), says how many of a row count.
         """
         entered = time.perf_counter()
-        rows = [
-            token_ids_cpu[i, : num_tokens_no_spec[i]] if sampled else None
-            for i, sampled in enumerate(sampled_token_ids)
-        ]
-        known = match_rows(rows, self._requests)
-        self._learn_cost(entered - self._left_at, known)
-        self._learn_tokens(rows, known)
-        for ended in (r for r in self._requests if r is not None and r not in known):
-            self._drafts.finish(ended.drafter)
-        for i, row in enumerate(rows):
-            if row is not None and known[i] is None:
-                known[i] = self._begin(row, len(sampled_token_ids[i]), self._takes_part(i))
-        self._requests = known
-        chains = self._draft()
+        caller: Any = sys._getframe(1).f_locals.get("self")
+        try:
+            asked, names = caller.requests, list(caller.input_batch.req_ids)
+            allowed = {name: _takes_part(asked[name]) for name in names}
+        except (AttributeError, KeyError):
+            if not self._has_warned:
+                _LOG.warning(_NOT_FOUND)
+            self._has_warned = True
+            return [[] for _ in sampled_token_ids]
+        rows = {
+            name: token_ids_cpu[i, : num_tokens_no_spec[i]]
+            for i, (name, sampled) in enumerate(zip(names, sampled_token_ids, strict=True))
+            if sampled
+        }
+        if set(names) == rows.keys() == self._checked:  # no prompt was read as well
+            self._learn_cost(entered - self._left_at)
+        for name in self._requests.keys() - asked.keys():
+            self._drafts.finish(self._requests.pop(name).drafter)
+        self._learn_tokens(rows)
+        for name, sampled in zip(names, sampled_token_ids, strict=True):
+            if name in rows and name not in self._requests:
+                self._requests[name] = self._begin(rows[name], len(sampled), allowed[name])
+        chains = self._draft(list(rows))
         self._left_at = time.perf_counter()
-        return chains
+        return [chains.get(name, []) for name in names]
 
-    def _learn_cost(self, seconds: float, known: Sequence[_Request | None]) -> None:
-        """Learn what the last pass took, unless it also read prompts."""
-        if not self._rows_out or len(known) != len(self._requests) or None in known:
-            return
+    def _learn_cost(self, seconds: float) -> None:
         if self._drafts.policy is None:  # the first pass that is timed sets the scale
             seconds_of_one = seconds / (1 + self._rows_out / _DOUBLING_ROWS)
             curve = {r: seconds_of_one * (1 + r / _DOUBLING_ROWS) for r in _ROWS}
             self._drafts.policy = Policy(CostCurve(curve))
         self._drafts.spent(self._rows_out, seconds)
 
-    def _learn_tokens(self, rows: Sequence[Ids | None], known: Sequence[_Request | None]) -> None:
+    def _learn_tokens(self, rows: Mapping[str, Ids]) -> None:
         drafters, emitted = [], []
-        for row, request in zip(rows, known, strict=True):
-            if row is not None and request is not None:
+        for name, row in rows.items():
+            if (request := self._requests.get(name)) is not None:
                 drafters.append(request.drafter)
                 emitted.append(row[len(request.ids) :].tolist())
                 request.ids = row.copy()
@@ -199,59 +194,17 @@ class NgramTrieProposer:
         drafter.observe(row[-sampled:].tolist())
         return _Request(drafter, row.copy())
 
-    def _takes_part(self, row: int) -> bool:
-        """Whether the request in `row` allows text to cross requests.
-
-        vLLM hands no request to a proposer: it is looked up in the runner that called `propose`.
-        One that is not found has not been asked, so none of its text crosses; the first time a
-        warning says so.
-        """
-        runner = sys._getframe(2).f_locals.get("self")
-        try:
-            request = runner.requests[runner.input_batch.req_ids[row]]  # type: ignore[union-attr]
-            return bool((request.sampling_params.extra_args or {}).get(_ALLOWED, True))
-        except (AttributeError, KeyError, IndexError):
-            if self.options.pool and not self._has_warned:
-                _LOG.warning(_NOT_FOUND)
-            self._has_warned = True
-            return False
-
-    def _draft(self) -> list[list[int]]:
-        """Chains for all rows, as long as they pay and the context allows."""
-        at = [i for i, request in enumerate(self._requests) if request is not None]
-        requests = [r for r in self._requests if r is not None]
+    def _draft(self, names: list[str]) -> dict[str, list[int]]:
+        """Chains for these requests, as long as they pay and the context allows."""
+        requests = [self._requests[name] for name in names]
         room = [min(self._most, self._context - len(r.ids) - 1) for r in requests]
         trees = self._drafts.propose_within([r.drafter for r in requests], room)
-        chains: list[list[int]] = [[] for _ in self._requests]
-        for i, tree in zip(at, trees, strict=True):
-            chains[i] = list(tree.tokens)
-        self._rows_out = len(requests) + sum(map(len, chains))
+        chains = {name: list(tree.tokens) for name, tree in zip(names, trees, strict=True)}
+        self._checked = set(names)
+        self._rows_out = len(requests) + sum(map(len, chains.values()))
         return chains
 
 
-def match_rows(
-    rows: Sequence[Ids | None], requests: Sequence[_Request | None]
-) -> list[_Request | None]:
-    """For each row the request that it continues: that of the same row before, or of another."""
-    found: list[_Request | None] = [None] * len(rows)
-    for i, row in enumerate(rows):
-        same = requests[i] if i < len(requests) else None
-        if row is not None and same is not None and _continues(row, same.ids):
-            found[i] = same
-    free = [r for r in requests if r is not None and r not in found]
-    for i, row in enumerate(rows):
-        if row is not None and found[i] is None:
-            found[i] = next((r for r in free if _continues(row, r.ids)), None)
-            free = [r for r in free if r is not found[i]]
-    return found
-
-
-def _continues(row: Ids, ids: Ids) -> bool:
-    """Whether `row` is `ids` and at least one token more."""
-    known = len(ids)
-    tail = max(0, known - _TAIL)
-    return (
-        len(row) > known
-        and np.array_equal(row[tail:known], ids[tail:])
-        and np.array_equal(row[:tail], ids[:tail])
-    )
+def _takes_part(request: Any) -> bool:
+    """Whether a request of vLLM's allows text to cross requests."""
+    return bool((request.sampling_params.extra_args or {}).get(_ALLOWED, True))

@@ -42,7 +42,6 @@ from ngtcli.session.events import (
 )
 from ngtcli.session.local import Begun, LocalSession, ended
 from ngtcli.session.question import Question
-from ngtcli.session.report import explanation
 from ngtcli.system.machine import return_memory
 
 _PREPARING = 2  # threads that make prompts; guess
@@ -264,7 +263,7 @@ class Resident:
     def _joins(self, ticket: Ticket) -> bool:
         """Whether a question may be answered beside others."""
         settings = ticket.question.settings
-        if ticket.begun is None or ticket.wants.explanations or self._joint_reason:
+        if ticket.begun is None or self._joint_reason:
             return False
         method = parse_method(settings.method, draft_settings(settings))
         if method.name == "draft-model" or method.entry.heads or settings.exact == "on":
@@ -353,10 +352,7 @@ class Resident:
             member = _member(ticket)
             thought = member.text.statistics.thought_tokens or 0
             for step in member.steps[ticket.told :]:
-                words = ""
-                if ticket.wants.explanations and ticket.answer is not None:
-                    words = explanation(ticket.answer.run, step)
-                ticket.tell(Stepped(step, thought, words))
+                ticket.tell(Stepped(step, thought))
             ticket.told = len(member.steps)
         for member in over:
             tickets.remove(member.given)

@@ -11,7 +11,7 @@ from ngtcli.prompt.build import Prompt, check_known, look_alikes
 from ngtcli.session.events import USUAL, Ended, Event, Message, Prompted, Started, Stepped, Wants
 from ngtcli.session.parts import Splitting
 from ngtcli.session.question import Question
-from ngtcli.session.report import explanation, facts, remarks, with_sources
+from ngtcli.session.report import facts, remarks, with_sources
 from ngtcli.session.session import Answer, Session
 from ngtcli.system import process
 
@@ -124,8 +124,7 @@ class Answering:
         try:
             yield Started(run.drafter.origins)
             for step in answer:
-                words = explanation(run, step) if self._wants.explanations else ""
-                yield Stepped(step, run.statistics.thought_tokens or 0, words)
+                yield Stepped(step, run.statistics.thought_tokens or 0)
         except KeyboardInterrupt:
             answer.interrupted = True
         except Exception:

@@ -18,12 +18,10 @@ from ngtcli.trie.report import TrieReport
 class Wants:
     """Which events are wanted in full, since they take time.
 
-    `remarks`: what -v says of prompt and answer. `explanations`: of every step. `sources`: of the
-    answer in the documents.
+    `remarks`: what -v says of prompt and answer. `sources`: of the answer in the documents.
     """
 
     remarks: bool = False
-    explanations: bool = False
     sources: bool = True
 
 
@@ -78,11 +76,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A step, the tokens of thought so far, and, where that is wanted, what was drafted and why."""
+    """A step, and the tokens of thought so far."""
 
     step: Step
     thought_tokens: int = 0
-    explanation: str = ""
 
 
 NO_SOURCES = Sources(0.0, ())

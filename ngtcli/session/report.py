@@ -8,12 +8,11 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.origins import PolicyReport
-from ngtcli.draft.steps import Step
 from ngtcli.errors import counted
 from ngtcli.grounding.sources import copied_fact, sources_of
 from ngtcli.model_files.quantized import name_of
 from ngtcli.session.events import Ended
-from ngtcli.session.session import AnswerRun, Model
+from ngtcli.session.session import Model
 
 
 def with_sources(answer: Ended, documents: Sequence[Document]) -> Ended:
@@ -125,13 +124,3 @@ def _policy_words(answer: Ended, policy: PolicyReport) -> str:
 def _short(value: object, most: int = 40) -> str:
     text = str(value)
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def explanation(run: AnswerRun, step: Step) -> str:
-    """One line on a step: what was drafted and why, what came of it."""
-    why = run.drafter.explain()
-    if not run.proposed:
-        why = run.model.plain_reason or ("no room left" if run.limits.num_draft else "no drafts")
-    accepted = sum(t.drafted for t in step.tokens)
-    parts = [f"step {run.statistics.steps}", why, f"{step.nodes} drafted"]
-    return " · ".join(p for p in [*parts, f"{accepted} accepted"] if p)

@@ -161,7 +161,7 @@ class Conversion:
             if site is not None and site.weight_name == name and name + SCALE in tensors:
                 if tensors[name].dtype == torch.uint8:
                     order = tensors.get(name + ORDER)
-                    groups = Int4Groups(tensors[name], tensors[name + SCALE], site.size[0], order)
+                    groups = Int4Groups(tensors[name], site.size, tensors[name + SCALE], order)
                     site.put([PackedLinear(groups, site.bias)])
                 else:
                     site.put(self._int8_layers(site, tensors[name], tensors[name + SCALE]))
@@ -178,7 +178,7 @@ class Conversion:
         try:
             return [
                 PackedLinear(
-                    Int8Blocks(opaque(part, size, self.sizes), own, kernel, part), site.bias
+                    Int8Blocks(opaque(part, size, self.sizes), size, own, kernel, part), site.bias
                 )
                 for part, own in zip(parts, scale.chunk(count), strict=True)
             ]

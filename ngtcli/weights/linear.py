@@ -27,19 +27,16 @@ _OUTPUTS = 16  # it takes multiples of so many
 
 
 class Storage:
-    """A weight (outputs, inputs) and its product; fewer rows than `least` are padded to as many.
+    """A weight of a `size`, (outputs, inputs), and its product.
 
-    `packed` is what a layer shows as its parameter; `bits` are those of integers, 0 for floats.
-    Nothing of it changes: a copy of a layer has the same one.
+    Fewer rows than `least` are padded to as many. `packed` is what a layer shows as its parameter,
+    `bits` are those of integers, 0 for floats. Nothing of it changes: a copy of a layer has the
+    same one.
     """
 
     packed: Tensor
+    size: tuple[int, int]
     least, bits = 1, 0
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Outputs and inputs."""
-        raise NotImplementedError
 
     def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
         """(n, inputs) to (n, outputs), in the dtype of the rows."""
@@ -89,14 +86,11 @@ class Int8Blocks(Storage):
     """
 
     packed: Tensor
+    size: tuple[int, int]
     scale: Tensor
     kernel: Int8Kernel
     held: Tensor | None = None
     bits = 8
-
-    @cached_property
-    def size(self) -> tuple[int, int]:
-        return len(self.scale), self.packed.shape[0]
 
     @cached_property
     def _given(self) -> tuple[Tensor, Tensor]:
@@ -139,21 +133,17 @@ class Int4Groups(Storage):
     """
 
     packed: Tensor
+    size: tuple[int, int]
     scales: Tensor
-    outputs: int
     order: Tensor | None = None
     bits = 4
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self.outputs, 2 * self.packed.shape[1]
 
     def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
         given = rows.to(torch.bfloat16)
         given = given.contiguous() if self.order is None else given.index_select(1, self.order)
         multiply = torch.ops.aten._weight_int4pack_mm_for_cpu.default
         out: Tensor = multiply(given, self.packed, self.size[1] // len(self.scales), self.scales)
-        out = out[:, : self.outputs].to(rows.dtype)
+        out = out[:, : self.size[0]].to(rows.dtype)
         return out if bias is None else out + bias
 
 

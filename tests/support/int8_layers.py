@@ -24,8 +24,9 @@ def layer_of(
     sizes = {} if sizes is None else sizes
     whole, scale = quantized(weight)
     data = in_blocks(whole, sizes)
-    packed = opaque(data, (whole.shape[0], whole.shape[1]), sizes)
-    return PackedLinear(Int8Blocks(packed, scale, kernel, data), bias)
+    size = whole.shape[0], whole.shape[1]
+    packed = opaque(data, size, sizes)
+    return PackedLinear(Int8Blocks(packed, size, scale, kernel, data), bias)
 
 
 def true_product(layer: PackedLinear, weight: Tensor, rows: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Tunes a model to fill mask tokens behind its answers (SPACE, arXiv 2402.11809), from a recording.
 
-    ngt bench -d notes/ --record recording
+    ngt bench record recording -d notes/
     python -m tests.tools.space_tuning MODEL recording OUT [--steps 400] [--depth 4] [--rate 1e-4]
 
 The result is a model of its own, for `-m OUT --method space`: its answers do not stay those of the
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
-from ngtcli.decode.load import load_model
+from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.model import TargetModel
 from ngtcli.heads.training.folder import Text
 from ngtcli.heads.training.recipes import Batch, Guesses, unused_token
@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     traces = read_traces(args.recording).traces
     texts = [Text(trace.prompt_ids, trace.output_ids) for trace in traces]
-    model = load_model(args.model, "cpu")
+    model = load_model(Wanted(args.model, "cpu"))
     tune(model, texts, args.steps, args.depth, args.rate).save(args.out)
 
 

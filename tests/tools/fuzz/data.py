@@ -84,7 +84,7 @@ def prompts(rng: Random, place: Place) -> Case:
     path.write_bytes(rng.choice([b"\n", b"\r\n", b"\n\n"]).join(lines))
     if rng.random() < 0.1:
         damage(rng, path)
-    command = rng.choice(["bench --methods none --rounds 1", "bench --record out"])
+    command = rng.choice(["bench --methods none --rounds 1", "bench record out"])
     more = " --prompts prompts.jsonl --limit 1 --max-tokens 2 --json"
     codes = [ANSWERED, USAGE, INPUT, CONTEXT]
     return case(f"{len(lines)} lines of prompts", (command + more).split(), codes)

@@ -98,7 +98,7 @@ def documents(rng: Random, place: Place) -> Case:
     head = rng.choice([["summarize", path], ["ask", "Who built it?", "-d", path]])
     # Flags that change neither the text nor the exit code.
     tail = ["--max-tokens", str(rng.randint(1, 9)), *rng.choice([
-        "--dry-run", "--dry-run --json", "--json", "", "-v", "--json-tokens", "--explain",
+        "--dry-run", "--dry-run --json", "--json", "", "-v", "--json-tokens",
         "--method none", "--method trie",
     ]).split()]  # fmt: skip
     if way == "folder":
