@@ -246,8 +246,7 @@ class TextStream:
 
     def _counts(self, text: str) -> str:
         """The text without what stands before an answer, in which no stop string counts."""
-        is_before = self.part == ANSWER and not self._begun and self._settled
-        return text.lstrip() if is_before else text
+        return text.lstrip() if self.part == ANSWER and self._settled and not self._begun else text
 
     def _marks(self) -> list[str]:
         """The marks that count now as text: one begins a thought only where an answer begins."""
