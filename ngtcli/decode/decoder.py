@@ -293,8 +293,9 @@ class Decoder:
                 passed = drafters.rows.padded(rows_in_all) if drafters.rows else rows_in_all
                 drafters.spent(passed, watch.elapsed_s - drafting_s)
             going = [(m, path) for m, path in zip(members, paths, strict=True) if m.error is None]
-            emitted = [[token.id for token in m.steps[-1].tokens] for m, _ in going]
-            drafters.observe([m.drafter for m, _ in going], emitted)
+            if going:
+                emitted = [[token.id for token in m.steps[-1].tokens] for m, _ in going]
+                drafters.observe([m.drafter for m, _ in going], emitted)
             for member, path in going:
                 member.text.commit(member.steps[-1], len(path.rows))
         for member, rows in zip(members, scores, strict=True):
