@@ -17,7 +17,7 @@ from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.together import why_not
-from ngtcli.draft.drafter import Context, Drafters, PassRows
+from ngtcli.draft.drafter import Context, Drafters, DraftSettings, PassRows
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import ROOT, DraftTree
@@ -246,6 +246,19 @@ def test_a_text_alone_goes_on_beside_others_whose_prompts_begin_as_its_own(
         done += one.decoder.step()
     found = {tuple(m.context.ids): m.text.output for m in [*over, *done]}
     assert [found[tuple(text)] for text in ids] == alone
+
+
+def test_an_answer_that_goes_on_beside_others_joins_the_pool_once() -> None:
+    model, pool = make_target("llama"), Pool(100, quotes=True)
+    drafter = make_drafter("auto", DraftSettings(num_draft=8, pool=pool))
+    one = Run(model, drafter, Context([5, 6, 7], vocabulary=97), GREEDY, Limits(30, 8))
+    one.decoder.add(one.member)
+    while len(one.output) < 12:
+        one.decoder.step()
+    one.decoder.share(joint(pool), 3)
+    while not one.decoder.done:
+        one.decoder.step()
+    assert [answer.tolist() for answer in pool.answers] == [one.output]
 
 
 def test_positions_that_depend_on_the_longest_text_are_refused() -> None:

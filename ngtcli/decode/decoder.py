@@ -72,11 +72,8 @@ class Decoder:
     `progress` is called with how many ids of how many are read of a prompt. A text's statistics
     have its share of a step's seconds, in proportion to its rows of the pass, so those of all texts
     add up to what the steps took. With `split_times` the device is waited for between the parts of
-    a step, so that `split_s` has the time of each on an asynchronous device, too. Where the prompt
-    of the first text `is_read`, the model has all of it but its last token already.
+    a step, so that `split_s` has the time of each on an asynchronous device, too.
     """
-
-    is_read = False
 
     def __init__(
         self,
@@ -148,6 +145,7 @@ class Decoder:
         """Let up to `size` texts run, of which there was one; `drafters` are for all of them."""
         self._drafters.end()
         for member in self.running:
+            member.drafter.leave()
             self._drafters.finish(member.drafter)
         self._drafters, self._most, self._is_alone = drafters, size or MOST, False
         for member in self.running:
