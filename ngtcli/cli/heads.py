@@ -172,7 +172,14 @@ def _trained(
     if not given.recording:  # as asked for, whatever was answered first
         by_id = {trace.id: trace for trace in found.traces}
         traces = tuple(by_id[item.id] for item in items if item.id in by_id)
-    return Trainer(session.model, held_out(traces), folder, notes.status, notes.say).run()
+    fitting = [trace for trace in traces if len(trace.prompt_ids) < session.model.context]
+    if len(fitting) < len(traces):
+        _tell_of_left_out(len(traces) - len(fitting), notes)
+    return Trainer(session.model, held_out(fitting), folder, notes.status, notes.say).run()
+
+
+def _tell_of_left_out(count: int, notes: Notes) -> None:
+    notes.warn(f"{counted(count, 'prompt')} left out: they do not fit the model")
 
 
 def held_out(traces: Sequence[Trace]) -> list[Text]:
@@ -258,4 +265,4 @@ def _record(
             bar = progress_bar(count, len(items))
             notes.status(f"Answering {bar} {count} of {counted(len(items), 'answer')}")
     if failed:
-        notes.warn(f"{counted(failed, 'prompt')} left out: they do not fit the model")
+        _tell_of_left_out(failed, notes)
