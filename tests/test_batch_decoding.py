@@ -17,7 +17,8 @@ from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.together import why_not
-from ngtcli.draft.drafter import Context, Drafters
+from ngtcli.draft.auto.drafter import Auto, AutoDrafters
+from ngtcli.draft.drafter import Context, Drafters, DraftSettings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import ROOT, DraftTree
@@ -242,6 +243,20 @@ def test_a_text_alone_goes_on_beside_others_whose_prompts_begin_as_its_own(
         done += one.decoder.step()
     found = {tuple(m.context.ids): m.text.output for m in [*over, *done]}
     assert [found[tuple(text)] for text in ids] == alone
+
+
+def test_an_answer_that_others_join_is_in_the_pool_once() -> None:
+    model, pool = make_target("llama"), Pool(1000, quotes=True)
+    model.end_ids = frozenset()
+    alone = Auto(DraftSettings(pool=pool))
+    one = Run(model, alone, Context([4, 5, 6]), GREEDY, Limits(12, 8), keeping=Keeping())
+    one.decoder.add(one.member)
+    while len(one.member.text.output) < 2:  # the pool keeps no single token
+        one.decoder.step()
+    one.decoder.share(AutoDrafters(DraftSettings(pool=pool)), 3)
+    while not one.decoder.done:
+        one.decoder.step()
+    assert [answer.tolist() for answer in pool.answers] == [one.member.text.output]
 
 
 def test_positions_that_depend_on_the_longest_text_are_refused() -> None:
