@@ -17,7 +17,6 @@ from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.together import why_not
-from ngtcli.draft.auto.drafter import Auto, AutoDrafters
 from ngtcli.draft.drafter import Context, Drafters, DraftSettings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.steps import Limits
@@ -245,18 +244,18 @@ def test_a_text_alone_goes_on_beside_others_whose_prompts_begin_as_its_own(
     assert [found[tuple(text)] for text in ids] == alone
 
 
-def test_an_answer_that_others_join_is_in_the_pool_once() -> None:
-    model, pool = make_target("llama"), Pool(1000, quotes=True)
+def test_an_answer_that_others_join_is_pooled_once() -> None:
+    model, pool, ids = make_target("llama"), Pool(1000), prompts(2, seed=3)
     model.end_ids = frozenset()
-    alone = Auto(DraftSettings(pool=pool))
-    one = Run(model, alone, Context([4, 5, 6]), GREEDY, Limits(12, 8), keeping=Keeping())
+    drafter = make_drafter("auto", DraftSettings(num_draft=8, pool=pool))
+    one = Run(model, drafter, Context(ids[0], vocabulary=97), GREEDY, Limits(30, 8))
     one.decoder.add(one.member)
-    while len(one.member.text.output) < 2:  # the pool keeps no single token
+    for _ in range(2):
         one.decoder.step()
-    one.decoder.share(AutoDrafters(DraftSettings(pool=pool)), 3)
+    one.decoder.share(joint(pool), 2)
     while not one.decoder.done:
         one.decoder.step()
-    assert [answer.tolist() for answer in pool.answers] == [one.member.text.output]
+    assert [list(answer) for answer in pool.answers] == [one.output]
 
 
 def test_positions_that_depend_on_the_longest_text_are_refused() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
-from ngtcli.draft.pool import QUOTE, Pool, load_pool, own_words, pool_path, save_pool, used_last
+from ngtcli.draft.pool import QUOTE, Pool, load_pool, own_words, pool_path, save_pool
 from ngtcli.system.arrays import ArrayWriter
 from ngtcli.system.files import DamagedFileError
 
@@ -38,35 +38,11 @@ def test_no_run_of_four_tokens_of_the_prompt_is_kept(answer: list[int], prompt: 
         assert kept == ([answer] if answer else [])
 
 
-def test_the_least_recently_used_answer_goes_first(tmp_path: Path) -> None:
-    old, other, said = [1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12], [0, 2, 3, 4, 5, 0]
+def test_the_oldest_answer_goes_first() -> None:
     pool = Pool(limit=18)
-    for answer in (old, other, said):
-        pool.add(answer, [])
-    assert [a.tolist() for a in pool.answers] == [other, old, said]
-    pool.add([20] * 6, [])
-    assert [a.tolist() for a in pool.answers] == [old, said, [20] * 6]
-    path = tmp_path / "x.pool.safetensors"  # the same order by way of a file
-    first = tallied([old, other])
-    first.limit = 18
-    save_pool(path, first, "tiny", 97)
-    again = load_pool(path, 97, 18, False)
-    again.predicted, again.reached = first.predicted, first.reached
-    again.add(said, [])
-    save_pool(path, again, "tiny", 97)
-    assert contents(path, 18) == [other, old, said]
-
-
-@given(st.lists(st.lists(st.integers(0, 2), max_size=9), max_size=6), ids)
-def test_used_answers_are_those_with_a_run_in_common(
-    answers: list[list[int]], said: list[int]
-) -> None:
-    def runs(text: list[int]) -> set[tuple[int, ...]]:
-        return {tuple(text[i : i + QUOTE]) for i in range(len(text) - QUOTE + 1)}
-
-    wanted = sorted(answers, key=lambda a: bool(runs(a) & runs(said)))
-    arrays = [np.array(a, np.int32) for a in answers]
-    assert [a.tolist() for a in used_last(arrays, np.array(said, np.int32))] == wanted
+    for first in (1, 7, 13, 19):
+        pool.add(range(first, first + 6), [])
+    assert [int(answer[0]) for answer in pool.answers] == [7, 13, 19]
 
 
 def tallied(answers: list[list[int]]) -> Pool:

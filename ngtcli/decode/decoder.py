@@ -148,7 +148,7 @@ class Decoder:
         """Let up to `size` texts run, of which there was one; `drafters` are for all of them."""
         self._drafters.end()
         for member in self.running:
-            member.drafter.leave()  # the next one learns all of the answer
+            member.drafter.leave()
             self._drafters.finish(member.drafter)
         self._drafters, self._most, self._is_alone = drafters, size or MOST, False
         for member in self.running:

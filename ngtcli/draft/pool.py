@@ -1,10 +1,10 @@
 """What earlier answers of a model leave behind for `auto`: their text, and how sources did.
 
-The pool keeps token ids of answers, at most so many; the least recently used go first. One is used
-when a later answer has a run of QUOTE tokens in common with it. Of an answer it leaves out, unless
-`quotes` is set, every run of QUOTE tokens that stands in the prompt: so it holds a model's own
-phrases and no text of documents. One file a model; a file that is wrong in any way is replaced by
-an empty one. Of several processes each adds to it what it has learned since it read or wrote it.
+The pool keeps token ids of answers, at most so many; the oldest go first. Of an answer it leaves
+out, unless `quotes` is set, every run of QUOTE tokens that stands in the prompt: so it holds a
+model's own phrases and no text of documents. One file a model; a file that is wrong in any way is
+replaced by an empty one. Of several processes each adds to it what it has learned since it read or
+wrote it.
 """
 
 import fcntl
@@ -36,9 +36,9 @@ Tallies = tuple[Floats, Floats]
 
 @dataclass(slots=True)
 class Pool:
-    """`answers` as arrays of ids, the last used last; `predicted` and `reached` are auto's tallies.
+    """`answers` as arrays of ids, the newest last; `predicted` and `reached` are auto's tallies.
 
-    `new` are the whole answers since it was loaded, each with the pieces of it that were kept.
+    `new` are the answers since it was loaded.
     `stored` are the tallies that its file had when it was last read or written, and `total` what
     they stand for; in these are `counted` of this process.
     """
@@ -48,7 +48,7 @@ class Pool:
     answers: list[Ints] = field(default_factory=list)
     predicted: Floats | None = None
     reached: Floats | None = None
-    new: list[tuple[Ints, list[Ints]]] = field(default_factory=list)
+    new: list[Ints] = field(default_factory=list)
     stored: Tallies | None = None
     total: Tallies | None = None
     counted: Tallies | None = None
@@ -69,9 +69,8 @@ class Pool:
         """Learn an answer to a prompt; the pieces of it that were kept."""
         pieces = [answer] if self.quotes else list(own_words(answer, prompt))
         kept = [np.array(p[: self.limit], np.int32) for p in pieces if len(p) > 1]
-        whole = np.array(answer, np.int32)
-        self.new.append((whole, kept))
-        self.answers = newest(used_last(self.answers, whole) + kept, self.limit)
+        self.new += kept
+        self.answers = newest(self.answers + kept, self.limit)
         return kept
 
 
@@ -89,32 +88,6 @@ def own_words(answer: Sequence[int], prompt: Sequence[int]) -> Iterator[list[int
     for out, run in groupby(zip(quoted, answer, strict=True), itemgetter(0)):
         if not out:
             yield [token for _, token in run]
-
-
-def used_last(answers: Sequence[Ints], said: Ints) -> list[Ints]:
-    """The same answers, those last that have a run of QUOTE tokens in common with `said`.
-
-    >>> old = [np.array([1, 2, 3, 4, 5], np.int32), np.array([6, 7], np.int32)]
-    >>> [a.tolist() for a in used_last(old, np.array([0, 2, 3, 4, 5], np.int32))]
-    [[6, 7], [1, 2, 3, 4, 5]]
-    """
-    stream = np.concatenate([np.zeros(0, np.int32), *answers])
-    if len(stream) < QUOTE or len(said) < QUOTE:
-        return list(answers)
-    owner = np.repeat(np.arange(len(answers)), [len(a) for a in answers])
-    shared = np.isin(_marks(stream), _marks(said)) & (owner[: 1 - QUOTE] == owner[QUOTE - 1 :])
-    used = set(owner[: 1 - QUOTE][shared].tolist())
-    order = sorted(range(len(answers)), key=lambda i: i in used)
-    return [answers[i] for i in order]
-
-
-def _marks(ids: Ints) -> npt.NDArray[np.uint64]:
-    """A number for each run of QUOTE ids; two runs with the same one are taken for the same."""
-    wide = ids.astype(np.uint64)
-    marks = np.zeros(len(ids) - QUOTE + 1, np.uint64)
-    for i in range(QUOTE):
-        marks = marks * np.uint64(0x9E3779B97F4A7C15) + wide[i : len(wide) - QUOTE + 1 + i]
-    return marks
 
 
 def newest(answers: Sequence[Ints], limit: int) -> list[Ints]:
@@ -165,10 +138,7 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
         there = Pool()
         with suppress(DamagedFileError):
             there = load_pool(path, vocabulary, pool.limit, pool.quotes)
-        answers = there.answers
-        for said, kept in pool.new:
-            answers = used_last(answers, said) + kept
-        answers = newest(answers, pool.limit)
+        answers = newest(there.answers + pool.new, pool.limit)
         predicted, reached = _within(*_joined(pool, own, there.stored), _MOST)
         stream = [part for a in answers for part in (a, np.array([SEPARATOR], np.int32))]
         arrays: dict[str, Any] = {

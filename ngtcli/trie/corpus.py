@@ -31,6 +31,8 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int32]
 SEPARATOR = -1
 NOWHERE = range(0)
+_ZERO = np.zeros(1, np.int64)
+_MOST_KEPT = 4096  # sequences of many places whose continuations are kept; guess
 _FEW = 32  # places that are looked at one by one; guess: numpy takes 20 us for any number
 
 
@@ -49,6 +51,7 @@ class Corpus:
         self.stream, self.order, self.depth = stream, order, depth
         # Slices of a memoryview become Python ints without numpy's overhead per element.
         self._stream, self._order = stream.data, order.data
+        self._many: dict[tuple[int, int, int], list[tuple[int, int, range]]] = {}
 
     def __len__(self) -> int:
         """The number of tokens, without separators."""
@@ -83,37 +86,53 @@ class Corpus:
         """What follows a sequence of `depth` tokens at its places `found`: (token, the first place
         of the sequence with it, all of these), the most frequent first, then the earliest.
         """
-        if len(found) > _FEW:
-            yield from self._below_many(found, depth)
+        if not found:
             return
-        runs: list[tuple[int, int, int, int]] = []  # (-count, first place, index, token)
-        last, begin, token, first = len(self._stream) - 1, found.start, SEPARATOR, 0
-        for at in found:
-            place = self._order[at]
-            following = self._stream[min(place + depth, last)]
-            if following == token:
-                first = min(first, place)
-                continue
-            if token != SEPARATOR:
-                runs.append((begin - at, first, begin, token))
-            begin, token, first = at, following, place
-        if token != SEPARATOR:
-            runs.append((begin - found.stop, first, begin, token))
-        if len(runs) > 1:
-            runs.sort()
-        for count, first, begin, token in runs:
-            yield token, first, range(begin, begin - count)
+        places, last = self._order[found.start : found.stop], len(self._stream) - 1
+        token = self._stream[min(places[0] + depth, last)]
+        if len(found) == 1 and token != SEPARATOR:
+            yield token, places[0], found
+        elif len(found) > _FEW:  # such sequences come again and again
+            many = self._many.get(key := (found.start, found.stop, depth))
+            if many is None:
+                if len(self._many) >= _MOST_KEPT:
+                    self._many.clear()
+                many = self._many[key] = self._below_many(found, depth)
+            yield from many
+        elif token == self._stream[min(places[-1] + depth, last)] != SEPARATOR:
+            yield token, min(places), found  # sorted, so all are the same
+        else:
+            yield from self._below_few(places.tolist(), found.start, depth)
 
-    def _below_many(self, found: range, depth: int) -> Iterator[tuple[int, int, range]]:
+    def _below_few(
+        self, places: Sequence[int], start: int, depth: int
+    ) -> Iterator[tuple[int, int, range]]:
+        runs: list[tuple[int, int, int, int]] = []  # (-count, first place, index, token)
+        last = len(self._stream) - 1
+        tokens = [self._stream[min(place + depth, last)] for place in places]
+        begin = 0
+        for end in range(1, len(tokens) + 1):
+            if end == len(tokens) or tokens[end] != tokens[begin]:
+                if tokens[begin] != SEPARATOR:
+                    runs.append((begin - end, min(places[begin:end]), begin, tokens[begin]))
+                begin = end
+        for count, first, begin, token in sorted(runs):
+            yield token, first, range(start + begin, start + begin - count)
+
+    def _below_many(self, found: range, depth: int) -> list[tuple[int, int, range]]:
         places = self.order[found.start : found.stop]
-        tokens = self.stream[np.minimum(places + depth, len(self.stream) - 1)]
-        begins = np.flatnonzero(np.append(True, tokens[1:] != tokens[:-1]))
-        counts = np.diff(begins, append=len(tokens))
+        tokens = self.stream.take(places + depth, mode="clip")
+        begins = np.concatenate([_ZERO, np.flatnonzero(tokens[1:] != tokens[:-1]) + 1])
+        counts = np.concatenate([begins[1:], [len(tokens)]]) - begins
         firsts, tokens = np.minimum.reduceat(places, begins), tokens[begins]
-        for i in np.lexsort((firsts, -counts)).tolist():
-            if tokens[i] != SEPARATOR:
-                begin = found.start + int(begins[i])
-                yield int(tokens[i]), int(firsts[i]), range(begin, begin + int(counts[i]))
+        order = np.argsort(counts * -(1 << 32) + firsts)  # by falling count, then by first place
+        begins += found.start
+        rows = (row[order].tolist() for row in (tokens, firsts, begins, begins + counts))
+        return [
+            (token, first, range(begin, end))
+            for token, first, begin, end in zip(*rows, strict=True)
+            if token != SEPARATOR
+        ]
 
     def continuations(self, found: range, skip: int, length: int) -> Ints:
         """The `length` tokens after the first `skip` of each place, int32 (len(found), length).
