@@ -149,8 +149,7 @@ def _trained(
     from ngtcli.heads.training.train import Trainer  # here: they load torch
     from ngtcli.session.local import LocalSession
 
-    # Gradients do not pass through packed weights.
-    settings = replace(tasks["ask"][0], packed=False)
+    settings = replace(tasks["ask"][0], packed=False)  # gradients do not pass through those
     session = LocalSession(settings, once(notes.status), notes.warn, persist=False)
     recording, failed = given.recording or folder.path / RECORDING, 0
     if not given.recording:

@@ -18,8 +18,7 @@ def settings_of(layers: Sequence[Layer]) -> Resolved:
     The system text is that of the file behind an @. Where all models are on this machine, the hub
     is not asked.
     """
-    model = merge(layers).settings.model
-    resolved = merge([*layers, load_card(model).settings])
+    resolved = merge([*layers, load_card(merge(layers).settings.model).settings])
     s = resolved.settings
     s = replace(s, system=text_of(s.system, s.max_mb)) if s.system else s
     in_bounds.hold_to(s.cache_mb * 1_000_000)
