@@ -222,7 +222,7 @@ BAD = [
     ([*TRAIN, "nonesuch", "-d", "x"], 2, "medusa"),
     ([*TRAIN, "medusa"], 2, "--data"),
     ([*TRAIN, "medusa", "-d", "nowhere.txt"], 3, "nowhere.txt"),
-    ([*TRAIN, "space", "-d", "x", *INT8], 2, "--quantize"),
+    ([*TRAIN, "eagle3", "-d", "x", *INT8], 2, "--quantize"),
     ([*TRAIN, "medusa", "-d", "x", "--inner", "9"], 2, "--inner does nothing with --kind"),
     ([*TRAIN, "hydra", "--model-scores", "-d", "x", *INT8], 2, "--quantize"),
     ([*HEADS, "{tmp}"], 4, "model.safetensors cannot be read (Error while"),
@@ -439,7 +439,7 @@ def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.Monkey
             return verify(tree, choose)
         return VerifiedPath((0,), (tree.tokens[0], choose(0, [tree.tokens[0]])))
 
-    monkeypatch.setattr("ngtcli.decode.loop.verify", broken)
+    monkeypatch.setattr("ngtcli.decode.decoder.verify", broken)
     drafts = ("--no-calibrate", "--drafts", "4")  # else none may pay on a busy machine
     done = ngt("check", HARBOUR, "--json", *drafts, "--max-tokens", "12")
     assert done.returncode == 6, done.stderr

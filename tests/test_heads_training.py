@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ngtcli.cli.heads import held_out
 from ngtcli.errors import UsageError
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.training.folder import KINDS, Plan, Text, TrainingFolder
 from ngtcli.heads.training.train import Trainer
 from ngtcli.measure.traces import Trace, read_traces
+from ngtcli.measure.training_data import held_out
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
 from tests.support.tiny_models import make_target
 

@@ -14,7 +14,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, T5Config
 
 from ngtcli.config import Settings
-from ngtcli.decode import memory_limits, probe
+from ngtcli.decode import memory_needs, probe
 from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
@@ -131,7 +131,7 @@ def test_what_is_no_decoder_is_an_error_where_it_does_not_fit_too(
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(BUILTIN_PATH / name, tmp_path)
     T5Config(d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2).save_pretrained(tmp_path)
-    monkeypatch.setattr(memory_limits, "free_memory", lambda _: 10)
+    monkeypatch.setattr(memory_needs, "free_memory", lambda _: 10)
     with pytest.raises(ModelError, match="not a decoder"):
         load_model(Wanted(str(tmp_path), "cpu", "float32"))
 

@@ -19,7 +19,7 @@ from ngtcli.documents.load import Document, Loaded
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import BusyError, ContextOverflowError, NgtError, StoppedError
-from ngtcli.heads.files import Target, save_head
+from ngtcli.heads.files import Target
 from ngtcli.heads.medusa import Medusa
 from ngtcli.prompt.preset import load_preset
 from ngtcli.retrieve.index import PASSAGES
@@ -43,6 +43,7 @@ from ngtcli.session.local import Begun
 from ngtcli.session.question import Question
 from ngtcli.system.store import Kind
 from ngtcli.trie.report import TrieReport
+from tests.support.head_files import save_head
 
 MILL = "The mill burnt down in {year}. The tide came in at noon. Anna wrote to the keeper."
 SETTINGS = Settings(max_tokens=24, overflow="truncate", calibrate=False, background=(), pool=False)
@@ -187,7 +188,7 @@ def test_a_method_of_heads_runs_alone_and_auto_goes_on_without_them_beside_other
 ) -> None:
     model = load_model(Wanted("builtin", "cpu"))
     target = Target(model.hf, model.device, model.dtype)
-    save_head(tmp_path, Medusa(target.width, target.vocabulary, 2).state_dict(), {})
+    save_head(tmp_path, Medusa(target, 2).state_dict(), {})
 
     made = Resident(replace(SETTINGS, heads=(str(tmp_path),)), persist=False)
     for method, shared in (("medusa", False), ("auto", True)):

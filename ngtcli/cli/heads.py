@@ -1,11 +1,11 @@
 """`ngt heads`: training of learned heads, which draft from a model's hidden states."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from safetensors import SafetensorError
@@ -17,11 +17,8 @@ from ngtcli.cli.output import check_name, print_either
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Settings
-from ngtcli.documents.load import Document
-from ngtcli.documents.passages import Cutting, passages
 from ngtcli.errors import (
     INTERRUPTED,
-    ContextOverflowError,
     InputError,
     NgtError,
     UsageError,
@@ -29,22 +26,16 @@ from ngtcli.errors import (
     nearest,
     reason_of,
 )
-from ngtcli.heads.training.folder import KINDS, RECORDING, Plan, Text, Trained, TrainingFolder
+from ngtcli.heads.training.folder import KINDS, RECORDING, Plan, Trained, TrainingFolder
 from ngtcli.measure.prompts import QUESTIONS, Item, file_items, read_jsonl
-from ngtcli.measure.traces import Trace, TraceWriter, read_traces, recorded_files
+from ngtcli.measure.traces import read_traces, recorded_files
+from ngtcli.measure.training_data import held_out, parts_of, record
 from ngtcli.prompt.preset import Preset, deciding
 from ngtcli.session.checks import check_session
 from ngtcli.system import process
 from ngtcli.system.files import key_of
-from ngtcli.system.progress import progress_bar
 
-if TYPE_CHECKING:
-    from ngtcli.prompt.build import Prompt
-    from ngtcli.session.local import LocalSession
-
-_HELD_SHARE = 0.1  # of the texts, to validate on; guess
 _FEWEST = 2  # prompts: one to train on and one to validate
-_LEAST = 40  # characters of a part from which on it is asked of; guess
 heads_app = typer.Typer(
     help="Learned heads, which guess tokens from a model's hidden states.", no_args_is_help=True
 )
@@ -163,7 +154,10 @@ def _trained(
     session = LocalSession(settings, once(notes.status), notes.warn, persist=False)
     recording = given.recording or folder.path / RECORDING
     if not given.recording:
-        _record(session, tasks, items, recording, notes)
+        presets = {task: preset for task, (_, preset) in tasks.items()}
+        failed = record(session, presets, items, recording, notes.status)
+        if failed:
+            notes.warn(f"{counted(failed, 'prompt')} left out: they do not fit the model")
     found = read_traces(recording, max_mb=settings.max_mb)
     if found.tokenizer != session.model.tokenizer.fingerprint:
         what = f"{recording}: recorded with another tokenizer than that of {settings.model}"
@@ -173,18 +167,6 @@ def _trained(
         by_id = {trace.id: trace for trace in found.traces}
         traces = tuple(by_id[item.id] for item in items if item.id in by_id)
     return Trainer(session.model, held_out(traces), folder, notes.status, notes.say).run()
-
-
-def held_out(traces: Sequence[Trace]) -> list[Text]:
-    """The texts of traces, with all that is about a share of the documents held out.
-
-    Without documents the turns of a conversation stay together.
-    """
-    about = [key_of(*t.references) if t.references else t.id.partition("/")[0] for t in traces]
-    keys = sorted(set(about))
-    held = set(keys[: max(1, round(_HELD_SHARE * len(keys)))])
-    pairs = zip(traces, about, strict=True)
-    return [Text(trace.prompt_ids, trace.output_ids, key in held) for trace, key in pairs]
 
 
 def _greedy(settings: Settings) -> Settings:
@@ -205,7 +187,7 @@ def _items(given: TrainFlags, tasks: Tasks, notes: Notes) -> list[Item]:
     items = read_jsonl(given.prompts, settings) if given.prompts else []
     if given.data:
         read = read_documents(given.data, piped_stdin(), settings, notes).documents
-        parts = [part for document in read for part in _parts(document, given.part_tokens)]
+        parts = [part for document in read for part in parts_of(document, given.part_tokens)]
         wanted = ("", *QUESTIONS[: given.questions])
         items += [item for item in file_items(parts, parts) if item.question in wanted]
     if len(items) < _FEWEST:
@@ -219,43 +201,3 @@ def _items(given: TrainFlags, tasks: Tasks, notes: Notes) -> list[Item]:
         replace(item, id=key_of(kept, *(d.text for d in item.documents), item.question))
         for item in items[: given.answers]
     ]
-
-
-def _parts(document: Document, tokens: int) -> Iterator[Document]:
-    for passage in passages(document, Cutting(tokens)):
-        text = document.text[passage.start : passage.end]
-        if len(text) >= _LEAST:
-            yield Document(document.name, text)
-
-
-def _record(
-    session: "LocalSession", tasks: Tasks, items: Sequence[Item], folder: Path, notes: Notes
-) -> None:
-    """Let the model answer what it has not answered yet, drafted, many at once."""
-
-    def prompt(item: Item) -> "Prompt | ContextOverflowError":
-        preset = tasks["ask" if item.question else "summarize"][1]
-        try:
-            return session.prompt(preset, item.documents, item.question)
-        except ContextOverflowError as error:
-            return error
-
-    model, failed = session.model, 0
-    own = model.tokenizer.fingerprint, session.settings.model, model.vocabulary
-    with TraceWriter(folder, *own, more=True) as trace:
-        left = [item for item in items if item.id not in trace.done]
-        asked = ((number, prompt(item)) for number, item in enumerate(left))
-        for count, finished in enumerate(session.answers(asked, 0), len(items) - len(left) + 1):
-            if isinstance(finished.error, ContextOverflowError):
-                failed += 1
-            elif finished.error is not None:
-                raise finished.error
-            elif ids := [token.id for token in finished.tokens]:
-                item, given = left[finished.key], finished.prompt
-                task = "ask" if item.question else "summarize"
-                room = session.settings.max_tokens
-                trace.add(item.id, task, given.ids, ids, given.references, room)
-            bar = progress_bar(count, len(items))
-            notes.status(f"Answering {bar} {count} of {counted(len(items), 'answer')}")
-    if failed:
-        notes.warn(f"{counted(failed, 'prompt')} left out: they do not fit the model")

@@ -3,7 +3,8 @@
 The pool keeps token ids of answers, at most so many; the oldest go first. Of an answer it leaves
 out, unless `quotes` is set, every run of QUOTE tokens that stands in the prompt: so it holds a
 model's own phrases and no text of documents. One file a model; a file that is wrong in any way is
-replaced by an empty one. Of several processes each adds to it what it has learned since it read or wrote it.
+replaced by an empty one. Of several processes each adds to it what it has learned since it read or
+wrote it.
 """
 
 import fcntl

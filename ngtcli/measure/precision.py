@@ -140,13 +140,13 @@ def score(
         for logs, came in distributions(model, passage):
             best = logs.argmax(-1)
             made.tokens += len(came)
-            made.loss -= float(logs.gather(1, came[:, None]).double().sum())
+            made.loss -= float(logs.gather(1, came[:, None]).cpu().double().sum())
             if against is None:
                 made.kept.append((logs.half().cpu(), best.cpu()))
                 continue
             true, likeliest = (part.to(model.device) for part in next(kept))
             true = true.float().log_softmax(-1).clamp_min_(_LOWEST)
-            made.divergence += float((true.exp() * (true - logs)).double().sum())
+            made.divergence += float((true.exp() * (true - logs)).cpu().double().sum())
             made.same += int((likeliest == best).sum())
     if math.isnan(made.loss):
         what = f"{model.name}: its scores in {weights} are not numbers"

@@ -231,9 +231,7 @@ class TextStream:
 
     def _take(self, text: str, end: bool = False) -> None:
         """Text of tokens, in which marks count that are none; nothing is kept back at an `end`."""
-        text = self._kept + text
-        if self.part == ANSWER and not self._begun and self._settled:
-            text = text.lstrip()
+        text = self._counts(self._kept + text)
         while found := [(at, m) for m in self._marks() if (at := text.find(m)) >= 0]:
             at, mark = min(found)
             self._say(text[:at])
@@ -241,10 +239,14 @@ class TextStream:
                 self._follow(self._texts[mark])
             else:
                 self._say(mark)
-            text = text[at + len(mark) :]
+            text = self._counts(text[at + len(mark) :])
         longest = 0 if end else max((overlap(text, mark) for mark in self._marks()), default=0)
         self._kept = text[len(text) - longest :]
         self._say(text[: len(text) - longest])
+
+    def _counts(self, text: str) -> str:
+        """The text without what stands before an answer, in which no stop string counts."""
+        return text.lstrip() if self.part == ANSWER and self._settled and not self._begun else text
 
     def _marks(self) -> list[str]:
         """The marks that count now as text: one begins a thought only where an answer begins."""

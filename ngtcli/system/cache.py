@@ -185,8 +185,10 @@ def bound(most: int, name: str = ALL) -> list[_Entry]:
     What has more than `most` goes before all others, which would not make room for it; but the file
     used last stays where it is not the bound of ALL. Returns what was removed.
     """
-    entries = _files([])
-    if sum(entry.size for entry in entries) + _size_of_store() > most:
+    entries, stored = _files([]), 0  # at least the bytes of all pieces
+    with suppress(OSError):
+        stored = (home("cache") / store.NAME).stat().st_size
+    if sum(entry.size for entry in entries) + stored > most:
         entries += _pieces()
     entries = [entry for entry in entries if (entry.store.bound if entry.store else ALL) == name]
     if (left := sum(entry.size for entry in entries)) <= most:
@@ -199,13 +201,6 @@ def bound(most: int, name: str = ALL) -> list[_Entry]:
             chosen.append(entry)
             left -= entry.size
     return _remove(chosen, [])
-
-
-def _size_of_store() -> int:
-    """At least the bytes of all pieces."""
-    with suppress(OSError):
-        return (home("cache") / store.NAME).stat().st_size
-    return 0
 
 
 def _sum(entries: Sequence[_Entry], most: int = 0) -> Removed:

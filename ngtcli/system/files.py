@@ -81,10 +81,7 @@ def mark_used(path: Path) -> None:
 
 
 class Stamp(NamedTuple):
-    """The state of a file; times are of the last changes of its content and of the file.
-
-    What copies a file with its times does not set the last one.
-    """
+    """The state of a file; the last time is new even where one is copied with its times."""
 
     inode: int
     size: int

@@ -196,8 +196,7 @@ def _forked(work: Callable[[], T], seconds: float) -> T:
     from multiprocessing import Pipe  # here: processes that parse do without
 
     receiver, sender = Pipe(duplex=False)
-    # No Process of multiprocessing: it closes standard input, which a thread may be reading, and
-    # whose lock nothing lets go in a fork.
+    # multiprocessing's Process closes standard input, whose lock a reading thread may hold.
     child = os.fork()
     if child == 0:
         _send(sender, work)
