@@ -362,7 +362,7 @@ def step(
 ) -> int | None:
     """The nodes of a step, as `auto` decides them; None in a pause."""
     if pause.goes_on(output):
-        policy.skip("paused")
+        policy.skip()
         return None
     size, paying = policy.choose(np.array(chances))
     policy.stand_downs += pause.learn(paying > 0)

@@ -366,7 +366,7 @@ def test_where_the_cache_cannot_be_written_it_is_used_all_the_same(
     assert counts is not None and "is not stored" in said[-1]
 
 
-def test_two_editions_on_one_cache_leave_each_others_files_until_long_unused(
+def test_two_editions_on_one_cache_leave_each_others_files_until_they_are_old(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     small(monkeypatch, tmp_path)

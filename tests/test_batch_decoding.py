@@ -17,10 +17,11 @@ from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.together import why_not
-from ngtcli.draft.drafter import Context, Drafters, DraftSettings
+from ngtcli.draft.drafter import Context, Drafters, DraftSettings, PassRows
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.errors import ModelError
 from tests.support.tiny_models import (
     FAMILIES,
     GREEDY,
@@ -147,6 +148,9 @@ def test_a_text_whose_scores_are_no_numbers_fails_alone() -> None:
     assert [m.text.output for i, m in enumerate(found) if i != 1] == [
         output for i, output in enumerate(alone) if i != 1
     ]
+    exact = Context(texts[1], rows=PassRows.fixed(8))
+    with pytest.raises(ModelError, match="not numbers"):
+        Run(model, make_drafter("none"), exact, GREEDY, Limits(9, 7)).finish()
 
 
 class Memory:

@@ -15,7 +15,7 @@ from ngtcli.errors import UsageError
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.training.folder import KINDS, Plan, Text, TrainingFolder
 from ngtcli.heads.training.train import Trainer
-from ngtcli.measure.traces import Trace, read_traces
+from ngtcli.measure.traces import Trace, TraceWriter, read_traces
 from ngtcli.measure.training_data import held_out
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
 from tests.support.tiny_models import make_target
@@ -135,6 +135,16 @@ def test_nothing_of_others_is_written_over(tmp_path: Path) -> None:
     assert (own / "config.json").read_text() == "{}"
 
 
+def test_a_training_does_not_go_on_with_other_texts_or_another_model(tmp_path: Path) -> None:
+    train(tmp_path / "head", "medusa", steps=2)
+    wide = make_target(seed=3, num_hidden_layers=3, hidden_size=48)
+    wide.name = "wide"
+    for target, given in ((make_target(seed=3, num_hidden_layers=3), texts(20)), (wide, texts())):
+        with TrainingFolder(tmp_path / "head", plan("medusa", steps=2)) as folder:
+            with pytest.raises(UsageError, match="another model or other texts"):
+                Trainer(target, given, folder)
+
+
 def test_a_folder_is_of_one_process(tmp_path: Path) -> None:
     with TrainingFolder(tmp_path / "head", plan("medusa")):
         with pytest.raises(UsageError, match="another process"):
@@ -177,6 +187,17 @@ def test_the_command_records_and_trains_and_goes_on(tmp_path: Path) -> None:
     assert other.returncode == 0, other.stderr.decode()
     assert json.loads(other.stdout)["held_loss"] == report["held_loss"]
     assert not (tmp_path / "other" / "recording").exists()
+    about = recorded / "trace.json"
+    with TraceWriter(tmp_path / "long", found.tokenizer, found.model, found.vocabulary) as writer:
+        writer.add("long", "ask", [5] * 10**5, [6])  # of a model with a longer context
+        for one in found.traces:
+            writer.add(one.id, one.task, one.prompt_ids, one.output_ids, one.references)
+    fits = run("-o", "fourth", "--recording", "long")
+    assert fits.returncode == 0 and b"1 prompt left out" in fits.stderr
+    assert json.loads(fits.stdout)["held_loss"] == report["held_loss"]
+    about.write_text(about.read_text().replace(found.tokenizer, "another"))
+    foreign = run("-o", "fifth", "--recording", str(recorded))
+    assert foreign.returncode == 2 and b"another tokenizer" in foreign.stderr
     wrong = run("-o", "third", "--recording", str(tmp_path))
     assert wrong.returncode == 3 and b"no recording here" in wrong.stderr
     both = run("-o", "third", "--recording", str(recorded), *asked[:2])

@@ -143,6 +143,13 @@ def test_whoever_cannot_run_is_refused_while_warming_up() -> None:
         raced(Written(fails), "none")
 
 
+def test_generate_is_refused_by_its_own_name() -> None:
+    race = Race([hf := Cell("hf", {"method": "hf"}, Settings(method="none"))])
+    race.refuse(hf, NgtError("it cannot"))
+    assert race.refused == [Refusal("hf", "it cannot")] and not race.cells
+    check_some_left(["none"], race.refused)
+
+
 def test_an_interruption_keeps_the_prompts_that_all_have_answered() -> None:
     left = [2 + 3]  # of b: two while warming up
 

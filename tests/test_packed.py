@@ -11,6 +11,7 @@ from torch import nn
 
 from ngtcli.decode.load import Tell, Wanted, load_model
 from ngtcli.decode.probe import target_model
+from ngtcli.heads.files import Target
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights import convert
 from ngtcli.weights.convert import Conversion, convertible
@@ -109,7 +110,10 @@ def test_a_tied_embedding_gives_the_rows_that_it_gave(dtype: torch.dtype, family
         pytest.skip("no packed products in float16 here")
     ids = torch.arange(hf.config.vocab_size)[None]
     rows = hf.get_input_embeddings()(ids)
+    target = Target(hf, torch.device("cpu"), torch.float32)
+    plain = target.embed(ids, scaled=False)
     pack_layers(hf)
+    assert torch.equal(target.embed(ids, scaled=False), plain)
     embedding = hf.get_input_embeddings()
     assert isinstance(embedding, MappedEmbedding)
     assert embedding.weight.dtype == (torch.bfloat16 if dtype == torch.float32 else dtype)

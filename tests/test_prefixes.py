@@ -164,6 +164,22 @@ def test_answers_are_the_same_whatever_is_kept(model: TargetModel) -> None:
     assert [m.text.statistics.cached_tokens // CHUNK for m in members] == [2, 1, 2, 2]
 
 
+def test_a_text_begins_where_one_like_it_was_left_half_read(model: TargetModel) -> None:
+    """Beside another that has its first chunk: the rows of the others are not those of zeros."""
+    read(model, IDS)
+    wanted = rows_of(model)
+    read(anew(model), OTHER)
+    model.resize(2, 4 * CHUNK)
+    for reused in (CHUNK, 2 * CHUNK):
+        model.start(3 * CHUNK, ids=IDS, keeping=MINE, beside=1)
+        assert model.reused.tokens == reused
+        model.prefill(IDS[model.length :], CHUNK)
+        region = model.cache.regions[1]
+        places = slice(region.start, region.start + region.length)
+        found = [buffer[:, :, places] for buffer in model.cache.buffers()]
+        assert all(map(torch.equal, found, wanted))
+
+
 def test_only_whole_chunks_that_the_prefill_read_are_kept(model: TargetModel) -> None:
     model.start(3 * CHUNK, ids=IDS, keeping=MINE)
     model.prefill(IDS, chunk=CHUNK // 2)  # as where memory ends

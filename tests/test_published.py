@@ -121,3 +121,9 @@ def test_noise_is_never_taken_from_a_text_with_the_same_passage() -> None:
     sharing = Item("3", "ask", (Document("x", f"{first}\n\n{third}"),))
     with pytest.raises(UsageError, match="only 1 unrelated passages for 1"):
         with_noise([*items, sharing], 2)
+
+
+def test_noise_is_not_mixed_into_whole_messages() -> None:
+    item = Item("1", "chat", (Document("message", "What?"),), message=True)
+    with pytest.raises(UsageError, match="whole messages"):
+        with_noise([item], 0)

@@ -64,14 +64,21 @@ def loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loads:
 
 def test_the_second_start_reads_one_file(loads: Loads) -> None:
     first = loads()
-    weights = Path(loads.folder) / "model.safetensors"
-    about = weights.stat()
-    weights.write_bytes(b"\0" * about.st_size)  # it is not looked into
-    os.utime(weights, ns=(about.st_atime_ns, about.st_mtime_ns))
     assert torch.equal(loads(), first) and loads.quantised == 1 and not loads.said
     assert [(one.folder, one.bytes) for one in kept()] == [
         (os.path.realpath(loads.folder), loads.file.stat().st_size)
     ]
+
+
+def test_weights_that_took_the_place_of_others_are_quantised(loads: Loads, tmp_path: Path) -> None:
+    """Of the same size and the same time, as where a copy keeps times."""
+    first, weights = loads(), Path(loads.folder) / "model.safetensors"
+    about = weights.stat()
+    saved(tmp_path / "other", make_hf("qwen2", seed=1, tie_word_embeddings=True))
+    (tmp_path / "other" / weights.name).replace(weights)
+    os.utime(weights, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert weights.stat().st_size == about.st_size and not torch.equal(loads(), first)
+    assert loads.quantised == 2 and len(loads.said) == 1 and "made again" in loads.said[0]
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 40, -1, None])

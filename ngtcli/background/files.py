@@ -20,7 +20,7 @@ SHIPPED = {"english": Path(__file__).parent / "english.phrases.xz"}
 # Of how phrases are counted, and of the shipped file: the beginning of its SHA-256.
 EDITION = "1-8c13467e"
 FORMAT = 1  # of the key
-_UNUSED_S = 30 * 86400.0  # after which a file of another edition is removed; guess
+_OLD_S = 30 * 86400.0  # after which a file of another edition is removed; guess
 
 
 def background_path(name: str, fingerprint: str) -> Path:
@@ -77,8 +77,8 @@ def stamps_of(names: Iterable[str], fingerprint: str) -> str:
 def save(name: str, fingerprint: str, counts: "BackgroundCounts", about: Mapping[str, str]) -> Path:
     """Store counts; the path. `about` is other metadata. Raises OSError.
 
-    What another edition of ngt made of the same name goes once it was long unused: before, that
-    edition may be in use.
+    What another edition of ngt made of the same name goes once it is old: before, that edition may
+    be in use. The time of the last use does not tell, as listing files changes it.
     """
     path = background_path(name, fingerprint)
     described = {"name": name, "nodes": str(counts.counted), TOKENIZER: fingerprint, **about}
@@ -86,6 +86,6 @@ def save(name: str, fingerprint: str, counts: "BackgroundCounts", about: Mapping
     for file in list_backgrounds():
         if (file.name, file.tokenizer) == (name, fingerprint) and file.path != path:
             with suppress(OSError):
-                if time.time() - file.path.stat().st_mtime > _UNUSED_S:
+                if time.time() - file.path.stat().st_mtime > _OLD_S:
                     file.path.unlink()
     return path

@@ -152,12 +152,10 @@ def _trained(
     # Gradients do not pass through packed weights.
     settings = replace(tasks["ask"][0], packed=False)
     session = LocalSession(settings, once(notes.status), notes.warn, persist=False)
-    recording = given.recording or folder.path / RECORDING
+    recording, failed = given.recording or folder.path / RECORDING, 0
     if not given.recording:
         presets = {task: preset for task, (_, preset) in tasks.items()}
         failed = record(session, presets, items, recording, notes.status)
-        if failed:
-            notes.warn(f"{counted(failed, 'prompt')} left out: they do not fit the model")
     found = read_traces(recording, max_mb=settings.max_mb)
     if found.tokenizer != session.model.tokenizer.fingerprint:
         what = f"{recording}: recorded with another tokenizer than that of {settings.model}"
@@ -166,7 +164,10 @@ def _trained(
     if not given.recording:  # as asked for, whatever was answered first
         by_id = {trace.id: trace for trace in found.traces}
         traces = tuple(by_id[item.id] for item in items if item.id in by_id)
-    return Trainer(session.model, held_out(traces), folder, notes.status, notes.say).run()
+    fitting = [trace for trace in traces if len(trace.prompt_ids) < session.model.context]
+    if left_out := failed + len(traces) - len(fitting):
+        notes.warn(f"{counted(left_out, 'prompt')} left out: they do not fit the model")
+    return Trainer(session.model, held_out(fitting), folder, notes.status, notes.say).run()
 
 
 def _greedy(settings: Settings) -> Settings:

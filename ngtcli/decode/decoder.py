@@ -72,11 +72,8 @@ class Decoder:
     `progress` is called with how many ids of how many are read of a prompt. A text's statistics
     have its share of a step's seconds, in proportion to its rows of the pass, so those of all texts
     add up to what the steps took. With `split_times` the device is waited for between the parts of
-    a step, so that `split_s` has the time of each on an asynchronous device, too. Where the prompt
-    of the first text `is_read`, the model has all of it but its last token already.
+    a step, so that `split_s` has the time of each on an asynchronous device, too.
     """
-
-    is_read = False
 
     def __init__(
         self,
@@ -294,8 +291,9 @@ class Decoder:
                 passed = drafters.rows.padded(rows_in_all) if drafters.rows else rows_in_all
                 drafters.spent(passed, watch.elapsed_s - drafting_s)
             going = [(m, path) for m, path in zip(members, paths, strict=True) if m.error is None]
-            emitted = [[token.id for token in m.steps[-1].tokens] for m, _ in going]
-            drafters.observe([m.drafter for m, _ in going], emitted)
+            if going:
+                emitted = [[token.id for token in m.steps[-1].tokens] for m, _ in going]
+                drafters.observe([m.drafter for m, _ in going], emitted)
             for member, path in going:
                 member.text.commit(member.steps[-1], len(path.rows))
         for member, rows in zip(members, scores, strict=True):

@@ -221,10 +221,17 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
 
     # --- chunks ---
 
-    def find(self, at: int, wanted: Chunk, layers: Collection[int] = ()) -> Region | None:
-        """The region that has this chunk, with the states of `layers`, as its chunk number `at`."""
+    def find(
+        self, at: int, wanted: Chunk, layers: Collection[int], without: Region
+    ) -> Region | None:
+        """A region that has this chunk, with the states of `layers`, as its chunk number `at`.
+
+        It is not `without`, whose rows are about to go.
+        """
         for region in self.regions:
-            if at < len(region.chunks) and region.chunks[at].is_for(wanted, layers):
+            if region is without or at >= len(region.chunks):
+                continue
+            if region.chunks[at].is_for(wanted, layers):
                 return region
         return None
 

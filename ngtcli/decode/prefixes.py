@@ -72,10 +72,10 @@ class Prefixes:
         """
         clock, kept, found, on_disk = perf_counter(), 0, list[_Held](), 0
         for at, wanted in enumerate(self._chunks(ids, keeping.owner) if keeping else ()):
-            other = cache.find(at, wanted, layers)
-            if at == kept and other is region:
+            if at == kept and at < len(region.chunks) and region.chunks[at].is_for(wanted, layers):
                 kept += 1
                 continue
+            other = cache.find(at, wanted, layers, region)
             held = self._held.get(wanted.key)
             if other is not None:
                 held = other.chunks[at], cache.chunk(other, at)

@@ -228,8 +228,11 @@ def _least_of_mass(weights: Tensor, share: float) -> Tensor:
     best = highest(weights, _FIRST)[0]
     mass = best.cumsum(-1, dtype=torch.float64)
     if not bool((mass[:, -1:] >= wanted).all()):
-        # numpy sorts 150,000 weights in 0.5 ms with AVX-512, torch in 12 (measured)
-        best = torch.from_numpy(np.sort(weights.cpu().numpy())).to(weights.device).flip(-1)
+        if weights.device.type == "cpu":
+            # numpy sorts 150,000 weights in 0.5 ms with AVX-512, torch in 12 (measured)
+            best = torch.from_numpy(np.sort(weights.numpy())).flip(-1)
+        else:
+            best = weights.sort(descending=True).values
         mass = best.cumsum(-1, dtype=torch.float64)
     last = ((mass - best) < wanted).sum(-1, keepdim=True) - 1
     return best.gather(-1, last.clamp_min(0))

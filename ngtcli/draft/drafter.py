@@ -175,10 +175,6 @@ class Drafter:
     def leave(self) -> None:
         """Another drafter goes on with the answer, and learns all of it when it has ended."""
 
-    def explain(self) -> str:
-        """Why the last step had the drafts it had, in a few words; "" where nothing is decided."""
-        return ""
-
     def report(self) -> PolicyReport | None:
         """What was decided in this run; None where it decides nothing."""
         return None

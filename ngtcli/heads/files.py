@@ -67,7 +67,8 @@ class Target:
         """
         table = self.hf.get_input_embeddings()
         found: Tensor = table(ids.to(self.hf.device))
-        found = found if scaled else found / getattr(table, "embed_scale", 1.0)
+        if not scaled and (scale := getattr(table, "embed_scale", None)) is not None:
+            found = found / scale
         return found.to(self.device, self.dtype)
 
     def score(self, states: Tensor) -> Tensor:

@@ -121,7 +121,7 @@ class Race:
     def refuse(self, cell: Cell, error: Exception) -> None:
         """Leave a cell out; a method's reason is kept once."""
         self.cells.remove(cell)
-        if (one := refusal(cell.settings.method, error)) not in self.refused:
+        if (one := refusal(str(cell.values["method"]), error)) not in self.refused:
             self.refused.append(one)
 
     def answers(self) -> dict[tuple[str, int], list[Record]]:
@@ -136,9 +136,6 @@ class Race:
         answered, keys = self.answers(), [cell.key for cell in self.cells]
         prompts = sorted({prompt for _, prompt in answered})
         return [p for p in prompts if all((key, p) in answered for key in keys)]
-
-
-Order = Callable[[Sequence[Cell], int, int], Iterator[Turn]]  # of cells, prompts and rounds
 
 
 def by_prompt(cells: Sequence[Cell], prompts: int, rounds: int) -> Iterator[Turn]:

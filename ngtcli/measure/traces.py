@@ -22,12 +22,14 @@ from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, reason_of
 from ngtcli.measure.rows import read_rows
+from ngtcli.system.files import write_atomically
 from ngtcli.system.journal import LineFile
 
 FORMAT = "ngt-trace"
 VERSION = 1
 ROOM = 1024  # new tokens that a run is taken to have had room for, where it does not say; guess
 _HEAD, _LINES = "trace.json", "traces.jsonl"
+_OWN_MB = 10**6  # of a recording that is gone on with; the most that settings bound
 _LONGEST = 100_000_000  # bytes of a line; guess: ten million ids
 _ANEW = "Record it again with `ngt bench record`, or mend that place."
 
@@ -138,13 +140,16 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
             is_own = more and path.is_file() and path.read_bytes() == text.encode()
             if not is_own and any(folder.iterdir()):
                 raise InputError(f"{folder}: is not empty", "Name a new folder to record to.")
-            path.write_text(text, encoding="utf-8")
+            if not is_own:
+                write_atomically(path, text)
             self._lines = LineFile(folder / _LINES, 0o644)
             for place, line in self._lines.lines(_LONGEST):
                 if not line.endswith(b"\n"):  # torn: the last one
                     self._lines.truncate(place)
             begun = os.fstat(self._lines.fileno()).st_size
-            self.done = {one.id for one in read_traces(folder).traces} if begun else set[str]()
+            self.done = set[str]()
+            if begun:
+                self.done = {one.id for one in read_traces(folder, _OWN_MB).traces}
         except OSError as error:
             what = f"{folder}: cannot be written ({reason_of(error)})"
             raise InputError(what, "Name another folder.") from None

@@ -11,7 +11,7 @@ from typing import Any
 from ngtcli.model_files.checkpoint import WEIGHTS
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.arrays import ArrayFile, read_header
-from ngtcli.system.files import DamagedFileError, key_of, parse_json
+from ngtcli.system.files import DamagedFileError, key_of, parse_json, stamp_of
 from ngtcli.system.trials import versions_and_cpu
 
 QUANTIZED = ArrayFile(
@@ -46,14 +46,14 @@ def kept_file(about: dict[str, Any]) -> Path:
 
 
 def identity(folder: str) -> dict[str, Any]:
-    """What tells a checkpoint from a changed one: folder, names, sizes and times of its files.
+    """What tells a checkpoint from a changed one: folder, names, sizes and states of its files.
 
     A GGUF file stands for its folder, an adapter for that of its base. It can be written as JSON.
     Raises OSError.
     """
     source = source_of(folder)
-    stats = [(path.name, path.stat()) for path in _files(folder)]
-    found = [[name, about.st_size, about.st_mtime_ns] for name, about in stats]
+    stamps = [(path.name, stamp_of(path)) for path in _files(folder)]
+    found = [[name, stamp.size, key_of(*stamp)] for name, stamp in stamps]
     return {"folder": os.path.realpath(source.file if source else folder), "files": found}
 
 
@@ -68,16 +68,13 @@ def _files(folder: str) -> list[Path]:
 def weights_of(folder: str) -> str:
     """A name for the weights in a folder as they are: `identity`, and both ends of each file.
 
-    These have the header, and some weights. The time of a file's last change counts, too: what
-    copies weights with their times does not set that one. Raises OSError.
+    These have the header, and some weights. Raises OSError.
     """
     ends = blake2b(json.dumps(identity(folder)).encode(), digest_size=16)
     for path in _files(folder):
         with path.open("rb") as file:
-            about = os.stat(file.fileno())
-            ends.update(f"{about.st_ctime_ns}".encode())
             ends.update(file.read(_END))
-            file.seek(-min(_END, about.st_size), os.SEEK_END)
+            file.seek(-min(_END, file.seek(0, os.SEEK_END)), os.SEEK_END)
             ends.update(file.read())
     return ends.hexdigest()
 

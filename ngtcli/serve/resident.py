@@ -305,6 +305,8 @@ class Resident:
                     self._tell(decoder.drop(_member(ticket)), tickets)
                 self._tell(decoder.step(), tickets)
         except BaseException:  # of which text it is can be told from each alone
+            for ticket in tickets if shared else ():
+                _member(ticket).drafter.leave()
             decoder.close()
             if not shared:
                 raise

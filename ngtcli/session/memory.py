@@ -81,9 +81,14 @@ class AutoMemory:
         )
 
     def with_settings(self, settings: Settings) -> "AutoMemory":
-        """A memory for other settings of the same model: without answers, its costs shared."""
+        """A memory for other settings of the same model: without answers, its costs shared.
+
+        So are backgrounds where they are not stored: what was made would be made again.
+        """
         other = copy(self)
         other._begin(settings)
+        if not self._persist and settings.background == self._settings.background:
+            other.backgrounds = self.backgrounds
         return other
 
     def load(self) -> None:

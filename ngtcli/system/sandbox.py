@@ -208,8 +208,9 @@ def _forked(work: Callable[[], T], seconds: float) -> T:
     except EOFError:
         raise BoundError("it ends its process") from None
     finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        with suppress(ProcessLookupError, ChildProcessError):  # where SIGCHLD is ignored
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
         receiver.close()
     if error is not None:
         raise error

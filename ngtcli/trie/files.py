@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ngtcli.system import cache
 from ngtcli.system.arrays import Array, ArrayFile, read_header
-from ngtcli.system.files import DamagedFileError, home, parse_json
+from ngtcli.system.files import DamagedFileError, parse_json
 from ngtcli.system.json_form import HIDDEN, json_key
 
 FOLDER = "tries"
@@ -89,11 +89,6 @@ class PoolFile:
     tokens: int
     bytes: int
     path: Path
-
-
-def trie_folder() -> Path:
-    """The cache folder of tries, datastores, backgrounds and pools. Raises UsageError as `home`."""
-    return home("cache") / FOLDER
 
 
 _NUMBERS = {"n", "lp", "nodes"}

@@ -202,21 +202,21 @@ class MappedEmbedding(nn.Module):
     """An embedding whose rows are given in another dtype than that of its weight: the same values.
 
     Its weight, (num_embeddings, embedding_dim), is mostly one in a mapped file, of which only the
-    rows that are looked up are read. It is no parameter: those give a model its dtype. `factor`
-    scales rows (Gemma's).
+    rows that are looked up are read. It is no parameter: those give a model its dtype. Rows are
+    scaled by `embed_scale` (Gemma's), None: they are not.
     """
 
     def __init__(self, weight: Tensor, dtype: torch.dtype, replaced: nn.Embedding) -> None:
         super().__init__()
         self.weight, self.dtype, self.padding_idx = weight.detach(), dtype, replaced.padding_idx
         self.num_embeddings, self.embedding_dim = weight.shape
-        factor: float | None = getattr(replaced, "scalar_embed_scale", None)
-        self.factor = None if factor is None else torch.tensor(factor, dtype=dtype)
+        scale: float | None = getattr(replaced, "scalar_embed_scale", None)
+        self.embed_scale = None if scale is None else torch.tensor(scale, dtype=dtype)
 
     def forward(self, ids: Tensor) -> Tensor:
         """(…) to (…, embedding_dim)."""
         rows = nn.functional.embedding(ids, self.weight).to(self.dtype)
-        return rows if self.factor is None else rows * self.factor
+        return rows if self.embed_scale is None else rows * self.embed_scale
 
 
 def storages(hf: nn.Module) -> Iterator[Storage]:

@@ -53,8 +53,11 @@ def with_noise(items: Sequence[Item], count: int, seed: int = 0) -> list[list[Do
     """The documents of each item with `count` passages of other items among them.
 
     They are the same for one `seed`, and none is of a text that the item itself is about. Raises
-    UsageError where there are too few.
+    UsageError where there are too few, and for whole messages.
     """
+    if any(item.message for item in items):
+        what = "noise cannot be mixed into whole messages"
+        raise UsageError(what, "Give prompts whose documents stand apart from the question.")
     own = [{part for d in item.documents for part in passages(d)} for item in items]
     found = []
     for i, item in enumerate(items):

@@ -33,7 +33,6 @@ from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter, Drafters, DraftSettings, Feedback, Text
 from ngtcli.draft.origins import ORIGINS, PolicyReport
 from ngtcli.draft.tree import DraftTree
-from ngtcli.errors import counted
 
 _EMPTY, _SETTINGS, _OPTIONS = DraftTree(), DraftSettings(), Options()
 # Rows at which the cost of a pass over several sequences is learned, with those that calibration
@@ -133,7 +132,7 @@ class Auto(Drafter):
         self.top_k = 0
         paused = budget > 0 and policy is not None and self.pauses()
         if policy is not None and paused:
-            policy.skip(f"paused, {counted(self.pause.left, 'more step')}")
+            policy.skip()
         if budget < 1 or paused:
             self.skip()
             return _EMPTY
@@ -267,10 +266,6 @@ class Auto(Drafter):
             self.policy.curve.learn(rows, seconds)
             self._pace_s = CONFIG.pace_decay * self._pace_s + seconds
 
-    def explain(self) -> str:
-        """Why the last step had the drafts it had."""
-        return self.policy.why if self.policy is not None else "all drafts"
-
     def report(self) -> PolicyReport | None:
         """What the policy decided in this run."""
         if self.policy is None:
@@ -377,7 +372,7 @@ class AutoDrafters(Drafters[Auto]):
             every = [len(probabilities) for probabilities in found]
             return every, every
         if not found:
-            self.policy.skip("paused")
+            self.policy.skip()
             return [], []
         owner = np.repeat(np.arange(len(found)), [len(p) for p in found])
         probabilities = np.concatenate(found)

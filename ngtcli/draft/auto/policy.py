@@ -26,7 +26,6 @@ from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.core.sizes import best_size, trust_of
 from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.origins import PolicyReport
-from ngtcli.errors import counted
 
 Floats = npt.NDArray[np.float64]
 RUN = CONFIG.repeat_run
@@ -35,13 +34,12 @@ RUN = CONFIG.repeat_run
 class Policy:
     """Chooses the number of nodes of each step.
 
-    `why` says in words what the last step was decided on; `drafting_s` is the average time of a
-    proposal in seconds; `tally` counts accepted and expected nodes, fading with the steps.
+    `drafting_s` is the average time of a proposal in seconds; `tally` counts accepted and expected
+    nodes, fading with the steps.
     """
 
     def __init__(self, curve: CostCurve) -> None:
         self.drafting_s = 0.0
-        self.why = ""
         self._proposals, self._trials = 0, 0
         self._plain = 0  # steps since one with drafts
         self.start(curve)
@@ -54,11 +52,10 @@ class Policy:
         self.tally = np.zeros((2, CONFIG.bins))
         self._age = 0  # steps since the tally faded
 
-    def skip(self, why: str) -> None:
-        """Count a step in which nothing is searched, and why."""
+    def skip(self) -> None:
+        """Count a step in which nothing is searched."""
         self._age += 1
         self._plain += 1
-        self.why = why
         self.budgets[0] += 1
 
     def choose(self, probabilities: Floats, sequences: int = 1) -> tuple[int, int]:
@@ -70,10 +67,7 @@ class Policy:
         costs = self.curve.table(len(probabilities) + sequences)
         self.tally *= CONFIG.trust_decay ** (self._age + 1)
         self._age = 0
-        best, expected, speedup = best_size(
-            probabilities, costs, self.drafting_s, self.tally, sequences
-        )
-        self.why = f"{counted(best, 'node')}, {expected:.2f} tokens expected"
+        best, _, speedup = best_size(probabilities, costs, self.drafting_s, self.tally, sequences)
         pays = speedup > CONFIG.min_speedup
         size = self._explore(probabilities, int(best), pays, sequences)
         self.budgets[size] += 1
@@ -103,10 +97,7 @@ class Policy:
         else:
             size = calibrated or 2 << self._trials % 4
             self._trials += 1
-        size = min(len(probabilities), self.curve.filled(size) if size else 0)
-        if size != best:
-            self.why = f"{counted(size, 'node')}, to learn what they cost"
-        return size
+        return min(len(probabilities), self.curve.filled(size) if size else 0)
 
     def learn_drafting(self, seconds: float) -> None:
         """Learn what a proposal took; one is counted as four times the average at most."""

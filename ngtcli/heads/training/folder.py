@@ -14,7 +14,7 @@ from typing import Any, Self
 from msgspec import Struct
 
 from ngtcli.errors import UsageError, reason_of
-from ngtcli.system.files import new_file
+from ngtcli.system.files import key_of, new_file
 from ngtcli.system.journal import Form, Journal
 
 KINDS = ("medusa", "hydra", "eagle3", "dflash")
@@ -80,7 +80,10 @@ class Trained:
 
 
 class Line(Struct, frozen=True, omit_defaults=True):
-    """A line of the journal: a point of the curve, how many `steps` there are, or a file."""
+    """A line of the journal: a point of the curve, how many `steps` there are, or a file.
+
+    The first of a training says what it is `on`, model and texts, by a key.
+    """
 
     step: int = 0
     seconds: float = 0.0
@@ -89,6 +92,7 @@ class Line(Struct, frozen=True, omit_defaults=True):
     accepted: tuple[float, ...] = ()
     tokens_per_step: float = 0.0
     steps: int | None = None
+    on: str = ""
     wrote: tuple[str, int, int] | None = None
 
 
@@ -103,7 +107,7 @@ class TrainingFolder:
     """
 
     def __init__(self, path: Path, plan: Plan) -> None:
-        self.path, self.plan, self.steps = path, plan, plan.steps
+        self.path, self.plan, self.steps, self._on = path, plan, plan.steps, ""
         try:
             path.mkdir(parents=True, exist_ok=True)
             others = {one.name for one in path.iterdir()} - {_LOG, RECORDING}
@@ -124,9 +128,17 @@ class TrainingFolder:
         self._journal.close()
 
     def _take(self, line: Line) -> None:
-        self.steps = line.steps or self.steps
+        self.steps, self._on = line.steps or self.steps, line.on or self._on
         if line.wrote is not None:
             self._written.add(line.wrote)
+
+    def begin(self, model: str, texts: Sequence[Text]) -> None:
+        """Note what it is trained on. Raises UsageError where it was begun on something else."""
+        on = key_of(model, *((*text.prompt, "|", *text.answer, text.held) for text in texts))
+        if not self._on:
+            self.note(on=on)
+        elif on != self._on:
+            raise UsageError(f"{self.path} was begun with another model or other texts", ELSEWHERE)
 
     def note(self, **facts: Any) -> None:
         """Add a line with these fields to the journal. Raises OSError."""

@@ -42,7 +42,8 @@ _SHOWN_S = 0.5  # between status lines; guess
 class Trainer:
     """A training run over answered texts, in a folder; it goes on from a checkpoint there.
 
-    `status` is told what passes, `say` what stays. Raises UsageError where there are too few texts.
+    `status` is told what passes, `say` what stays. Raises UsageError where there are too few texts,
+    and where the folder's training was begun on others or with another model.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Trainer:
         )
         if not (self._train and self._held):
             raise UsageError("too few answers to train on and to validate", "Give more documents.")
+        folder.begin(model.name, texts)
         plan = replace(plan, depth=plan.depth or self._recipe.depth)
         self._plan = replace(plan, rate=plan.rate or self._recipe.rate)
         target = Target(model.hf.requires_grad_(False), model.device, torch.float32)

@@ -147,7 +147,7 @@ _PARTS = ("5", "8", "5..8", "2..1", "1..9+3", "2..64*2", "..", "5..", "..5", "*"
           "0..0", "5..5", "2..9*1", "2..9+0", "1..9*0.5", "trtllm:max_draft_len=8")  # fmt: skip
 # Options of methods, as the README names them.
 _OPTIONS = {
-    "auto": "trust masks", "prompt-lookup": "max_matching_ngram_size num_output_tokens",
+    "auto": "trust", "prompt-lookup": "max_matching_ngram_size num_output_tokens",
     "llma": "trigger_n block_k max_n", "trie": "n lp learn_output num_draft",
     "akunu": "max_order draft_count max_history", "recycling": "output_id_topk",
     "trtllm": "max_draft_len max_matching_ngram_size is_keep_all is_use_oldest",
