@@ -14,7 +14,7 @@ from ngtcli.weights import checkpoints
 from ngtcli.weights.checkpoints import read_checkpoint
 from ngtcli.weights.convert import Conversion
 from ngtcli.weights.forms import Form
-from ngtcli.weights.linear import float_blocks
+from ngtcli.weights.linear import PackedLinear, float_blocks
 from tests.support.families import FAMILIES
 from tests.support.tiny_models import make_hf, pack_layers, packed_from
 
@@ -92,6 +92,17 @@ def test_a_tied_embedding_reads_the_mapped_file(tmp_path: Path) -> None:
                  for line in Path("/proc/self/maps").read_text().splitlines())  # fmt: skip
         assert any(area and int(area[1], 16) <= address < int(area[2], 16) for area in areas)
         assert torch.equal(embedding(torch.arange(97)), hf.get_input_embeddings().weight.to(dtype))
+
+
+def test_what_is_freed_between_weights_is_given_back(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The C library kept up to a gigabyte of a model of 0.5 billion parameters."""
+    given = list[int]()
+    monkeypatch.setattr("ngtcli.weights.convert.return_memory", lambda: given.append(1))
+    make_hf("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
+    found = packed_from(tmp_path, F32)
+    assert len(given) == sum(isinstance(one, PackedLinear) for one in found.modules())
 
 
 def test_a_layer_that_cannot_be_packed_comes_as_it_is(

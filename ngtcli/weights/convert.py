@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ngtcli.system.files import DamagedFileError
+from ngtcli.system.machine import return_memory
 from ngtcli.weights.forms import Form, has_blocks
 from ngtcli.weights.gguf_weights import GgufWeight
 from ngtcli.weights.linear import (
@@ -122,6 +123,7 @@ class Conversion:
             self._quantise(self.places[name], weight)
         else:
             self._pack(self.places[name], weight)
+        return_memory()  # else what was freed between weights stays: up to half as much again
 
     def _quantise(self, place: Place, weight: Tensor | StoredLayer) -> None:
         if (site := place.layer) is not None:
@@ -229,6 +231,7 @@ class Conversion:
             self.progress("Packing weights …")
         for site in rest:
             self._pack(Place(site, site.tied), site.weight.detach())
+            return_memory()
         if self._bytes:
             seconds = time.perf_counter() - self._begin
             self.progress(f"Packed {self._bytes / 1e6:.0f} MB of weights in {seconds:.1f} s.")

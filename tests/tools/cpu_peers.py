@@ -242,16 +242,22 @@ def turn(name: str, arguments: Sequence[str]) -> Figures:
 
 
 def take_turns(names: Sequence[str], rounds: int, own: Sequence[str]) -> dict[str, Figures]:
-    """All turns' figures by name; a turn that fails is told, and the others go on."""
+    """All turns' figures by name, which says how those ended that give none; the others go on.
+
+    llama.cpp ends by signal 11 on a CPU with AMX (seen on a Xeon).
+    """
     found: dict[str, Figures] = {name: {} for name in names}
+    ends = dict[str, str]()
     for number, name in enumerate([*names] * rounds, 1):
         print(f"Turn {number} of {len(names) * rounds}: {name}", file=sys.stderr)
         try:
             for key, figures in turn(name, own).items():
                 found[name].setdefault(key, []).extend(figures)
         except subprocess.CalledProcessError as error:
-            print(f"{name}: failed with {error.returncode}", file=sys.stderr)
-    return found
+            code = error.returncode
+            ends[name] = f"{name}, ended by {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+            print(ends[name], file=sys.stderr)
+    return {name if made else ends.get(name, name): made for name, made in found.items()}
 
 
 def _recorded(folder: Path, limit: int) -> str:

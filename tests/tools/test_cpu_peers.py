@@ -87,7 +87,7 @@ def test_turns_alternate_and_what_is_missing_or_fails_is_told(
     def turn(name: str, own: object) -> Figures:
         taken.append(name)
         if name == "ngt int8":
-            raise CalledProcessError(1, "python")
+            raise CalledProcessError(-11, "python")
         return {"token": [0.5], "1 rows": [0.5]}
 
     monkeypatch.setattr(cpu_peers, "find_spec", lambda name: None)
@@ -97,10 +97,11 @@ def test_turns_alternate_and_what_is_missing_or_fails_is_told(
     shown = capsys.readouterr()
     assert taken == ["ngt bfloat16", "ngt int8"] * 2
     assert "pip install llama-cpp-python gguf" in shown.err
-    assert "ngt int8: failed with 1" in shown.err
+    assert "| ngt int8, ended by signal 11 | – |" in shown.out
     assert "| ngt bfloat16 | 2.00 |" in shown.out and "llama.cpp F16" not in shown.out
     stored = json.loads((tmp_path / "a.json").read_text())["measured"]
-    assert stored == {"ngt bfloat16": {"token": [0.5] * 2, "1 rows": [0.5] * 2}, "ngt int8": {}}
+    figures = {"token": [0.5] * 2, "1 rows": [0.5] * 2}
+    assert stored == {"ngt bfloat16": figures, "ngt int8, ended by signal 11": {}}
 
 
 @pytest.mark.parametrize("name", ["qwen2", "llama"])
