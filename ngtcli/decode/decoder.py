@@ -127,6 +127,7 @@ class Decoder:
         if member in self._waiting:
             self._waiting.remove(member)
             self._end(member)
+            self._retries = True  # a smaller one behind it may have room
         self._leave()
         return self._take_ended()
 

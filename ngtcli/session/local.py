@@ -266,8 +266,7 @@ class LocalSession(Session):
         """As `Session.answers`.
 
         In float32 each answer has the ids of its run alone. In half precision and int8 near ties
-        may turn out otherwise, as whenever passes have other shapes. A text's seconds are its share
-        of the passes. Raises UsageError where answers are to be exact and `size` is not 1.
+        may turn out otherwise. Raises UsageError where answers are to be exact, `size` not being 1.
         """
         model, settings, of = self.model, self.settings, session_of or (lambda key: self)
         if size != 1 and settings.exact == "on" and not model.plain_reason:
@@ -305,6 +304,7 @@ class LocalSession(Session):
                         yield member
                 yield from (_finished(session_of, m) for m in decoder.step())
         finally:
+            decoder.close()
             self.save_memory()
 
     def drafters(self) -> Drafters[Any]:
