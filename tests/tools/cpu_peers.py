@@ -255,7 +255,9 @@ def take_turns(names: Sequence[str], rounds: int, own: Sequence[str]) -> dict[st
                 found[name].setdefault(key, []).extend(figures)
         except subprocess.CalledProcessError as error:
             code = error.returncode
-            ends[name] = f"{name}, ended by {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+            ends[name] = (
+                f"{name}, ended by {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+            )
             print(ends[name], file=sys.stderr)
     return {name if made else ends.get(name, name): made for name, made in found.items()}
 
