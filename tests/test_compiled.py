@@ -89,8 +89,9 @@ def change_byte(file: Path, data: bytes) -> None:
         lambda f, _: f.write_bytes(b"" if f.suffix == ".nbi" else b"no pickle"),
         lambda f, data: f.write_bytes(data[:-20] if f.suffix == ".nbc" else data[:40]),
         change_byte,
+        lambda f, _: (f.unlink(), os.mkfifo(f)),  # which has no writer
     ],
-    ids=["foreign", "cut", "a wrong byte"],
+    ids=["foreign", "cut", "a wrong byte", "a pipe"],
 )
 def test_what_is_damaged_is_compiled_again_with_one_remark(
     filled: Path, damage: Callable[[Path, bytes], object]

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from ngtcli.errors import reason_of
 from ngtcli.system import process
-from ngtcli.system.files import home, private_folder
+from ngtcli.system.files import home, private_folder, read_bounded
 
 F = TypeVar("F")
 
@@ -30,7 +30,7 @@ SOURCES = ("draft/auto/core/*.py", "draft/auto/config.py", "draft/guesses.py", "
            "trie/background.py", "trie/background_search.py", "trie/counts.py")  # fmt: skip
 _VERSION = "ngt-"
 _FORM = b"with checksums"  # of the files in such a folder
-_SUM = hashlib.sha256().digest_size  # bytes
+_SUM, _MOST = hashlib.sha256().digest_size, 1 << 28  # bytes; the largest file known has 303,693
 
 _listeners: list[Callable[[str], object]] = []
 _remarks: list[str] = []  # the first is told; the others are the same trouble elsewhere
@@ -101,17 +101,22 @@ def unowned(function: F) -> F:
 def _guard(kept: Any) -> None:
     """Have numba's cache of a function use nothing damaged, and tell what goes wrong."""
     files, load, save = kept._cache_file, kept.load_overload, kept.save_overload
-    dump, load_data = files._dump, files._load_data
+    dump, load_data, load_index = files._dump, files._load_data, files._load_index
 
     def with_sum(value: Any) -> bytes:  # behind the pickle, where nothing is read
         dumped: bytes = dump(value)
         return dumped + hashlib.sha256(dumped).digest()
 
     def load_whole(name: str) -> Any:  # machine code with a wrong byte may end the process
-        data = Path(files._data_path(name)).read_bytes()
+        data = read_bounded(files._data_path(name), _MOST)
         if hashlib.sha256(data[:-_SUM]).digest() != data[-_SUM:]:
             raise ValueError("checksum differs")
         return load_data(name)
+
+    def load_regular() -> Any:  # to open a pipe would never end
+        with suppress(FileNotFoundError):
+            read_bounded(files._index_path, _MOST)
+        return load_index()
 
     def load_overload(signature: Any, target: Any) -> Any:
         try:
@@ -122,8 +127,7 @@ def _guard(kept: Any) -> None:
                 kept.flush()
             return None
         # Two processes at once may give the results for two signatures one name.
-        is_it = found is not None and tuple(found.signature.args) == tuple(signature)
-        return found if is_it else None
+        return found if found and tuple(found.signature.args) == tuple(signature) else None
 
     def save_overload(signature: Any, data: Any) -> None:
         try:
@@ -132,7 +136,7 @@ def _guard(kept: Any) -> None:
         except Exception as error:  # a full disk; a damaged file that could not be emptied
             _remark_not_kept(Path(kept.cache_path).parent.parent, error)
 
-    files._dump, files._load_data = with_sum, load_whole
+    files._dump, files._load_data, files._load_index = with_sum, load_whole, load_regular
     kept.load_overload, kept.save_overload = load_overload, save_overload
 
 
@@ -141,16 +145,12 @@ def _remark_not_kept(folder: Path, error: Exception) -> None:
 
 
 def _open_folder(versions: str) -> str:
-    """The folder for the present sources and these versions; "" where there is none to use.
-
-    Raises UsageError as `home`.
-    """
+    """The folder for the sources and these versions; "" for none to use. Raises as `home`."""
     package = Path(__file__).parent.parent
     sources = sorted(file for pattern in SOURCES for file in package.glob(pattern))
     digest = hashlib.sha256(_FORM + versions.encode("utf-8", "surrogateescape"))
     digest.update(b"".join(source.read_bytes() for source in sources))
-    chosen = os.environ.get("NUMBA_CACHE_DIR")  # numba's own variable takes precedence
-    parent = Path(chosen) if chosen else home("cache") / "compiled"
+    parent = Path(os.environ.get("NUMBA_CACHE_DIR") or home("cache") / "compiled")  # numba's first
     folder = parent / (_VERSION + digest.hexdigest()[:32])
     try:
         if not folder.is_dir():
