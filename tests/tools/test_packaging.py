@@ -33,7 +33,6 @@ def test_the_wheel_holds_presets_examples_and_the_model_in_20_mb(wheel: Path) ->
         weights = archive.getinfo("ngtcli/builtin/model/model.safetensors")
     assert {f"ngtcli/presets/{name}.yaml" for name in ("ask", "chat", "summarize")} <= names
     assert {"ngtcli/examples/harbour.txt", "ngtcli/builtin/model/tokenizer.json"} <= names
-    assert "ngtcli/measure/shapes/llama-3.2-1b.json" in names
     assert {"ngtcli/questions.jsonl", "ngtcli/render/page.css"} <= names
     assert {"ngtcli/background/english.phrases.xz", "ngtcli/manual/documents.md"} <= names
     assert weights.file_size <= 20_000_000
