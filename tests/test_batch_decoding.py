@@ -274,9 +274,21 @@ def test_a_model_is_tried_with_several_texts_once(monkeypatch: pytest.MonkeyPatc
     assert why_not(model) == why_not(model) == "" and tried == [model]
 
 
+def test_memory_that_ends_is_not_remembered_as_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(model: TargetModel) -> bool:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    model = make_target("llama")
+    monkeypatch.setattr(together_module, "_agrees", fails)
+    with pytest.raises(RuntimeError):
+        why_not(model)
+    monkeypatch.undo()
+    assert why_not(model) == ""
+
+
 def test_the_models_attention_is_as_it_was_after_a_pass() -> None:
     for family in FAMILIES:
         model = make_target(family)
-        before = model.attention
+        before = model.hf.config._attn_implementation
         assert not why_not(model)
-        assert model.attention == before
+        assert model.hf.config._attn_implementation == before

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.decode.layout import BLOCK, LEAST, capacity_for, exact_size, most_rows, rows_alike
+from ngtcli.decode.memory_limits import is_out_of_memory
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import rounds
 from ngtcli.decode.whole_vectors import RaggedFunctions
@@ -166,9 +167,9 @@ def gives_equal_bits(model: TargetModel, rows: PassRows, places: int) -> bool:
         if not rows.are_fixed and not layers_are_alike(model.hf, sizes_of(model, rows)):
             return False
         return all(case.agrees() for case in cases)
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception:  # whatever a model's own code raises at such a shape
+    except Exception as error:  # whatever a model's own code raises at such a shape
+        if is_out_of_memory(error):
+            raise
         return False
 
 

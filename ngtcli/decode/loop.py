@@ -68,10 +68,5 @@ class Run(InSteps):
         """Why the run has ended, as in its last step; "" before."""
         return self.member.text.finish_reason
 
-    @property
-    def proposed(self) -> bool:
-        """Whether the drafter was queried in the last step."""
-        return self.drafters.proposed
-
     def __iter__(self) -> Iterator[Step]:
         return steps_of(self.decoder, self.member)

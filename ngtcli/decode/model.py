@@ -75,11 +75,6 @@ class TargetModel:
         self.joint_reason: str | None = None
         self.use(Way())
 
-    @property
-    def attention(self) -> str:
-        """The name of the attention's implementation."""
-        return str(getattr(self.hf.config, "_attn_implementation", ""))
-
     def use(self, way: Way) -> None:
         """Run the model in this way from now on. Empties the cache."""
         self.way = way

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
+from ngtcli.decode.memory_limits import is_out_of_memory
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import CROPS, REREAD, RESTORES, STEPS, TREES, Way
 from ngtcli.decode.scores import rounds, same_scores, scores_are_not_numbers
@@ -188,9 +189,9 @@ def _holds(claim: Claim, model: TargetModel, truth: Reference, siblings: int) ->
     """Whether `claim` is true; it is false of a model that raises an error meanwhile."""
     try:
         return claim(model, truth, siblings)
-    except (MemoryError, torch.OutOfMemoryError, ModelError):
-        raise
-    except Exception:
+    except Exception as error:
+        if isinstance(error, ModelError) or is_out_of_memory(error):
+            raise
         return False
 
 

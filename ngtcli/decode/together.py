@@ -1,8 +1,8 @@
 """Whether the model can decode several texts together (decoder.py)."""
 
-import torch
 from torch import Tensor
 
+from ngtcli.decode.memory_limits import is_out_of_memory
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import rounds, same_scores
 from ngtcli.draft.tree import ROOT, DraftTree
@@ -32,9 +32,9 @@ def _why_not(model: TargetModel) -> str:
         return "its positions depend on the longest text of a pass"
     try:
         agrees = _agrees(model)
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception:  # whatever a model's own code raises
+    except Exception as error:  # whatever a model's own code raises
+        if is_out_of_memory(error):
+            raise
         agrees = False
     return "" if agrees else "several texts in one pass get other scores than one does"
 

@@ -67,7 +67,7 @@ class VllmRun(Growing, InSteps):
     pass that reads the prompt, which makes the first token, counts as a step.
     """
 
-    exact, proposed = False, True
+    exact = False
     rows: PassRows | None = None
 
     def __init__(

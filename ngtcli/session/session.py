@@ -101,8 +101,7 @@ class AnswerRun(Protocol):
     """A generation, by ngt's own loop or another engine: iterate over it for its steps.
 
     `output` are the ids emitted, end token included. `exact` says whether in any dtype no token
-    depends on drafts; then `rows` are those of its passes. `proposed` says whether the drafter was
-    queried in the last step.
+    depends on drafts; then `rows` are those of its passes.
     """
 
     def __iter__(self) -> Iterator[Step]: ...
@@ -123,8 +122,6 @@ class AnswerRun(Protocol):
     def exact(self) -> bool: ...
     @property
     def rows(self) -> PassRows | None: ...
-    @property
-    def proposed(self) -> bool: ...
 
 
 class Answer(InSteps):
