@@ -115,7 +115,10 @@ def interruptibly(work: Callable[[], T]) -> T:
         except BaseException as error:  # raised again in the waiting thread
             done.set_exception(error)
 
-    threading.Thread(target=run, daemon=True).start()
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while thread.is_alive():  # a signal may reach another thread than the one that waits
+        thread.join(0.1)
     return done.result()
 
 
