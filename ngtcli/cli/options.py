@@ -21,6 +21,7 @@ from ngtcli.config import (
     Layer,
     Resolved,
     Settings,
+    Use,
     environment_and_file_layers,
     names_of,
     settings_where,
@@ -82,7 +83,7 @@ def _parameters(name: str) -> Iterator[inspect.Parameter]:
         autocompletion=of_setting(setting),
     )
     yield keyword(name, default=None, annotation=Annotated[kind | None, shown])
-    if setting.names:
+    if Use.NAMES in setting.uses:
         without = option(f"--no-{flag[2:]}", help=f"The same as {flag} none.")
         yield keyword(f"no_{name}", default=False, annotation=Annotated[bool, without])
 
@@ -159,10 +160,10 @@ def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if setting.choices and setting.is_switch:
             value = "on" if value else "off"
-        elif setting.names:
+        elif Use.NAMES in setting.uses:
             value = names_of(value)
         flags[name] = tuple(value) if isinstance(value, list) else value
-    for name in settings_where(names=True):
+    for name in settings_where(Use.NAMES):
         if arguments.get(f"no_{name}"):
             if name in flags:
                 raise UsageError(f"--{name} with --no-{name}", "Give one of them.")
@@ -220,7 +221,7 @@ def resolve_served(
     """The settings without a preset, and for each task those with its own, over the same model."""
     layers = _layers(flags)
     settings = settings_of(layers).settings
-    loaded = {name: getattr(settings, name) for name in settings_where(loaded=True)}
+    loaded = {name: getattr(settings, name) for name in settings_where(Use.LOADS)}
     presets = {task: load_preset(task) for task in tasks}
     return settings, {
         task: (replace(settings_of([*layers, preset.settings]).settings, **loaded), preset)
