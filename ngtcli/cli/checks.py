@@ -139,6 +139,6 @@ def _given(context: typer.Context) -> dict[str, tuple[str, object]]:
             written = parameter.secondary_opts if value is False else parameter.opts
             flag = max(written or parameter.opts, key=len)
             found[name] = (flag if flag.startswith("-") else "naming texts", value)
-    _, items = found.pop("set", ("", ()))
+    items = context.params.get("set") or () if found.pop("set", None) else ()
     names = [item.partition("=")[0].replace("-", "_") for item in items]
     return found | {name: (f"--set {name}", "set") for name in names}
