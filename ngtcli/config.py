@@ -40,6 +40,18 @@ _OF_ONE_DEVICE = ("device", "quantize", "exact")  # settings
 IN_PARTS = ("split", "refine")  # values of `overflow` that take documents part by part
 
 
+# Settings without a flag of their own, which `--set NAME=VALUE` gives; those that `-h` lists.
+_SET_ALONE = frozenset(
+    "draft_model n lp learn_output pool pool_documents background calibrate max_thinking min_p"
+    " repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
+    " template_documents max_repeats device_map packed capture passage_tokens passage_overlap"
+    " whole_tokens reranker max_files max_depth parser_seconds parser_mb cache_mb log_text"
+    " tensor_parallel pipeline_parallel data_parallel ray field".split()
+)
+_COMMON = frozenset(
+    "model quantize max_tokens temperature system think overflow method exact".split()
+)
+
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # by unit of a duration
 
 
@@ -142,8 +154,19 @@ class Setting:
         return type(self.default)
 
     @property
+    def has_flag(self) -> bool:
+        """Whether it has a flag of its own; `--set` gives every setting."""
+        return self.name not in _SET_ALONE
+
+    @property
+    def common(self) -> bool:
+        """Whether it is one of the few that `-h` lists."""
+        return self.name in _COMMON
+
+    @property
     def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
+        """What gives it on a command line."""
+        return f"--{self.name.replace('_', '-')}" if self.has_flag else f"--set {self.name}"
 
     @property
     def variable(self) -> str:
@@ -185,6 +208,19 @@ class Setting:
         elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
         raise UsageError(f"{where}: {self.name} is {shown(value)}", self._hint)
+
+    def from_text(self, text: str, where: str) -> Any:
+        """The value that a variable or `--set` writes so; a list is one of YAML, or one string.
+
+        Raises UsageError, which begins with `where`.
+        """
+        value: Any = text
+        if self.kind in (int, float):
+            with suppress(ValueError):  # else `typed` raises
+                value = self.kind(text)
+        elif self.kind is bool or (self.kind is tuple and text.lstrip().startswith("[")):
+            value = parse_yaml(text, where)
+        return self.typed(value, where)
 
     @property
     def _hint(self) -> str:
@@ -585,13 +621,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
     for name, about in SETTINGS.items():
         if not (text := environ.get(about.variable)):
             continue
-        value: Any = text
-        if about.kind in (int, float):
-            with suppress(ValueError):  # else `typed` raises
-                value = about.kind(text)
-        elif about.kind is bool or (about.kind is tuple and text.lstrip().startswith("[")):
-            value = parse_yaml(text, about.variable)
-        values[name] = about.typed(value, about.variable)
+        values[name] = about.from_text(text, about.variable)
     return Layer("environment", values)
 
 
