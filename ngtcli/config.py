@@ -38,8 +38,6 @@ KINDS = {
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 _OF_ONE_DEVICE = ("device", "quantize", "exact")  # settings
 IN_PARTS = ("split", "refine")  # values of `overflow` that take documents part by part
-
-
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # by unit of a duration
 
 
@@ -143,7 +141,9 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
+        """What gives it on a command line."""
+        by_set = Use.SET in self.uses
+        return f"--set {self.name}" if by_set else f"--{self.name.replace('_', '-')}"
 
     @property
     def variable(self) -> str:
@@ -185,6 +185,19 @@ class Setting:
         elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
         raise UsageError(f"{where}: {self.name} is {shown(value)}", self._hint)
+
+    def from_text(self, text: str, where: str) -> Any:
+        """The value that a variable or `--set` writes so; a list is one of YAML, or one string.
+
+        Raises UsageError, which begins with `where`.
+        """
+        value: Any = text
+        if self.kind in (int, float):
+            with suppress(ValueError):  # else `typed` raises
+                value = self.kind(text)
+        elif self.kind is bool or (self.kind is tuple and text.lstrip().startswith("[")):
+            value = parse_yaml(text, where)
+        return self.typed(value, where)
 
     @property
     def _hint(self) -> str:
@@ -585,13 +598,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
     for name, about in SETTINGS.items():
         if not (text := environ.get(about.variable)):
             continue
-        value: Any = text
-        if about.kind in (int, float):
-            with suppress(ValueError):  # else `typed` raises
-                value = about.kind(text)
-        elif about.kind is bool or (about.kind is tuple and text.lstrip().startswith("[")):
-            value = parse_yaml(text, about.variable)
-        values[name] = about.typed(value, about.variable)
+        values[name] = about.from_text(text, about.variable)
     return Layer("environment", values)
 
 

@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from ngtcli.cli.app import app
-from ngtcli.config import Settings, Use, settings_where
+from ngtcli.config import SETTINGS, Settings, Use, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.engines import keeper
 from ngtcli.engines.vllm import NgramTrieProposer
@@ -122,8 +122,11 @@ VALUES = {"background": "english", "device": "cpu", "draft_model": "builtin",
 def test_flags_that_do_nothing_with_an_engine_are_refused(
     name: str, engine: str, words: str
 ) -> None:
-    flag = f"--{name.replace('_', '-')}"
-    given = [flag, VALUES[name]] if name in VALUES else [flag]
+    about = SETTINGS.get(name)
+    flag = about.flag if about else f"--{name.replace('_', '-')}"
+    given = [*flag.split(), VALUES[name]] if name in VALUES else [flag]
+    if about and Use.SET in about.uses:
+        given = ["--set", f"{name}={VALUES.get(name, 'yes')}"]
     assert refused("--engine", engine, *given) == f"{flag} does nothing with {words}"
 
 

@@ -212,14 +212,10 @@ def _short(path: Path) -> Iterator[str]:
 
 
 def flags_of(settings: Settings) -> list[str]:
-    """The flags of a command line that give these settings' FIXED ones."""
+    """The words of a command line that give these settings' FIXED ones."""
     found = []
     for name in FIXED:
-        about, value = SETTINGS[name], getattr(settings, name)
-        if about.kind is tuple:
-            found += [f"{about.flag}={one}" for one in value]
-        elif about.is_switch:
-            found.append(about.flag if value else f"--no-{about.flag[2:]}")
-        else:
-            found.append(f"{about.flag}={value}")
+        value = getattr(settings, name)
+        items = (value or ["[]"]) if SETTINGS[name].kind is tuple else [value]
+        found += [f"--set={name}={item}" for item in items]
     return found
