@@ -185,6 +185,8 @@ def download(name: str, weights: bool, progress: Notify, before: Collection[str]
     snapshot = partial(snapshot_download, remote.repo, revision=remote.revision)
     try:
         folder = Path(snapshot(allow_patterns=[*map(glob.escape, small)]))
+        if cut := [file for file in small if _size(folder / file) != remote.sizes[file]]:
+            snapshot(allow_patterns=[*map(glob.escape, cut)], force_download=True)
         if weights:
             files += weight_files(folder, remote.sizes, before)
         large = {remote.hashes[file]: file for file in files if file in remote.hashes}
