@@ -17,11 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ngtcli.errors import UsageError, nearest, plain_number
+from ngtcli.errors import UsageError
 from ngtcli.system.files import home
 from ngtcli.system.json_form import Schema, schema_of
 from ngtcli.system.machine import MOST
 from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
+from ngtcli.words import nearest, plain_number
 
 PROJECT_FILE = "ngt.yaml"
 OTHER_VARIABLES = ("NGT_HOME",)  # variables that are read and are not settings

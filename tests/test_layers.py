@@ -11,7 +11,7 @@ from tests.support.helpers import run_and_look
 PACKAGE = Path(__file__).parents[1] / "ngtcli"
 # A file imports only from its own room and from rooms that stand before it here.
 ROOMS = [
-    "__init__", "errors", "system", "config", "documents", "tokens", "model_files", "retrieve",
+    "__init__", "words", "errors", "system", "config", "documents", "tokens", "model_files", "retrieve",
     "prompt", "grounding", "trie", "background", "draft", "weights", "decode", "heads", "session",
     "engines", "batch", "measure", "render", "builtin", "serve", "cli", "__main__",
 ]  # fmt: skip

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ngtcli.documents.load import Document
-from ngtcli.errors import counted
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.system.json_form import HIDDEN, json_key
+from ngtcli.words import counted
 
 _SPACE = re.compile(r"\s+")
 _AROUND = 160  # characters before and behind a quotation that are shown with it; guess

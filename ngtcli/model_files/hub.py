@@ -23,9 +23,10 @@ from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
-from ngtcli.errors import ModelError, counted, reason_of
+from ngtcli.errors import ModelError
 from ngtcli.system.files import read_bounded
 from ngtcli.system.progress import ByteBar, sized
+from ngtcli.words import counted, reason_of
 
 Notify = Callable[[str], None]
 WHOLE = ("model.safetensors", "pytorch_model.bin")

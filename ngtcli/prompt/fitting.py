@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ngtcli.errors import ContextOverflowError, counted, short
+from ngtcli.errors import ContextOverflowError
 from ngtcli.prompt.build import Prompt, Task, code
 from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.reports import Cut
 from ngtcli.tokens.control import Coded
 from ngtcli.tokens.tokenizer import LONG, Tokenizer, piece_end
+from ngtcli.words import counted, short
 
 _EXACT = 1 << 15  # tokens up to which prompts are always counted whole; about 0.1 s, guess
 _NAMES = 1 << 20  # tokens up to which names are counted for a message; about 4 s, guess

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ngtcli.config import Settings
 from ngtcli.documents.passages import place
-from ngtcli.errors import ContextOverflowError, UsageError, counted
+from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.prompt.build import Prompt, Task, code, named
 from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.reports import Chosen, Selection
@@ -18,6 +18,7 @@ from ngtcli.prompt.splitting import BETWEEN, fits, joined
 from ngtcli.prompt.turns import Exchange, earlier_questions, first_kept
 from ngtcli.retrieve.ranking import Ranked, Search, rank
 from ngtcli.retrieve.selection import Excerpt, Scores
+from ngtcli.words import counted
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index

@@ -17,9 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ngtcli.errors import reason_of
 from ngtcli.system import process
 from ngtcli.system.files import home, private_folder, read_bounded
+from ngtcli.words import reason_of
 
 F = TypeVar("F")
 

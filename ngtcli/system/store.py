@@ -19,8 +19,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from ngtcli.errors import UsageError, reason_of
+from ngtcli.errors import UsageError
 from ngtcli.system.files import home, identity, private_folder
+from ngtcli.words import reason_of
 
 NAME = "ngt.db"
 DAMAGED = ".damaged"  # end of the name of a file that was set aside
