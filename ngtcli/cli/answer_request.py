@@ -10,6 +10,7 @@ import typer
 from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
+    ForceOption,
     JsonOption,
     PresetOption,
     ThinkingOption,
@@ -36,7 +37,6 @@ _PREDICT = typer.Option(
     "--predict", metavar="<path>",
     help="Draft also from this text, an old version of the answer or what is to be rewritten.",
 )  # fmt: skip
-_SVG = file_option("--svg", help="Also write a picture: the answer as a terminal shows it.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class AnswerFlags:
     show_thinking: ThinkingOption = False
     predict: Annotated[str | None, _PREDICT] = None
     html: Annotated[Path | None, _HTML] = None
-    svg: Annotated[Path | None, _SVG] = None
+    force: ForceOption = False
     verbose: VerboseOption = False
 
     def request(self, **more: Any) -> "AnswerRequest":
@@ -98,7 +98,7 @@ def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
         raise InputError("no documents given", hint)
     try:
         notes = Notes(request.verbose)
-        outputs = request.output, request.html, request.svg
+        outputs = request.output, request.html
         return read_documents(paths or [STDIN], stdin, request.settings, notes, outputs)
     except InputError as error:
         if paths:
@@ -112,10 +112,12 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
     Raises ModelError for an embedder or a reranker that is not there or cannot be used.
     """
     r, s = request, request.settings
-    check_output_files({"-o": r.output, "--html": r.html, "--svg": r.svg})
+    check_output_files({"-o": r.output, "--html": r.html})
     refuse_ignored(flags, s)
     check_prediction(r.prediction, s)
-    check_not_read((r.output, r.html, r.svg), [r.predict] if r.predict else [])
+    check_not_read((r.output, r.html), [r.predict] if r.predict else [])
+    idle = r.force and not (r.out or r.html)
+    refuse_with("no -o and no --html", {"--force": idle}, "Leave it out.")
     forms = {"--json": r.json, "--json-tokens": r.json_tokens, "-o": r.out, "--dry-run": r.dry_run}
     for form in [form for form, given in forms.items() if given]:
         refuse_colour(form, flags)
@@ -135,7 +137,7 @@ def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
         check_encoders(s.embedder, s.reranker)
     if r.dry_run:
         shown: dict[str, object] = {"--cite": r.cite, "--show-thinking": r.show_thinking}
-        shown |= {"--html": r.html, "--svg": r.svg}
+        shown |= {"--html": r.html}
         refuse_with("--dry-run", shown, "There is no answer to show.")
         refuse_with("--dry-run", {"--predict": r.predict}, "It makes no step.")
         refuse_with("--dry-run", {"--json-tokens": r.json_tokens}, "Give --dry-run --json.")

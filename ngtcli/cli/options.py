@@ -61,6 +61,10 @@ ThinkingOption = Annotated[
     bool,
     typer.Option("--show-thinking", help="Show the thought, too, before the answer."),
 ]
+ForceOption = Annotated[
+    bool,
+    typer.Option("--force", help="Write over a file that ngt did not write, or that was edited."),
+]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")]
 
 
