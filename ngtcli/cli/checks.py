@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from ngtcli.cli.options import OF_OWN_ENGINE
-from ngtcli.config import SETTINGS, Setting, Settings
+from ngtcli.config import SETTINGS, Setting, Settings, Use
 from ngtcli.errors import UsageError
 
 LIVE, REPLAY = "live", "replay"
@@ -54,7 +54,7 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
     refuse_idle(flags, settings)
     greedy = not settings.temperature and "temperature" not in flags
     for about in given:
-        if greedy and about.sampled and flags[about.name] != about.default:
+        if greedy and Use.SAMPLES in about.uses and flags[about.name] != about.default:
             what = "does nothing at temperature 0, where the likeliest token is taken"
             raise UsageError(f"{about.flag} {what}", "Give --temperature as well.")
     _refuse_drafting([about for about in given if about.method and flags[about.name]], settings)

@@ -22,6 +22,7 @@ from ngtcli.config import (
     Resolved,
     Setting,
     Settings,
+    Use,
     environment_and_file_layers,
     settings_where,
     unknown_variables,
@@ -29,6 +30,7 @@ from ngtcli.config import (
 from ngtcli.errors import UsageError, nearest, shortened
 from ngtcli.model_files.card import load_card
 from ngtcli.prompt.preset import Preset, load_preset
+from ngtcli.session.question import Tasks
 from ngtcli.session.settings import settings_of
 from ngtcli.system.cache import in_bounds
 
@@ -240,6 +242,13 @@ def resolve_tasks(
     return {task: (settings_of([*layers, p.settings]), p) for task, p in presets.items()}
 
 
+def tasks_of(
+    flags: dict[str, Any], preset: str | None, tasks: Sequence[str], *, worded: bool = False
+) -> Tasks:
+    """The tasks by all layers; `worded` as for `Tasks.resolved`. Raises UsageError."""
+    return Tasks.resolved(_layers(flags), preset, tasks, worded=worded)
+
+
 def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
     """Settings from all layers but a preset. Raises UsageError."""
     return settings_of(_layers(flags))
@@ -251,7 +260,7 @@ def resolve_served(
     """The settings without a preset, and for each task those with its own, over the same model."""
     layers = _layers(flags)
     settings = settings_of(layers).settings
-    loaded = {name: getattr(settings, name) for name in settings_where(loaded=True)}
+    loaded = {name: getattr(settings, name) for name in settings_where(Use.LOADS)}
     presets = {task: load_preset(task) for task in tasks}
     return settings, {
         task: (replace(settings_of([*layers, preset.settings]).settings, **loaded), preset)

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli import __version__
-from ngtcli.config import SETTINGS, Settings, settings_where
+from ngtcli.config import SETTINGS, Settings, Use, settings_where
 from ngtcli.errors import NgtError
 from ngtcli.heads.places import OWN
 from ngtcli.system.files import home, key_of
 
 # Settings that one process has the same for all questions, and those that name files.
-FIXED = (*settings_where(loaded=True), "threads")
+FIXED = (*settings_where(Use.LOADS), "threads")
 _FILES = settings_where(complete="models")
 # Beginnings of variables that libraries read which compute, or find models.
 _VARIABLES = (
