@@ -91,9 +91,7 @@ def test_a_file_whose_name_is_a_dash_can_be_named_with_its_folder(
             assert done.returncode == 0, done.stderr
             assert (tmp_path / "-").stat().st_size > 0
             (tmp_path / "-").unlink()
-    assert AnswerFlags(out=name).request(task="ask", settings=Settings(), preset=None).output == (
-        Path("-") if name == "-" else Path.cwd() / "-"
-    )
+    assert AnswerFlags(out=name).output == (Path("-") if name == "-" else Path.cwd() / "-")
 
 
 def test_a_file_that_cannot_be_made_is_refused_under_the_name_that_was_given(
