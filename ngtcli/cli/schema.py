@@ -54,8 +54,7 @@ def exit_codes() -> Schema:
 def _outputs() -> dict[str, dict[str, Any]]:
     """For each command its outputs by name: their types, or a schema that no type says."""
     from ngtcli.cli import about, docs, models, trie
-    from ngtcli.cli.answer_object import AnswerObject, FailedLineObject, LineObject
-    from ngtcli.cli.dry_run import DryRunObject
+    from ngtcli.cli.answer_object import AnswerObject, DryRunObject, FailedLineObject, LineObject
     from ngtcli.cli.output import Place, Removed
     from ngtcli.heads.training.folder import Trained
     from ngtcli.measure.results import (

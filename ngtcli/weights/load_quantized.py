@@ -19,6 +19,7 @@ from ngtcli.model_files.scheme import Scheme, scheme_of
 from ngtcli.system.arrays import ArrayWriter
 from ngtcli.system.cache import in_bounds
 from ngtcli.system.files import DamagedFileError, parse_json
+from ngtcli.system.progress import sized
 from ngtcli.weights.checkpoints import empty_model, read_checkpoint, tell_source
 from ngtcli.weights.convert import SCALE, Conversion, quantized_bytes
 from ngtcli.weights.forms import Form
@@ -147,7 +148,7 @@ def _writer(about: dict[str, Any], config: Any, form: Form) -> ArrayWriter:
         room = int(_SCALES * quantized_bytes(empty, empty.dtype))
     if (free := shutil.disk_usage(folder).free) < room:
         writer.close()
-        raise OSError(f"{free / 1e9:.1f} GB are free, and {room / 1e9:.1f} are wanted")
+        raise OSError(f"{sized(free)} are free, and {sized(room)} are wanted")
     return writer
 
 
@@ -155,7 +156,7 @@ def _tell_of_bound(about: dict[str, Any], warn: Notify) -> None:
     with suppress(OSError):  # it was not kept
         if (size := kept_file(about).stat().st_size) > in_bounds.most > 0:
             warn(
-                f"the quantised weights take {size / 1e9:.1f} GB of the cache, more than"
+                f"the quantised weights take {sized(size)} of the cache, more than"
                 f" --set cache_mb={in_bounds.most / 1e6:g}: no other model's stay beside them"
             )
 
