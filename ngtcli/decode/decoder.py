@@ -247,10 +247,11 @@ class Decoder:
 
     def _allowed(self, places: int) -> int:
         """How many texts of so many places the free memory allows; all if it is not known."""
-        free, each = free_memory(self._model.device.type), self._model.cache.bytes_of(1)
+        cache, places = self._model.cache, capacity_for(places)
+        free, each = free_memory(str(self._model.device)), cache.bytes_of(1)
         if free is None or not each:
             return max(self._most, len(self.running) + 1)
-        return int(_SHARE * free) // (each * capacity_for(places))
+        return max(int(_SHARE * free) // (each * places), cache.capacity // places * cache.stay)
 
     def _fits(self, places: int, more: int = 0) -> bool:
         """Make room for `more` texts, and so many places of each; False where memory is short."""

@@ -6,15 +6,13 @@
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/Resize.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
-#include <set>
 
 namespace {
 
@@ -78,60 +76,6 @@ using CudaGuard = Guard<DeviceType::CUDA>;
 using MpsGuard = Guard<DeviceType::MPS>;
 C10_REGISTER_GUARD_IMPL(CUDA, CudaGuard);
 C10_REGISTER_GUARD_IMPL(MPS, MpsGuard);
-
-// Memory of the host that is said to be pinned: the device could copy from it by itself.
-std::set<const void*> pinned;
-std::mutex lock;
-
-struct Pinned final : c10::Allocator {
-  static void unpin(void* memory) {
-    {
-      const std::lock_guard<std::mutex> held(lock);
-      pinned.erase(memory);
-    }
-    std::free(memory);
-  }
-  c10::DataPtr allocate(size_t size) override {
-    void* memory = std::malloc(size + 1);
-    const std::lock_guard<std::mutex> held(lock);
-    pinned.insert(memory);
-    return {memory, memory, &unpin, c10::Device(DeviceType::CPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &unpin; }
-  void copy_data(void* to, const void* from, size_t size) const override {
-    std::memcpy(to, from, size);
-  }
-};
-Pinned pinned_memory;
-
-}  // namespace
-
-namespace at {
-
-struct CUDAHooks : public CUDAHooksInterface {
-  CUDAHooks(CUDAHooksArgs) {}
-  void init() const override {}
-  bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return true; }
-  bool hasCUDA() const override { return true; }
-  bool hasPrimaryContext(DeviceIndex) const override { return true; }
-  DeviceIndex current_device() const override { return 0; }
-  int getNumGPUs() const override { return 1; }
-  Allocator* getPinnedMemoryAllocator() const override { return &pinned_memory; }
-  bool isPinnedPtr(const void* memory) const override {
-    const std::lock_guard<std::mutex> held(lock);
-    return pinned.count(memory) > 0;
-  }
-  Device getDeviceFromPtr(void*) const override { return {DeviceType::CUDA, 0}; }
-};
-
-using at::CUDAHooksRegistry;
-using at::RegistererCUDAHooksRegistry;
-REGISTER_CUDA_HOOKS(CUDAHooks)
-
-}  // namespace at
-
-namespace {
 
 bool pretends(const c10::Device& device) { return device.is_cuda() || device.is_mps(); }
 

@@ -108,13 +108,17 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        name = func._schema.name
+        kwargs, name = kwargs or {}, func._schema.name
+        if name in ("aten::pin_memory", "aten::_pin_memory"):
+            pinned = args[0].clone()
+            pinned.is_pinned_memory = True
+            return pinned
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
         here = [one for one in given if one.device.type in _DEVICES]
         kind = _kind(name, given, here, args, kwargs)
         if kind:
-            count(kind, name)
+            pinned = any(hasattr(one, "is_pinned_memory") for one in given)
+            count(kind, f"{name} pinned" if pinned else name)
             if CUDAGraph.current is not None:
                 CUDAGraph.current.is_good = False
                 raise Refused(f"operation not permitted when stream is capturing ({name})")
@@ -367,7 +371,7 @@ def report(found: list[collections.Counter[tuple[str, str]]]) -> None:
     whole: collections.Counter[tuple[str, str]] = collections.Counter()
     for one in found:
         whole.update(one)
-    print(f"{len(found)} steps; in all {({k: total(k) for k, _ in counts})}", file=sys.stderr)
+    print(f"{len(found)} steps; in all { ({k: total(k) for k, _ in counts}) }", file=sys.stderr)
     for kind in sorted({kind for kind, _ in whole}):
         numbers = [sum(n for (k, _), n in one.items() if k == kind) for one in found]
         mean = sum(numbers) / len(numbers)
