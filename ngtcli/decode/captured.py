@@ -141,9 +141,8 @@ class Passes:
         except Exception as error:  # whatever a model's own code or the device raises
             self._failed(error, shape)
             return None
-        some = range(0, rows, -(-rows // _COMPARED))
-        scores = found[0], true[0]
-        if not same_scores(*([one[i] for i in some] for one in scores), self._exact):
+        some = slice(0, rows, -(-rows // _COMPARED))
+        if not same_scores(list(found[0][some]), true[0][some], self._exact):
             self._give_up("captured, they gave other scores")
             return None
         self._captured[shape] = replay
@@ -216,7 +215,7 @@ def graph_recorder() -> Capture:
         side[0].wait_stream(now)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(side[0]):
-            with _NoCopies():  # a pass in which libraries set themselves up, too
+            with _NoCopies():  # type: ignore[no-untyped-call]  # a pass in which libraries set themselves up, too
                 run(given)
             # Other threads of a server may do meanwhile what only this one must not.
             graph.capture_begin(pool=pool[0], capture_error_mode="thread_local")

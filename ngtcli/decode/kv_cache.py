@@ -180,7 +180,7 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         for numbers in alike.values():
             _, heads, _, width = (like := every[numbers[0]]).shape
             made.append(like.new_zeros((len(numbers), heads, capacity, width)))
-            parts.update(zip(numbers, made[-1].split(1), strict=True))
+            parts.update(zip(numbers, made[-1].chunk(len(numbers)), strict=True))
         return made, [parts[at] for at in range(len(every))]
 
     def _fill(

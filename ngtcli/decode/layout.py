@@ -18,9 +18,9 @@ from torch import Tensor
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import DraftTree
 
-# Rows of a pass by kind of device; the last kind is for all others. A GPU multiplies a few dozen rows
-# in the time of one (8B on an H100, ms: 1 row 9.6, 8 rows 10.6, 32 rows 11.1, 64 rows 11.4), so sizes
-# lie further apart there, and fewer are captured. 33 are the root and the 32 nodes
+# Rows of a pass by kind of device; the last kind is for all others. A GPU multiplies a few dozen
+# rows in the time of one (8B on an H100: 1 row 9.6 ms, 8 rows 10.6, 64 rows 11.4), so sizes lie
+# further apart there, and fewer are captured. 33 are the root and the 32 nodes
 # that num_draft is unless set; on a CPU 40 rows take a fifth longer (measured, built-in model).
 _ROWS = {
     "cuda": (1, 8, 16, 32, 48, 64, 96, 128),

@@ -242,7 +242,7 @@ class CUDAGraph:
         self._done.append((work, args, kwargs, made))
         for one in made or ():
             cpu(one).fill_(float("nan") if one.is_floating_point() else 1)
-            self._pool.tensors.add(one.untyped_storage()._weak_ref())
+            self._pool.tensors.append(one.untyped_storage()._weak_ref())
 
     def replay(self) -> None:
         count("replayed")
@@ -261,7 +261,7 @@ class Pool:
     """Memory of graphs. One that was left by all while tensors live in it is of no use."""
 
     def __init__(self) -> None:
-        self.users, self.tensors, self.is_new = 0, set[int](), True
+        self.users, self.tensors, self.is_new = 0, list[Any](), True
 
     def use(self) -> None:
         lives = any(not torch.UntypedStorage._expired(one) for one in self.tensors)
@@ -290,15 +290,14 @@ class Stream:
 
 @contextlib.contextmanager
 def _stream(stream: Stream | None) -> Iterator[None]:
-    before, Stream.now = Stream.now, stream
+    before, Stream.now = Stream.now, None if stream is _DEFAULT else stream
     try:
         yield
     finally:
         Stream.now = before
 
 
-class _Default(Stream):
-    pass
+_DEFAULT = Stream()
 
 
 def _wait(device: Any = None) -> None:
@@ -323,7 +322,8 @@ _CUDA: dict[str, Any] = {
     "mem_get_info": _free, "empty_cache": lambda: None, "manual_seed_all": lambda seed: None,
     "memory_allocated": lambda device=None: torch.ops.pretended.live(),
     "memory_reserved": lambda device=None: torch.ops.pretended.live(),
-    "Stream": Stream, "stream": _stream, "current_stream": lambda device=None: Stream.now or Stream(),
+    "Stream": Stream, "stream": _stream,
+    "current_stream": lambda device=None: Stream.now or _DEFAULT,
     "CUDAGraph": CUDAGraph, "graph_pool_handle": lambda: (0, len(_pools)),
     "is_current_stream_capturing": lambda: CUDAGraph.current is not None,
 }  # fmt: skip
@@ -331,7 +331,7 @@ _CUDA: dict[str, Any] = {
 
 def install() -> None:
     """Let this process have both devices from now on, for good."""
-    torch.ops.load_library(str(library()))
+    torch.ops.load_library(str(library()))  # type: ignore[no-untyped-call]
     for name, value in _CUDA.items():
         setattr(torch.cuda, name, value)
     torch.backends.mps.is_available = lambda: True  # type: ignore[assignment]
@@ -339,11 +339,11 @@ def install() -> None:
     run = threading.Thread.run
 
     def watched(self: threading.Thread) -> None:
-        with Watch():
+        with Watch():  # type: ignore[no-untyped-call]
             run(self)
 
     threading.Thread.run = watched  # type: ignore[method-assign]
-    Watch().__enter__()
+    Watch().__enter__()  # type: ignore[no-untyped-call]
 
 
 # --- ngt on it ---
