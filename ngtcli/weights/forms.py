@@ -97,9 +97,9 @@ def dtype_by_rule(
 
 
 def dtype_of_gpu(half: torch.dtype | None) -> Any:
-    """The dtype of "auto" on CUDA: the checkpoint's own, "auto", but float16 where bfloat16 is slow.
+    """The dtype of "auto" on CUDA: float16 where bfloat16 is only emulated, as before Ampere.
 
-    GPUs before Ampere take bfloat16, and emulate it.
+    Otherwise "auto": the checkpoint's own.
     """
     if half == torch.bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.float16
