@@ -40,7 +40,7 @@ WARPED = [
     Settings(temperature=0.8, min_p=0.05),
     Settings(temperature=0.9, top_k=50, top_p=0.8, min_p=0.01),
 ]  # fmt: skip
-PENALTIES: list[dict[str, float]] = [
+PENALTIES: list[dict[str, Any]] = [
     {}, {"repetition_penalty": 1.3, "presence_penalty": 0.4},
     {"repetition_penalty": 0.7, "frequency_penalty": 0.2}, {"frequency_penalty": 0.5},
 ]  # fmt: skip

@@ -70,7 +70,7 @@ class Spoken:
             self._times.index_add_(0, new, torch.ones(len(new), device=scores.device))
             self._ids = torch.cat([self._ids, first])
         ids, times = self._ids, self._times
-        changed = scores.index_copy(1, ids, self._weakened(scores[:, ids], times[ids]))
+        changed = scores.index_copy(1, ids, self._weakened(scores.index_select(1, ids), times[ids]))
         if len(rows):
             weakened = self._weakened(scores[rows, tokens], counts + times[tokens])
             changed.index_put_((rows, tokens), weakened)
@@ -230,12 +230,12 @@ def _paths(tree: DraftTree) -> list[dict[int, int]]:
     return paths
 
 
-def _sent(parts: Sequence[_Ints], device: torch.device) -> Sequence[Tensor]:
+def _sent(parts: Sequence[_Ints], device: torch.device) -> tuple[Tensor, ...]:
     """Arrays on a device, to which they are sent as one."""
     if not parts:
-        return []
+        return ()
     whole = torch.from_numpy(np.concatenate(parts)).to(device, non_blocking=True)
-    return whole.split([*map(len, parts)])
+    return torch.split(whole, [*map(len, parts)])
 
 
 def warp(scores: Tensor, settings: Settings) -> Tensor:

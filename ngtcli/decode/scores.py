@@ -29,7 +29,7 @@ def best_tokens(scores: Tensor) -> Tensor:
     if scores.device.type == "cpu":  # numpy takes 10 us for 150,000 scores, torch 250 (measured)
         rows = scores.float().numpy()
         chosen = rows.argmax(-1)
-        best = np.take_along_axis(rows, chosen[:, None], -1)[:, 0]
+        best = rows[np.arange(len(rows)), chosen]
         return torch.from_numpy(np.where(np.isfinite(best), chosen, -1))
     highest, choices = scores.max(-1)
     return choices.masked_fill(highest - highest != 0, -1)
