@@ -337,21 +337,22 @@ class Decoder:
     def _emit(self, member: Member, tree: DraftTree, scores: Tensor) -> Path:
         """The accepted path, its tokens emitted; nothing where scores are not numbers."""
         text = member.text
-        chosen = text.sampler.choose_all(*self._padded(scores, [0, *tree.depths()]))
+        chosen = text.sampler.choices(self._padded(scores), tree)
+        tokens = None if chosen is None else chosen.tolist()
         try:
-            path = self._drafters.accept(tree, verify(tree, text.chooser(scores, chosen)))
+            path = self._drafters.accept(tree, verify(tree, text.chooser(scores, tokens)))
         except NgtError as error:
             member.error = error
             return _NOTHING
         member.steps.append(text.emit(path, tree))
         return path
 
-    def _padded(self, scores: Tensor, depths: list[int]) -> tuple[Tensor, list[int]]:
+    def _padded(self, scores: Tensor) -> Tensor:
         """As many rows for any draft: a GPU may add up one row in another order than several."""
         missing = (self._drafters.rows.least if self._drafters.rows else 0) - len(scores)
         if scores.device.type == "cpu" or missing < 1:
-            return scores, depths
-        return torch.cat([scores, scores[:1].expand(missing, -1)]), depths + [0] * missing
+            return scores
+        return torch.cat([scores, scores[:1].expand(missing, -1)])
 
     def _learn(self, member: Member, tree: DraftTree, scores: Tensor, stop: int) -> None:
         """Give the drafter the best ids of each row, if it asks for them."""
