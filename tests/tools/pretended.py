@@ -10,12 +10,12 @@ no rounding of a GPU, and no race between streams here.
 
 import collections
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -77,13 +77,14 @@ def why_not() -> str:
 def library() -> Path:
     """The kernels, which are built if this source has not been for this torch."""
     key = hashlib.sha256(_SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
-    built = home("cache") / "pretended" / f"{key}.so"
-    if not built.exists():
-        built.parent.mkdir(parents=True, exist_ok=True)
-        folders = [f"-isystem{folder}" for folder in cpp_extension.include_paths()]
-        where = Path(torch.__file__).parent / "lib"
-        with tempfile.TemporaryDirectory(dir=built.parent) as folder:
-            made = Path(folder) / "made.so"
+    # Where tests keep what is compiled, if they do: each has a home of its own.
+    built = Path(os.environ.get("NUMBA_CACHE_DIR", home("cache"))) / f"pretended-{key}.so"
+    built.parent.mkdir(parents=True, exist_ok=True)
+    with built.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # others wait for the one that builds
+        if not built.exists():
+            folders = [f"-isystem{folder}" for folder in cpp_extension.include_paths()]
+            made, where = built.with_suffix(".made"), Path(torch.__file__).parent / "lib"
             flags = ["-std=c++20", "-O0", "-w", "-shared", "-fPIC", *folders]
             wanted = [f"-L{where}", "-lc10", "-ltorch_cpu", "-o", str(made)]
             subprocess.run(["c++", *flags, str(_SOURCE), *wanted], check=True)
