@@ -21,16 +21,18 @@ _HIDDEN = -1e6  # scores below it are masked: compared is only whether both are
 _FLOAT32, _HALF = 3e-4, 0.15
 
 
-def first_highest(scores: Tensor) -> list[int]:
-    """The index of the first highest of each row, (rows, n), -1 where that is not finite."""
+def best_tokens(scores: Tensor) -> Tensor:
+    """The index of the first highest of each row, int64 (rows,), -1 where that is not finite.
+
+    It is where the scores are.
+    """
     if scores.device.type == "cpu":  # numpy takes 10 us for 150,000 scores, torch 250 (measured)
-        rows = scores.numpy()
-        found = rows.argmax(-1).tolist()
-        return [i if np.isfinite(row[i]) else -1 for row, i in zip(rows, found, strict=True)]
-    choices = scores.argmax(-1)
-    best = scores.gather(-1, choices[:, None])[:, 0]
-    chosen: list[int] = choices.where(best.isfinite(), -1).tolist()
-    return chosen
+        rows = scores.float().numpy()
+        chosen = rows.argmax(-1)
+        best = rows[np.arange(len(rows)), chosen]
+        return torch.from_numpy(np.where(np.isfinite(best), chosen, -1))
+    highest, choices = scores.max(-1)
+    return choices.masked_fill(highest - highest != 0, -1)
 
 
 def highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -95,12 +95,26 @@ def _pieces(result: type[Result]) -> Kind[tuple[Result, int]]:
 
 
 def device_and_threads(device: Any) -> tuple[str, str, int]:
-    """The kind of a torch.device, the GPU's name or "", and how many threads compute for it."""
+    """The kind of a torch.device, the GPU's name or "", and how many threads compute for it.
+
+    Beside the name stands in what float32 is multiplied, where that is less.
+    """
     import torch  # here: light commands do without
 
+    precision = float32_precision().removeprefix("highest")
     if device.type == "cuda":
-        return "cuda", torch.cuda.get_device_name(device), 1
-    return str(device.type), "", torch.get_num_threads()
+        return "cuda", torch.cuda.get_device_name(device) + precision, 1
+    return str(device.type), precision, torch.get_num_threads()
+
+
+def float32_precision() -> str:
+    """In what torch may multiply float32: "highest" is float32; "mixed": a device differs."""
+    import torch  # here: light commands do without
+
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set for one device alone
+        return "mixed"
 
 
 def versions_and_cpu() -> tuple[str, ...]:
