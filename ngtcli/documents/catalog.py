@@ -22,7 +22,6 @@ VERSION = 10  # of the parsers' output and of these pieces
 _RACE_NS = 2_000_000_000  # a file this young when it was read may change without a new time; guess
 _TRIED_S = 86_400.0  # seconds after which a parser that failed at a file is tried again; guess
 _TRY_AGAIN = ", when it was last tried; ngt docs clear has it tried again"
-_FILES, _HELD = 1_000, 1_000_000  # files and characters of texts that are stored at once; guess
 Stamp = tuple[int, int, int]  # size, modification and change time, all as the system has
 NO_FILE: Stamp = (0, 0, 0)
 
@@ -76,21 +75,19 @@ TOKENS = Kind("tokens", int)  # numbers of them, by text and tokenizer
 
 
 class Catalog:
-    """What is known under these settings; methods may be called from many threads."""
+    """What is known under these settings."""
 
     def __init__(self, settings: Settings) -> None:
         self._field = settings.field
         limits = settings.max_mb, settings.parser_seconds, settings.parser_mb
         self._reading = key_of(VERSION, settings.field, *limits, bool(settings.password))
-        self._entries, self._texts = dict[str, Entry](), dict[str, Extracted]()  # not stored yet
-        self._held = 0  # characters of these texts
 
     def known(self, suffixes: Mapping[str, str]) -> dict[str, Entry]:
         """What came of the files at these real paths that are as they were. Opens no file.
 
         Each was read as one of a suffix: that of the name, which may be a link's.
         """
-        keys = {path: self._key(path, suffix) for path, suffix in suffixes.items()}
+        keys = {path: self.key(path, suffix) for path, suffix in suffixes.items()}
         entries, now = FILES.get_many(keys.values()), time.time()
         return {
             path: entry
@@ -105,25 +102,8 @@ class Catalog:
         """The key in TEXTS of a file's text."""
         return key_of(VERSION, hashlib.sha256(data).hexdigest(), suffix, self._field)
 
-    def note(self, path: str, suffix: str, entry: Entry, outcome: Extracted | Unreadable) -> None:
-        """Have stored what came of the file at this real path, at the latest by `save`."""
-        if entry.stamp == NO_FILE:
-            return
-        self._entries[self._key(path, suffix)] = entry
-        if entry.source and isinstance(outcome, Extracted):
-            self._texts[entry.source] = outcome
-            self._held += len(outcome.text)
-        if len(self._entries) >= _FILES or self._held >= _HELD:
-            self.save()
-
-    def save(self) -> None:
-        """Store what was noted."""
-        (entries, texts), self._held = (self._entries, self._texts), 0
-        self._entries, self._texts = {}, {}
-        TEXTS.put_many(texts)
-        FILES.put_many(entries)
-
-    def _key(self, path: str, suffix: str) -> str:
+    def key(self, path: str, suffix: str) -> str:
+        """The key in FILES of the file at this real path."""
         return key_of(path, suffix, self._reading)
 
 

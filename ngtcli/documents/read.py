@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from ngtcli.config import Settings
-from ngtcli.documents.catalog import NO_FILE, TEXTS, TOKENS, Catalog, Entry, stamp_of
+from ngtcli.documents.catalog import FILES, NO_FILE, TEXTS, TOKENS, Catalog, Entry, stamp_of
 from ngtcli.documents.content import Extracted, Source, markdown
 from ngtcli.documents.find import STDIN, Found
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
@@ -98,20 +98,15 @@ class Documents:
         in. Plain text is not stored: to take it from the store takes as long as from its file.
         """
         reader = Reader(self._settings.max_mb)
-        try:
-            for group in _groups(found):
-                known = self._known(one for one in group if not _is_plain(one))
-                for one, entry, outcome in self._each(group, known, stdin):
-                    if entry.source and entry is not known.get(one.real):
-                        self._note(one, entry.of(outcome), outcome)
-                    try:
-                        if isinstance(outcome, Extracted):
-                            reader.count(len(outcome.text))
-                    except Unreadable as error:
-                        outcome = error
-                    yield one, outcome
-        finally:
-            self._catalog.save()
+        for group in _groups(found):
+            known = self._known(one for one in group if not _is_plain(one))
+            for one, _, outcome in self._each(group, known, stdin):
+                try:
+                    if isinstance(outcome, Extracted):
+                        reader.count(len(outcome.text))
+                except Unreadable as error:
+                    outcome = error
+                yield one, outcome
 
     def about(
         self, found: Iterable[Found], tokenizer: str, count: Callable[[str], int]
@@ -128,50 +123,55 @@ class Documents:
             told = {r: e for r, e in known.items() if e.reason or keys[r] in counts}
             rest = [one for one in group if one.real not in told]
             self.opened += len(rest)
-            results, tokens = self._each(rest, known), dict[str, int]()
+            results, tokens = self._each(rest, known, with_plain=True), dict[str, int]()
             try:
                 for one in group:
                     if entry := told.get(one.real):
                         yield one, entry.error or (entry, counts[keys[one.real]])
                         continue
                     _, entry, outcome = next(results)
-                    entry = entry.of(outcome)
-                    self._note(one, entry, outcome)
                     if isinstance(outcome, Unreadable):
                         yield one, outcome
                     else:
-                        number = count(outcome.text)
-                        tokens[key_of(entry.text, tokenizer)] = number
+                        number = tokens[key_of(entry.text, tokenizer)] = count(outcome.text)
                         yield one, (entry, number)
             finally:
-                self._catalog.save()
+                results.close()
                 TOKENS.put_many(tokens)
 
     def _known(self, found: Iterable[Found]) -> dict[str, Entry]:
         return self._catalog.known({one.real: suffix_of(one.path) for one in found})
 
-    def _note(self, one: Found, entry: Entry, outcome: Outcome) -> None:
-        self._catalog.note(one.real, suffix_of(one.path), entry, outcome)
-
     def _each(
-        self, group: list[Found], known: Mapping[str, Entry], stdin: IO[bytes] | None = None
-    ) -> Iterator[tuple[Found, Entry, Outcome]]:
-        """What comes of each file in order; those that are parsed are read ahead, in threads.
+        self,
+        group: list[Found],
+        known: Mapping[str, Entry],
+        stdin: IO[bytes] | None = None,
+        with_plain: bool = False,
+    ) -> Generator[tuple[Found, Entry, Outcome], None, None]:
+        """What comes of each file in order, and is stored; those that are parsed are read ahead.
 
         What is known, plain text and pipes are read when they are asked for: the first two take no
-        time, and if nobody writes to a pipe, a thread would not end.
+        time, and if nobody writes to a pipe, a thread would not end. Of plain text nothing is
+        stored, but `with_plain`.
         """
         parsed = [o for o in group if o.real not in known and not _is_plain(o) and stamp_of(o.real)]
         threads = (self._threads.submit(self._outcome, one) for one in parsed)
         waiting = deque(islice(threads, _AHEAD * self._parsers.size))
-        ahead = {one.real for one in parsed}
-        for one in group:
-            if one.real in ahead:
-                entry, outcome = waiting.popleft().result()
-                waiting.extend(islice(threads, 1))
-            else:
-                entry, outcome = self._outcome(one, known.get(one.real), stdin)
-            yield one, entry, outcome
+        ahead, new = {one.real for one in parsed}, dict[str, Entry]()
+        try:
+            for one in group:
+                if one.real in ahead:
+                    entry, outcome = waiting.popleft().result()
+                    waiting.extend(islice(threads, 1))
+                else:
+                    entry, outcome = self._outcome(one, known.get(one.real), stdin)
+                if entry is not known.get(one.real) and (entry.source or with_plain):
+                    entry = entry.of(outcome)
+                    new[self._catalog.key(one.real, suffix_of(one.path))] = entry
+                yield one, entry, outcome
+        finally:
+            FILES.put_many({key: entry for key, entry in new.items() if entry.stamp != NO_FILE})
 
     def _outcome(
         self, one: Found, known: Entry | None = None, stdin: IO[bytes] | None = None
@@ -198,17 +198,19 @@ class Documents:
     def _parsed(self, form: Format, data: bytes, suffix: str, entry: Entry) -> Extracted:
         """The text of a file of a format other than plain text. Raises Unreadable."""
         _check_begin(form, data[:HEAD])
-        settings = self._settings
-        return TEXTS.get(entry.source) or self._parsers.extract(
-            form,
-            Source(
+        if (text := TEXTS.get(entry.source)) is None:
+            settings = self._settings
+            source = Source(
                 data=data,
                 suffix=suffix,
                 most=settings.max_mb * 1_000_000,
                 password=settings.password,
                 field=settings.field,
-            ),
-        )
+            )
+            text = self._parsers.extract(form, source)
+            if entry.stamp != NO_FILE and not text.about.secret:
+                TEXTS.put(entry.source, text)
+        return text
 
     def close(self) -> None:
         """End the workers."""
