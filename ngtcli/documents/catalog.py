@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ngtcli.config import Settings
-from ngtcli.documents.content import About, Extracted
+from ngtcli.documents.content import Extracted
 from ngtcli.documents.parsers import FailedParser
 from ngtcli.documents.text import Unreadable
 from ngtcli.system.files import key_of
@@ -31,15 +31,12 @@ class Entry:
     """A file as it was read; with the stamp NO_FILE, one of which nothing is stored.
 
     `reason` and `advice` say why there is no text. `until` is when these end, in seconds since
-    1970, as the machine may have been to blame; 0.0: they hold for good. `about` has no sections.
+    1970, as the machine may have been to blame; 0.0: they hold for good.
     """
 
     stamp: Stamp = NO_FILE
     seen: int = 0  # nanoseconds since 1970
     source: str = ""  # key of the text in TEXTS, "" for plain text
-    about: About = About()
-    characters: int = 0
-    text: str = ""  # SHA-256 of the text
     reason: str = ""
     advice: str = ""
     until: float = 0.0
@@ -47,12 +44,7 @@ class Entry:
     def of(self, outcome: Extracted | Unreadable) -> "Entry":
         """This with what came of reading, if that is the file's own."""
         if isinstance(outcome, Extracted):
-            about = replace(outcome.about, sections=())
-            digest = hashlib.sha256(outcome.text.encode()).hexdigest()
-            stamp = NO_FILE if about.secret else self.stamp
-            return replace(
-                self, stamp=stamp, about=about, characters=len(outcome.text), text=digest
-            )
+            return replace(self, stamp=NO_FILE if outcome.about.secret else self.stamp)
         is_its_own = outcome.lasting or isinstance(outcome, FailedParser)
         return replace(
             self,
@@ -71,7 +63,6 @@ class Entry:
 
 FILES = Kind("files", Entry)  # by path, suffix, and settings that decide what comes of a file
 TEXTS = Kind("texts", Extracted)  # by a file's bytes, suffix, and settings that decide its text
-TOKENS = Kind("tokens", int)  # numbers of them, by text and tokenizer
 
 
 class Catalog:
