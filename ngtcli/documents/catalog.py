@@ -6,24 +6,24 @@ the same bytes before is taken. Texts for which a password was needed are not st
 
 import hashlib
 import os
-import stat
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ngtcli.config import Settings
 from ngtcli.documents.content import Extracted
 from ngtcli.documents.parsers import FailedParser
 from ngtcli.documents.text import Unreadable
-from ngtcli.system.files import key_of
+from ngtcli.system import files
+from ngtcli.system.files import Stamp, key_of
 from ngtcli.system.store import Kind
 
 VERSION = 10  # of the parsers' output and of these pieces
 _RACE_NS = 2_000_000_000  # a file this young when it was read may change without a new time; guess
 _TRIED_S = 86_400.0  # seconds after which a parser that failed at a file is tried again; guess
 _TRY_AGAIN = ", when it was last tried; ngt docs clear has it tried again"
-Stamp = tuple[int, int, int]  # size, modification and change time, all as the system has
-NO_FILE: Stamp = (0, 0, 0)
+NO_FILE = Stamp(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Catalog:
             for path, key in keys.items()
             if (entry := entries.get(key)) is not None
             and not 0 < entry.until < now
-            and entry.seen - max(entry.stamp[1:]) >= _RACE_NS
+            and entry.seen - max(entry.stamp.mtime_ns, entry.stamp.ctime_ns) >= _RACE_NS
             and stamp_of(path) == entry.stamp
         }
 
@@ -99,11 +99,7 @@ class Catalog:
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """Size and times of a regular file; None for what is not one."""
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    if not stat.S_ISREG(found.st_mode):
-        return None
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    """The state of a regular file; None for what is not one."""
+    with suppress(OSError, ValueError):
+        return files.stamp_of(path) if os.path.isfile(path) else None
+    return None
