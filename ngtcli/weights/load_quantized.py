@@ -5,7 +5,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from math import prod
 from typing import Any
 
@@ -17,7 +17,6 @@ from ngtcli.model_files.pretrained import read_config
 from ngtcli.model_files.quantized import QUANTIZED, identity, kept_file
 from ngtcli.model_files.scheme import Scheme, scheme_of
 from ngtcli.system.arrays import ArrayWriter
-from ngtcli.system.cache import in_bounds
 from ngtcli.system.files import DamagedFileError, parse_json
 from ngtcli.weights.checkpoints import empty_model, read_checkpoint, tell_source
 from ngtcli.weights.convert import SCALE, Conversion, quantized_bytes
@@ -130,12 +129,10 @@ def _from_checkpoint(
 
     try:
         with closing(_writer(about, config, form)) as writer:
-            found = read(writer)
+            return read(writer)
     except OSError as error:
         warn(f"quantised weights are not kept: {reason_of(error)}")
         return read(None)
-    _tell_of_bound(about, warn)
-    return found
 
 
 def _writer(about: dict[str, Any], config: Any, form: Form) -> ArrayWriter:
@@ -149,15 +146,6 @@ def _writer(about: dict[str, Any], config: Any, form: Form) -> ArrayWriter:
         writer.close()
         raise OSError(f"{free / 1e9:.1f} GB are free, and {room / 1e9:.1f} are wanted")
     return writer
-
-
-def _tell_of_bound(about: dict[str, Any], warn: Notify) -> None:
-    with suppress(OSError):  # it was not kept
-        if (size := kept_file(about).stat().st_size) > in_bounds.most > 0:
-            warn(
-                f"the quantised weights take {size / 1e9:.1f} GB of the cache, more than"
-                f" --set cache_mb={in_bounds.most / 1e6:g}: no other model's stay beside them"
-            )
 
 
 def use_between(hf: Any, dtype: torch.dtype) -> Any:
