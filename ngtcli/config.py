@@ -248,9 +248,12 @@ class Settings:
         "For auto: draft from earlier answers of the model as well, and keep this one.",
         method="auto",
         decides_text=False,
+        replayed=True,
     )
     pool_documents: bool = _for_auto(
-        False, "For auto: keep in the pool also what answers quote from documents."
+        False,
+        "For auto: keep in the pool also what answers quote from documents.",
+        replayed=True,
     )
     background: tuple[str, ...] = _drafting(
         ("english",),
@@ -258,6 +261,7 @@ class Settings:
         " ngt trie build --background makes others. May be given again.",
         method="auto",
         decides_text=False,
+        replayed=True,
         complete="backgrounds",
         names=True,
         engine="",
