@@ -17,7 +17,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ngtcli.config import SETTINGS, Resolved, Settings, settings_where
+from ngtcli.config import SETTINGS, Resolved, Settings, names_of, settings_where
 from ngtcli.errors import GrammarError, NgtError, UsageError, nearest
 
 Value = int | float | str | bool | tuple[str, ...]
@@ -148,7 +148,7 @@ def _values(name: str, part: str) -> list[Value]:
     if not part:
         raise GrammarError("a value is missing", part, 0, _FORMS)
     if kind is tuple:
-        return [(part,)]
+        return [names_of([part]) if SETTINGS[name].names else (part,)]
     if kind is str:
         return [part]
     if kind is bool:
