@@ -12,7 +12,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, VerboseOption, resolve_without_preset, with_settings
 from ngtcli.cli.reading import distinct, read_documents, standard_input, tell_skipped, tell_warnings
 from ngtcli.cli.show import Shown, reports
-from ngtcli.config import SETTINGS, settings_where
+from ngtcli.config import SETTINGS, Use, settings_where
 from ngtcli.documents.content import About
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Row, Survey, survey
@@ -31,7 +31,7 @@ _LEFT_OUT = 100  # files left out that a list names, more with -v; guess
 _BEGINNING = 40  # characters of a passage that are shown; guess
 _COLUMNS = ["document", "format", "pages", "characters", "tokens"]
 _FACTS = ("name", "path", "format", "pages", "dropped", "characters", "tokens")
-_READ = ("model", *settings_where(reading=True))
+_READ = ("model", *settings_where(Use.READS))
 
 
 def _counter(model: str, notes: Notes) -> Callable[[str], int]:

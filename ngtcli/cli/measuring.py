@@ -28,7 +28,7 @@ from ngtcli.cli.options import (
     with_settings,
 )
 from ngtcli.cli.output import asked_form, write_forms
-from ngtcli.config import SETTINGS, Resolved, Settings
+from ngtcli.config import SETTINGS, Resolved, Settings, Use
 from ngtcli.errors import INTERRUPTED, UsageError
 from ngtcli.measure.results import Invocation, versions
 from ngtcli.prompt.preset import Preset
@@ -181,8 +181,8 @@ def rules_of(kind: type) -> dict[str, Counts]:
     """Where each flag counts: a setting in a replay if that drafts as it says."""
     rules: dict[str, Counts] = {}
     for name, about in SETTINGS.items():
-        counts = Counts("" if about.replayed or name in _ALWAYS else LIVE)
-        rules |= {name: counts, f"no_{name}": counts}
+        counts = Counts("" if Use.REPLAYS in about.uses or name in _ALWAYS else LIVE)
+        rules[name] = counts
     for name, hint in get_type_hints(kind, include_extras=True).items():
         rules[name] = next((one for one in get_args(hint) if isinstance(one, Counts)), Counts())
     return rules
@@ -199,4 +199,6 @@ def _given(context: typer.Context) -> dict[str, tuple[str, object]]:
             written = parameter.secondary_opts if value is False else parameter.opts
             flag = max(written or parameter.opts, key=len)
             found[name] = (flag if flag.startswith("-") else "naming texts", value)
-    return found
+    items = context.params.get("set") or () if found.pop("set", None) else ()
+    names = [item.partition("=")[0].replace("-", "_") for item in items]
+    return found | {name: (f"--set {name}", "set") for name in names}

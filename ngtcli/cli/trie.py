@@ -13,7 +13,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import PresetOption, resolve, with_settings
 from ngtcli.cli.reading import distinct, read_documents, standard_input
 from ngtcli.cli.show import reports, table
-from ngtcli.config import SETTINGS, Settings, settings_where
+from ngtcli.config import SETTINGS, Settings, Use, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import InputError, NgtError, UsageError, counted, reason_of
@@ -28,7 +28,7 @@ from ngtcli.trie.files import BACKGROUNDS, DATASTORES, TRIES, KeptFile, describe
 trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_help=True)
 
 # The settings that decide which trie a text has, and how texts are read.
-_READ = ("model", "n", "lp", *settings_where(reading=True))
+_READ = ("model", "n", "lp", *settings_where(Use.READS))
 PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs; - is stdin.")]
 
 

@@ -17,7 +17,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ngtcli.config import SETTINGS, Resolved, Settings, names_of, settings_where
+from ngtcli.config import SETTINGS, Resolved, Settings, Use, names_of, settings_where
 from ngtcli.errors import GrammarError, NgtError, UsageError, nearest
 
 Value = int | float | str | bool | tuple[str, ...]
@@ -63,7 +63,7 @@ class Cell:
     @property
     def model(self) -> tuple[str, ...]:
         """What tells the loaded model that answers."""
-        return tuple(str(getattr(self.settings, name)) for name in settings_where(loaded=True))
+        return tuple(str(getattr(self.settings, name)) for name in settings_where(Use.LOADS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _values(name: str, part: str) -> list[Value]:
     if not part:
         raise GrammarError("a value is missing", part, 0, _FORMS)
     if kind is tuple:
-        return [names_of([part]) if SETTINGS[name].names else (part,)]
+        return [names_of([part]) if Use.NAMES in SETTINGS[name].uses else (part,)]
     if kind is str:
         return [part]
     if kind is bool:
@@ -232,7 +232,7 @@ def swept_base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]
     read what is swept. Raises UsageError where the user has asked for auto.
     """
     base = resolved.settings
-    foreign = [name for name in swept if name in settings_where(method="trie")]
+    foreign = [name for name in swept if name in settings_where(Use.TRIE)]
     method, origin = base.method, resolved.origins["method"]
     if not foreign or "method" in swept or method.split(":")[0] != "auto":
         return base, ""

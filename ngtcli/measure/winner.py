@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from ngtcli import __version__
-from ngtcli.config import settings_where
+from ngtcli.config import Use, settings_where
 from ngtcli.errors import InputError, UsageError, reason_of
 from ngtcli.measure.grid import Grid
 from ngtcli.measure.results import SweepReport
@@ -57,7 +57,7 @@ def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> N
     row = next(row for row in to_json(report)["cells"] if row["cell"] == report.chosen)
     facts = ("model", "device", "data", "data_sha256", "prompts")
     body = {k: v for k, v in read_mapping(base.path).items() if k != PROVENANCE}
-    for name in dict.fromkeys((*settings_where(replayed=True), *grid.axes)):
+    for name in dict.fromkeys((*settings_where(Use.REPLAYS), *grid.axes)):
         value = getattr(settings, name)
         body[name] = list(value) if isinstance(value, tuple) else value
     body[PROVENANCE] = {
