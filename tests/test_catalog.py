@@ -213,12 +213,13 @@ def test_a_failed_parser_is_tried_again_after_a_day_by_a_process_that_lives_long
 
     assert [why(), len(tried)] == ["CSV at which its parser crashed", 1]
     again = (
-        "CSV at which its parser crashed, when it was last tried; ngt docs clear has it tried again"
+        "CSV at which its parser crashed, when it was last tried;"
+        " ngt cache clear documents has it tried again"
     )
     assert [why(), len(tried)] == [again, 1]
     monkeypatch.setattr(catalog.time, "time", lambda: now + 86_500)
     assert [why(), len(tried)] == ["CSV at which its parser crashed", 2]
-    FILES.delete(FILES.each())  # as ngt docs clear in another process does
+    FILES.delete(FILES.each())  # as ngt cache clear in another process does
     assert [why(), len(tried)] == ["CSV at which its parser crashed", 3]
     FILES.delete(FILES.each())
     files.close()
