@@ -3,7 +3,7 @@
 `str(error)` is one line for what happened, `hint` one for what to do.
 """
 
-from ngtcli.words import counted, nearest, plain_number, reason_of, short, shortened  # noqa: F401
+from ngtcli.words import *  # noqa: F403  (until the callers import it from there)
 
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 + SIGINT, as shells have it
 _LONGEST = 500  # characters of an unexpected error's text; guess

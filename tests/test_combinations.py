@@ -5,7 +5,7 @@ import pytest
 from ngtcli.cli.app import app, load
 from ngtcli.cli.measuring import LIVE, REPLAY, rules_of
 from ngtcli.cli.tune import TuneFlags
-from ngtcli.config import SETTINGS
+from ngtcli.config import SETTINGS, Use
 from ngtcli.errors import UsageError
 
 KINDS: dict[type, str] = {bool: "yes", tuple: "a=1"}
