@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 
+from ngtcli.documents.content import placed
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import place
 from ngtcli.errors import ModelError
@@ -22,7 +23,6 @@ from ngtcli.prompt.turns import Turn
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.tokens.control import Spans
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.words import placed
 
 Status = Callable[[str], None]
 _OTHER_MODEL = "Name another model (-m)."
