@@ -280,16 +280,20 @@ class Settings:
     )
     learn_output: bool = _trie(False, "Draft from the generated text as well.")
     pool: bool = _auto(
-        True, "For auto: draft from earlier answers of the model as well, and keep this one."
+        True,
+        "For auto: draft from earlier answers of the model as well, and keep this one.",
+        Use.REPLAYS,
     )
     pool_documents: bool = _auto(
-        False, "For auto: keep in the pool also what answers quote from documents.", Use.NGT
+        False,
+        "For auto: keep in the pool also what answers quote from documents.",
+        Use.NGT | Use.REPLAYS,
     )
     background: tuple[str, ...] = _auto(
         ("english",),
         "For auto: draft from counts of words in general text as well. english comes with ngt;"
         " ngt trie build --background makes others. May be given again.",
-        Use.NAMES,
+        Use.NAMES | Use.REPLAYS,
         complete="backgrounds",
     )
     calibrate: bool = _auto(

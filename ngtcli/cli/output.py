@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,7 +12,7 @@ from ngtcli.documents.find import WRITES_OVER
 from ngtcli.errors import NgtError, UsageError, reason_of, shortened
 from ngtcli.render.terminal import reveal, wants_color
 from ngtcli.system.files import identity, write_atomically
-from ngtcli.system.json_form import dump_json, to_json
+from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:
     from ngtcli.render.tables import Forms
@@ -139,40 +138,11 @@ def print_json(value: object) -> None:
     print_line(dump_json(value))
 
 
-def print_either(value: object, json: bool, text: str) -> None:
-    """`value` as JSON, or the lines of `text`."""
-    print_line(dump_json(value) if json else text)
-
-
-def print_rows(
-    rows: Sequence[Row],
-    json: bool,
-    columns: Sequence[str],
-    cells: Callable[[Row], Sequence[object]],
-) -> None:
-    """`rows` as JSON, or as a table with the `cells` of each."""
-    if json:
-        print_json(rows)
-    else:
-        print_table(columns, [cells(row) for row in rows])
-
-
-def print_facts(value: object, json: bool) -> None:
-    """A dataclass as JSON, or as a table of its keys and their values, a list's in rows."""
-    if json:
-        print_json(value)
-    else:
-        facts = to_json(value).items()
-        rows = [[k, one] for k, v in facts for one in (v if isinstance(v, list) else [v])]
-        print_table(["what", "value"], rows)
-
-
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table on a terminal, tab-separated values without headings elsewhere."""
     cells = [[str(value) for value in row] for row in rows]
     if sys.stdout.isatty():
-        from ngtcli.render.tables import Column, Table  # here: an answer needs no tables
-        from ngtcli.render.terminal_tables import to_terminal
+        from ngtcli.render.tables import Column, Table, to_terminal  # here: answers need none
 
         table = Table("", [Column(title, left=True) for title in columns], cells)
         width, colour = terminal_width(sys.stdout), wants_color(sys.stdout, "auto")
@@ -181,22 +151,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         from ngtcli.render.tables import to_tabs
 
         print_line(to_tabs(cells))
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """How much was deleted: files, bytes, and pieces of the cache's store."""
-
-    files: int
-    bytes: int
-    pieces: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where something is."""
-
-    path: str
 
 
 def asked_form(forms: Mapping[str, bool], output: Path | None, html: Path | None) -> str:

@@ -176,7 +176,8 @@ class LocalSession(Session):
             self.warn(f"heads are not used: {self.model.tree_reason}")
             return None
         self.status("Loading heads …")
-        own = self.model.hf, self.model.device, self.model.dtype, self.status
+        model, captures = self.model, self.model.passes.captures
+        own = model.hf, model.device, model.dtype, self.status, captures
         return HeadRows([load_head(name, *own) for name in self.settings.heads])
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
