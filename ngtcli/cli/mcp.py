@@ -49,9 +49,10 @@ def mcp(
     from ngtcli.serve.asking import Asking  # here: the SDK takes a second to load
     from ngtcli.serve.folder import ServedFolder
     from ngtcli.serve.mcp import Tools, mcp_server
+    from ngtcli.serve.service import Service
 
     with closing(ServedFolder(docs, settings)) as folder, closing(Asking()) as asking:
-        server = mcp_server(Tools(folder, tasks, asking), on_streams=True)
+        server = mcp_server(Tools(Service(settings.model, tasks, folder), asking), on_streams=True)
         try:
             server.run()
         except* BrokenPipeError:  # the client has left

@@ -7,6 +7,7 @@ from anyio import from_thread
 from mcp.server.mcpserver import Context
 
 from ngtcli.errors import counted
+from ngtcli.serve.public import has_path
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
 
 _INTERVAL_S = 0.25  # between two progress notifications; guess
@@ -109,6 +110,12 @@ def told(ended: Ended, remarks: list[str], seconds: float) -> ToldAnswer:
     return ToldAnswer(ended.text, sources, share, ended.finish_reason, remarks, *numbers)
 
 
+def owner_of(context: Context) -> str:
+    """Who asks: over HTTP as its guard says, on standard streams the user."""
+    request = context.request_context.request
+    return "" if request is None else str(request.scope["owner"])
+
+
 class Progress:
     """Tells the client how far a call is, some times a second.
 
@@ -123,9 +130,10 @@ class Progress:
     def say(self, words: str) -> None:
         """What is being done, in a thread of the SDK; there a call that is cancelled ends."""
         from_thread.check_cancelled()
-        from_thread.run(self._send, words)
+        if not (owner_of(self._context) and has_path(words)):
+            from_thread.run(self._send, words)
 
-    async def tell(self, event: Event | None) -> None:
+    async def tell(self, event: Event) -> None:
         """What is done."""
         match event:
             case Message(kind="status"):
