@@ -523,3 +523,12 @@ def test_a_dry_run_leaves_the_room_that_the_run_leaves(folder: Path, tmp_path: P
     assert CONTEXT - 100 <= dry["prompt_tokens"] <= CONTEXT - 80
     off = json.loads(ngt(*given, "--dry-run", "--think", "off").stdout)
     assert off["prompt_tokens"] > dry["prompt_tokens"]
+
+
+def test_a_folder_is_made_again_where_thoughts_are_wanted_in_it(tmp_path: Path) -> None:
+    text, out = tmp_path / "a.txt", tmp_path / "out"
+    text.write_text("The ferry leaves at nine.")
+    command = ("summarize", str(text), "-o", f"{out}/", "--max-tokens", "4")
+    for more, is_made in ((), True), ((), False), (("--show-thinking",), True):
+        done = ngt(*command, *more)
+        assert done.returncode == 0 and (b"made before" not in done.stderr) == is_made

@@ -29,6 +29,7 @@ from ngtcli.config import (
 from ngtcli.errors import UsageError
 from ngtcli.model_files.card import load_card
 from ngtcli.prompt.preset import Preset, load_preset
+from ngtcli.session.question import Tasks
 from ngtcli.session.settings import settings_of
 from ngtcli.system.cache import in_bounds
 
@@ -199,6 +200,13 @@ def resolve_tasks(
     presets = {task: load_preset(task if preset is None else preset) for task in tasks}
     layers = _layers(flags)
     return {task: (settings_of([*layers, p.settings]), p) for task, p in presets.items()}
+
+
+def tasks_of(
+    flags: dict[str, Any], preset: str | None, tasks: Sequence[str], *, worded: bool = False
+) -> Tasks:
+    """The tasks by all layers; `worded` as for `Tasks.resolved`. Raises UsageError."""
+    return Tasks.resolved(_layers(flags), preset, tasks, worded=worded)
 
 
 def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
