@@ -5,6 +5,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +31,7 @@ import sys, threading, time
 from ngtcli.config import Settings
 from ngtcli.draft.steps import Step, Token
 from ngtcli.errors import InputError
-from ngtcli.serve.server import Server
+from ngtcli.serve.process import Server
 from ngtcli.session.events import Ended, Message, Stepped
 
 class Ticket:
@@ -128,7 +129,7 @@ def test_a_question_is_answered_by_its_events(start: Callable[..., Started]) -> 
     with pytest.raises(InputError, match="no letter") as failed:
         list(connected().ask(asked("a!"), Wants()))
     assert failed.value.hint == "Leave it out."
-    about = client.request(*places(), wire.Describe())
+    about = client.request(*places(), "GET /about")
     assert about and (about.model, about.state, about.answered) == ("builtin", "ready", 2)
 
 
@@ -203,18 +204,17 @@ def test_one_that_hangs_is_given_up(
         next(events)
     with pytest.raises(NotServedError):
         next(connected().ask(asked("a"), Wants()))
-    about = client.request(*places(), wire.Describe())
+    about = client.request(*places(), "GET /about")
     assert about and (about.state, about.process) == ("does not answer", one.process.pid)
 
 
 def test_it_says_that_it_runs_while_an_answer_takes_long(start: Callable[..., Started]) -> None:
     start()
-    with connected().open() as there:
-        there.sendall(wire.pack(wire.Ask(asked("."), Wants())))
-        inbox = wire.Inbox()
-        while not (said := [*inbox.messages()]):
-            inbox.add(there.recv(100))
-    assert said == [wire.Alive()]
+    body = wire.encode(wire.Ask("1", asked("."), Wants()))
+    with closing(client.Reply(Place.of(Settings()), "POST /ask", body)) as reply:
+        data = b""
+        while not data.endswith(b"\r\n\r\n\n"):
+            data += reply.socket.recv(1)
 
 
 @pytest.mark.parametrize("way", ["stop", "SIGTERM"])
@@ -223,7 +223,7 @@ def test_it_finishes_its_answers_and_leaves(start: Callable[..., Started], way: 
     events = connected().ask(asked("a.b"), Wants())
     next(events)
     if way == "stop":
-        about = client.request(*places(), wire.Stop())
+        about = client.request(*places(), "POST /stop")
         assert about and about.state == "leaving" and about.answering == 1
     else:
         one.process.send_signal(signal.SIGTERM)
@@ -288,18 +288,21 @@ def test_a_socket_whose_path_is_too_long_is_reached(
 
 def test_what_is_no_message_ends_the_connection_alone(start: Callable[..., Started]) -> None:
     start()
-    for bad in (b"GET / HTTP/1.1\r\n\r\n", wire.HEAD.pack(3) + b"\x92\xa1x", os.urandom(64)):
+    for bad in (b"GET / HTTP/1.0\r\n\r\n", b"\0\0\0\3\x92\xa1x\r\n\r\n", b"\xff" * 64 + b"\r\n\r\n"):
         raw = Place.of(Settings()).connect()
         assert raw is not None
         raw.sendall(bad)
-        raw.shutdown(1)
-        assert not raw.recv(1)
+        assert raw.recv(100).startswith(b"HTTP/1.1 4")
         raw.close()
+    for body in (b"", b"{}", b'["Ask",{}]', b'["Served",{}]'):
+        with closing(client.Reply(Place.of(Settings()), "POST /ask", body)) as reply:
+            with pytest.raises((EOFError, wire.WireError)):
+                reply.next()
     assert list(connected().ask(asked("a"), Wants()))
 
 
 def test_durations() -> None:
-    for bad in ("10", "m", "-1m", "0s", "nanm", "infh", "1 w", ""):
+    for bad in ("10", "m", "-1m", "0s", "nanm", "infh", "1 w", "", "31d", "1e300h"):
         with pytest.raises(SettingError, match="keep_warm"):
             seconds_of(bad)
     with pytest.raises(SettingError, match="keep_warm is 'ten'"):

@@ -32,8 +32,8 @@ def mcp(
     """
     if find_spec("mcp") is None:
         raise UsageError("ngt mcp needs the extra mcp", "pip install 'ngtcli[mcp]'")
-    tasks = tasks_of(flags, preset_name, TASKS, worded=True).of
-    settings = tasks["ask"][0]
+    tasks = tasks_of(flags, preset_name, TASKS, worded=True)
+    settings = tasks.of["ask"][0]
     refuse_colour("ngt mcp", flags)
     refuse_ignored(flags, settings)
     refuse_with("ngt mcp", {"--engine vllm": settings.engine == "vllm"}, "Leave it out.")

@@ -53,7 +53,7 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
         return
     settings, tasks = resolve_served(flags, TASKS)
     # Which dtype is exact depends on it.
-    settings = replace(settings, num_draft=max(own.num_draft for own, _ in tasks.values()))
+    settings = replace(settings, num_draft=max(own.num_draft for own, _ in tasks.of.values()))
     check_session(settings, Notes().warn)
     notes = Notes(given.verbose)
 

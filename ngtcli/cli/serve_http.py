@@ -1,6 +1,6 @@
 """The flags of `ngt serve --http`, and what comes of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,15 +13,13 @@ from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import VerboseOption
 from ngtcli.cli.reading import tell
-from ngtcli.config import Settings
 from ngtcli.documents.find import STDIN
 from ngtcli.errors import UsageError
-from ngtcli.prompt.preset import Preset
+from ngtcli.session.question import Tasks
 
 if TYPE_CHECKING:
     from ngtcli.serve.process import Others, Server
 
-Tasks = Mapping[str, tuple[Settings, Preset]]
 TASKS = ("ask", "chat", "generate", "summarize")  # whose presets word what is asked
 _DOCS = typer.Option("--docs", "-d", help="With --http: file or folder of the model NAME+docs.")
 _HTTP = typer.Option("--http", metavar="[HOST:]PORT", help="Serve OpenAI's HTTP API, too: 8421")

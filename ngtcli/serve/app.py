@@ -93,7 +93,13 @@ class Commands:
         return Exchange(self._work, wire.MOST)
 
     async def _work(self, exchange: Exchange) -> None:
-        asked = await anyio.to_thread.run_sync(wire.decode, await exchange.body())
+        try:
+            asked = await anyio.to_thread.run_sync(wire.decode, await exchange.body())
+        except (wire.WireError, RequestError):
+            asked = None
+        if not isinstance(asked, wire.Ask):
+            await exchange.respond(Response(status_code=400))
+            return
         with self._process.counted():
             await exchange.while_there(self._answer(exchange, asked))
 

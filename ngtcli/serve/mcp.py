@@ -143,7 +143,7 @@ class Tools:
         It takes no language model and answers at once.
         """
         with self._told_to(context):
-            progress, settings = Progress(context), self._service.tasks["ask"][0]
+            progress, settings = Progress(context), self._service.tasks.of["ask"][0]
             texts = self._chosen(documents, progress).documents
             ranking = rank(Search(texts, settings, _asked(question), limit, status=progress.say))
             found = []
@@ -189,7 +189,7 @@ class Tools:
         with self._counted():
             loaded = await to_thread.run_sync(self._chosen, names, progress)
             values = {} if most is None else {"max_tokens": most}
-            question = self._service.question(task, text, loaded, values=values)
+            question = self._service.question(task, text, loaded, values)
             began, remarks, answer = time.perf_counter(), list[str](), None
             async with aclosing(events_of(self._asked, question, owner)) as events:
                 async for event in events:
@@ -247,9 +247,7 @@ def _page(document: Document, page: int) -> tuple[int, int]:
 class _Server(MCPServer[None]):
     """The SDK's server, which tells what is wrong with arguments in words of this program."""
 
-    async def call_tool(
-        self, name: str, arguments: dict[str, Any], context: Any = None
-    ) -> Any:
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         known = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
         for argument in arguments:
             if name in known and argument not in known[name]:

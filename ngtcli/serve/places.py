@@ -132,6 +132,7 @@ class Place:
                 own.bind(name)
         finally:
             os.umask(before)
+        own.listen()
         return own
 
     def left(self, within_s: float) -> bool:

@@ -7,16 +7,16 @@ from typing import Any
 from msgspec import Struct
 
 from ngtcli.batch.lines import document_of
-from ngtcli.config import SettingError, Settings
+from ngtcli.config import SettingError
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import NgtError, UsageError, nearest
-from ngtcli.prompt.preset import Preset, for_task
 from ngtcli.render.terminal import one_line
 from ngtcli.serve.folder import ServedFolder
 from ngtcli.serve.public import RequestError
-from ngtcli.session.question import Question, check_prediction
+from ngtcli.session.question import Question, Tasks
 from ngtcli.system.yaml_file import shown
 
+NO_VALUES: Mapping[str, Any] = {}
 DOCS = "+docs"  # behind the model's name: answers from the server's folder
 _MOST_DOCUMENTS = 10_000  # that a request gives: a second to read them; guess
 
@@ -36,7 +36,7 @@ class Service:
     """
 
     name: str
-    tasks: Mapping[str, tuple[Settings, Preset]]
+    tasks: Tasks
     folder: ServedFolder | None = None
 
     @property
@@ -60,20 +60,20 @@ class Service:
             raise RequestError("documents beside those of the server", hint, "documents")
         return self.folder.documents()
 
-    def question(self, task: str, text: str, loaded: Loaded, **more: Any) -> Question:
-        """A question of a task; `values` of `more` are settings. Raises RequestError."""
-        settings, preset = self.tasks[task]
-        param = "settings"
+    def question(
+        self,
+        task: str,
+        text: str,
+        loaded: Loaded,
+        values: Mapping[str, Any] = NO_VALUES,
+        **more: Any,
+    ) -> Question:
+        """A question of a task, with settings of these values. Raises RequestError."""
         try:
-            settings = replace(settings, **more.pop("values", {}))
-            settings = for_task(task, settings, preset)
-            param = "prediction"
-            check_prediction(more.get("prediction", ""), settings)
+            return self.tasks.question(task, text, loaded=loaded, **more, **values)
         except UsageError as error:
-            param = error.name if isinstance(error, SettingError) else param
+            param = error.name if isinstance(error, SettingError) else "settings"
             raise RequestError(str(error), error.hint, param) from None
-        own = {"settings": settings, "preset": preset, "loaded": loaded, "question": text}
-        return Question(task=task, **own, **more)
 
 
 def given_documents(documents: Sequence[str | GivenDocument]) -> tuple[Document, ...]:
