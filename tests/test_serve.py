@@ -288,7 +288,11 @@ def test_a_socket_whose_path_is_too_long_is_reached(
 
 def test_what_is_no_message_ends_the_connection_alone(start: Callable[..., Started]) -> None:
     start()
-    for bad in (b"GET / HTTP/1.0\r\n\r\n", b"\0\0\0\3\x92\xa1x\r\n\r\n", b"\xff" * 64 + b"\r\n\r\n"):
+    for bad in (
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"\0\0\0\3\x92\xa1x\r\n\r\n",
+        b"\xff" * 64 + b"\r\n\r\n",
+    ):
         raw = Place.of(Settings()).connect()
         assert raw is not None
         raw.sendall(bad)

@@ -13,11 +13,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from ngtcli.serve.http import HttpServer, OpenAi, listen
 
 from ngtcli.config import Settings
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve.folder import ServedFolder
-from ngtcli.serve.http import HttpServer, OpenAi, listen
 from ngtcli.serve.http_guard import Address
 from ngtcli.serve.openai_requests import Service
 from ngtcli.serve.resident import Resident

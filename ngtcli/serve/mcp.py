@@ -27,7 +27,9 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import ToolAnnotations
 from pydantic import Field, ValidationError
-from starlette.routing import BaseRoute
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import BaseRoute, Route
 
 from ngtcli import __version__
 from ngtcli.documents.load import Document, Loaded
@@ -309,7 +311,14 @@ def mcp_routes(
     """
     server = mcp_server(tools)
     guarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    routes = server.streamable_http_app(
+    server.streamable_http_app(
         transport_security=guarded, session_idle_timeout=_IDLE_S, max_sessions=_SESSIONS
-    ).routes
-    return list(routes), server.session_manager.run
+    )
+
+    async def mcp(request: Request) -> Any:
+        if request.method != "POST" and "mcp-session-id" not in request.headers:
+            return PlainTextResponse("a session is opened by a POST", 400)
+        return server.session_manager.asgi_app
+
+    route = Route("/mcp", mcp, methods=["GET", "POST", "DELETE"])
+    return [route], server.session_manager.run

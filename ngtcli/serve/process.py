@@ -152,7 +152,7 @@ class Server:
         sockets = [self.place.listen()]
         if others is not None:
             sockets.append(others.listening)
-        http = _Http(TwoSockets(self, others.app if others else None), self._warn)
+        http = Http(TwoSockets(self, others.app if others else None), self._warn)
         serving = asyncio.ensure_future(http.serve(sockets))
         serving.add_done_callback(lambda _: self._ends.set())
         try:
@@ -236,7 +236,7 @@ class Server:
         self._ends.set()
 
 
-class _Http(uvicorn.Server):
+class Http(uvicorn.Server):
     """Serves an application on sockets; `warn` is told what fails in it."""
 
     def __init__(self, app: Any, warn: Callable[[str], object]) -> None:

@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import replace
 
-from ngtcli.config import settings_where
+from ngtcli.config import SETTINGS, settings_where
 from ngtcli.draft.steps import Step
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.render.terminal import one_line, visible
@@ -85,6 +85,8 @@ def words_of(error: NgtError, *, with_settings: bool) -> str:
         if not with_settings or name not in PER_LINE or value is None:
             return found[0]
         number = re.fullmatch(r"-?\d+(\.\d+)?", value)
+        if not number and value not in SETTINGS[name].choices:
+            return found[0]
         return f'"settings": {{"{name}": {value if number else json.dumps(value)}}}'
 
     message = _FLAG.sub(lambda found: found[0].lstrip("-"), str(error))
