@@ -3,9 +3,10 @@
 import os
 import shutil
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from ngtcli.config import SettingError, Settings, seconds_of
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.draft.steps import Step, Token
-from ngtcli.errors import InputError, NgtError
+from ngtcli.errors import InputError, NgtError, StoppedError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve import client, wire
@@ -27,11 +28,12 @@ from tests.support.warm import Warm
 
 # A resident process whose model spells the question, with a pause before each letter.
 PROGRAM = """
-import sys, threading, time
+import os, shutil, socket, sys, threading, time
 from ngtcli.config import Settings
 from ngtcli.draft.steps import Step, Token
 from ngtcli.errors import InputError
-from ngtcli.serve.process import Server
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.serve import exchange, process
 from ngtcli.session.events import Ended, Message, Stepped
 
 class Ticket:
@@ -44,6 +46,8 @@ class Speller:
     def __init__(self, settings, status):
         status("Learning to spell …")
         time.sleep(LOADING)
+        if not os.path.exists(settings.model) and "/" in settings.model:  # a hub would bring it
+            shutil.copytree(BUILTIN_PATH, settings.model)
     def submit(self, question, on_event, *, owner="", wants=None):
         ticket = Ticket()
         def spell():
@@ -64,8 +68,15 @@ class Speller:
     def close(self):
         print("closed", flush=True)
 
-settings = Settings(model=MODEL)
-Server(settings, Speller, idle_s=IDLE, say=lambda words: print(words, flush=True)).run()
+async def app(scope, receive, send):
+    raise RuntimeError("a mistake")
+
+listening = socket.create_server(("127.0.0.1", 0))
+others = process.Others(app, listening, words=(str(listening.getsockname()[1]),)) if HTTP else None
+exchange._SENDING_S = process.FINISH_S = PATIENCE
+said = lambda words: print(words, flush=True)
+own = {"idle_s": IDLE, "say": said, "warn": said}
+process.Server(Settings(model=MODEL), Speller, **own).run(others)
 """
 
 
@@ -73,9 +84,11 @@ class Started:
     """A forked process with `Speller`; `lines` are what it prints."""
 
     def __init__(
-        self, model: str = "builtin", loading: float = 0, pause: float = 30, idle: float = 0
-    ):
+        self, model: str = "builtin", loading: float = 0, pause: float = 30, idle: float = 0,
+        http: bool = False, patience: float = 30,
+    ):  # fmt: skip
         names = {"MODEL": repr(model), "LOADING": loading, "PAUSE": pause, "IDLE": idle}
+        names |= {"HTTP": http, "PATIENCE": patience}
         own = PROGRAM
         for name, value in names.items():
             own = own.replace(name, str(value))
@@ -205,7 +218,7 @@ def test_one_that_hangs_is_given_up(
     with pytest.raises(NotServedError):
         next(connected().ask(asked("a"), Wants()))
     about = client.request(*places(), "GET /about")
-    assert about and (about.state, about.process) == ("does not answer", one.process.pid)
+    assert about == wire.Served(model="builtin", state="does not answer", process=one.process.pid)
 
 
 def test_it_says_that_it_runs_while_an_answer_takes_long(start: Callable[..., Started]) -> None:
@@ -230,6 +243,65 @@ def test_it_finishes_its_answers_and_leaves(start: Callable[..., Started], way: 
     assert isinstance(list(events)[-1], Ended)
     assert one.line() == "closed" and one.process.wait(10) == 0
     assert not places() and Place.of(Settings()).left(0)
+
+
+def test_leaving_it_accepts_nothing_and_tells_what_failed(start: Callable[..., Started]) -> None:
+    one = start(pause=0.5, http=True, ready=False)
+    at = ("127.0.0.1", int(one.line()))
+    assert "is ready" in one.line()
+    with socket.create_connection(at) as other:
+        other.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert other.recv(100).startswith(b"HTTP/1.1 500")
+    assert one.line().endswith(": RuntimeError: a mistake")
+    events = connected().ask(asked("a..b"), Wants())
+    next(events)
+    assert (about := client.request(*places(), "POST /stop")) and about.state == "leaving"
+
+    def is_refused() -> bool:
+        with suppress(ConnectionRefusedError), socket.create_connection(at):
+            return False
+        return True
+
+    wait_until(is_refused)
+    assert isinstance(list(events)[-1], Ended) and one.process.wait(10) == 0
+
+
+def test_an_answer_without_end_is_waited_for_once(start: Callable[..., Started]) -> None:
+    one = start(patience=0.3)
+    events = connected().ask(asked("a."), Wants())
+    next(events)
+    one.process.send_signal(signal.SIGTERM)
+    assert one.process.wait(20) == 0  # the answer takes longer
+    with pytest.raises(NgtError, match="ended in the middle"):
+        list(events)
+
+
+def test_a_client_that_is_stopped_does_not_keep_it(start: Callable[..., Started]) -> None:
+    one = start(idle=0.3, patience=0.3)
+    body = wire.encode(wire.Ask("1", asked("a" * 100_000), Wants()))
+    with closing(client.Reply(Place.of(Settings()), "POST /ask", body)):
+        assert one.process.wait(30) == 0  # it was not read
+
+
+def test_a_model_that_comes_while_it_loads_is_kept(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    model = tmp_path / "new"
+    start(str(model))
+    asking = asked("a", model=str(model))
+    place = client.Connection(*places())
+    assert isinstance(list(place.ask(asking, Wants()))[-1], Ended)
+
+
+def test_what_is_cancelled_before_it_is_taken_is_not_answered(
+    start: Callable[..., Started],
+) -> None:
+    start(loading=0.5, ready=False)
+    wait_until(Place.of(Settings()).path.exists)
+    events = connected().ask(asked("abc"), Wants())
+    next(events)
+    with pytest.raises(StoppedError):
+        events.throw(KeyboardInterrupt())
 
 
 def test_it_leaves_when_nobody_asks(start: Callable[..., Started]) -> None:

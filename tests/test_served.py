@@ -160,6 +160,17 @@ def test_status_lists_it_and_stop_ends_it(tmp_path: Path) -> None:
     assert b"No model is kept" in ngt("serve", "stop", "-m", "builtin", **own).stderr
 
 
+def test_an_explicit_start_takes_the_place_of_one_behind_the_scenes(tmp_path: Path) -> None:
+    own = {"NGT_HOME": str(tmp_path)}
+    with Warm("serve", _NGT_KEPT_WARM="1", **own) as first:
+        assert first.stderr is not None and b"is ready" in first.stderr.readline()
+        assert b"serves this already" in ngt("serve", _NGT_KEPT_WARM="1", **own).stderr
+        with Warm("serve", **own) as second:
+            assert second.stderr is not None and b"is ready" in second.stderr.readline()
+            assert first.wait(30) == 0
+            second.terminate()
+
+
 def test_keep_warm_starts_one_that_leaves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NGT_HOME", str(tmp_path))
     started: list[Warm] = []
