@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ngtcli.batch.input import InputLine
 from ngtcli.batch.lines import BatchLine, below
 from ngtcli.batch.output import DoneLine, check_not_read, written_with
-from ngtcli.config import Settings, settings_where
+from ngtcli.config import Settings, Use, settings_where
 from ngtcli.documents.catalog import stamp_of
 from ngtcli.documents.find import WRITTEN, find
 from ngtcli.documents.load import Loaded, load
@@ -172,7 +172,7 @@ class Questions:
 
 def _reading(settings: Settings) -> Settings:
     """What of the settings decides how files are found and read, all else as by default."""
-    return Settings(**{name: getattr(settings, name) for name in settings_where(reading=True)})
+    return Settings(**{name: getattr(settings, name) for name in settings_where(Use.READS)})
 
 
 def _hash_of_texts(loaded: Loaded) -> str:

@@ -7,14 +7,14 @@ import json
 import re
 from dataclasses import replace
 
-from ngtcli.config import SETTINGS, settings_where
+from ngtcli.config import SETTINGS, Use, settings_where
 from ngtcli.draft.steps import Step
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.render.terminal import one_line, visible
 from ngtcli.session.events import Ended, Event, Message, Part, Stepped
 from ngtcli.trie.report import TrieReport
 
-PER_LINE = tuple(name for name in settings_where(per_line=True) if name != "field")
+PER_LINE = tuple(name for name in settings_where(Use.LINE) if name != "field")
 _PATH = re.compile(r"(?<![\w./])[/~]\w")  # of this machine, in what is said of an answer
 _FLAG = re.compile(r"--(?:set )?(?P<name>[a-z][a-z_-]*)(?:[ =](?P<value>[\w.:+-]*\w))?")
 _COMMAND = re.compile(r"(^|[ (])(--?\w|ngt )")  # words of a command line
