@@ -26,7 +26,7 @@ from ngtcli.serve.wire import Served
 from ngtcli.session.checks import check_session
 
 if TYPE_CHECKING:
-    from ngtcli.serve.exchange import Answerer
+    from ngtcli.serve.process import Answerer
 
 serve_app = typer.Typer(
     help="Keep a model loaded: ngt ask and ngt summarize need not load it again.",

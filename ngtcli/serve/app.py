@@ -7,8 +7,8 @@ Every request ends: requests, connections, headers, bodies and times are bounded
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from functools import lru_cache, partial
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ngtcli.config import Settings
 from ngtcli.errors import BusyError, ContextOverflowError, InputError, NgtError, StoppedError
 from ngtcli.serve import wire
-from ngtcli.serve.exchange import Asked, Exchange, GoneError, Ticket, events_of
+from ngtcli.serve.exchange import Asked, Exchange, GoneError, events_of
 from ngtcli.serve.openai_answers import ChatReply, Reply, ResponseReply
 from ngtcli.serve.openai_requests import Asks, chat, response
 from ngtcli.serve.page import PageReply, documents_shown, page, show_page
@@ -38,11 +38,11 @@ _LONGEST_S = 3600.0  # from the request to the end of its answer; guess
 _RETRY_S = 2  # after which a client may ask again where the queue is full; guess
 _TELL_S = 0.1  # between looks at how far loading is; guess
 _EARLY = 64  # questions that are cancelled before they are taken, and remembered; guess
-# Of each path what a request asks, and the form of the answer.
-_FORMS: Mapping[str, tuple[Callable[[Service, bytes], Asks], Callable[[Asks], Reply]]] = {
-    "/v1/chat/completions": (chat, ChatReply),
-    "/v1/responses": (response, ResponseReply),
-    "/answer": (page, PageReply),
+# Of each path what a request asks, the form of the answer, and who asked, as the log has it.
+_FORMS: Mapping[str, tuple[Callable[[Service, bytes], Asks], Callable[[Asks], Reply], str]] = {
+    "/v1/chat/completions": (chat, ChatReply, "http"),
+    "/v1/responses": (response, ResponseReply, "http"),
+    "/answer": (page, PageReply, "page"),
 }
 
 
@@ -58,22 +58,29 @@ class Process(Asked, Protocol):
     def described(self) -> wire.Served: ...
 
 
-class Commands:
-    """What the user's own commands ask over the socket of the process."""
+class TwoSockets:
+    """What the user's commands ask over the process's own socket, and others over TCP.
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._tickets: dict[str, Ticket] = {}
+    Others wait until the model is loaded. They get nothing without `others`.
+    """
+
+    def __init__(self, process: Process, others: ASGIApp | None = None) -> None:
+        self._process, self._others = process, others
+        self._tickets: dict[str, Any] = {}  # of questions that are answered, by their ids
         self._early = deque[str](maxlen=_EARLY)
-
-    def app(self) -> ASGIApp:
+        post: Any = {"methods": ["POST"]}
         routes = [
-            Route("/ask", self._ask, methods=["POST"]),
-            Route("/cancel/{id}", self._cancel, methods=["POST"]),
-            Route("/about", self._about, methods=["GET"]),
-            Route("/stop", self._stop, methods=["POST"]),
-        ]
-        return Starlette(routes=routes)
+            Route("/ask", self._ask, **post), Route("/cancel/{id}", self._cancel, **post),
+            Route("/about", self._about), Route("/stop", self._stop, **post),
+        ]  # fmt: skip
+        self._commands = Starlette(routes=routes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["server"][1] is None:  # a path in place of an address: the user's, see _Connection
+            await self._commands(scope, receive, send)
+        elif self._others is not None:
+            await self._process.loaded.wait()
+            await self._others(scope, receive, send)
 
     async def _about(self, request: Request) -> Response:
         return Response(wire.encode(self._process.described()))
@@ -90,33 +97,21 @@ class Commands:
         return Response()
 
     async def _ask(self, request: Request) -> Any:
-        return Exchange(self._work, wire.MOST)
+        refusal = Response(status_code=400)
+        return Exchange(self._answer, lambda _: refusal, self._process.counted, wire.MOST)
 
-    async def _work(self, exchange: Exchange) -> None:
-        try:
-            asked = await anyio.to_thread.run_sync(wire.decode, await exchange.body())
-        except (wire.WireError, RequestError):
-            asked = None
-        if not isinstance(asked, wire.Ask):
+    async def _answer(self, exchange: Exchange, body: bytes) -> None:
+        asked = await anyio.to_thread.run_sync(wire.read, wire.Ask, body)
+        if asked is None:
             await exchange.respond(Response(status_code=400))
             return
-        with self._process.counted():
-            await exchange.while_there(self._answer(exchange, asked))
-
-    async def _answer(self, exchange: Exchange, asked: wire.Ask) -> None:
-        with suppress(GoneError):
-            async with aclosing(self._lines(asked)) as lines:
-                await exchange.stream("application/x-ndjson", lines)
+        async with aclosing(self._lines(asked)) as lines:
+            await exchange.stream("application/x-ndjson", lines)
 
     async def _lines(self, asked: wire.Ask) -> AsyncGenerator[bytes]:
         """What comes of a question; nothing where it is to be answered elsewhere."""
-        told, quiet_s = "", 0.0
-        while not self._process.loaded.is_set():
-            if told != self._process.told or quiet_s >= wire.BEAT_S:
-                is_new, told, quiet_s = told != self._process.told, self._process.told, 0.0
-                yield wire.encode(Message("status", told)) if is_new else b"\n"
-            await anyio.sleep(_TELL_S)
-            quiet_s += _TELL_S
+        async for line in self._until_loaded():
+            yield line
         if self._process.refuses():
             return
         try:
@@ -125,9 +120,8 @@ class Commands:
             if asked.id in self._early:
                 raise StoppedError("interrupted")
             taken = partial(self._tickets.__setitem__, asked.id)
-            own = events_of(
-                self._process, asked.question, "", asked.wants, silent_s=wire.BEAT_S, taken=taken
-            )
+            own: Any = {"silent_s": wire.BEAT_S, "taken": taken}
+            own = events_of(self._process, asked.question, "", asked.wants, **own)
             async with aclosing(own) as events:
                 async for event in events:
                     yield b"\n" if event is None else wire.encode(event)
@@ -135,6 +129,18 @@ class Commands:
             yield wire.encode(wire.Failed.of(error))
         finally:
             self._tickets.pop(asked.id, None)
+
+    async def _until_loaded(self) -> AsyncGenerator[bytes]:
+        """What is being done until the model is loaded."""
+        told, quiet_s = "", 0.0
+        while not self._process.loaded.is_set():
+            if told != (now := self._process.told):
+                yield wire.encode(Message("status", told := now))
+            elif quiet_s >= wire.BEAT_S:
+                yield b"\n"
+                quiet_s = 0.0
+            await anyio.sleep(_TELL_S)
+            quiet_s += _TELL_S
 
 
 @lru_cache(64)
@@ -162,8 +168,8 @@ class OpenAi:
             "/v1/models": self._models, "/v1/models/{name:path}": self._models,
         }  # fmt: skip
         own = [Route(path, partial(self._post, path), methods=["POST"]) for path in _FORMS]
-        own += [Route(path, endpoint, methods=["GET"]) for path, endpoint in gets.items()]
-        failures: Any = {404: _no_such, 405: _no_such}
+        own += [Route(path, endpoint) for path, endpoint in gets.items()]
+        failures: Any = {404: _no_such, 405: _no_such, NgtError: self._failed}
         return Starlette(routes=[*own, *routes], exception_handlers=failures)
 
     async def _health(self, request: Request) -> Response:
@@ -171,72 +177,57 @@ class OpenAi:
 
     async def _models(self, request: Request) -> Response:
         own = {"object": "model", "created": self._began, "owned_by": "ngt"}
-        if (name := request.path_params.get("name")) is None:
-            models = [{"id": name, **own} for name in self._service.names]
-            return JSONResponse({"object": "list", "data": models})
-        try:
+        if (name := request.path_params.get("name")) is not None:
             return JSONResponse({"id": self._service.checked(name), **own})
-        except NgtError as error:
-            return self._failure(error)
+        models = [{"id": name, **own} for name in self._service.names]
+        return JSONResponse({"object": "list", "data": models})
 
     async def _documents(self, request: Request) -> Response:
-        try:
-            found = await anyio.to_thread.run_sync(documents_shown, self._service)
-        except NgtError as error:
-            return self._failure(error)
-        return JSONResponse(found)
+        return JSONResponse(await anyio.to_thread.run_sync(documents_shown, self._service))
 
     async def _post(self, path: str, request: Request) -> Any:
         """Answer a request to one of the paths."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # a page may send other kinds without asking first
             what = "the body is not of content type application/json"
-            hint = "Say so in a header."
-            return self._failure(RequestError(what, hint, code="wrong_content_type", status=415))
+            raise RequestError(what, "Say so in a header.", None, "wrong_content_type", 415)
         if self._running >= _AT_ONCE:
             return _busy("Too many requests at once. Try again later.")
-        return Exchange(partial(self._work, path))
+        return Exchange(partial(self._answer, path), self._failure, self._counted)
 
-    async def _work(self, path: str, exchange: Exchange) -> None:
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
         self._running += 1
         try:
             with self._process.counted():
-                try:
-                    body = await exchange.body()
-                except RequestError as error:
-                    await exchange.respond(self._failure(error))
-                else:
-                    await exchange.while_there(self._answer(path, body, exchange))
+                yield
         finally:
             self._running -= 1
 
-    async def _answer(self, path: str, body: bytes, exchange: Exchange) -> None:
+    async def _answer(self, path: str, exchange: Exchange, body: bytes) -> None:
         """Answer, or say what went wrong: as the response, or within what has begun."""
-        asks_of, reply_of = _FORMS[path]
+        asks_of, reply_of, by = _FORMS[path]
         reply: Reply | None = None
-        with suppress(GoneError):
-            try:
-                with anyio.fail_after(_LONGEST_S):
-                    asks = await anyio.to_thread.run_sync(
-                        asks_of, self._service, body, abandon_on_cancel=True
-                    )
-                    reply = reply_of(asks)
-                    by = "page" if path == "/answer" else "http"
-                    async with aclosing(self._events(asks, exchange.scope["owner"], by)) as events:
-                        if asks.is_stream:
-                            await exchange.stream(reply.media_type, _pieces(reply, events))
-                        else:
-                            *_, last = [event async for event in events]
-                            assert isinstance(last, Ended)
-                            await exchange.respond(JSONResponse(reply.whole(last)))
-            except GoneError:
-                raise
-            except Exception as error:
-                said = self._failure(error)
-                if reply is None or not exchange.has_begun:
-                    await exchange.respond(said)
-                else:
-                    await exchange.last(reply.failed(msgspec.json.decode(said.body)))
+        try:
+            with anyio.fail_after(_LONGEST_S):
+                ask = partial(asks_of, self._service, body)
+                asks = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+                reply = reply_of(asks)
+                async with aclosing(self._events(asks, exchange.scope["owner"], by)) as events:
+                    if asks.is_stream:
+                        await exchange.stream(reply.media_type, _pieces(reply, events))
+                    else:
+                        *_, last = [event async for event in events]
+                        assert isinstance(last, Ended)
+                        await exchange.respond(JSONResponse(reply.whole(last)))
+        except GoneError:
+            raise
+        except Exception as error:
+            said = self._failure(error)
+            if reply is None or not exchange.has_begun:
+                await exchange.respond(said)
+            else:
+                await exchange.send(reply.failed(msgspec.json.decode(said.body)))
 
     async def _events(self, asks: Asks, owner: str, by: str) -> AsyncGenerator[Event | None]:
         """What comes of a question, for others; None where nothing came for a while."""
@@ -251,6 +242,9 @@ class OpenAi:
                     await anyio.to_thread.run_sync(log)
                 if event is None or (event := public(event)) is not None:
                     yield event
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        return self._failure(error)
 
     def _failure(self, error: Exception) -> JSONResponse:
         """The response to what went wrong."""
@@ -300,20 +294,3 @@ def error_reply(status: int, code: str, message: str, param: str | None = None) 
     kind = "server_error" if status >= 500 else "invalid_request_error"
     about = {"message": message, "type": kind, "param": param, "code": code}
     return JSONResponse({"error": about}, status)
-
-
-class TwoSockets:
-    """What the user's commands ask over the process's own socket, and others over TCP.
-
-    Others wait until the model is loaded. They get nothing without `others`.
-    """
-
-    def __init__(self, process: Process, others: ASGIApp | None = None) -> None:
-        self._process, self._commands, self._others = process, Commands(process).app(), others
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["server"][1] is None:  # of a path in place of an address, whose guard is its end
-            await self._commands(scope, receive, send)
-        elif self._others is not None:
-            await self._process.loaded.wait()
-            await self._others(scope, receive, send)

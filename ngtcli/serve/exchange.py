@@ -6,11 +6,11 @@ not read what it is sent after a while.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 import anyio
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ngtcli.errors import NgtError
 from ngtcli.serve.public import RequestError
@@ -22,33 +22,11 @@ _SENDING_S = 60.0  # that a client takes to send its request, or to read what it
 _SILENT_S = 15.0  # after which it is said that nothing came; guess
 
 
-class Ticket(Protocol):
-    """A question that was taken; it ends within a step of `cancel`."""
-
-    def cancel(self) -> None: ...
-
-
 class Asked(Protocol):
-    """What answers questions, from any thread: see `Resident`.
+    """What answers questions, from any thread: see `Resident.submit`."""
 
-    `on_event` gets the events of a question, last of them `Ended` or the NgtError that it ends
-    with. `submit` raises NgtError where the question is not taken.
-    """
-
-    def submit(
-        self,
-        question: Question,
-        on_event: Callable[[Event | NgtError], object],
-        *,
-        owner: str = "",
-        wants: Wants = ...,
-    ) -> Ticket: ...
-
-
-class Answerer(Asked, Protocol):
-    """A loaded model."""
-
-    def close(self) -> None: ...
+    @property
+    def submit(self) -> Callable[..., Any]: ...
 
 
 async def events_of(
@@ -57,11 +35,11 @@ async def events_of(
     owner: str,
     wants: Wants = USUAL,
     silent_s: float = _SILENT_S,
-    taken: Callable[[Ticket], object] = lambda _: None,
+    taken: Callable[[Any], object] = lambda _: None,
 ) -> AsyncGenerator[Event | None, None]:
     """What comes of a question, None where nothing came for a while. Raises NgtError.
 
-    Closing it cancels the question, and waits for nothing.
+    `taken` gets what cancels it. Closing it cancels the question, too, and waits for nothing.
     """
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[Event | NgtError]()
 
@@ -89,23 +67,44 @@ class GoneError(Exception):
 
 
 class Exchange:
-    """Answers one request by `work`, which reads and sends by it, as long as its client is there.
+    """Answers one request by `work`, which gets the body, as long as its client is there.
 
-    An application of ASGI, so that an endpoint of Starlette can return it. `has_begun`: something
-    is sent.
+    An application of ASGI, so that an endpoint of Starlette can return it. `refusal` makes the
+    response to a body that is too long or too slow, `during` is open from the first to the last.
+    `has_begun`: something is sent.
     """
 
     has_begun = False
 
-    def __init__(self, work: Callable[["Exchange"], Coroutine[Any, Any, None]], most: int = BODY):
-        self._work, self._most = work, most
+    def __init__(
+        self,
+        work: Callable[["Exchange", bytes], Coroutine[Any, Any, None]],
+        refusal: Callable[[RequestError], ASGIApp],
+        during: Callable[[], AbstractContextManager[None]],
+        most: int = BODY,
+    ) -> None:
+        self._work, self._refusal, self._during, self._most = work, refusal, during, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope, self._receive, self._send = scope, receive, send
-        with suppress(GoneError):
-            await self._work(self)
+        with self._during(), suppress(GoneError):
+            try:
+                body = await self._body()
+            except RequestError as error:
+                await self.respond(self._refusal(error))
+                return
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._leave_with_client, group.cancel_scope)
+                with suppress(GoneError):
+                    await self._work(self, body)
+                group.cancel_scope.cancel()
 
-    async def body(self) -> bytes:
+    async def _leave_with_client(self, scope: anyio.CancelScope) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+    async def _body(self) -> bytes:
         """The request's body. Raises RequestError and GoneError."""
         body, more = bytearray(), True
         with anyio.move_on_after(_SENDING_S):
@@ -123,20 +122,7 @@ class Exchange:
             raise RequestError(what, code="timeout", status=408)
         return bytes(body)
 
-    async def while_there(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do `work`, which raises nothing, and cancel it when the client leaves."""
-        async with anyio.create_task_group() as group:
-
-            async def leave_with_client() -> None:
-                while (await self._receive())["type"] != "http.disconnect":
-                    pass
-                group.cancel_scope.cancel()
-
-            group.start_soon(leave_with_client)
-            await work
-            group.cancel_scope.cancel()
-
-    async def respond(self, response: Callable[[Scope, Receive, Send], Any]) -> None:
+    async def respond(self, response: ASGIApp) -> None:
         """Send a whole response. Raises GoneError."""
         await response(self.scope, self._receive, self._sent)
 
@@ -152,13 +138,12 @@ class Exchange:
                 start = {"type": "http.response.start", "status": 200, "headers": headers}
                 await self._sent(start)
             if piece:
-                body = {"type": "http.response.body", "body": piece, "more_body": True}
-                await self._sent(body)
-        await self.last(b"")
+                await self.send(piece, more=True)
+        await self.send(b"")
 
-    async def last(self, piece: bytes) -> None:
-        """Send the end of what has begun. Raises GoneError."""
-        await self._sent({"type": "http.response.body", "body": piece, "more_body": False})
+    async def send(self, piece: bytes, more: bool = False) -> None:
+        """Send what comes next of what has begun. Raises GoneError."""
+        await self._sent({"type": "http.response.body", "body": piece, "more_body": more})
 
     async def _sent(self, message: Message) -> None:
         self.has_begun = True

@@ -26,6 +26,7 @@ from ngtcli.system.files import read_bounded
 
 _LEAST_KEY = 16  # characters of an API key; guess: 16 random ones are not found by trying
 _KEYS_FILE = 1_000_000  # bytes of the file of keys at most; guess
+_KEY = re.compile(rb"[!-~]{%d,}" % _LEAST_KEY)
 _PORT = re.compile(r"(?:(?P<host>.*):)?(?P<port>\d{1,5})")
 _OPEN = ("/health", "/")  # paths that need no key
 ANYONE = "http"  # the owner of what is asked without a key
@@ -96,14 +97,10 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
         hint = f"Keep it to yourself: chmod 600 {path}"
         raise UsageError(f"{path}: other users may read the keys or write them", hint)
     keys = [line.strip() for line in data.splitlines() if line.strip()]
-    if not keys or any(len(key) < _LEAST_KEY or not _is_plain(key) for key in keys):
+    if not keys or any(not _KEY.fullmatch(key) for key in keys):
         what = f"{path}: a key has {_LEAST_KEY} ASCII characters or more, without spaces"
         raise UsageError(what, "openssl rand -hex 32 makes one; put each on a line.")
     return tuple(hashlib.sha256(key).digest() for key in keys)
-
-
-def _is_plain(key: bytes) -> bool:
-    return all(33 <= byte <= 126 for byte in key)
 
 
 def user_of(own: tuple[str, int], other: tuple[str, int]) -> int | None:
@@ -159,16 +156,16 @@ class Guard:
             if name in (b"host", b"origin", b"authorization") and name in headers:
                 return self._refuse(400, "bad_request", f"two headers {name.decode()}")
             headers[name] = value
-        host = headers.get(b"host", b"").decode("latin-1")
-        if self._address.is_local and not _is_loopback(_name_of(f"//{host}")):
+        host, name = headers.get(b"host", b""), ""
+        with suppress(ValueError):
+            name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
+        if self._address.is_local and not _is_loopback(name):
             return self._refuse(403, "wrong_host", "the Host header is not this machine's name")
-        origin = headers.get(b"origin")
-        if origin is not None and origin.decode("latin-1") not in (
-            f"http://{host}",
-            f"https://{host}",
-        ):
-            return self._refuse(403, "wrong_origin", "the page is of another origin")
-        if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") and not _opens(headers):
+        is_other = headers.get(b"origin") not in (None, b"http://" + host, b"https://" + host)
+        # A link that is followed opens what the page that has the link cannot read.
+        follows = headers.get(b"sec-fetch-mode") == b"navigate"
+        is_site = headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site")
+        if is_other or (is_site and not follows):
             return self._refuse(403, "wrong_origin", "the page is of another origin")
         if self._of_user and user_of(scope["client"], scope["server"]) != os.geteuid():
             what = "without an API key only the user who runs this server may ask it"
@@ -189,19 +186,6 @@ class Guard:
         if scheme.lower() != b"bearer" or not same:
             return None
         return f"{ANYONE}:{same[0].hex()[:16]}"
-
-
-def _name_of(url: str) -> str:
-    """The host in a URL, without its port; "" for what is none."""
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
-
-
-def _opens(headers: dict[bytes, bytes]) -> bool:
-    """Whether a link is followed: what is then shown, the page that has the link cannot read."""
-    return headers.get(b"sec-fetch-mode") == b"navigate"
 
 
 def listen(address: Address) -> socket.socket:

@@ -19,9 +19,10 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from anyio import to_thread
+from anyio import from_thread, to_thread
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
@@ -36,25 +37,15 @@ from ngtcli.documents.load import Document, Loaded
 from ngtcli.documents.passages import place
 from ngtcli.documents.text import utf8
 from ngtcli.errors import NgtError, counted, nearest
+from ngtcli.grounding.sources import Source
 from ngtcli.retrieve.ranking import Search, rank
 from ngtcli.serve.exchange import Asked, events_of
-from ngtcli.serve.mcp_answers import (
-    DocumentList,
-    FoundPassage,
-    FoundPassages,
-    LeftOut,
-    ListedDocument,
-    Progress,
-    ShownPassage,
-    ToldAnswer,
-    owner_of,
-    told,
-)
-from ngtcli.serve.public import RequestError, is_private, private_words, public, words_of
+from ngtcli.serve.public import RequestError, has_path, is_private, private_words, public, words_of
 from ngtcli.serve.service import Service, named
-from ngtcli.session.events import Ended, Message
+from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.session.runs import log_answer
 
+_INTERVAL_S = 0.25  # between two progress notifications; guess
 _MOST = 20_000  # characters that `show_passage` gives at once; guess
 _LEFT_OUT = 100  # files left out that are named; guess
 _IDLE_S = 600.0  # after which a session of HTTP ends; guess
@@ -72,6 +63,140 @@ _NAMES = Annotated[
 _TOKENS = Annotated[
     int | None, Field(ge=1, le=10**6, description="At most this many tokens in the answer.")
 ]
+
+
+@dataclass(frozen=True)  # the SDK would take slots for defaults
+class ListedDocument:
+    """A document; `pages` is 0 for formats without pages."""
+
+    name: str
+    format: str
+    pages: int
+    characters: int
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A file that is not read, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class DocumentList:
+    """The documents that the other tools read, and files that could not be."""
+
+    documents: list[ListedDocument]
+    left_out: list[LeftOut]
+
+
+@dataclass(frozen=True)
+class Passage:
+    """The characters `start` to `end` of a document.
+
+    `page` is 0 and `heading` "" where the document has none.
+    """
+
+    document: str
+    text: str
+    start: int
+    end: int
+    page: int
+    heading: str
+
+
+@dataclass(frozen=True)
+class ShownPassage(Passage):
+    """A passage of a document that has so many `characters`."""
+
+    characters: int
+
+
+@dataclass(frozen=True)
+class FoundPassage(Passage):
+    """A passage, and how well it fits: a higher score is better."""
+
+    score: float
+
+
+@dataclass(frozen=True)
+class FoundPassages:
+    """The passages that fit best, the best first, of so many."""
+
+    passages: list[FoundPassage]
+    of_passages: int
+    of_documents: int
+
+
+@dataclass(frozen=True)
+class ToldAnswer:
+    """The model's answer.
+
+    `verbatim_share` of its characters stand in the documents word for word, in the `sources`.
+    `finish_reason` is "stop", or why it is cut off: length, context or repetition. `remarks` say
+    what was left out of what the model read.
+    """
+
+    text: str
+    sources: list[Passage]
+    verbatim_share: float
+    finish_reason: str
+    remarks: list[str]
+    prompt_tokens: int
+    new_tokens: int
+    seconds: float
+
+
+def owner_of(context: Context) -> str:
+    """Who asks: over HTTP as its guard says, on standard streams the user."""
+    request = context.request_context.request
+    return "" if request is None else str(request.scope["owner"])
+
+
+class Progress:
+    """Tells the client how far a call is, some times a second.
+
+    The numbers only grow, as the protocol wants; they count tokens of prompt and answer.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._told = context, 0.0
+        self._at, self._before, self._read, self._written = 0.0, 0, 0, 0
+        self._part = ""
+
+    def say(self, words: str) -> None:
+        """What is being done, in a thread of the SDK; there a call that is cancelled ends."""
+        from_thread.check_cancelled()
+        if not (owner_of(self._context) and has_path(words)):
+            from_thread.run(self._send, words)
+
+    async def tell(self, event: Event) -> None:
+        """What is done."""
+        match event:
+            case Message(kind="status"):
+                await self._send(event.text)
+            case Part():
+                self._part = f"{event.words}: " if event.words else ""
+            case Reading():
+                if event.read < self._read or self._written:  # another part's prompt
+                    self._before += self._read + self._written
+                    self._written = 0
+                self._read = event.read
+                total = self._before + event.total
+                await self._send(f"Reading the prompt: {event.read} of {event.total} tokens", total)
+            case Stepped():
+                self._written += len(event.step.tokens)
+                await self._send(f"Writing: {counted(self._written, 'token')}")
+
+    async def _send(self, words: str, total: float | None = None) -> None:
+        if time.monotonic() - self._told < _INTERVAL_S:
+            return
+        self._told = time.monotonic()
+        least = self._at + 0.001  # where nothing was read or written since
+        self._at = max(least, float(self._before + self._read + self._written))
+        await self._context.report_progress(self._at, total, self._part + words)
 
 
 class Tools:
@@ -205,7 +330,17 @@ class Tools:
             assert answer is not None
             warn = self._warn if owner else remarks.append
             await to_thread.run_sync(log_answer, question, answer, "mcp", warn)
-            return told(answer, remarks, time.perf_counter() - began)
+            s = answer.statistics
+            return ToldAnswer(
+                text=answer.text,
+                sources=[_passage(source) for source in answer.sources.places()],
+                verbatim_share=round(answer.sources.verbatim_share, 4),
+                finish_reason=answer.finish_reason,
+                remarks=remarks,
+                prompt_tokens=s.prompt_tokens,
+                new_tokens=s.new_tokens,
+                seconds=round(time.perf_counter() - began, 3),
+            )
 
     def _chosen(self, names: Sequence[str] | None, progress: Progress) -> Loaded:
         """The documents of these names, in the order of the list. Raises RequestError."""
@@ -225,6 +360,11 @@ class Tools:
                 self._warn(f"a tool failed: {error}")
                 raise ToolError(private_words(error)) from error
             raise ToolError(words_of(error, with_settings=False)) from error
+
+
+def _passage(source: Source) -> Passage:
+    at = source.span.source_start, source.span.source_end
+    return Passage(source.name, source.quote, *at, source.page or 0, source.heading or "")
 
 
 def _asked(question: str) -> str:

@@ -12,9 +12,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -25,11 +26,9 @@ from ngtcli.config import Settings
 from ngtcli.errors import BusyError, NgtError, unexpected
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, find
 from ngtcli.serve.app import TwoSockets
-from ngtcli.serve.exchange import Answerer, Ticket
+from ngtcli.serve.exchange import Asked
 from ngtcli.serve.places import FINISH_S, KEPT_WARM, Place, absolute, peer
 from ngtcli.serve.wire import Served
-from ngtcli.session.events import USUAL, Event, Wants
-from ngtcli.session.question import Question
 from ngtcli.system.files import Stamp, stamp_of
 
 _LOOK_S = 5.0  # between looks at the clock and at the model's files, at most; guess
@@ -38,6 +37,15 @@ _ENDING_S = 1.0  # that what is answered gets to be sent; guess
 _CONNECTIONS = 1024  # at once; guess
 _HEADERS = 65_536  # bytes of a request's headers; guess
 _IDLE_S = 30.0  # after which a connection is closed on which no request has come; guess
+
+
+_FIRST = asyncio.FIRST_COMPLETED
+
+
+class Answerer(Asked, Protocol):
+    """A loaded model; its methods may be called from any thread."""
+
+    def close(self) -> None: ...
 
 
 Load = Callable[[Settings, Callable[[str], None]], Answerer]  # told what is being done
@@ -79,7 +87,6 @@ class Server:
         self._ends = asyncio.Event()
         self._load, self._status, self._say, self._warn = load, status, say, warn
         self._began = self._last = time.monotonic()
-        self._lock = threading.Lock()
         self._answering = self._answered = 0
         self._answerer: Answerer | None = None
         self._files: list[tuple[str, Stamp]] = []
@@ -94,31 +101,22 @@ class Server:
         """Whether a question is to be answered elsewhere: the process leaves."""
         return self._answerer is None or self._leave_if_changed() or self._ends.is_set()
 
-    def submit(
-        self,
-        question: Question,
-        on_event: Callable[[Event | NgtError], object],
-        *,
-        owner: str = "",
-        wants: Wants = USUAL,
-    ) -> Ticket:
-        """Take a question. Raises NgtError."""
+    def submit(self, *asked: Any, **how: Any) -> Any:
+        """As `Resident.submit`. Raises NgtError."""
         if self._answerer is None:
             raise BusyError("no model is loaded", "Try again later.")
-        return self._answerer.submit(question, on_event, owner=owner, wants=wants)
+        return self._answerer.submit(*asked, **how)
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """A block in which a question is answered. From any thread."""
-        with self._lock:
-            self._answering += 1
+        """A block in which a question is answered."""
+        self._answering += 1
         try:
             yield
         finally:
-            with self._lock:
-                self._answering -= 1
-                self._answered += 1
-                self._last = time.monotonic()
+            self._answering -= 1
+            self._answered += 1
+            self._last = time.monotonic()
 
     def described(self) -> Served:
         """What the process says of itself."""
@@ -170,42 +168,28 @@ class Server:
                 self._answerer.close()
 
     async def _until_ready(self, words: Sequence[str]) -> None:
-        before = _stamps(self.settings)
-        if (answerer := await self._until_loaded()) is not None:
-            after = _stamps(self.settings)  # loading may have brought files
-            self._files = after if {*before} <= {*after} else before
+        """Load the model, in a thread, unless the process is to leave before that."""
+        before, found = _stamps(self.settings), Future[Answerer]()
+
+        def load() -> None:
+            try:
+                found.set_result(self._load(self.settings, self._tell))
+            except BaseException as error:  # a library in another language may panic
+                found.set_exception(error if isinstance(error, NgtError) else unexpected(error))
+
+        # No task of the loop, for what is loading cannot be interrupted when the process leaves.
+        threading.Thread(target=load, daemon=True).start()
+        loading: asyncio.Future[Any] = asyncio.wrap_future(found)
+        ends: asyncio.Future[Any] = asyncio.ensure_future(self._ends.wait())
+        await asyncio.wait({loading, ends}, return_when=_FIRST)
+        ends.cancel()
+        if loading.done():
+            answerer, after = loading.result(), _stamps(self.settings)
+            self._files = after if {*before} <= {*after} else before  # loading may bring files
             self._last, self._answerer = time.monotonic(), answerer
             for one in (*words, f"{self.settings.model} is ready: {self.place.path}"):
                 self._say(one)
         self.loaded.set()
-
-    async def _until_loaded(self) -> Answerer | None:
-        """What answers, loaded in a thread; None where the process is to leave before that."""
-        loop, found = self._loop, self._loop.create_future()
-
-        def deliver(answerer: Answerer | None, error: BaseException | None) -> None:
-            if error is None:
-                found.set_result(answerer)
-            else:
-                found.set_exception(error if isinstance(error, NgtError) else unexpected(error))
-
-        def work() -> None:
-            made, failure = None, None
-            try:
-                made = self._load(self.settings, self._tell)
-            except BaseException as error:  # a library in another language may panic
-                failure = error
-            with suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(deliver, made, failure)
-
-        # No task of the loop, for what is loading cannot be interrupted when the process leaves.
-        threading.Thread(target=work, daemon=True).start()
-        ends = asyncio.ensure_future(self._ends.wait())
-        try:
-            await asyncio.wait({found, ends}, return_when=asyncio.FIRST_COMPLETED)
-            return found.result() if found.done() else None
-        finally:
-            ends.cancel()
 
     def _tell(self, words: str) -> None:
         self.told = words

@@ -7,10 +7,11 @@ BEAT_S while there is nothing to say; POST /cancel/ID, GET /about and POST /stop
 """
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePath
-from typing import Any, get_origin
+from typing import Any, TypeVar, get_origin
 
 import msgspec
 
@@ -83,6 +84,9 @@ _KINDS: dict[str, Any] = {
 }  # fmt: skip
 
 
+Kind = TypeVar("Kind")
+
+
 class WireError(Exception):
     """What came is not a line of this version."""
 
@@ -99,6 +103,13 @@ def decode(line: bytes | bytearray) -> Any:
         return _decoder(name).decode(fields)
     except (msgspec.MsgspecError, KeyError, ValueError) as error:
         raise WireError(str(error)) from None
+
+
+def read(kind: type[Kind], line: bytes) -> Kind | None:
+    """What a line says, if it is of this kind."""
+    with suppress(WireError):
+        return found if isinstance(found := decode(line), kind) else None
+    return None
 
 
 _NAMED = msgspec.json.Decoder(tuple[str, msgspec.Raw])
