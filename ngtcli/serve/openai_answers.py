@@ -8,7 +8,7 @@ of llama.cpp's server, `timings`.
 import secrets
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -27,22 +27,44 @@ _ITEMS: dict[str, tuple[str, Object, str, Object]] = {
 }
 
 
-class Reply(Protocol):
+class Reply:
     """An answer that is being given in one of the forms, whose stream is of this media type.
 
     `beat` is sent where nothing came for a while. A stream that begins `at_once` does so with the
     first event, another when the prompt is made: it may not fit.
     """
 
-    media_type: str
-    beat: bytes
-    at_once: bool
+    media_type, beat, at_once = "text/event-stream; charset=utf-8", b": waiting\n\n", False
 
-    def begin(self) -> Iterator[bytes]: ...
-    def told(self, event: Event) -> Iterator[bytes]: ...
-    def end(self, ended: Ended) -> Iterator[bytes]: ...
-    def failed(self, error: Object) -> bytes: ...
-    def whole(self, ended: Ended) -> Object: ...
+    def __init__(self, asks: Asks) -> None:
+        self.asks, self.created, self._id = asks, int(time.time()), secrets.token_hex(12)
+
+    def begin(self) -> Iterator[bytes]:
+        """What comes first."""
+        yield b""
+
+    def told(self, event: Event) -> Iterator[bytes]:
+        """The pieces of an event before the end."""
+        if isinstance(event, Stepped):
+            tokens = event.step.tokens
+            thought = "".join(token.thought or "" for token in tokens)
+            yield from self.made("".join(token.text for token in tokens), thought)
+
+    def made(self, text: str, thought: str) -> Iterator[bytes]:
+        """The pieces of what a step made."""
+        raise NotImplementedError
+
+    def end(self, ended: Ended) -> Iterator[bytes]:
+        """What comes last."""
+        raise NotImplementedError
+
+    def failed(self, error: Object) -> bytes:
+        """What comes last in place of that."""
+        return sent(error)
+
+    def whole(self, ended: Ended) -> Object:
+        """The answer in one object."""
+        raise NotImplementedError
 
 
 def timings(statistics: Statistics) -> Object:
@@ -102,38 +124,22 @@ def citations(sources: Sources) -> list[Object]:
     ]
 
 
-def texts_of(event: Stepped) -> tuple[str, str]:
-    """The text and the thought of a step."""
-    tokens = event.step.tokens
-    return "".join(t.text for t in tokens), "".join(t.thought or "" for t in tokens)
-
-
 def sent(data: Object, event: str = "") -> bytes:
     """A server-sent event."""
     head = f"event: {event}\n".encode() if event else b""
     return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
-class _Sent:
-    media_type, beat, at_once = "text/event-stream; charset=utf-8", b": waiting\n\n", False
-
-    def __init__(self, asks: Asks) -> None:
-        self.asks, self.created, self._id = asks, int(time.time()), secrets.token_hex(12)
-
-
-class ChatReply(_Sent):
+class ChatReply(Reply):
     """/v1/chat/completions."""
 
     def begin(self) -> Iterator[bytes]:
         yield self._chunk({"role": "assistant", "content": ""})
 
-    def told(self, event: Event) -> Iterator[bytes]:
-        if isinstance(event, Stepped):
-            text, thought = texts_of(event)
-            if thought:
-                yield self._chunk({"reasoning_content": thought})
-            if text:
-                yield self._chunk({"content": text})
+    def made(self, text: str, thought: str) -> Iterator[bytes]:
+        for name, piece in (("reasoning_content", thought), ("content", text)):
+            if piece:
+                yield self._chunk({name: piece})
 
     def end(self, ended: Ended) -> Iterator[bytes]:
         found = _annotations(ended)
@@ -141,9 +147,6 @@ class ChatReply(_Sent):
         if self.asks.with_usage:
             yield sent({**self._head(".chunk"), "choices": [], **_figures(ended)})
         yield b"data: [DONE]\n\n"
-
-    def failed(self, error: Object) -> bytes:
-        return sent(error)
 
     def whole(self, ended: Ended) -> Object:
         thought = {"reasoning_content": ended.thought} if ended.thought else {}
@@ -180,7 +183,7 @@ def _reasons(ended: Ended | None) -> Object:
     return {"logprobs": None, "finish_reason": reason, **own}
 
 
-class ResponseReply(_Sent):
+class ResponseReply(Reply):
     """/v1/responses: the thought, if there is one, and the answer are items of the output."""
 
     def __init__(self, asks: Asks) -> None:
@@ -194,11 +197,13 @@ class ResponseReply(_Sent):
         for kind in ("created", "in_progress"):
             yield self._event(kind, {"response": self._object("in_progress")})
 
-    def told(self, event: Event) -> Iterator[bytes]:
-        if isinstance(event, Stepped):
-            text, thought = texts_of(event)
-            yield from self._add("reasoning", thought)
-            yield from self._add("message", text)
+    def made(self, text: str, thought: str) -> Iterator[bytes]:
+        for kind, piece in (("reasoning", thought), ("message", text)):
+            if piece:
+                yield from self._open(kind)
+                self._text += piece
+                *_, name, more = _ITEMS[kind]
+                yield self._part_event(f"{name}.delta", {"delta": piece, **more})
 
     def end(self, ended: Ended) -> Iterator[bytes]:
         yield from self._open("message")
@@ -215,19 +220,9 @@ class ResponseReply(_Sent):
         return self._event("failed", {"response": {**self._object("failed"), "error": about}})
 
     def whole(self, ended: Ended) -> Object:
-        for _ in (self._add("reasoning", ended.thought or ""), self._add("message", ended.text)):
-            list(_)
-        *_, last = self.end(ended)
-        found: Object = msgspec.json.decode(last.partition(b"data: ")[2])["response"]
-        return found
-
-    def _add(self, kind: str, piece: str) -> Iterator[bytes]:
-        """The events of a piece of text."""
-        if piece:
-            yield from self._open(kind)
-            self._text += piece
-            *_, name, more = _ITEMS[kind]
-            yield self._part_event(f"{name}.delta", {"delta": piece, **more})
+        *_, last = [*self.made(ended.text, ended.thought or ""), *self.end(ended)]
+        event: Object = msgspec.json.decode(last.partition(b"data: ")[2])
+        return dict(event["response"])
 
     def _open(self, kind: str) -> Iterator[bytes]:
         """Begin an item of that kind, unless it is the one that is being made."""

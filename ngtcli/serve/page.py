@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -21,7 +21,7 @@ from ngtcli.documents.load import Loaded
 from ngtcli.grounding.sources import Source
 from ngtcli.render import page as render_page
 from ngtcli.render.answer_view import short
-from ngtcli.serve.openai_answers import Object
+from ngtcli.serve.openai_answers import Object, Reply
 from ngtcli.serve.openai_requests import Asks, data_of, form_of
 from ngtcli.serve.public import RequestError
 from ngtcli.serve.service import GivenDocument, Service, given_documents, named
@@ -96,16 +96,10 @@ def page(service: Service, body: bytes) -> Asks:
     return Asks(service.name, service.question(form.task, text, Loaded(documents)))
 
 
-class PageReply:
+class PageReply(Reply):
     """An answer as the events that it consists of; of its end what the page shows."""
 
     media_type, beat, at_once = "application/x-ndjson", b"\n", True
-
-    def __init__(self, asks: Asks) -> None:
-        pass
-
-    def begin(self) -> Iterator[bytes]:
-        yield b""
 
     def told(self, event: Event) -> Iterator[bytes]:
         yield encode(event)
@@ -117,9 +111,6 @@ class PageReply:
 
     def failed(self, error: Object) -> bytes:
         return msgspec.json.encode(("Failed", error["error"])) + b"\n"
-
-    def whole(self, ended: Ended) -> Any:
-        raise NotImplementedError  # the page's answers are streams
 
 
 def _shown(source: Source) -> Object:
