@@ -4,13 +4,12 @@ Over its own socket the user's commands ask (see `wire`); over TCP those whom th
 Every request ends: requests, connections, headers, bodies and times are bounded.
 """
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, contextmanager
+from contextlib import aclosing, contextmanager
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
@@ -23,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ngtcli.config import Settings
 from ngtcli.errors import BusyError, ContextOverflowError, InputError, NgtError, StoppedError
 from ngtcli.serve import wire
-from ngtcli.serve.exchange import Asked, Exchange, GoneError, events_of
+from ngtcli.serve.exchange import Exchange, GoneError, events_of
 from ngtcli.serve.openai_answers import ChatReply, Reply, ResponseReply
 from ngtcli.serve.openai_requests import Asks, chat, response
 from ngtcli.serve.page import PageReply, documents_shown, page, show_page
@@ -32,6 +31,9 @@ from ngtcli.serve.service import Service
 from ngtcli.session.checks import check_session
 from ngtcli.session.events import Ended, Event, Message, Prompted, Stepped, Wants
 from ngtcli.session.runs import log_answer
+
+if TYPE_CHECKING:
+    from ngtcli.serve.process import Server
 
 _AT_ONCE = 256  # requests that wait or are answered; guess
 _LONGEST_S = 3600.0  # from the request to the end of its answer; guess
@@ -46,25 +48,13 @@ _FORMS: Mapping[str, tuple[Callable[[Service, bytes], Asks], Callable[[Asks], Re
 }
 
 
-class Process(Asked, Protocol):
-    """The process whose questions are answered: see `process.Server`."""
-
-    told: str  # how far loading is
-    loaded: asyncio.Event  # whether it is, or will not be
-
-    def counted(self) -> AbstractContextManager[None]: ...
-    def stop(self) -> None: ...
-    def refuses(self) -> bool: ...
-    def described(self) -> wire.Served: ...
-
-
 class TwoSockets:
     """What the user's commands ask over the process's own socket, and others over TCP.
 
     Others wait until the model is loaded. They get nothing without `others`.
     """
 
-    def __init__(self, process: Process, others: ASGIApp | None = None) -> None:
+    def __init__(self, process: "Server", others: ASGIApp | None = None) -> None:
         self._process, self._others = process, others
         self._tickets: dict[str, Any] = {}  # of questions that are answered, by their ids
         self._early = deque[str](maxlen=_EARLY)
@@ -157,7 +147,7 @@ class OpenAi:
     `warn` is told what went wrong here.
     """
 
-    def __init__(self, process: Process, service: Service, warn: Callable[[str], object]) -> None:
+    def __init__(self, process: "Server", service: Service, warn: Callable[[str], object]) -> None:
         self._process, self._service, self._warn = process, service, warn
         self._began, self._running = int(time.time()), 0
 

@@ -156,15 +156,11 @@ def owner_of(context: Context) -> str:
 
 
 class Progress:
-    """Tells the client how far a call is, some times a second.
-
-    The numbers only grow, as the protocol wants; they count tokens of prompt and answer.
-    """
+    """Tells the client how far a call is, some times a second, in words and by growing numbers."""
 
     def __init__(self, context: Context) -> None:
-        self._context, self._told = context, 0.0
-        self._at, self._before, self._read, self._written = 0.0, 0, 0, 0
-        self._part = ""
+        self._context, self._at, self._sent = context, 0.0, 0.0
+        self._done, self._written, self._part = 0, 0, ""
 
     def say(self, words: str) -> None:
         """What is being done, in a thread of the SDK; there a call that is cancelled ends."""
@@ -173,30 +169,26 @@ class Progress:
             from_thread.run(self._send, words)
 
     async def tell(self, event: Event) -> None:
-        """What is done."""
+        """What is done; tokens of prompts and of the answer count."""
         match event:
             case Message(kind="status"):
                 await self._send(event.text)
             case Part():
-                self._part = f"{event.words}: " if event.words else ""
+                self._part, self._written = f"{event.words}: " if event.words else "", 0
             case Reading():
-                if event.read < self._read or self._written:  # another part's prompt
-                    self._before += self._read + self._written
-                    self._written = 0
-                self._read = event.read
-                total = self._before + event.total
-                await self._send(f"Reading the prompt: {event.read} of {event.total} tokens", total)
+                words = f"Reading the prompt: {event.read} of {event.total} tokens"
+                await self._send(words, self._done + event.total)
+                self._done += event.total if event.read == event.total else 0
             case Stepped():
                 self._written += len(event.step.tokens)
+                self._done += len(event.step.tokens)
                 await self._send(f"Writing: {counted(self._written, 'token')}")
 
     async def _send(self, words: str, total: float | None = None) -> None:
-        if time.monotonic() - self._told < _INTERVAL_S:
-            return
-        self._told = time.monotonic()
-        least = self._at + 0.001  # where nothing was read or written since
-        self._at = max(least, float(self._before + self._read + self._written))
-        await self._context.report_progress(self._at, total, self._part + words)
+        if time.monotonic() - self._sent >= _INTERVAL_S:
+            self._sent = time.monotonic()
+            self._at = max(self._at + 0.001, self._done)
+            await self._context.report_progress(self._at, total, self._part + words)
 
 
 class Tools:
