@@ -31,7 +31,15 @@ from ngtcli.errors import INTERRUPTED, UsageError
 from ngtcli.measure.grid import Grid, grid, is_axis, parse_sweep, swept_base
 from ngtcli.measure.prompts import preset_items
 from ngtcli.measure.results import SweepData, SweepReport
-from ngtcli.measure.winner import preset_path, write_winner
+from ngtcli.measure.tune import (
+    State,
+    default_state,
+    measure,
+    preset_path,
+    report,
+    state_key,
+    write_winner,
+)
 from ngtcli.session.checks import check_session
 from ngtcli.system import process
 
@@ -119,9 +127,6 @@ def _plan(run: Run, given: TuneFlags) -> tuple[Grid, list[str], str]:
 
 def _measure(run: Run, given: TuneFlags, cells: Grid, texts: Sequence[str]) -> SweepReport | None:
     """The report, of what there is when interrupted; None where there is nothing at all."""
-    from ngtcli.measure.state import State
-    from ngtcli.measure.tune import default_state, measure, report, state_key
-
     notes = run.notes
     try:
         if given.replay is None:
