@@ -8,10 +8,9 @@ from ngtcli.cli.tune import TuneFlags
 from ngtcli.config import SETTINGS
 from ngtcli.errors import UsageError
 
+KINDS: dict[type, str] = {bool: "yes", tuple: "a=1"}
 VALUES = {"ids": "odd"} | {
-    name: {bool: "yes", tuple: "a=1"}.get(about.kind, about.default or 1)
-    for name, about in SETTINGS.items()
-    if not about.has_flag
+    name: KINDS.get(about.kind, str(about.default or 1)) for name, about in SETTINGS.items()
 }
 
 
@@ -19,7 +18,7 @@ def flags_of(command: str) -> dict[str, list[str]]:
     """Each parameter of a command as it is given on a command line."""
     found = {}
     for p in load(command).params:
-        value = VALUES.get(p.name, "1")
+        value = VALUES[p.name] if p.name == "ids" else "1"
         if p.param_type_name == "argument":
             found[p.name] = [value]
         elif p.name == "set":

@@ -15,7 +15,9 @@ from ngtcli.decode import load as room
 from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.load import Tell, Wanted, load_model, plan
 from ngtcli.draft.drafter import PassRows
+from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.system.trials import Trial
 from ngtcli.weights import forms
 from ngtcli.weights.convert import convertible
 from ngtcli.weights.forms import Form, dtype_by_rule, flags, half_of, has_blocks
@@ -195,6 +197,58 @@ def test_half_precision_without_a_kernel_is_told_of_where_it_is_named(
         load_model(Wanted(half_folder, "cpu", dtype), Tell(said.append))
     (line,) = said
     assert line.startswith("bfloat16 is slow on this CPU") and "--dtype float32" in line
+
+
+def test_bfloat16_is_taken_by_gpus_that_multiply_it(
+    half_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 34, 1 << 34))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    said = list[str]()
+    for has, wanted in ((True, "auto"), (False, F16)):
+
+        def supported(including_emulation: bool = True, has: bool = has) -> bool:
+            return has or including_emulation
+
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+        planned = plan(Wanted(half_folder, "cuda"))
+        assert planned.form.dtype == wanted and not planned.form.reason
+        assert plan(Wanted(half_folder, "cuda", "bfloat16")).form.dtype == BF16
+        with monkeypatch.context() as patch:
+            patch.setattr(room, "read_checkpoint", fail)
+            with pytest.raises(ModelError, match="no GPU here"):
+                room.read(planned, Tell(said.append))
+        assert torch.backends.cudnn.allow_tf32 is False
+    (line,) = said
+    assert "emulates bfloat16" in line and "--dtype bfloat16" in line
+
+
+def fail(*_: object, **__: object) -> Any:
+    raise ModelError("no GPU here", "")
+
+
+@pytest.mark.parametrize("allowed", ["high", "medium", "one device"])
+def test_float32_means_float32(allowed: str) -> None:
+    """A program that ngt runs in may have allowed less; what is remembered meanwhile is apart."""
+    cpu, said = torch.device("cpu"), list[str]()
+    full = Trial("ways", cpu, (), bool).key
+    try:
+        if allowed == "one device":
+            torch.backends.cuda.matmul.allow_tf32 = True
+            torch.set_float32_matmul_precision("medium")
+            torch.backends.cuda.matmul.allow_tf32 = False
+        else:
+            torch.set_float32_matmul_precision(allowed)
+        assert Trial("ways", cpu, (), bool).key != full
+        for _ in range(2):
+            load_model(Wanted("builtin", "cpu"), Tell(said.append))
+        assert not torch.backends.cuda.matmul.allow_tf32
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert Trial("ways", cpu, (), bool).key == full
+    assert len(said) == 1 and "float32" in said[0]
 
 
 def test_nothing_is_packed_where_the_cpu_has_no_avx2(monkeypatch: pytest.MonkeyPatch) -> None:

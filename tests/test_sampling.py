@@ -3,6 +3,7 @@
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from ngtcli.config import Settings
 from ngtcli.decode import sampling as keyed_draw
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.sampling import BLOCK, Sampler, draw
-from ngtcli.decode.scores import first_highest, guessed, highest, same_scores
+from ngtcli.decode.sampling import BLOCK, Sampler, draw, keys_of
+from ngtcli.decode.scores import as_guesses, best_tokens, highest, likeliest, same_scores
+from ngtcli.draft.tree import DraftTree
 from ngtcli.measure import precision
 from tests.support.tiny_models import distribution, make_target, prompts
 from tests.support.without_float64 import NoFloat64
@@ -37,6 +39,10 @@ WARPED = [
     Settings(temperature=1.0, top_p=0.001), Settings(temperature=2.0, top_p=0.999),
     Settings(temperature=0.8, min_p=0.05),
     Settings(temperature=0.9, top_k=50, top_p=0.8, min_p=0.01),
+]  # fmt: skip
+PENALTIES: list[dict[str, Any]] = [
+    {}, {"repetition_penalty": 1.3, "presence_penalty": 0.4},
+    {"repetition_penalty": 0.7, "frequency_penalty": 0.2}, {"frequency_penalty": 0.5},
 ]  # fmt: skip
 
 
@@ -79,14 +85,19 @@ def test_of_tokens_that_tie_at_the_border_all_survive(warped: Settings) -> None:
     assert bool((kept >= (by_transformers(warped, scores) > 0)).all())
 
 
-@pytest.mark.parametrize("warped", WARPED)
+@pytest.mark.parametrize("warped", [Settings(), *WARPED])
 def test_rows_together_give_the_tokens_of_each_row_alone(warped: Settings) -> None:
-    """The form for devices with a memory of their own, all rows at once."""
+    """The form for devices that are not the CPU: all nodes at once, penalties of each path."""
     scores = torch.randn(9, 1500, generator=torch.Generator().manual_seed(2)) * 3
-    alone = Sampler(warped, [1, 2])
-    depths = [0, 1, 2, 1, 3, 4, 2, 1, 5]
-    wanted = [alone.choose(row, [7] * depth) for row, depth in zip(scores, depths, strict=True)]
-    assert alone._choices(scores, [2 + depth for depth in depths]) == wanted
+    tree = DraftTree((7, 8, 7, 9, 7, 5, 7), (-1, 0, -1, 1, 3, 0, 4))
+    paths = [(), (7,), (7, 8), (7,), (7, 8, 9), (7, 8, 9, 7), (7, 5), (7, 8, 9, 7, 7), ()]
+    for more in PENALTIES:
+        alone, together = (Sampler(replace(warped, **more), [1, 2]) for _ in range(2))
+        for said in ([], [1, 5], [7, 7, 600]):
+            for sampler in (alone, together):
+                sampler.commit(said)
+            wanted = [alone.choose(row, path) for row, path in zip(scores, paths, strict=True)]
+            assert together._rows(scores, tree).tolist() == wanted
 
 
 def test_numbers_are_those_of_splitmix64() -> None:
@@ -100,7 +111,8 @@ def test_numbers_are_those_of_splitmix64() -> None:
     for seed, position, level in ((0, 0, 0), (2**63 - 1, 131_071, 1), (5, 17, 1)):
         key = mix(mix(mix(seed) + position) + level)
         ids = torch.tensor([[0, 1, 511, 151_935]])
-        found = keyed_draw._numbers(seed, [position], level, ids)[0].tolist()
+        keys = torch.from_numpy(keys_of(seed, [position])[level])
+        found = keyed_draw._numbers(keys, ids)[0].tolist()
         for i, number in zip(ids[0].tolist(), found, strict=True):
             bits = mix((key + i * 0x9E3779B97F4A7C15) % 2**64) >> 12
             assert number == pytest.approx(-math.log((bits + 0.5) / 2**52), rel=1e-12)
@@ -115,7 +127,8 @@ def test_a_draw_follows_its_weights_over_blocks_and_in_them() -> None:
     total, step = 30_000, 1500
     counts = Counter[int]()
     for at in range(0, total, step):
-        counts.update(draw(weights.expand(step, -1), 11, range(at, at + step)).tolist())
+        keys = map(torch.from_numpy, keys_of(11, range(at, at + step)))
+        counts.update(draw(weights.expand(step, -1), *keys).tolist())
     assert set(counts) == set(places)
     wanted = (shares * total).tolist()
     statistic = sum((counts[p] - w) ** 2 / w for p, w in zip(places, wanted, strict=True))
@@ -133,7 +146,7 @@ def test_the_highest_are_those_of_topk(blocks: int, k: int, more: int, infinite:
     assert torch.equal(values, scores.topk(min(k, size)).values)
     assert torch.equal(scores.gather(1, indices), values)
     assert all(len(set(row)) == min(k, size) for row in indices.tolist())
-    assert first_highest(scores) == scores.argmax(-1).tolist()
+    assert best_tokens(scores).tolist() == scores.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -176,9 +189,10 @@ def test_penalties_are_the_same_whatever_was_committed(
         wanted[0, token] -= presence + 0.2 * times
     assert sampler._spoken is not None
     for _ in range(2):  # a look ahead changes nothing
-        found = sampler._spoken.penalize(scores, said[at:])
-        assert torch.allclose(found, wanted[0], atol=1e-6)
-        sampler._spoken.penalize(scores, [1, 1, 2])
+        for path in ([1, 1, 2], said[at:]):
+            parts = map(torch.from_numpy, sampler._spoken.gather([Counter(path)]))
+            found = sampler._spoken.penalize(scores[None], [*parts])
+        assert torch.allclose(found, wanted, atol=1e-6)
     assert sampler.choose(scores, said[at:]) == int(wanted[0].argmax())
 
 
@@ -189,7 +203,7 @@ def test_scores_of_a_device_without_float64_are_as_on_a_cpu(
     there = NoFloat64(rows)
     for other in (rows, rows + 1.0):
         assert same_scores(list(there), list(NoFloat64(other)), True) == torch.equal(rows, other)
-    mine, true = guessed(there), guessed(rows)
+    mine, true = (as_guesses(*likeliest(one)) for one in (there, rows))
     assert np.array_equal(mine.tokens, true.tokens)
     assert np.array_equal(mine.probabilities, true.probabilities)
     losses = []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ngtcli.cli.streams import terminal_width
+from ngtcli.cli.written import check_own, remember
 from ngtcli.documents.find import WRITES_OVER
 from ngtcli.errors import NgtError, UsageError, reason_of, shortened
 from ngtcli.render.terminal import reveal, to_tabs, wants_color
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row")
 _ELSEWHERE = "Choose another file."
+_FORCE = "Name another file, or give --force to write over it."
 
 
 def check_output_file(path: Path | None) -> None:
@@ -81,12 +83,21 @@ def check_not_read(
             raise UsageError(f"{output}: {WRITES_OVER}", hint)
 
 
+def check_written(outputs: Iterable[Path | None], force: bool = False) -> None:
+    """Raise UsageError for a file that is there already and not as ngt wrote it, unless `force`.
+
+    After `check_not_read`, whose error says more.
+    """
+    for path in filter(None, outputs):
+        check_own(path, _FORCE, force)
+
+
 def files_of(outputs: Iterable[Path | None]) -> dict[tuple[int, int] | None, Path]:
     """The outputs that are files already, by their `identity`."""
     return {identity(path): path for path in outputs if path is not None and path.is_file()}
 
 
-def write_result(text: str, path: Path | None, hint: str = _ELSEWHERE) -> None:
+def write_result(text: str, path: Path | None, hint: str = _ELSEWHERE, force: bool = False) -> None:
     """Write a result, without its last newline, whole to `path`; to stdout where that is None.
 
     Where the file cannot be written, the result goes to stdout, rather there than lost, and
@@ -96,16 +107,21 @@ def write_result(text: str, path: Path | None, hint: str = _ELSEWHERE) -> None:
         print_line(text)
         return
     try:
-        write_page(text + "\n", path, hint)
+        write_page(text + "\n", path, hint, force)
     except NgtError:
         print_line(text)
         raise
 
 
-def write_page(text: str, path: Path, hint: str = _ELSEWHERE) -> None:
-    """Write `text` whole to `path`, and nowhere else. Raises NgtError with `hint`."""
+def write_page(text: str, path: Path, hint: str = _ELSEWHERE, force: bool = False) -> None:
+    """Write `text` whole to `path`, and nowhere else. Raises NgtError with `hint`.
+
+    Without `force` it is refused where another file came there meanwhile.
+    """
+    check_own(path, hint, force)
     try:
         write_atomically(path, text)
+        remember(path, text)
     except OSError as error:
         raise NgtError(f"{path}: {reason_of(error)}", hint) from None
 
@@ -149,7 +165,12 @@ def asked_form(forms: Mapping[str, bool], output: Path | None, html: Path | None
 
 
 def write_forms(
-    forms: "Forms", asked: str, output: Path | None, html: Path | None, color: str
+    forms: "Forms",
+    asked: str,
+    output: Path | None,
+    html: Path | None,
+    color: str,
+    force: bool = False,
 ) -> None:
     """Write a result in the form that was asked for, and its page to `html`. Raises NgtError."""
     if asked:
@@ -158,6 +179,6 @@ def write_forms(
         text = forms.terminal(terminal_width(sys.stdout), wants_color(sys.stdout, color))
     else:
         text = forms.plain()
-    write_result(text, output)
+    write_result(text, output, force=force)
     if html is not None:
-        write_page(forms.page(), html)
+        write_page(forms.page(), html, force=force)

@@ -57,9 +57,8 @@ def _outputs() -> dict[str, dict[str, Schema]]:
 
     What no report says stands here: `ngt batch` writes lines, and commands that answer stream.
     """
-    from ngtcli.cli.answer_object import AnswerObject, FailedLineObject, LineObject
+    from ngtcli.cli.answer_object import AnswerObject, DryRunObject, FailedLineObject, LineObject
     from ngtcli.cli.app import COMMANDS, load
-    from ngtcli.cli.dry_run import DryRunObject
 
     answers = {"answer": AnswerObject, "dry_run": DryRunObject}
     kinds: dict[str, dict[str, Any]] = {

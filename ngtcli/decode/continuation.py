@@ -129,9 +129,9 @@ class Continuation(Growing):
     ) -> Callable[[int, Sequence[int]], int]:
         """What `verify` asks, for scores (k + 1, vocabulary) after the root and k nodes.
 
-        `chosen` are the tokens of the rows, where they are known already. What is returned raises
-        ModelError for scores that are not numbers. It is called for nodes each below the one
-        before.
+        `chosen` are the tokens of the rows, None or -1 where they are not known yet. What is
+        returned raises ModelError for scores that are not numbers. It is called for nodes each
+        below the one before.
         """
         ahead = self._text.copy() if self._text.may_force(len(scores)) else None
 
@@ -141,9 +141,8 @@ class Continuation(Growing):
                     ahead.push(token)
                 if ahead.forced is not None:
                     return ahead.forced
-            if chosen is not None:
-                token = chosen[node + 1]
-            else:
+            token = -1 if chosen is None else chosen[node + 1]
+            if token < 0:
                 token = self.sampler.choose(scores[node + 1], tokens)
             if token < 0:
                 raise scores_are_not_numbers(self._model.name)

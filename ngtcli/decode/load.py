@@ -32,7 +32,16 @@ from ngtcli.system.trials import Trial
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.checkpoints import read_checkpoint
 from ngtcli.weights.convert import Conversion
-from ngtcli.weights.forms import Form, dtype_by_rule, flags, half_of, has_blocks, int8_kernel
+from ngtcli.weights.forms import (
+    Form,
+    dtype_by_rule,
+    dtype_of_gpu,
+    flags,
+    half_of,
+    has_blocks,
+    int8_kernel,
+    use_full_float32,
+)
 from ngtcli.weights.load_quantized import load_quantized
 from ngtcli.weights.trials import places_of
 
@@ -148,7 +157,7 @@ def plan(wanted: Wanted, progress: Notify = lambda _: None) -> Plan:
 def _form(wanted: Wanted, config: Any, device: str, stored: int, by_library: bool) -> Form:
     """The form of a model, whose checkpoint has integers of `stored` bits that are computed here.
 
-    "auto" is float32 on a CPU but where the rule says otherwise, elsewhere the checkpoint's own.
+    "auto" is float32 on a CPU but where the rule says otherwise, elsewhere mostly the checkpoint's.
     """
     on_cpu, auto = device == "cpu", wanted.device_map != "none"
     kernel = int8_kernel(device) if wanted.quantize == "int8" or stored == 8 else None
@@ -156,7 +165,7 @@ def _form(wanted: Wanted, config: Any, device: str, stored: int, by_library: boo
     if wanted.dtype != "auto":
         dtype = getattr(torch, wanted.dtype)
     elif by_library or not on_cpu:
-        dtype = "auto"
+        dtype = dtype_of_gpu(half_of(config)) if device == "cuda" else "auto"
     elif wanted.name == BUILTIN or auto or not (wanted.packed or bits):
         dtype = torch.float32  # what is said of the built-in model's answers was measured in it
     else:
@@ -193,6 +202,9 @@ def read(planned: Plan, tell: Tell) -> Any:
         tell.warn(f"{name}: {planned.memory}")
     if device == "cpu" and form.dtype in _HALVES and not form.reason and not form.bits:
         _warn_of_slow(form.dtype, tell.warn)
+    if device == "cuda" and form.dtype == dtype_of_gpu(half_of(planned.config)) == torch.float16:
+        tell.warn("this GPU only emulates bfloat16: computed in float16 (or give --dtype bfloat16)")
+    use_full_float32(device, tell.warn)
     config = read_config(name, planned.path)  # one of its own, which is changed
     conversion = None
     with loading(name), warnings.catch_warnings():

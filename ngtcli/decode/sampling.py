@@ -11,14 +11,18 @@ of the block that won: the same distribution, and of 150,000 tokens only some 80
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ngtcli.config import Settings
-from ngtcli.decode.scores import first_highest, highest
+from ngtcli.decode.scores import best_tokens, highest
+from ngtcli.draft.tree import ROOT, DraftTree
+
+_Ints = npt.NDArray[np.int64]
 
 
 def penalizes(settings: Settings) -> bool:
@@ -47,20 +51,33 @@ class Spoken:
         """The output goes on with `tokens`."""
         self._new += tokens
 
-    def penalize(self, scores: Tensor, path: Sequence[int]) -> Tensor:
-        """A penalised copy of scores, (vocabulary,), for the token after the output and `path`."""
-        self._count(scores)
-        changed = scores.clone()
-        changed[self._ids] = self._weakened(scores[self._ids], self._times[self._ids])
-        if path:
-            counts = Counter(path)
-            ids = torch.tensor(list(counts), device=scores.device)
-            times = torch.tensor(list(counts.values()), device=scores.device) + self._times[ids]
-            changed[ids] = self._weakened(scores[ids], times)
+    def gather(self, paths: Sequence[Mapping[int, int]]) -> list[_Ints]:
+        """What `penalize` is to be given of the tokens that lead to each row, and of new output."""
+        said = [(row, *one) for row, path in enumerate(paths) for one in path.items()]
+        rows, tokens, counts = np.array(said, np.int64).reshape(-1, 3).T
+        first = sorted(set(self._new) - self._known)
+        self._known.update(first)
+        new, self._new = self._new, []
+        return [np.array(new, np.int64), np.array(first, np.int64), rows, tokens, counts]
+
+    def penalize(self, scores: Tensor, given: Sequence[Tensor]) -> Tensor:
+        """A penalised copy of float32 scores, (rows, vocabulary), by what `gather` gave."""
+        new, first, rows, tokens, counts = given
+        if not len(self._times):
+            self._times = torch.zeros(scores.shape[1], device=scores.device)
+            self._ids = self._ids.to(scores.device)
+        if len(new):
+            self._times.index_add_(0, new, torch.ones(len(new), device=scores.device))
+            self._ids = torch.cat([self._ids, first])
+        ids, times = self._ids, self._times
+        changed = scores.index_copy(1, ids, self._weakened(scores.index_select(1, ids), times[ids]))
+        if len(rows):
+            weakened = self._weakened(scores[rows, tokens], counts + times[tokens])
+            changed.index_put_((rows, tokens), weakened)
         return changed
 
     def _weakened(self, scores: Tensor, times: Tensor) -> Tensor:
-        """The scores, (n,), of tokens that were said, `times` (n,) of them in the output.
+        """The scores, (…, n), of tokens that were said, `times` (n,) of them in the output.
 
         The presence penalty is subtracted once, the frequency penalty for each time.
         """
@@ -73,50 +90,47 @@ class Spoken:
             scores = scores - once - s.frequency_penalty * times
         return scores
 
-    def _count(self, scores: Tensor) -> None:
-        """Count what was committed; `scores` give the device and the size of the vocabulary."""
-        if not len(self._times):
-            self._times = torch.zeros(len(scores), device=scores.device)
-            self._ids = self._ids.to(scores.device)
-        if self._new:
-            new = torch.tensor(self._new, device=scores.device)
-            self._times.index_add_(0, new, torch.ones(len(new), device=scores.device))
-            first = sorted(set(self._new) - self._known)
-            self._known.update(first)
-            self._ids = torch.cat([self._ids, self._ids.new_tensor(first)])
-            self._new = []
-
 
 BLOCK = 512  # tokens; derived: near the root of a vocabulary of 150,000, where numbers are fewest
 _GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _BITS = 2**64
 
 
-def draw(weights: Tensor, seed: int, positions: Sequence[int]) -> Tensor:
+def keys_of(seed: int, positions: Sequence[int]) -> list[_Ints]:
+    """The keys of the rows at these places in a text, int64 (rows,), of either level."""
+    at = [_mix(_mix(seed) + position) for position in positions]
+    return [
+        np.array([_mix(key + level) for key in at], np.uint64).view(np.int64) for level in (0, 1)
+    ]
+
+
+def draw(weights: Tensor, of_blocks: Tensor, of_tokens: Tensor) -> Tensor:
     """A token for each row of `weights`, float32 (rows, vocabulary), not negative; int64 (rows,).
 
-    `positions` are the rows' places in the text. A row's token is -1 where a weight is not a
-    number, or none is above 0.
+    The rows have keys of two levels. A row's token is -1 where a weight is not a number, or none is
+    above 0.
     """
     rows, size = weights.shape
-    padded = torch.nn.functional.pad(weights, (0, -size % BLOCK)).view(rows, -1, BLOCK)
+    if size % BLOCK:
+        weights = torch.nn.functional.pad(weights, (0, -size % BLOCK))
+    padded = weights.view(rows, -1, BLOCK)
     sums = padded.sum(-1, dtype=torch.float64)
     indices = torch.arange(max(sums.shape[1], BLOCK), device=weights.device)
     # A rounding error in the scores changes the winner of a race only where the two best differ by
     # less than the error; in a cumulative distribution errors would add up over all tokens.
-    numbers = _numbers(seed, positions, 0, indices[None, : sums.shape[1]])
-    blocks = (sums / numbers).argmax(-1)
-    members = padded[torch.arange(rows, device=weights.device), blocks].double()
-    tokens = blocks[:, None] * BLOCK + indices[None, :BLOCK]
-    places = (members / _numbers(seed, positions, 1, tokens)).argmax(-1)
+    numbers = _numbers(of_blocks, indices[None, : sums.shape[1]])
+    blocks = (sums / numbers).argmax(-1, keepdim=True)
+    members = padded.gather(1, blocks[:, :, None].expand(-1, -1, BLOCK))[:, 0].double()
+    tokens = blocks * BLOCK + indices[None, :BLOCK]
+    places = (members / _numbers(of_tokens, tokens)).argmax(-1, keepdim=True)
     good = sums.sum(-1)
-    return (blocks * BLOCK + places).where((good > 0) & good.isfinite(), -1)
+    bad = (good <= 0) | (good - good != 0)  # the second is true of what is not finite
+    return tokens.gather(1, places)[:, 0].masked_fill(bad, -1)
 
 
-def _numbers(seed: int, positions: Sequence[int], level: int, indices: Tensor) -> Tensor:
-    """Exponential numbers, float64 (rows, n), for `indices`, int64 (1 or rows, n), of a level."""
-    keys = [_signed(_mix(_mix(_mix(seed) + position) + level)) for position in positions]
-    state = torch.tensor(keys, device=indices.device)[:, None] + (indices + 1) * _signed(_GOLDEN)
+def _numbers(keys: Tensor, indices: Tensor) -> Tensor:
+    """Exponential numbers, float64 (rows, n), for `indices`, int64 (1 or rows, n), by keys."""
+    state = keys[:, None] + (indices + 1) * _signed(_GOLDEN)
     state = (state ^ _shifted(state, 30)) * _signed(_MIX_1)
     state = (state ^ _shifted(state, 27)) * _signed(_MIX_2)
     state = state ^ _shifted(state, 31)
@@ -143,7 +157,9 @@ def _signed(value: int) -> int:
     return value - _BITS if value >= _BITS // 2 else value
 
 
-_FIRST = 64  # of the likeliest tokens, looked at first for top-p; guess: mostly enough
+# Of the likeliest tokens, looked at first for top-p; guess: mostly enough. On a device that is not
+# the CPU no others are.
+_FIRST, _MANY = 64, 1024
 
 
 class Sampler:
@@ -166,34 +182,60 @@ class Sampler:
     def choose(self, scores: Tensor, path: Sequence[int] = ()) -> int:
         """The token after the output and `path`, from its scores, shape (vocabulary,).
 
-        -1 where the best score is not finite, or NaN.
+        -1 where the best score is not finite, or NaN. A token is drawn on the CPU: MPS knows no
+        float64, and what `choices` leaves open on other devices is rare.
         """
-        if scores.device.type == "mps":  # which knows no float64
-            scores = scores.cpu()
-        scores = scores.float()
+        scores = scores[None].float()
         if self._spoken is not None:
-            scores = self._spoken.penalize(scores, path)
-        return self._choices(scores[None], [self._length + len(path)])[0]
+            given = self._spoken.gather([Counter(path)])
+            scores = self._spoken.penalize(scores, _sent(given, scores.device))
+        if self.settings.temperature == 0.0:
+            return int(best_tokens(scores)[0])
+        keys = _sent(keys_of(self.settings.seed, [self._length + len(path)]), torch.device("cpu"))
+        return int(draw(warp(scores.cpu(), self.settings), *keys)[0])
 
     @torch.inference_mode()
-    def choose_all(self, scores: Tensor, depths: Sequence[int]) -> list[int] | None:
-        """The token for each row of scores, (rows, vocabulary), `depths` tokens behind the output.
+    def choices(self, scores: Tensor, tree: DraftTree) -> Tensor | None:
+        """The tokens, int64, for scores (rows, vocabulary) after the root, each node, and padding.
 
-        One transfer from a device with a memory of its own. None where rows are better chosen one
-        by one: on a CPU, which needs only those of the path, and with penalties, which depend on
-        it.
+        They are on the device, to which one tensor is sent, and nothing is read back. -1 where
+        `choose` is to tell. None on a CPU, which chooses those of the path alone, and for draws on
+        MPS.
         """
-        if scores.device.type in ("cpu", "mps") or self._spoken is not None:
-            return None
-        return self._choices(scores.float(), [self._length + depth for depth in depths])
+        where, draws = scores.device.type, self.settings.temperature != 0.0
+        return None if where == "cpu" or (draws and where == "mps") else self._rows(scores, tree)
 
-    def _choices(self, scores: Tensor, positions: Sequence[int]) -> list[int]:
-        """For rows of float32 scores; -1 where a row's best is not finite, or NaN."""
-        if self.settings.temperature == 0.0:
-            return first_highest(scores)
-        weights = warp(scores, self.settings)
-        tokens: list[int] = draw(weights, self.settings.seed, positions).tolist()
-        return tokens
+    def _rows(self, scores: Tensor, tree: DraftTree) -> Tensor:
+        draws, said, keys = self.settings.temperature != 0.0, list[_Ints](), list[_Ints]()
+        if self._spoken is not None:
+            said = self._spoken.gather(_paths(tree))
+        if draws:
+            at = [self._length + depth for depth in (0, *tree.depths())]
+            at += [self._length] * (len(scores) - len(at))
+            keys = keys_of(self.settings.seed, at)
+        given = _sent([*said, *keys], scores.device)
+        if self._spoken is not None:
+            scores = self._spoken.penalize(scores.float(), given[: len(said)])
+        if not draws:
+            return best_tokens(scores)
+        return draw(warp(scores.float(), self.settings), *given[len(said) :])
+
+
+def _paths(tree: DraftTree) -> list[dict[int, int]]:
+    """How often each token leads to the root, and to each node."""
+    paths: list[dict[int, int]] = [{}]
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        before = paths[parent - ROOT]
+        paths.append({**before, token: before.get(token, 0) + 1})
+    return paths
+
+
+def _sent(parts: Sequence[_Ints], device: torch.device) -> tuple[Tensor, ...]:
+    """Arrays on a device, to which they are sent as one."""
+    if not parts:
+        return ()
+    whole = torch.from_numpy(np.concatenate(parts)).to(device, non_blocking=True)
+    return torch.split(whole, [*map(len, parts)])
 
 
 def warp(scores: Tensor, settings: Settings) -> Tensor:
@@ -201,6 +243,7 @@ def warp(scores: Tensor, settings: Settings) -> Tensor:
 
     Temperature, top-k, top-p and min-p in the order of `transformers`' generate, with its
     meaning of each; but where tokens tie with the last one that survives, all of them survive.
+    On a device all of a row are 0 whose `top_p` the likeliest _MANY tokens do not have.
     """
     if settings.temperature not in (0.0, 1.0):
         scores = scores / settings.temperature
@@ -216,23 +259,23 @@ def warp(scores: Tensor, settings: Settings) -> Tensor:
 
 def _cut(weights: Tensor, least: Tensor) -> Tensor:
     """0 for each row's weights below its `least`, (rows, 1); may change them in place."""
-    if len(weights) == 1 and weights.device.type == "cpu":  # a tenth of the time of `where`
+    if len(weights) == 1 and weights.device.type == "cpu":  # a tenth of the time of a mask
         below = np.nextafter(np.float32(least.item()), np.float32(-1.0))
         return torch.nn.functional.threshold(weights, float(below), 0.0, inplace=True)
-    return weights.where(weights >= least, 0.0)
+    return weights.masked_fill_(weights < least, 0.0)
 
 
 def _least_of_mass(weights: Tensor, share: float) -> Tensor:
     """The least weight, (rows, 1), of the fewest highest ones that have `share` of a row's sum."""
+    on_cpu = weights.device.type == "cpu"
     wanted = share * weights.sum(-1, keepdim=True, dtype=torch.float64)
-    best = highest(weights, _FIRST)[0]
+    best = highest(weights, _FIRST if on_cpu else _MANY)[0]
     mass = best.cumsum(-1, dtype=torch.float64)
-    if not bool((mass[:, -1:] >= wanted).all()):
-        if weights.device.type == "cpu":
-            # numpy sorts 150,000 weights in 0.5 ms with AVX-512, torch in 12 (measured)
-            best = torch.from_numpy(np.sort(weights.numpy())).flip(-1)
-        else:
-            best = weights.sort(descending=True).values
+    lacks = mass[:, -1:] < wanted
+    if on_cpu and bool(lacks.any()):
+        # numpy sorts 150,000 weights in 0.5 ms with AVX-512, torch in 12 (measured)
+        best = torch.from_numpy(np.sort(weights.numpy())).flip(-1)
         mass = best.cumsum(-1, dtype=torch.float64)
     last = ((mass - best) < wanted).sum(-1, keepdim=True) - 1
-    return best.gather(-1, last.clamp_min(0))
+    least = best.gather(-1, last.clamp_min(0))
+    return least if on_cpu else least.masked_fill(lacks, torch.inf)

@@ -104,7 +104,7 @@ def describe(path: Path) -> KeptFile | None:
             key=meta["key"],
             tokens=int(meta["tokens"]),
             bytes=path.stat().st_size,
-            documents=tuple(map(str, parse_json(meta["documents"], list))),
+            documents=parse_json(meta["documents"], tuple[str, ...]),
             created=float(meta["created"]),
             **own,
         )

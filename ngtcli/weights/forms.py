@@ -1,6 +1,7 @@
 """In what form a model is computed, by rules: what the CPU multiplies decides, and no timing."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 
 from ngtcli.errors import ModelError
 from ngtcli.model_files.quantized import name_of
+from ngtcli.system.trials import float32_precision
 from ngtcli.weights.linear import float_blocks
 from ngtcli.weights.onednn import Int8Kernel
 
@@ -92,6 +94,30 @@ def dtype_by_rule(
     if found := multiplies(half, has):
         return half, f"this CPU multiplies it ({found})"
     return torch.float32, f"this CPU has no instructions for {name_of(half)}"
+
+
+def dtype_of_gpu(half: torch.dtype | None) -> Any:
+    """The dtype of "auto" on CUDA: float16 where bfloat16 is only emulated, as before Ampere.
+
+    Otherwise "auto": the checkpoint's own.
+    """
+    if half == torch.bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.float16
+    return "auto"
+
+
+def use_full_float32(device: str, warn: Callable[[str], None]) -> None:
+    """Let float32 be multiplied as such; a program that ngt runs in may have allowed less.
+
+    cuBLAS gets a workspace of one size in each stream, so that captured passes have the bits of
+    others.
+    """
+    if float32_precision() != "highest":
+        torch.set_float32_matmul_precision("highest")
+        warn("products of float32 were allowed in less (TF32 or bfloat16): they are in float32 now")
+    if device == "cuda":
+        torch.backends.cudnn.allow_tf32 = False  # of convolutions, where it is torch's default
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @cache
