@@ -74,7 +74,9 @@ class TuneFlags(PromptFlags, PageFlags):
     fresh: Annotated[bool, _FRESH] = False
     write: Annotated[str | None, result_option(help="Save the winner as this preset.")] = None
     force: Annotated[
-        bool, result_option("--force", help="Replace that preset."), Counts(beside="write")
+        bool,
+        result_option("--force", help="Write over that preset, or a file that ngt did not write."),
+        Counts(beside=("write", "output", "html")),
     ] = False
     csv: Annotated[bool, result_option("--csv", help="Print CSV.")] = False
 
