@@ -6,7 +6,7 @@ Knows nothing of tokens. A line that cannot be read is an error that names it.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -235,12 +235,7 @@ def _file(folder: Path, name: str, reader: Reader, check: CheckPath) -> str:
         raise InputError(f"file {name!r} cannot be read", "Check its name.") from None
 
 
-class _Asked(Protocol):
-    @property
-    def task(self) -> str: ...
-
-
-T = TypeVar("T", bound=_Asked)
+T = TypeVar("T", bound=Any)  # what has a task
 
 
 def choose(

@@ -22,8 +22,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ngtcli import __version__
 from ngtcli.config import Use, settings_where
 from ngtcli.errors import InputError, UsageError, counted, reason_of
@@ -39,7 +37,7 @@ from ngtcli.system.files import home, write_atomically
 from ngtcli.system.journal import Form, Journal, errors_named
 from ngtcli.system.json_form import to_json
 from ngtcli.system.trials import versions_and_cpu
-from ngtcli.system.yaml_file import read_mapping
+from ngtcli.system.yaml_file import read_mapping, written
 
 LEVEL = 0.025
 DRAWS = 1000
@@ -232,21 +230,6 @@ def _why(chosen: CellRow, near: Sequence[CellRow]) -> str:
     return f"of the {len(near)} within {NEAR:.0%} of its speed {chosen.cell} has {least}"
 
 
-class _Dumper(yaml.SafeDumper):
-    """YAML as people write it: texts of several lines as blocks, and every value written out."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text.strip("\n") else '"' if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)
-
-
 def preset_path(name: str, force: bool) -> Path:
     """Where a preset of that name is written. Raises UsageError for a bad name or a taken one."""
     if not _NAME.fullmatch(name):
@@ -283,7 +266,7 @@ def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> N
         "reason": report.reason,
         "figures": {k: v for k, v in row.items() if k not in ("cell", "values", "standing")},
     }
-    text = yaml.dump(body, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96)
+    text = written(body)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)

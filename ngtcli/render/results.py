@@ -16,7 +16,6 @@ from ngtcli.measure.results import (
     QualityResult,
     RecordResult,
     ReplayResult,
-    SplitRow,
     SweepReport,
 )
 from ngtcli.measure.summary import (
@@ -27,6 +26,7 @@ from ngtcli.measure.summary import (
     CellRow,
     Figure,
     Row,
+    SplitRow,
     shown_columns,
 )
 from ngtcli.render.page import policy, rendered

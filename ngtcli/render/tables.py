@@ -17,7 +17,6 @@ from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ngtcli.render.page import rendered
 from ngtcli.render.terminal import DIM, cell, reveal, to_tabs
 
 _BETWEEN = 3  # columns of the terminal between two tables side by side; guessed
@@ -111,11 +110,6 @@ def markdown_text(text: str) -> str:
     for mark in "\\`*_[]|":
         text = text.replace(mark, "\\" + mark)
     return text
-
-
-def to_html(table: Table) -> str:
-    """An HTML table with its title as caption, and with header cells for screen readers."""
-    return rendered("table.html.j2", table=table)
 
 
 def to_terminal(
