@@ -21,6 +21,7 @@ from ngtcli.config import (
     Resolved,
     Setting,
     Settings,
+    Use,
     environment_and_file_layers,
     unknown_variables,
 )
