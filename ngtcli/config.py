@@ -39,6 +39,7 @@ KINDS = {
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 _OF_ONE_DEVICE = ("device", "quantize", "exact")  # settings
 IN_PARTS = ("split", "refine")  # values of `overflow` that take documents part by part
+_LONGEST_WARM_S = 30 * 86_400  # that a process waits for questions; guess
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # by unit of a duration
 
 
@@ -80,10 +81,11 @@ def seconds_of(keep_warm: str) -> float:
         return 0.0
     with suppress(ValueError):
         seconds = float(keep_warm[:-1]) * _SECONDS.get(keep_warm[-1:], 0)
-        if 0 < seconds < math.inf:
+        if 0 < seconds <= _LONGEST_WARM_S:
             return seconds
     what = f"keep_warm is {shown(keep_warm)}"
-    raise SettingError("keep_warm", what, "Give a number with a unit, as 90s, 10m, 1h; or off.")
+    hint = "Give a number with a unit, 30d at most, as 90s, 10m, 1h; or off."
+    raise SettingError("keep_warm", what, hint)
 
 
 class Use(Flag):

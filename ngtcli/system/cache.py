@@ -79,7 +79,7 @@ STORES = (
         f"tries/*{BACKGROUND}", NONE, True,
     ),
     Store("pools", "phrases of earlier answers", "auto", f"tries/*{POOL}", NONE, True),
-    Store("compiled", "compiled functions", "the first use of auto", "compiled/*", NONE),
+    Store("compiled", "compiled functions", "the first use of auto", "compiled", NONE),
     Store(
         "trials", "what was tried of models, and times of passes", "loading a model; auto",
         "trials", NONE,
