@@ -61,8 +61,8 @@ class Prompt:
     Each run overlaps the documents around it by a few tokens, to have the n-grams across the
     border. `references` are the documents' ids in the prompt; empty if not known. With a
     `selection` the `documents` are excerpts of those that were given; so are those of a part. The
-    first `left_out` questions of the turns, and what follows each, were left out. `predicted` are the ids of a text beside it which the answer is
-    said to be like.
+    first `left_out` questions of the turns, and what follows each, were left out. `predicted` are
+    the ids of a text beside it which the answer is said to be like.
     """
 
     text: str

@@ -35,8 +35,8 @@ class Question:
     """What is answered, and how.
 
     `task` is "summarize", where `question` is "", or "ask". "generate" follows the question as it
-    stands, with the documents, if any, before it; "chat" does so after the `turns`. `prediction` is a text
-    like which the answer may be: drafts come from it, too.
+    stands, with the documents, if any, before it; "chat" does so after the `turns`.
+    `prediction` is a text like which the answer may be: drafts come from it, too.
     """
 
     task: str
