@@ -21,6 +21,7 @@ from ngtcli.config import (
     Resolved,
     Setting,
     Settings,
+    Use,
     environment_and_file_layers,
     unknown_variables,
 )
@@ -153,7 +154,9 @@ def with_settings(names: Sequence[str] = tuple(SETTINGS)) -> Callable[[Command],
             own += fields.values() if p.name == "given" else [keyword]
         taken = {p.name for p in own}
         free = [name for name in names if name not in taken]
-        settings = [_parameter(SETTINGS[name]) for name in free if SETTINGS[name].has_flag]
+        settings = [
+            _parameter(SETTINGS[name]) for name in free if Use.SET not in SETTINGS[name].uses
+        ]
         if len(settings) < len(free):
             settings.append(_set_option(free))
 
