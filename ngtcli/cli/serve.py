@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +31,8 @@ from ngtcli.session.checks import check_session
 from ngtcli.session.question import Tasks
 
 if TYPE_CHECKING:
-    from ngtcli.serve.process import Answerer, Others, Server
+    from ngtcli.serve.process import Others, Server
+    from ngtcli.serve.resident import Resident
 
 serve_app = typer.Typer(
     help="Keep a model loaded: ngt ask and ngt summarize need not load it again.",
@@ -59,27 +60,22 @@ class HttpFlags:
     api_key_file: Annotated[Path | None, _KEYS] = None
     verbose: VerboseOption = False
 
-    def others(
-        self, server: "Server", tasks: Tasks, notes: Notes
-    ) -> AbstractContextManager["Others | None"]:
+    @contextmanager
+    def others(self, server: "Server", tasks: Tasks, notes: Notes) -> Iterator["Others | None"]:
         """What serves others by HTTP, its port taken and its documents read; None for nobody.
 
         Raises UsageError, and InputError where the documents cannot be read.
         """
-        if self.http is not None:
-            return self._over_http(server, tasks, notes)
-        others = {"-d": self.docs, "--host": self.host, "--api-key-file": self.api_key_file}
-        refuse_with("ngt serve without --http", others, "Give --http 8421.")
-        return nullcontext()
-
-    @contextmanager
-    def _over_http(self, server: "Server", tasks: Tasks, notes: Notes) -> Iterator["Others"]:
+        if self.http is None:
+            flags = {"-d": self.docs, "--host": self.host, "--api-key-file": self.api_key_file}
+            refuse_with("ngt serve without --http", flags, "Give --http 8421.")
+            yield None
+            return
         from ngtcli.serve import app, http_guard  # here: status and stop do without
         from ngtcli.serve.folder import ServedFolder
         from ngtcli.serve.process import Others
         from ngtcli.serve.service import Service
 
-        assert self.http is not None
         address = http_guard.address_of(self.http, self.host, self.api_key_file)
         if self.docs and STDIN in self.docs:
             raise UsageError("-d -: standard input is no folder", "Name files or folders.")
@@ -140,7 +136,7 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
         server.run(others)
 
 
-def _load(settings: Settings, status: Callable[[str], None]) -> "Answerer":
+def _load(settings: Settings, status: Callable[[str], None]) -> "Resident":
     """The model, loaded: what a server answers with."""
     from ngtcli.serve.resident import Resident  # here: it loads torch
 
