@@ -158,9 +158,12 @@ class Setting:
         """Whether its flags are --NAME and --no-NAME."""
         return self.kind is bool or self.choices == SWITCH
 
-    def check(self, value: Any) -> None:
-        """Raise SettingError if `value`, of the right type, is out of range or no choice."""
-        what = f"{self.name} is {shown(value)}"
+    def check(self, value: Any, where: str = "") -> None:
+        """Raise SettingError, which begins with `where`, if `value` is out of range or no choice.
+
+        It has the right type.
+        """
+        what = f"{where}{self.name} is {shown(value)}"
         if self.choices and value not in self.choices:
             raise SettingError(self.name, what, self._hint)
         if self.kind in (int, float) and not self.within[0] <= value <= self.within[1]:
@@ -523,7 +526,6 @@ SETTINGS: Mapping[str, Setting] = {
     f.name: _declared(f.name, f.metadata["setting"]) for f in fields(Settings)
 }
 _DEFAULTS = Settings()
-_OLD = dict(loaded=Use.LOADS, reading=Use.READS, replayed=Use.REPLAYS, per_line=Use.LINE)  # noqa: C408
 
 
 def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
@@ -532,8 +534,6 @@ def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
     >>> settings_where(Use.TRIE), settings_where(complete="backgrounds")
     (('n', 'lp', 'learn_output'), ('background',))
     """
-    for name in declared.keys() & _OLD.keys():
-        uses |= _OLD[name] if declared.pop(name) else Use.NONE
     return tuple(
         name
         for name, about in SETTINGS.items()
@@ -629,10 +629,7 @@ def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ())
     if name not in SETTINGS:
         raise UsageError(f"{where}: unknown key {shown(name)}", nearest(name, (*SETTINGS, *extra)))
     typed = SETTINGS[name].typed(value, where)
-    try:
-        SETTINGS[name].check(typed)
-    except SettingError as error:
-        raise UsageError(f"{where}: {error}", error.hint) from None
+    SETTINGS[name].check(typed, f"{where}: ")
     if Use.FILE in SETTINGS[name].uses and typed.startswith("@"):
         if not isinstance(where, Path):  # a line of a batch
             raise UsageError(f"{where}: {name} is {shown(typed)}", "Write the text itself.")

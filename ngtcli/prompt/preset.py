@@ -146,8 +146,6 @@ def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
 
     Raises UsageError where the task cannot have it, or the preset has no place for a question.
     """
-    if task == "complete":
-        return replace(settings, overflow="error")
     asks = task != "summarize"
     if asks and not can_ask(preset):
         what = f"preset {preset.name} has no place for a question"

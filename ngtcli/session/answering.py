@@ -38,7 +38,7 @@ def answering(
 def prompt_of(session: Session, question: Question) -> Prompt:
     """The prompt of a question, which fits. Raises NgtError."""
     q = question
-    return session.prompt(q.wording, q.documents, q.question, q.turns, q.raw)
+    return session.prompt(q.wording, q.documents, q.question, q.turns)
 
 
 def predicting(session: Session, question: Question, prompt: Prompt) -> Prompt:

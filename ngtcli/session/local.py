@@ -329,8 +329,6 @@ class LocalSession(Session):
         limits = replace(self.limits, num_draft=num_draft)
         if options.to_the_end:
             limits = replace(limits, max_repeats=0, thinking=None)
-        if prompt.raw:
-            limits = replace(limits, thinking=None)
         if not method.entry.costs:
             prompt = prompt.with_prediction_as_document
         whole = prompt.selection is None  # passages are others for each question

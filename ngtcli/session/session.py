@@ -220,13 +220,12 @@ class Session(ABC):
         documents: Sequence[Document],
         question: str = "",
         turns: Sequence[Turn] = (),
-        raw: bool = False,
     ) -> Prompt:
-        """The prompt, fitted to the model; `turns` and `raw` are as for Task.
+        """The prompt, fitted to the model; `turns` are as for Task.
 
         Raises ContextOverflowError and ModelError.
         """
-        task = replace(self._task(preset, documents, question), turns=turns, raw=raw)
+        task = replace(self._task(preset, documents, question), turns=turns)
         try:
             prompt = prompt_for(task, self.settings, self.warn)
         except ContextOverflowError as error:
