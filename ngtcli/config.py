@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
+from enum import Flag, auto
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,18 @@ SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --
 _OF_ONE_DEVICE = ("device", "quantize", "exact")  # settings
 IN_PARTS = ("split", "refine")  # values of `overflow` that take documents part by part
 
+
+# Settings without a flag of their own, which `--set NAME=VALUE` gives; those that `-h` lists.
+_SET_ALONE = frozenset(
+    "draft_model n lp learn_output pool pool_documents background calibrate max_thinking min_p"
+    " repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
+    " template_documents max_repeats device_map packed capture passage_tokens passage_overlap"
+    " whole_tokens reranker max_files max_depth parser_seconds parser_mb cache_mb log_text"
+    " tensor_parallel pipeline_parallel data_parallel ray field".split()
+)
+_COMMON = frozenset(
+    "model quantize max_tokens temperature system think overflow method exact".split()
+)
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # by unit of a duration
 
@@ -76,14 +89,43 @@ def seconds_of(keep_warm: str) -> float:
     >>> seconds_of("10m"), seconds_of("1.5h"), seconds_of("off")
     (600.0, 5400.0, 0.0)
     """
+    if keep_warm == "off":
+        return 0.0
     with suppress(ValueError):
-        seconds = (
-            0.0 if keep_warm == "off" else float(keep_warm[:-1]) * _SECONDS.get(keep_warm[-1:], 0)
-        )
-        if keep_warm == "off" or 0 < seconds < math.inf:
+        seconds = float(keep_warm[:-1]) * _SECONDS.get(keep_warm[-1:], 0)
+        if 0 < seconds < math.inf:
             return seconds
     what = f"keep_warm is {shown(keep_warm)}"
     raise SettingError("keep_warm", what, "Give a number with a unit, as 90s, 10m, 1h; or off.")
+
+
+class Use(Flag):
+    """What a setting is for, beside what its help says."""
+
+    NONE = 0
+    TEXT = auto()  # an answer depends on it; what was begun with another value is not resumed
+    LINE = auto()  # a line of a batch may have its own
+    LOADS = auto()  # says what is loaded, and how that runs
+    READS = auto()  # says how documents are read
+    REPLAYS = auto()  # a replay of a recording drafts as it says
+    CARD = auto()  # the card of a model may have it
+    FILE = auto()  # @FILE stands for the text of a file
+    NAMES = auto()  # a list that may be written with commas
+    SECRET = auto()  # never shown
+    COMMON = auto()  # one of the few that -h lists
+    SET = auto()  # has no flag of its own, is given as --set NAME=VALUE
+    SAMPLES = auto()  # from here on: read only where tokens are drawn,
+    NGT = auto()  # with this engine,
+    VLLM = auto()
+    AUTO = auto()  # with this method (learned heads also by their own methods),
+    TRIE = auto()
+    DRAFT_MODEL = auto()
+    RETRIEVE = auto()  # and with this overflow; a flag that would not be read is refused
+
+
+def _read_with(values: Mapping[Use, str]) -> property:
+    """The value of another setting with which alone one is read, "" for any."""
+    return property(lambda self: next((v for use, v in values.items() if use in self.uses), ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,45 +134,39 @@ class Setting:
 
     It may have the values from one end of `within` to the other, or one of `choices`. `complete` is
     what Tab offers: methods, models or backgrounds.
-
-    `names`: a list that may be written with commas. `secret`: never shown. `decides_text`: an
-    answer depends on it; what was begun with another value is not resumed. `per_line`: a line of a
-    batch may have its own. `loaded`: it says what is loaded, and how that runs. `reading`: it says
-    how documents are read. `replayed`: a replay of a recording drafts as it says. `on_card`: the
-    card of a model may have it. `from_file`: @FILE stands for the text of a file.
-
-    It is read with this `engine`, `method` or `overflow` alone (learned heads also by their own
-    methods), and above temperature 0 if it is `sampled`; a flag that would not be read is refused.
     """
 
     name: str = ""
     default: Any = None
     panel: str
     help: str
+    uses: Use = Use.NONE
     within: tuple[float, float] = (-math.inf, math.inf)
     choices: tuple[str, ...] = ()
     complete: str = ""
-    names: bool = False
-    secret: bool = False
-    decides_text: bool = True
-    per_line: bool = False
-    loaded: bool = False
-    reading: bool = False
-    replayed: bool = False
-    on_card: bool = False
-    engine: str = ""
-    method: str = ""
-    overflow: str = ""
-    sampled: bool = False
-    from_file: bool = False
+
+    engine = _read_with({Use.NGT: "ngt", Use.VLLM: "vllm"})
+    method = _read_with({Use.AUTO: "auto", Use.TRIE: "trie", Use.DRAFT_MODEL: "draft-model"})
+    overflow = _read_with({Use.RETRIEVE: "retrieve"})
 
     @property
     def kind(self) -> type:
         return type(self.default)
 
     @property
+    def has_flag(self) -> bool:
+        """Whether it has a flag of its own; `--set` gives every setting."""
+        return self.name not in _SET_ALONE
+
+    @property
+    def common(self) -> bool:
+        """Whether it is one of the few that `-h` lists."""
+        return self.name in _COMMON
+
+    @property
     def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
+        """What gives it on a command line."""
+        return f"--{self.name.replace('_', '-')}" if self.has_flag else f"--set {self.name}"
 
     @property
     def variable(self) -> str:
@@ -163,7 +199,7 @@ class Setting:
         if kind is tuple:
             items = [value] if isinstance(value, str) else value
             if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
-                return names_of(items) if self.names else tuple(items)
+                return names_of(items) if Use.NAMES in self.uses else tuple(items)
         elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
             try:
                 return float(value)
@@ -173,6 +209,19 @@ class Setting:
             return value
         raise UsageError(f"{where}: {self.name} is {shown(value)}", self._hint)
 
+    def from_text(self, text: str, where: str) -> Any:
+        """The value that a variable or `--set` writes so; a list is one of YAML, or one string.
+
+        Raises UsageError, which begins with `where`.
+        """
+        value: Any = text
+        if self.kind in (int, float):
+            with suppress(ValueError):  # else `typed` raises
+                value = self.kind(text)
+        elif self.kind is bool or (self.kind is tuple and text.lstrip().startswith("[")):
+            value = parse_yaml(text, where)
+        return self.typed(value, where)
+
     @property
     def _hint(self) -> str:
         if self.choices:
@@ -180,33 +229,37 @@ class Setting:
         return f"It must be {KINDS[self.kind]}."
 
 
-def setting(panel: str, default: Any, help: str, **declared: Any) -> Any:
-    """A field of `Settings`; `declared` are other fields of `Setting`."""
-    about = Setting(default=default, panel=panel, help=help, **declared)
+def setting(
+    panel: str, base: Use, default: Any, help: str, uses: Use = Use.NONE, **declared: Any
+) -> Any:
+    """A field of `Settings`, with the uses of both; `declared` are other fields of `Setting`."""
+    about = Setting(default=default, panel=panel, help=help, uses=base | uses, **declared)
     return field(default=default, metadata={"setting": about})
 
 
-_drafting = partial(setting, "Drafting")
-_for_trie = partial(_drafting, method="trie", engine="ngt", replayed=True)
-_for_auto = partial(_drafting, method="auto", engine="ngt", decides_text=False)
-_sampling = partial(setting, "Sampling", per_line=True)
-_sampled = partial(_sampling, sampled=True)
-_model = partial(setting, "Model")
-_loaded = partial(_model, loaded=True)
-_reading = partial(setting, "Reading", reading=True)
-_bound = partial(_reading, decides_text=False)
-_passages = partial(setting, "Passages", overflow="retrieve")
-_excerpt = partial(_passages, per_line=True, on_card=True)
-_answer = partial(setting, "Answer")
-_engine = partial(setting, "Engine", decides_text=False)
-_for_vllm = partial(_engine, engine="vllm")
+_drafting = partial(setting, "Drafting", Use.TEXT)
+_auto = partial(setting, "Drafting", Use.AUTO)
+_loads = partial(setting, "Model", Use.TEXT | Use.LOADS | Use.NGT)
+_for_passages = partial(setting, "Passages", Use.TEXT | Use.LINE | Use.CARD | Use.RETRIEVE)
+_sampled = partial(setting, "Sampling", Use.TEXT | Use.LINE | Use.SAMPLES)
+_trie = partial(setting, "Drafting", Use.TEXT | Use.REPLAYS | Use.NGT | Use.TRIE)
+_answer = partial(setting, "Answer", Use.TEXT | Use.LINE)
+_sampling = partial(setting, "Sampling", Use.TEXT | Use.LINE)
+_model = partial(setting, "Model", Use.TEXT | Use.LOADS)
+_passages = partial(setting, "Passages", Use.TEXT | Use.RETRIEVE)
+_reading = partial(setting, "Reading", Use.READS)
+_device = partial(setting, "Model", Use.NONE)
+_kept = partial(setting, "Reading", Use.NONE)
+_shown = partial(setting, "Answer", Use.NONE)
+_engine = partial(setting, "Engine", Use.NONE)
+_vllm = partial(setting, "Engine", Use.VLLM)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How to decode; the same names are flags (with dashes), NGT_* variables and YAML keys."""
 
-    model: str = _loaded(
+    model: str = _model(
         "builtin",
         "Folder of a transformers model, GGUF file, hub id or builtin.",
         complete="models",
@@ -216,79 +269,64 @@ class Settings:
         "How drafts are made: auto, none (plain decoding), trie, prompt-lookup, llma, akunu,"
         " trtllm, rest, suffix, lookahead, recycling, space, draft-model, or of heads: medusa,"
         " hydra, eagle, eagle3, dflash, mtp; options as NAME:KEY=VALUE.",
+        Use.REPLAYS,
         complete="methods",
-        replayed=True,
     )
     draft_model: str = _drafting(
         "",
         "Model that drafts for --method draft-model; same tokenizer, smaller.",
+        Use.LOADS | Use.NGT | Use.DRAFT_MODEL,
         complete="models",
-        loaded=True,
-        engine="ngt",
-        method="draft-model",
     )
-    heads: tuple[str, ...] = _drafting(
+    heads: tuple[str, ...] = _auto(
         (),
         "Folder or hub id of learned heads of the model, or mtp for layers of its own; auto and the"
         " heads' own methods draft from them. May be given again.",
+        Use.LOADS | Use.NGT,
         complete="models",
-        loaded=True,
-        engine="ngt",
-        method="auto",
-        decides_text=False,
     )
-    n: int = _for_trie(13, "Window of the n-gram trie, in tokens.", within=(2, 64))
-    lp: int = _for_trie(3, "Longest prefix matched in the trie, in tokens.", within=(1, 63))
+    n: int = _trie(13, "Window of the n-gram trie, in tokens.", within=(2, 64))
+    lp: int = _trie(3, "Longest prefix matched in the trie, in tokens.", within=(1, 63))
     num_draft: int = _drafting(
-        32, "At most this many draft nodes in a step.", within=(0, 1024), replayed=True
+        32, "At most this many draft nodes in a step.", Use.REPLAYS, within=(0, 1024)
     )
-    learn_output: bool = _for_trie(False, "Draft from the generated text as well.")
-    pool: bool = _drafting(
-        True,
-        "For auto: draft from earlier answers of the model as well, and keep this one.",
-        method="auto",
-        decides_text=False,
+    learn_output: bool = _trie(False, "Draft from the generated text as well.")
+    pool: bool = _auto(
+        True, "For auto: draft from earlier answers of the model as well, and keep this one."
     )
-    pool_documents: bool = _for_auto(
-        False, "For auto: keep in the pool also what answers quote from documents."
+    pool_documents: bool = _auto(
+        False, "For auto: keep in the pool also what answers quote from documents.", Use.NGT
     )
-    background: tuple[str, ...] = _drafting(
+    background: tuple[str, ...] = _auto(
         ("english",),
         "For auto: draft from counts of words in general text as well. english comes with ngt;"
         " ngt trie build --background makes others. May be given again.",
-        method="auto",
-        decides_text=False,
+        Use.NAMES,
         complete="backgrounds",
-        names=True,
-        engine="",
     )
-    calibrate: bool = _for_auto(
-        True, "For auto: measure at first use what a pass costs on this device."
+    calibrate: bool = _auto(
+        True, "For auto: measure at first use what a pass costs on this device.", Use.NGT
     )
     exact: str = _drafting(
         "auto",
         "The tokens of plain decoding bit for bit, in half precision too; where a row's bits"
         " depend on the rows beside it, every pass then has the rows of the largest draft"
         " (--num-draft). auto: where that costs nothing.",
+        Use.NGT,
         choices=SWITCH,
-        engine="ngt",
     )
-    max_tokens: int = _answer(
-        256, "At most this many tokens in the answer.", within=(1, 10**6), per_line=True
-    )
+    max_tokens: int = _answer(256, "At most this many tokens in the answer.", within=(1, 10**6))
     think: str = _answer(
         "auto",
         "Of a model that thinks: on, off, or auto, as its chat template has it without a word.",
         choices=("on", "off", "auto"),
-        per_line=True,
     )
     max_thinking: int = _answer(
         4096,
         "Of a model that thinks: at most this many tokens of thought, then it is closed and the"
         " answer begun.",
+        Use.NGT,
         within=(0, 10**6),
-        per_line=True,
-        engine="ngt",
     )
     temperature: float = _sampling(0.0, "0 is greedy.", within=(0.0, 100.0))
     top_p: float = _sampled(
@@ -311,70 +349,55 @@ class Settings:
     system: str = _answer(
         "",
         "System text, which the chat template puts before the message; @FILE is a file's text.",
-        per_line=True,
-        from_file=True,
+        Use.FILE,
     )
-    chat_template: str = _answer(
-        "", "Which of the model's chat templates, where it has several.", per_line=True
-    )
+    chat_template: str = _answer("", "Which of the model's chat templates, where it has several.")
     template_arg: tuple[str, ...] = _answer(
-        (),
-        "KEY=VALUE for the chat template, in JSON or else a text; may be given again.",
-        per_line=True,
+        (), "KEY=VALUE for the chat template, in JSON or else a text; may be given again."
     )
     template_documents: bool = _answer(
         False,
         "Documents go where the chat template has a place for them, and not into the message.",
-        per_line=True,
     )
-    stop: tuple[str, ...] = _answer((), "Stop at this text; may be given again.", per_line=True)
+    stop: tuple[str, ...] = _answer((), "Stop at this text; may be given again.")
     max_repeats: int = _answer(
         6,
         "End an answer whose last words came this many times in a row, word for word,"
         " in 128 tokens or more; 0 never.",
         within=(0, 10**6),
-        per_line=True,
     )
-    device: str = _loaded(
-        "auto", "auto, cuda, mps or cpu.", choices=("auto", "cuda", "mps", "cpu"), engine="ngt"
-    )
-    device_map: str = _loaded(
+    device: str = _loads("auto", "auto, cuda, mps or cpu.", choices=("auto", "cuda", "mps", "cpu"))
+    device_map: str = _loads(
         "none",
         "none, or auto: layers are put on all GPUs, then in the host's memory, then on the disk. It"
         " needs the extra accelerate.",
         choices=("none", "auto"),
-        engine="ngt",
     )
-    dtype: str = _loaded(
+    dtype: str = _model(
         "auto",
         "auto, float32, bfloat16 or float16. auto is the checkpoint's own; on a CPU that is float32"
         " unless this CPU multiplies the checkpoint's half precision and that is exact.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
-    quantize: str = _loaded(
+    quantize: str = _loads(
         "none",
         "none, or int8: linear layers and experts with weights and inputs of 8 bits, on a CPU. A"
         " quarter of float32's memory, quicker passes, and not quite the same text.",
         choices=("none", "int8"),
-        engine="ngt",
     )
-    threads: int = _model(
+    threads: int = _device(
         0,
         "Threads to compute with on a CPU; 0 takes one for each core that ngt may use.",
+        Use.NGT,
         within=(0, MOST),
-        decides_text=False,
-        engine="ngt",
     )
-    packed: bool = _loaded(
+    packed: bool = _device(
         True,
         "On a CPU, pack the weights where this makes passes over several tokens quicker.",
-        decides_text=False,
-        engine="ngt",
+        Use.LOADS | Use.NGT,
     )
-    capture: bool = _loaded(
-        True,
-        "Capture the model's passes as CUDA graphs, on a GPU that has them.",
-        decides_text=False,
+    capture: bool = _device(
+        True, "Capture the model's passes as CUDA graphs, on a GPU that has them.", Use.LOADS
     )
     overflow: str = _answer(
         "auto",
@@ -383,21 +406,20 @@ class Settings:
         " carry one summary from part to part; auto is retrieve for ask and chat, split for"
         " summarize, else error.",
         choices=("auto", "error", "truncate", "retrieve", *IN_PARTS),
-        per_line=True,
     )
-    passages: int = _excerpt(
+    passages: int = _for_passages(
         5,
         "At most this many passages are read; 0: as many as fit. The card of a model may say"
         " otherwise: 1 for builtin.",
         within=(0, 10**6),
     )
-    passage_tokens: int = _excerpt(
+    passage_tokens: int = _for_passages(
         200, "About how many tokens are in a passage.", within=(16, 100_000)
     )
-    passage_overlap: int = _excerpt(
+    passage_overlap: int = _for_passages(
         0, "About how many tokens a passage repeats of the one before it.", within=(0, 50_000)
     )
-    whole_tokens: int = _excerpt(
+    whole_tokens: int = _for_passages(
         0,
         "Read passages even where everything fits, if that is more than this many tokens; 0 never."
         " The card of a model may say otherwise.",
@@ -413,86 +435,69 @@ class Settings:
         "Cross-encoder, folder or hub id, that ranks the best passages again.",
         complete="models",
     )
-    max_mb: int = _bound(
+    max_mb: int = _reading(
         256,
         "At most this many megabytes of documents (or prompts, or recordings) are read.",
         within=(1, 10**6),
     )
-    max_files: int = _bound(
+    max_files: int = _reading(
         100_000, "At most this many files in folders are looked at.", within=(1, 10**8)
     )
-    max_depth: int = _bound(
+    max_depth: int = _reading(
         100,
         "Folders in folders are read down to this depth.",
         within=(1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
     )
     strict: bool = _reading(
-        False, "A file in a folder that cannot be read is an error, not left out."
+        False, "A file in a folder that cannot be read is an error, not left out.", Use.TEXT
     )
-    password: str = _bound(
-        "",
-        "Password of encrypted PDFs; NGT_PASSWORD keeps it out of the process list.",
-        secret=True,
+    password: str = _reading(
+        "", "Password of encrypted PDFs; NGT_PASSWORD keeps it out of the process list.", Use.SECRET
     )
-    field: str = _reading("", "Of JSON and CSV files, read this field alone.", per_line=True)
-    parser_seconds: int = _bound(
+    field: str = _reading("", "Of JSON and CSV files, read this field alone.", Use.TEXT | Use.LINE)
+    parser_seconds: int = _reading(
         60, "At most this many seconds for one PDF, Word, HTML, … file.", within=(1, 86_400)
     )
-    parser_mb: int = _bound(
+    parser_mb: int = _reading(
         1000,
         "At most this many megabytes of memory for one of them.",
         within=(200, 10**6),  # below it, the parsers themselves do not fit (measured)
     )
-    cache_mb: int = _bound(
+    cache_mb: int = _kept(
         4000,
         "At most this many megabytes are kept in the cache; what was used longest ago goes first.",
         within=(1, 10**8),
-        reading=False,
     )
-    keep_documents: str = _bound(
+    keep_documents: str = _kept(
         "auto",
         "Keep what the model read on disk, so that it is not read again for the next question; it"
         " is private text in another form. auto: where reading took 2 s or more.",
+        Use.NGT,
         choices=SWITCH,
-        reading=False,
-        engine="ngt",
     )
-    color: str = _answer(
-        "auto", "auto, always or never.", choices=("auto", "always", "never"), decides_text=False
+    color: str = _shown("auto", "auto, always or never.", choices=("auto", "always", "never"))
+    log: bool = _shown(
+        True, "Keep figures and settings of each answer in the log of runs; see ngt runs."
     )
-    log: bool = _answer(
-        True,
-        "Keep figures and settings of each answer in the log of runs; see ngt runs.",
-        decides_text=False,
-    )
-    log_text: bool = _answer(
-        False,
-        "Keep also question, answer and names of documents there.",
-        decides_text=False,
-    )
+    log_text: bool = _shown(False, "Keep also question, answer and names of documents there.")
     engine: str = _engine(
-        "ngt",
-        "What runs the model: ngt, or vllm with ngt's drafts.",
-        choices=("ngt", "vllm"),
-        decides_text=False,
+        "ngt", "What runs the model: ngt, or vllm with ngt's drafts.", choices=("ngt", "vllm")
     )
     serve: bool = _engine(
-        True, "Ask the process of ngt serve, where one runs for these settings.", engine="ngt"
+        True, "Ask the process of ngt serve, where one runs for these settings.", Use.NGT
     )
     keep_warm: str = _engine(
         "off",
         "Keep the model loaded in a process that leaves after this time without a question: 90s,"
         " 10m, 1h; or off.",
-        engine="ngt",
+        Use.NGT,
     )
-    tensor_parallel: int = _for_vllm(
-        1, "For vLLM: devices that share each layer.", within=(1, 10_000)
-    )
-    pipeline_parallel: int = _for_vllm(
+    tensor_parallel: int = _vllm(1, "For vLLM: devices that share each layer.", within=(1, 10_000))
+    pipeline_parallel: int = _vllm(
         1, "For vLLM: groups of layers, each on devices of its own.", within=(1, 10_000)
     )
-    data_parallel: int = _for_vllm(1, "For vLLM: copies of the model.", within=(1, 10_000))
-    ray: bool = _for_vllm(False, "For vLLM: spread over the machines of a Ray cluster.")
+    data_parallel: int = _vllm(1, "For vLLM: copies of the model.", within=(1, 10_000))
+    ray: bool = _vllm(False, "For vLLM: spread over the machines of a Ray cluster.")
 
     def __post_init__(self) -> None:
         for name, about in SETTINGS.items():
@@ -512,22 +517,43 @@ class Settings:
             raise SettingError("passage_overlap", f"passage_overlap is {what}", hint)
 
 
+_LISTED = {
+    Use.COMMON: "model method quantize exact max_tokens think temperature system overflow",
+    Use.SET: "draft_model n lp learn_output pool pool_documents background calibrate max_thinking"
+    " min_p repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
+    " template_documents max_repeats device_map packed capture passage_tokens passage_overlap"
+    " whole_tokens reranker max_files max_depth field parser_seconds parser_mb cache_mb log_text"
+    " tensor_parallel pipeline_parallel data_parallel ray",
+}
+
+
+def _declared(name: str, about: Setting) -> Setting:
+    """The setting with its name, and with its place on the command line."""
+    for use, names in _LISTED.items():
+        if name in names.split():
+            about = replace(about, uses=about.uses | use)
+    return replace(about, name=name)
+
+
 SETTINGS: Mapping[str, Setting] = {
-    f.name: replace(f.metadata["setting"], name=f.name) for f in fields(Settings)
+    f.name: _declared(f.name, f.metadata["setting"]) for f in fields(Settings)
 }
 _DEFAULTS = Settings()
+_OLD = dict(loaded=Use.LOADS, reading=Use.READS, replayed=Use.REPLAYS, per_line=Use.LINE)  # noqa: C408
 
 
-def settings_where(**declared: Any) -> tuple[str, ...]:
-    """The names of the settings of which all that is declared, in their order.
+def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
+    """The names of the settings that have all these uses and whose fields are as `declared`.
 
-    >>> settings_where(method="trie")
-    ('n', 'lp', 'learn_output')
+    >>> settings_where(Use.TRIE), settings_where(complete="backgrounds")
+    (('n', 'lp', 'learn_output'), ('background',))
     """
+    for name in declared.keys() & _OLD.keys():
+        uses |= _OLD[name] if declared.pop(name) else Use.NONE
     return tuple(
         name
         for name, about in SETTINGS.items()
-        if all(getattr(about, what) == value for what, value in declared.items())
+        if uses in about.uses and all(getattr(about, k) == v for k, v in declared.items())
     )
 
 
@@ -545,7 +571,7 @@ def settings_schemas() -> dict[str, Schema]:
 def shown_settings(settings: Settings) -> dict[str, Any]:
     """The settings by name, as output may show them: of a password only that there is one."""
     values = asdict(settings)
-    return {n: "(set)" if SETTINGS[n].secret and v else v for n, v in values.items()}
+    return {n: "(set)" if v and Use.SECRET in SETTINGS[n].uses else v for n, v in values.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -595,13 +621,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
     for name, about in SETTINGS.items():
         if not (text := environ.get(about.variable)):
             continue
-        value: Any = text
-        if about.kind in (int, float):
-            with suppress(ValueError):  # else `typed` raises
-                value = about.kind(text)
-        elif about.kind is bool or (about.kind is tuple and text.lstrip().startswith("[")):
-            value = parse_yaml(text, about.variable)
-        values[name] = about.typed(value, about.variable)
+        values[name] = about.from_text(text, about.variable)
     return Layer("environment", values)
 
 
@@ -629,7 +649,7 @@ def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ())
         SETTINGS[name].check(typed)
     except SettingError as error:
         raise UsageError(f"{where}: {error}", error.hint) from None
-    if SETTINGS[name].from_file and typed.startswith("@"):
+    if Use.FILE in SETTINGS[name].uses and typed.startswith("@"):
         if not isinstance(where, Path):  # a line of a batch
             raise UsageError(f"{where}: {name} is {shown(typed)}", "Write the text itself.")
         return f"@{where.parent / os.path.expanduser(typed[1:])}"  # as seen from the settings file

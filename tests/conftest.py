@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -96,9 +95,6 @@ def own_home(
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "ngt-home"))
     # What is measured is kept, however busy the machine.
     monkeypatch.setattr("ngtcli.system.trials.busy", lambda threads: False)
-    # The runner's own threads need no memory: no template of a test's main thread wants a fork.
-    is_main = threading.main_thread().ident
-    monkeypatch.setattr("ngtcli.system.sandbox._is_alone", lambda: threading.get_ident() == is_main)
     if "torch" in sys.modules:  # files of tests without it are not to wait for it
         from tests.support import kept
 

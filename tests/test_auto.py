@@ -270,14 +270,14 @@ def test_an_answer_with_auto_reports_its_policy_and_is_remembered(tmp_path: Path
     shutil.copy(HARBOUR, text := str(tmp_path / "harbour.txt"))
     wanted = ("summarize", text, "--max-tokens", "24", "--json-tokens")
     plain_run = json.loads(ngt(*wanted, "--method", "none").stdout)
-    done = ngt(*wanted, "--method", "auto", "--pool-documents")
+    done = ngt(*wanted, "--method", "auto", "--set", "pool_documents=yes")
     body = json.loads(done.stdout)
     assert body["text"] == plain_run["text"]
     assert sum(body["policy"]["budgets"].values()) <= body["statistics"]["steps"]
     assert {t["origin"] for t in body["tokens"]} <= {*Auto.origins, "model"}
     (pool,) = json.loads(ngt("trie", "pool", "show", "--json").stdout)
     assert pool["tokens"] == body["statistics"]["new_tokens"]
-    without = ngt(*wanted, "--method", "auto", "--no-pool", "--no-calibrate")
+    without = ngt(*wanted, "--method", "auto", "--set", "pool=no", "--set", "calibrate=no")
     assert json.loads(without.stdout)["text"] == plain_run["text"]
     (after,) = json.loads(ngt("trie", "pool", "show", "--json").stdout)
     assert after["tokens"] == pool["tokens"]

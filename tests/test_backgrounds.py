@@ -436,10 +436,10 @@ def test_own_texts_are_built_listed_shown_and_cleared(own_home: Path) -> None:
 
 def test_answers_draft_from_a_background_and_say_so() -> None:
     ngt("trie", "build", "--background", HARBOUR, "--name", "mine")
-    asked = ["ask", "Who cut the basin?", "-d", HARBOUR, "-v", "--no-calibrate"]
+    asked = ["ask", "Who cut the basin?", "-d", HARBOUR, "-v", "--set", "calibrate=no"]
     asked += ["--max-tokens", "8"]
-    assert b"Background: mine." in ngt(*asked, "--background", "mine").stderr
-    assert b"Background" not in ngt(*asked, "--no-background").stderr
+    assert b"Background: mine." in ngt(*asked, "--set", "background=mine").stderr
+    assert b"Background" not in ngt(*asked, "--set", "background=none").stderr
     told = ngt(*asked, NGT_BACKGROUND="mine,english").stderr
     assert b"Background: mine, english." in told
 

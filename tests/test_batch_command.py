@@ -540,7 +540,7 @@ def test_answers_are_those_of_the_single_commands(tmp_path: Path) -> None:
     ]
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    short = ("--max-tokens", "12", "--no-pool")
+    short = ("--max-tokens", "12", "--set", "pool=no")
     assert run(source, *short).returncode == 7
     found = read(source)
     for row in found:

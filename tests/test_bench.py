@@ -93,7 +93,7 @@ def record(folder: Path) -> Path:
 def test_flags_say_which_part_of_a_recording_is_replayed_and_how(tmp_path: Path) -> None:
     replay = ("bench", "replay", str(record(tmp_path / "r")), "--methods", "trie, recycling")
     part = ("--tasks", "b,a", "--limit", "2", "--ids", "odd", "--num-draft", "4,8", "--fresh")
-    body = json.loads(ngt(*replay, *part, "--n", "4", "--json").stdout)
+    body = json.loads(ngt(*replay, *part, "--set", "n=4", "--json").stdout)
     assert (body["questions"], body["fresh"], body["model"]) == (2, True, "tiny")
     rows = [(r["method"], r["num_draft"], r["task"]) for r in body["rows"]]
     assert rows == [("trie", k, task) for k in (4, 8) for task in ("b", "overall")]

@@ -207,7 +207,7 @@ def test_what_is_cleared_is_gone_and_all_else_stays(
 def test_all_that_commands_store_is_known_and_goes(tmp_path: Path) -> None:
     (tmp_path / "tides.json").write_text('{"tide": "It came in at noon."}')
     (tmp_path / "long.txt").write_text("The tide came in at noon that day. " * 400)
-    flags = ("--method", "auto", "--max-tokens", "4", "--pool-documents")
+    flags = ("--method", "auto", "--max-tokens", "4", "--set", "pool_documents=yes")
     assert ngt("ask", "-d", str(tmp_path), "When?", *flags).returncode == 0
     assert ngt("trie", "build", str(tmp_path / "tides.json")).returncode == 0
     every = {p for p in home("cache").rglob("*") if p.is_file() and not p.name.startswith(NAME)}
@@ -257,14 +257,14 @@ def test_a_command_keeps_the_cache_within_its_bound_and_says_so_with_v(tmp_path:
     page.write_text(page.read_text().replace("noon", "dawn"))
     done = ngt("docs", "list", str(page), "-v", NGT_CACHE_MB="1")
     told = done.stderr.decode().replace("\n", " ")
-    assert done.returncode == 0 and not old.exists() and "--cache-mb" in told
+    assert done.returncode == 0 and not old.exists() and "--set cache_mb" in told
     assert "Removed from the cache what was used longest ago, 0 pieces and 1 file, 1.5 MB" in told
     assert "a file of 1.5 MB is larger than the cache may be" in told
     put("stand-ins/old.safetensors", 900_000, 9)
     put("stand-ins/other.safetensors", 900_000, 8)
     again = ngt("docs", "show", str(page), "--text", NGT_CACHE_MB="1")
     assert again.stdout == shown.stdout.replace(b"noon", b"dawn") and again.stderr == b""
-    wrong = ngt("summarize", str(page), "--cache-mb", "0")
+    wrong = ngt("summarize", str(page), "--set", "cache_mb=0")
     assert wrong.returncode == 2 and b"cache_mb" in wrong.stderr
 
 

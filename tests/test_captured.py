@@ -218,9 +218,9 @@ def test_an_answer_tells_how_its_passes_were_run() -> None:
     command = ["summarize", HARBOUR, "--max-tokens", "24", "--method", "trie", "-v"]
     run, off = (
         json.loads(done.stdout)
-        for done in (ngt(*command, "--json"), ngt(*command, "--json", "--no-capture"))
+        for done in (ngt(*command, "--json"), ngt(*command, "--json", "--set", "capture=no"))
     )
     assert run["text"] == off["text"]
     assert run["passes"]["reason"] == ""
     assert off["passes"] == {"captured": 0, "seconds": 0.0, "reason": "switched off"}
-    assert b"passes are not captured: switched off" in ngt(*command, "--no-capture").stderr
+    assert b"passes are not captured: switched off" in ngt(*command, "--set", "capture=no").stderr

@@ -16,6 +16,7 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.chat import Chat, render, try_chat
 from ngtcli.prompt.preset import deciding
+from ngtcli.session import checks
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.control_texts import hostile, marks, preset, tokenizer_of, utf8, with_template
 from tests.support.helpers import HARBOUR, ngt
@@ -98,10 +99,10 @@ def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
     [
         (NO_SYSTEM, Chat(system="Be brief."), "System role not supported", "without --system."),
         (DROPS_SYSTEM, Chat(system="Be brief."), "leaves the system text out", "without --system."),
-        (CHATML, Chat(documents=True), "leaves documents out", "without --template-documents."),
+        (CHATML, Chat(documents=True), "leaves documents out", "without --set template_documents."),
         (
             {"default": CHATML, "rag": LISTED}, Chat(documents=True), "leaves documents out",
-            "Or choose from default, rag with --chat-template.",
+            "Or choose from default, rag with --set chat_template.",
         ),
         (
             "{{ raise_exception('Never') }}",
@@ -111,11 +112,11 @@ def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
         ),
         (
             "{{ 1 // x if x is defined }}" + CHATML, Chat(arguments=("x=0",)),
-            "fails: integer division", "without --template-arg.",
+            "fails: integer division", "without --set template_arg.",
         ),
         (
             LISTED + "{{ '!' if 'tide' in (documents or [{}])[0].text }}", Chat(documents=True),
-            "depends on the text", "without --template-documents.",
+            "depends on the text", "without --set template_documents.",
         ),
     ],
 )  # fmt: skip
@@ -242,9 +243,9 @@ def test_a_system_text_comes_from_a_flag_a_file_a_variable_a_preset_or_settings(
         (["--system", "@empty.txt"], "--system @empty.txt: empty", 3),
         (["--system", "@"], "--system @: no such file", 3),
         (["--system", "x" * 40_000], "the system text alone needs", 5),
-        (["--template-documents"], "leaves documents out", 4),
-        (["--template-arg", "mood"], "template_arg is 'mood' (from flag)", 2),
-        (["--chat-template", "rga"], "no chat template 'rga'", 2),
+        (["--set", "template_documents=yes"], "leaves documents out", 4),
+        (["--set", "template_arg=mood"], "template_arg is 'mood' (from flag)", 2),
+        (["--set", "chat_template=rga"], "no chat template 'rga'", 2),
     ],
 )
 def test_what_cannot_be_given_is_told(
@@ -258,14 +259,14 @@ def test_what_cannot_be_given_is_told(
 
 
 def test_documents_templates_and_arguments_are_chosen_by_flags(model: str) -> None:
-    rag = sent("-m", model, "--chat-template", "rag", "--template-documents")
+    rag = sent("-m", model, "--set", "chat_template=rag", "--set", "template_documents=yes")
     assert rag.startswith("<|user|>harbour.txt: The") and "<|user|>Summarize the" in rag
-    glad = ngt("summarize", HARBOUR, "-m", model, "--dry-run", "--template-arg", "mood=glad",
-               "--template-arg", "mod=2")  # fmt: skip
+    glad = ngt("summarize", HARBOUR, "-m", model, "--dry-run", "--set", "template_arg=mood=glad",
+               "--set", "template_arg=mod=2")  # fmt: skip
     assert glad.stdout.endswith(b"glad<|assistant|>\n")
-    assert b"--template-arg mod changes nothing" in glad.stderr
+    assert b"--set template_arg=mod changes nothing" in glad.stderr
     assert b"arg mood" not in glad.stderr
-    assert sent("-m", model, "--template-arg", "mood=a\udcff").endswith("a?<|assistant|>\n")
+    assert sent("-m", model, "--set", "template_arg=mood=a\udcff").endswith("a?<|assistant|>\n")
 
 
 def test_every_command_that_makes_prompts_takes_a_system_text(model: str, tmp_path: Path) -> None:
@@ -304,3 +305,13 @@ def test_what_is_kept_depends_on_all_of_it() -> None:
     assert all(name in deciding(Settings(), preset()) for name in names)
     with pytest.raises(UsageError, match="two"):
         Settings(template_arg=("two=1", "two=2"))
+
+
+def test_few_system_texts_are_remembered_by_a_process_that_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checks, "try_chat", lambda *_: ())
+    monkeypatch.setattr(checks, "switched", lambda *_: None)
+    for i in range(100):
+        checks._tried("builtin", Chat(system=str(i)))
+    assert checks._tried.cache_info().currsize <= 64

@@ -93,7 +93,7 @@ BAD = [
     (["summarize", HARBOUR, "--method", "tri"], 2, "Did you mean trie?"),
     (["summarize", HARBOUR, "-p", "sumarize"], 2, "Did you mean summarize?"),
     (["summarize", HARBOUR, "--top-p", "3"], 2, "top_p is 3.0"),
-    (["summarize", HARBOUR, "--n", "3", "--lp", "3"], 2, "shorter than the window"),
+    (["summarize", HARBOUR, "--set", "n=3", "--set", "lp=3"], 2, "shorter than the window"),
     (["summarize", HARBOUR, "--device", "tpu"], 2, "cuda"),
     (["summarize", HARBOUR, "-m", "no/such-model"], 4, "no/such-model"),
     (["summarize", HARBOUR, "-o", "{tmp}/no/a.txt"], 2, "no such folder"),
@@ -129,18 +129,19 @@ BAD = [
     (["summarize", "{tmp}/a.txt", "--json", "--color", "always"], 2, "--color always does nothing"),
     (["summarize", "{tmp}/a.txt", "-o", "{tmp}/b", "--color", "always"], 2, "does nothing with -o"),
     (["summarize", "{tmp}/a.txt", "--top-p", "0.5"], 2, "Give --temperature as well."),
-    (["summarize", "{tmp}/a.txt", "--n", "9"], 2, "It is read by --method trie."),
-    (["summarize", "{tmp}/a.txt", "--method", "trie", "--pool"], 2, "--method auto"),
-    (["summarize", "{tmp}/a.txt", "--pool-documents", "--no-pool"], 2, "--no-pool"),
-    (["summarize", "{tmp}/a.txt", "--draft-model", "builtin"], 2, "--method draft-model"),
-    (["ask", "?", "--quantize", "int8", "--no-packed"], 2, "--no-packed does nothing with"),
-    (["bench", "--quantize", "int8", "--no-packed"], 2, "--no-packed does nothing"),
+    (["summarize", "{tmp}/a.txt", "--set", "n=9"], 2, "It is read by --method trie."),
+    (["summarize", "{tmp}/a.txt", "--method", "trie", "--set", "pool=yes"], 2, "--method auto"),
+    (["summarize", "{tmp}/a.txt", "--set", "pool_documents=yes", "--set", "pool=no"], 2,
+     "Leave out --set pool=no."),
+    (["summarize", "{tmp}/a.txt", "--set", "draft_model=builtin"], 2, "--method draft-model"),
+    (["ask", "?", "--quantize", "int8", "--set", "packed=no"], 2, "packed=no does nothing with"),
+    (["bench", "--quantize", "int8", "--set", "packed=no"], 2, "--set packed=no does nothing"),
     (["check", "--method", "none"], 2, "nothing to check"),
     (["check", "--num-draft", "8", "--drafts", "4"], 2, "Give one of them"),
     (["check", "--color", "always"], 2, "ngt check"),
-    (["check", "--min-p", "0.1"], 2, "--temperature"),
+    (["check", "--set", "min_p=0.1"], 2, "--temperature"),
     (["trie", "build", "{tmp}/a.txt", "--temperature", "1"], 2, "--temperature"),
-    (["trie", "build", "{tmp}/a.txt", "--rest", "--lp", "2"], 2, "--lp does nothing with --rest"),
+    (["trie", "build", "{tmp}/a.txt", "--rest", "--set", "lp=2"], 2, "--set lp does nothing with"),
     (["trie", "show", "{tmp}/x.trie.safetensors"], 3, "not a trie file"),
     (["trie", "list", "--seed", "1"], 2, "--seed"),
     (["presets", "show", "sumarize"], 2, "Did you mean summarize?"),
@@ -172,7 +173,7 @@ BAD = [
     (["serve", "--http", "8421", "--api-key-file", "{tmp}/no"], 2, "no such file"),
     (["serve", "--http", "8421", "-d", "{tmp}/no"], 3, "no such file"),
     (["docs", "show", "{tmp}/a.txt", "--text", "--passages"], 2, "--passages does nothing"),
-    (["docs", "show", "{tmp}/a.txt", "--passage-tokens", "50"], 2, "Give --passages"),
+    (["docs", "show", "{tmp}/a.txt", "--set", "passage_tokens=50"], 2, "Give --passages"),
     (["bench", "--methods", "nonsense"], 2, "no method can run"),
     (["bench", "--num-draft", "8,x"], 2, "--num-draft 16,32,64"),
     (["bench", "--num-draft", "8", "--sweep-num-draft"], 2, "Give one of them"),
@@ -200,7 +201,7 @@ BAD = [
     (["bench", "--replay", "{tmp}"], 2, "Give ngt bench replay RECORDING."),
     (["bench", HARBOUR, "--shape", "x"], 2, "python -m tests.tools.shapes"),
     (["tune"], 2, "nothing to sweep"),
-    (["tune", "--sweep", "n=8", "--n", "9"], 2, "both swept and given"),
+    (["tune", "--sweep", "n=8", "--set", "n=9"], 2, "both swept and given"),
     (["tune", "--sweep", "n=8", "--json", "--csv"], 2, "--json and --csv"),
     (["tune", "--sweep", "n=8", "--task", "rag"], 2, "without --replay"),
     (["tune", "--sweep", "n=8", "--method", "auto"], 2, "auto does not read n"),
@@ -235,12 +236,12 @@ BAD = [
     ([*HEADS, "x", "--method", "trie"], 2, "--heads does nothing with --method trie It is"),
     ([*ASK, "x", "--overflow", "error", "--passages", "3"], 2, "--passages does nothing"),
     ([*ASK, "x", "--overflow", "truncate", "--embedder", "x"], 2, "--embedder does nothing"),
-    ([*ASK, "x", "--passage-tokens", "4"], 2, "passage_tokens is 4"),
-    ([*ASK, "x", "--passage-overlap", "200"], 2, "passage_overlap is 200"),
+    ([*ASK, "x", "--set", "passage_tokens=4"], 2, "passage_tokens is 4"),
+    ([*ASK, "x", "--set", "passage_overlap=200"], 2, "passage_overlap is 200"),
     (["summarize", HARBOUR, "--overflow", "retrieve"], 2, "by a question"),
     (["summarize", HARBOUR, "--passages", "3"], 2, "--passages does nothing"),
-    (["summarize", HARBOUR, "--device-map", "auto", "--no-packed"], 2,
-     "--no-packed does nothing with --dev"),
+    (["summarize", HARBOUR, "--set", "device_map=auto", "--set", "packed=no"], 2,
+     "--set packed=no does nothing with --set dev"),
     (["mcp", "-d", "nowhere"], 3, "nowhere: no such file or folder"),
     (["mcp", "-d", "-"], 2, "standard input has the protocol"),
     (["mcp"], 2, "--docs"),
@@ -249,10 +250,9 @@ BAD = [
     (["trie", "build", "--background", HARBOUR, "--name", "english"], 2, "english"),
     (["trie", "build", "--background", "--rest", HARBOUR], 2, "--rest"),
     (["trie", "build", "--rest", HARBOUR, "--name", "a\x1bb"], 2, r"the name is 'a\x1bb'"),
-    (["trie", "build", "--background", HARBOUR, "--n", "8"], 2, "--n"),
-    (["summarize", HARBOUR, "--background", "english", "--no-background"], 2, "background"),
-    (["summarize", HARBOUR, "--background", "english", "--method", "llma"], 2,
-     "--background does nothing"),
+    (["trie", "build", "--background", HARBOUR, "--set", "n=8"], 2, "--set n"),
+    (["summarize", HARBOUR, "--set", "background=english", "--method", "llma"], 2,
+     "--set background does nothing"),
 ]  # fmt: skip
 
 
@@ -440,7 +440,7 @@ def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.Monkey
         return VerifiedPath((0,), (tree.tokens[0], choose(0, [tree.tokens[0]])))
 
     monkeypatch.setattr("ngtcli.decode.decoder.verify", broken)
-    drafts = ("--no-calibrate", "--drafts", "4")  # else none may pay on a busy machine
+    drafts = ("--set", "calibrate=no", "--drafts", "4")  # else none may pay on a busy machine
     done = ngt("check", HARBOUR, "--json", *drafts, "--max-tokens", "12")
     assert done.returncode == 6, done.stderr
     body = json.loads(done.stdout)
@@ -452,7 +452,7 @@ def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.Monkey
     ("wrong", "words", "code"),
     [
         (["-m", "./no-model"], "no such folder", 4), (["-m", "MODEL"], "chat template fails", 4),
-        (["--method", "auto:typo=1"], "typo", 2), (["--background", "no-such"], "no background", 2),
+        (["--method", "auto:typo=1"], "typo", 2), (["--set", "background=x"], "no background", 2),
         (["--device", "mps"], "no mps device here", 4),
     ],
 )  # fmt: skip

@@ -4,9 +4,14 @@ import pytest
 
 from ngtcli.cli.app import app, load
 from ngtcli.cli.checks import LIVE, REPLAY, TUNE
+from ngtcli.config import SETTINGS
 from ngtcli.errors import UsageError
 
-VALUES = {"ids": "odd"}
+VALUES = {"ids": "odd"} | {
+    name: {bool: "yes", tuple: "a=1"}.get(about.kind, about.default or 1)
+    for name, about in SETTINGS.items()
+    if not about.has_flag
+}
 
 
 def flags_of(command: str) -> dict[str, list[str]]:
@@ -16,7 +21,11 @@ def flags_of(command: str) -> dict[str, list[str]]:
         value = VALUES.get(p.name, "1")
         if p.param_type_name == "argument":
             found[p.name] = [value]
-        else:
+        elif p.name == "set":
+            names = [one.value[:-1] for one in p.shell_complete(None, "")]
+            alone = [name for name in names if not SETTINGS[name].has_flag]
+            found |= {name: ["--set", f"{name}={VALUES[name]}"] for name in alone}
+        elif not p.hidden:
             found[p.name] = [max(p.opts, key=len), *([] if p.is_flag else [value])]
     return found
 
@@ -47,6 +56,7 @@ def test_what_would_be_ignored_is_refused_before_anything_is_read(mode: str, nam
     start = [] if mode == LIVE else ["--replay", "nowhere"]
     error = run("tune", *start, *FLAGS[name])
     flag = FLAGS[name][0] if FLAGS[name][0].startswith("-") else "naming texts"
+    flag = f"--set {name}" if flag == "--set" else flag
     assert str(error).startswith(f"{flag} does nothing with") and error.exit_code == 2
     assert ("without" in str(error)) == (mode == LIVE) and error.hint == "Leave it out."
 
@@ -67,8 +77,8 @@ def test_commands_of_bench_have_the_flags_that_mean_something_to_them() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--replay", "x"], "--replay is no flag of ngt bench any more"),
-        (["x", "--record=y"], "--record is no flag of ngt bench any more"),
+        (["--replay", "x"], "--replay is no flag any more"),
+        (["x", "--record=y"], "--record is no flag any more"),
         (["--methods", "trie", "--method", "auto"], "--methods and --method"),
         (["--num-draft", "8", "--sweep-num-draft"], "--num-draft and --sweep-num-draft"),
         (["--methods", ""], "--methods is empty"), (["--methods", " , "], "--methods is empty"),

@@ -49,9 +49,18 @@ def test_ids_of_runs_are_offered(own_home: Path) -> None:
 
 @pytest.mark.parametrize("name", [n for n, s in SETTINGS.items() if s.choices and not s.is_switch])
 def test_words_of_settings_are_offered(name: str) -> None:
-    flag = f"--{name.replace('_', '-')}"
-    assert tab(f"ngt summarize {flag} ") == list(SETTINGS[name].choices)
-    assert tab(f"ngt ask x {flag} {SETTINGS[name].choices[1]}") == [SETTINGS[name].choices[1]]
+    words, flag = SETTINGS[name].choices, SETTINGS[name].flag
+    if SETTINGS[name].has_flag:
+        assert tab(f"ngt summarize {flag} ") == list(words)
+        assert tab(f"ngt ask x {flag} {words[1]}") == [words[1]]
+    assert tab(f"ngt ask x --set {name}=") == [f"{name}={word}" for word in words]
+    assert tab(f"ngt ask x --set {name}={words[1]}") == [f"{name}={words[1]}"]
+
+
+def test_names_of_settings_are_offered_and_then_their_values() -> None:
+    assert tab("ngt ask x --set par") == ["parser_seconds=", "parser_mb="]
+    assert tab("ngt ask x --set packed=") == ["packed=yes", "packed=no"]
+    assert tab("ngt ask x --set n=") == tab("ngt ask x --set nothing=") == []
 
 
 def test_models_are_the_built_in_one_the_hubs_and_folders(tmp_path, monkeypatch) -> None:
@@ -69,7 +78,9 @@ def test_models_are_the_built_in_one_the_hubs_and_folders(tmp_path, monkeypatch)
     assert tab("ngt summarize -m ") == ["builtin", "Qwen/Qwen2.5-7B", "gpt2", "hub/", "models/"]
     assert tab("ngt summarize --model Q") == ["Qwen/Qwen2.5-7B"]
     assert tab("ngt summarize -m models/") == ["models/small"]
-    assert tab(f"ngt summarize --draft-model {tmp_path}/mod") == [f"{tmp_path}/models/"]
+    assert tab(f"ngt summarize --set draft_model={tmp_path}/mod") == [
+        f"draft_model={tmp_path}/models/"
+    ]
     assert tab("ngt summarize -m nowhere/") == []
 
 

@@ -114,7 +114,7 @@ class Terminal:
 
 
 def test_ctrl_c_stops_an_answer_and_ctrl_d_the_conversation(tmp_path: Path, own_home: Path) -> None:
-    endless = ("--temperature", "100", "--max-tokens", "3500", "--max-repeats", "0")
+    endless = ("--temperature", "100", "--max-tokens", "3500", "--set", "max_repeats=0")
     chat = Terminal(*endless, "--method", "none", NO_COLOR="1", NGT_HOME=str(own_home))
     chat.until(READY)
     chat.type("\x03")
@@ -155,7 +155,7 @@ def test_a_plain_terminal_has_lines_and_no_control_sequences(own_home: Path) -> 
 
 def test_ctrl_c_in_a_pipe_ends_the_command() -> None:
     process = Warm("chat", "--temperature", "100", "--max-tokens", "3500", "--method", "none",
-                   "--max-repeats", "0", stdin=-1, start_new_session=True)  # fmt: skip
+                   "--set", "max_repeats=0", stdin=-1, start_new_session=True)  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(b"Tell me.\nMore.\n")
     process.stdout.read1(1)  # type: ignore[attr-defined]

@@ -335,7 +335,7 @@ def test_a_folder_is_asked_with_embedder_and_reranker(harbour: str, models: dict
     assert body["documents"][best["document"]]["name"] == "end.md" and best["dense"] > 0.7
     assert body["retrieval"]["dense"] == "flat" and body["retrieval"]["embedded"] > 20
     assert b"not everything fits: read 1 of " in done.stderr
-    shown = ngt(*asked, "--reranker", models["reranker"], "--show-passages")
+    shown = ngt(*asked, "--set", f"reranker={models['reranker']}", "--show-passages")
     line = next(n for n in shown.stderr.decode().splitlines() if "rank 1 (" in n)
     assert all(word in line for word in ("BM25 ", "dense ", "fused ", "reranked "))
 
@@ -346,9 +346,9 @@ def test_a_folder_is_asked_with_embedder_and_reranker(harbour: str, models: dict
         ("--embedder", "nowhere/at/all", "embedder nowhere/at/all: no such folder"),
         ("--embedder", "builtin", "is a LlamaForCausalLM, not an embedding model"),
         ("--embedder", "reranker", "is a BertForSequenceClassification, not an emb"),
-        ("--reranker", "nowhere/at/all", "reranker nowhere/at/all: no such folder"),
-        ("--reranker", "two labels", "has 2 labels"),
-        ("--reranker", "meaning", "is a SentenceTransformer, not a cross-encoder"),
+        ("--set", "reranker=nowhere/at/all", "reranker nowhere/at/all: no such folder"),
+        ("--set", "reranker=two labels", "has 2 labels"),
+        ("--set", "reranker=meaning", "is a SentenceTransformer, not a cross-encoder"),
     ],
 )
 def test_models_of_another_kind_are_one_line_and_a_hint(

@@ -134,7 +134,7 @@ def test_what_is_computed_in_another_form_than_stored_does_not_stay_on_the_disk(
 def test_a_command_says_where_the_parts_are(on_disk: Place) -> None:
     on_disk("model.layers.2")
     flags = ["summarize", HARBOUR, "--max-tokens", "24", "--dtype", "float32", "-v"]
-    done, alone = ngt(*flags, "--device-map", "auto"), ngt(*flags)
+    done, alone = ngt(*flags, "--set", "device_map=auto"), ngt(*flags)
     assert (done.returncode, done.stdout) == (0, alone.stdout), done.stderr
     assert b"on cpu, 1 on disk" in done.stderr
     assert f"not captured: {SPREAD}." in done.stderr.decode()
@@ -175,9 +175,9 @@ def test_a_missing_package_is_named_before_documents_are_read(
     monkeypatch.setattr("ngtcli.model_files.scheme.find_spec", lambda _: None)
     with pytest.raises(ModelError) as caught:
         load_model(Wanted("builtin", device_map="auto"))
-    assert str(caught.value) == "--device-map auto needs accelerate, which is not installed"
+    assert str(caught.value) == "--set device_map=auto needs accelerate, which is not installed"
     assert caught.value.hint == "pip install 'ngtcli[accelerate]'"
-    done = ngt("summarize", str(tmp_path / "nowhere.txt"), "--device-map", "auto")
+    done = ngt("summarize", str(tmp_path / "nowhere.txt"), "--set", "device_map=auto")
     assert (done.returncode, b"nowhere" in done.stderr) == (4, False)
 
 

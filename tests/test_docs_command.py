@@ -70,7 +70,7 @@ def test_headings_of_markdown_are_looked_for_once(
     monkeypatch.setattr(
         "ngtcli.documents.read.markdown", lambda text: times.append(text) or markdown(text)
     )
-    done = ngt("docs", "show", str(path), "--passages", "--passage-tokens", "16", "--json")
+    done = ngt("docs", "show", str(path), "--passages", "--set", "passage_tokens=16", "--json")
     (shown,) = json.loads(done.stdout)["documents"]
     assert [p["heading"] for p in shown["passages"]] == [f"Part {i}" for i in range(50)]
     assert len(times) == 1
@@ -100,7 +100,7 @@ def test_show_has_pages_and_headings_and_the_text(folder: Path) -> None:
 
 def test_passages_are_those_that_a_question_is_answered_from(folder: Path) -> None:
     path = str(folder / "columns.pdf")
-    flags = ["--passages", "--passage-tokens", "60", "--passage-overlap", "9"]
+    flags = ["--passages", "--set", "passage_tokens=60", "--set", "passage_overlap=9"]
     body = json.loads(ngt("docs", "show", path, *flags, "--json").stdout)
     Draft202012Validator(build("docs show")).validate(body)
     document = load([path]).documents[0]

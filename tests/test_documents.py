@@ -296,14 +296,14 @@ def test_more_files_than_the_bound_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "*.txt"):
         with pytest.raises(InputError, match="more than 4 files") as caught:
             load([str(path)], settings=replace(Settings(), max_files=4))
-        assert "--max-files" in caught.value.hint
+        assert "max_files" in caught.value.hint
 
 
 def test_folders_deeper_than_the_bound_are_left_out_and_told(tmp_path: Path) -> None:
     fill(tmp_path, a__b__x_txt="two deep", a__b__c__y_txt="three deep")
     loaded = load([str(tmp_path)], settings=replace(Settings(), max_depth=2))
     assert names(loaded) == ["x.txt"]
-    assert skipped(loaded) == [("c", "more than 2 folders deep; see --max-depth")]
+    assert skipped(loaded) == [("c", "more than 2 folders deep; see --set max_depth")]
 
 
 def test_a_file_that_is_named_beside_its_folder_has_its_own_error(tmp_path: Path) -> None:

@@ -111,7 +111,16 @@ def test_heads_of_the_built_in_model_draft_in_every_way(tmp_path: Path) -> None:
         drafter = make_drafter("medusa" if kind == "medusa" else "hydra", DraftSettings(heads=head))
         run = decode(model, drafter, prompt, max_tokens=24)
         assert run.output == truth and run.statistics.accepted_tokens > 12
-    ask = ("ask", "-d", HARBOUR, "Who keeps the light?", "--max-tokens", "8", "--no-calibrate")
+    ask = (
+        "ask",
+        "-d",
+        HARBOUR,
+        "Who keeps the light?",
+        "--max-tokens",
+        "8",
+        "--set",
+        "calibrate=no",
+    )
     several = ("--heads", str(tmp_path / "prefix"), "--heads", str(tmp_path / "medusa"))
     ways = ["--method none".split(), [*several, "--method", "medusa"], several]
     answers = [json.loads(ngt(*ask, *way, "--json").stdout) for way in ways]
@@ -124,7 +133,7 @@ def test_heads_draft_for_one_text_at_a_time(tmp_path: Path) -> None:
     loaded(tmp_path / "medusa", "medusa", model, model.tokenizer.encode("One text. " * 9))
     lines = [json.dumps({"documents": [HARBOUR], "question": one}) for one in ("Who?", "When?")]
     (tmp_path / "asked.jsonl").write_text("\n".join(lines))
-    words = ("batch", str(tmp_path / "asked.jsonl"), "--max-tokens", "2", "--no-calibrate")
+    words = ("batch", str(tmp_path / "asked.jsonl"), "--max-tokens", "2", "--set", "calibrate=no")
     for method, says in (
         ("medusa", "prompts are answered one after another: a head follows one text at a time"),
         ("auto", "several texts at once are drafted without heads (--batch-size 1 uses them)"),

@@ -161,7 +161,7 @@ def test_a_draft_model_equal_to_the_target_is_always_right(sampling: Settings) -
 def test_a_draft_model_has_to_be_named() -> None:
     with pytest.raises(UsageError) as caught:
         make_drafter("draft-model", DraftSettings())
-    assert caught.value.hint == "Name one with --draft-model."
+    assert caught.value.hint == "Name one with --set draft_model."
 
 
 @pytest.mark.parametrize("method", ["lookahead", "recycling", "auto"])

@@ -12,7 +12,7 @@ import pytest
 
 from ngtcli.errors import ModelError
 from ngtcli.system import machine
-from ngtcli.system.sandbox import BoundError, bounded
+from ngtcli.system.sandbox import BoundError, bounded, timed
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
@@ -186,6 +186,27 @@ def test_code_that_is_bounded_in_threads_limits_no_other_thread() -> None:
     assert not errors and state() == before
 
 
+def test_time_alone_is_bounded_in_any_thread_where_processes_are_not_forked() -> None:
+    """As on macOS; what ended in time is not disturbed later."""
+
+    def check() -> None:
+        before = state()
+        for _ in range(3):
+            with pytest.raises(BoundError, match=r"more than 0.05 s"):
+                timed(endless, 0.05)
+        with pytest.raises(ModelError, match="odd"):
+            timed(fail, 60)
+        assert timed(lambda: 5, 60) == 5 and state() == before
+        told.append("held")
+
+    told: list[str] = []
+    check()
+    thread = threading.Thread(target=check)
+    thread.start()
+    thread.join()
+    assert told == ["held", "held"]
+
+
 def test_a_thread_that_reads_standard_input_holds_nothing_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -203,7 +224,6 @@ def test_a_thread_that_reads_standard_input_holds_nothing_up(
 
     stdin = io.TextIOWrapper(io.BufferedReader(Waiting()))
     monkeypatch.setattr("sys.stdin", stdin)
-    monkeypatch.setattr("ngtcli.system.sandbox._is_alone", lambda: False)
     reader = threading.Thread(target=stdin.buffer.read)
     reader.start()
     try:
@@ -214,8 +234,7 @@ def test_a_thread_that_reads_standard_input_holds_nothing_up(
         reader.join()
 
 
-def test_code_that_ends_its_process_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ngtcli.system.sandbox._is_alone", lambda: False)
+def test_code_that_ends_its_process_ends_no_other() -> None:
     with pytest.raises(BoundError, match="ends its process"):
         bounded(lambda: os.kill(os.getpid(), signal.SIGKILL), seconds=5, megabytes=100)
 

@@ -16,7 +16,7 @@ PAGES = [ROOT_FOLDER / "README.md", ROOT_FOLDER / "ngtcli" / "README.md", *topic
 # Whole measurements, and what does not end: only their flags are looked at.
 SLOW = ("bench", "check", "tune", "serve", "heads")
 # Of others.
-ELSEWHERE = {"--engine", "--embedder", "--reranker", "--heads", "pull", "rm", "--think"}
+ELSEWHERE = {"--engine", "--embedder", "--heads", "pull", "rm", "--think"}
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
@@ -74,7 +74,7 @@ def test_a_quick_example_succeeds(
     piped = words in (["summarize"], ["batch", "-"])
     stdin = (world / "in.jsonl").read_bytes() if piped else b""
     own = {"NGT_HOME": str(world / "home"), "NGT_MAX_TOKENS": "4"}
-    if "english,notes" in words:
+    if "background=english,notes" in words:
         ngt("trie", "build", "--background", "notes.md", "--name", "notes", cwd=world, **own)
     if words == ["runs", "show"]:
         ngt("ask", "-d", "notes.md", "When?", cwd=world, **own)

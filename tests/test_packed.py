@@ -168,6 +168,6 @@ def test_one_row_of_floats_is_not_packed_for() -> None:
 @pytest.mark.loads
 def test_the_answer_is_the_same_packed_or_not() -> None:
     words = f"summarize {HARBOUR} --max-tokens 24 --method prompt-lookup --device cpu -v".split()
-    packed, unpacked = ngt(*words), ngt(*words, "--no-packed")
+    packed, unpacked = ngt(*words), ngt(*words, "--set", "packed=no")
     assert packed.stdout == unpacked.stdout and packed.stdout
     assert b"Packed 8 MB" in packed.stderr and b"acked" not in unpacked.stderr

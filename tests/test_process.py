@@ -305,7 +305,7 @@ def test_help_is_a_word_as_well_and_v_the_version(monkeypatch, capsys) -> None:
         assert words in capsys.readouterr().out
     assert call(monkeypatch, "help", "nonsense") == 2
     behind = ["summarize", "--", "--debug"]  # a name
-    assert app_module._read(behind) == (behind, False)
+    assert app_module._read(behind) == behind
 
 
 def test_a_plain_terminal_of_no_size_gets_the_answer_and_no_control_sequence() -> None:

@@ -84,7 +84,7 @@ def test_texts_that_share_passes_end_where_they_do_alone() -> None:
     assert "repetition" in {member.text.finish_reason for member in found}
 
 
-LOOP = ["--frequency-penalty", "-30", "--max-tokens", "200"]
+LOOP = ["--set", "frequency_penalty=-30", "--max-tokens", "200"]
 
 
 def test_a_command_says_that_an_answer_was_cut_off(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ def test_a_command_says_that_an_answer_was_cut_off(tmp_path: Path) -> None:
     cut = ngt("summarize", str(text), "--json", *LOOP)
     assert json.loads(cut.stdout)["finish_reason"] == "repetition"
     assert cut.stderr.decode().splitlines() == [
-        "ngt: the answer is cut off: it repeats itself; --max-repeats 0 lets it go on"
+        "ngt: the answer is cut off: it repeats itself; --set max_repeats=0 lets it go on"
     ]
-    whole = ngt("summarize", str(text), "--json", *LOOP, "--max-repeats", "0")
+    whole = ngt("summarize", str(text), "--json", *LOOP, "--set", "max_repeats=0")
     assert json.loads(whole.stdout)["finish_reason"] == "length"
     assert json.loads(whole.stdout)["text"].startswith(json.loads(cut.stdout)["text"])
     assert whole.stderr == b""

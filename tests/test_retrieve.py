@@ -175,7 +175,7 @@ def test_a_question_whose_words_stand_nowhere_is_answered_with_a_warning() -> No
 def test_passages_that_are_too_long_are_refused_with_the_numbers() -> None:
     with pytest.raises(ContextOverflowError) as caught:
         fitted([Document("a", "tide " * 900)], "tide?", 220, passage_tokens=500)
-    assert "no passage fits" in str(caught.value) and "--passage-tokens" in caught.value.hint
+    assert "no passage fits" in str(caught.value) and "passage_tokens" in caught.value.hint
     with pytest.raises(UsageError, match="question"):
         fitted([Document("a", "tide " * 900)], " ", 220)
 

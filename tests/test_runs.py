@@ -58,12 +58,15 @@ def test_an_answer_has_a_line_of_its_figures_and_no_text() -> None:
 def test_text_is_kept_where_it_is_wanted_and_nothing_with_no_log() -> None:
     asked = ("ask", "-d", HARBOUR, "Who \ud800 built it?", "--method", "none", *FEW)
     assert ngt(*asked, "--no-log").returncode == 0 and not folder().exists()
-    assert ngt(*asked, "--log-text", "--system", "Be brief.", "--stop", "zz").returncode == 0
+    assert (
+        ngt(*asked, "--set", "log_text=yes", "--system", "Be brief.", "--stop", "zz").returncode
+        == 0
+    )
     line = printed("show")
     assert line["question"] == "Who ? built it?" and line["text"] and line["plain_s"] is None
     assert line["names"] == ["harbour.txt"] or line["names"] == [HARBOUR]
     assert not {"system", "stop"} & set(line["settings"])
-    assert ngt(*asked, "--no-log", "--log-text").returncode == 2
+    assert ngt(*asked, "--no-log", "--set", "log_text=yes").returncode == 2
 
 
 def test_a_name_that_is_not_utf_8_can_be_read_again() -> None:

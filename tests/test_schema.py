@@ -106,7 +106,7 @@ def test_a_check_is_as_described(tmp_path: Path) -> None:
 def test_measurements_are_as_described(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The tide came in at noon. The tide came in at noon.")
     text, recorded = str(tmp_path / "a.txt"), str(tmp_path / "recorded")
-    few = ("--json", "--max-tokens", "4", "--rounds", "1", "--no-pool")
+    few = ("--json", "--max-tokens", "4", "--rounds", "1", "--set", "pool=no")
     live = printed("bench", text, *few, "--methods", "none,trie", "--against", "hf")
     assert {row["method"] for row in live["rows"]} >= {"none", "trie"}
     check(live, "bench")
@@ -150,7 +150,7 @@ def test_what_is_built_listed_and_removed_is_as_described(own_home: Path) -> Non
     check(printed("trie", "show", HARBOUR, "--json"), "trie show")
     for file in built[:3]:
         check(printed("trie", "show", file["path"], "--json"), "trie show")
-    printed("summarize", HARBOUR, "--json", "--max-tokens", "40", "--pool-documents")
+    printed("summarize", HARBOUR, "--json", "--max-tokens", "40", "--set", "pool_documents=yes")
     pools = printed("trie", "pool", "show", "--json")
     assert len(pools) == 1
     check(pools, "trie pool show")

@@ -453,7 +453,7 @@ class SecondRuns(RuleBasedStateMachine):
         shutil.rmtree(self.place)
 
 
-CUTTING = ["--passage-tokens", 20, "--passage-overlap", 0]
+CUTTING = ["--set", "passage_tokens=20", "--set", "passage_overlap=0"]
 
 
 def damage(path: Path, how: str, at: int) -> None:

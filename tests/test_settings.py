@@ -16,6 +16,7 @@ from ngtcli.config import (
     SETTINGS,
     Layer,
     Settings,
+    Use,
     environment_and_file_layers,
     environment_layer,
     merge,
@@ -123,7 +124,7 @@ def test_a_bad_preset_is_marked_and_the_others_are_listed(kind: str, presets: Pa
 
 def test_a_broken_summarize_preset_does_not_hide_the_settings(presets: Path) -> None:
     (presets / "summarize.yaml").write_text("template: 3\n")
-    result, code, _ = run("config", "show", "--json", "--n", "9")
+    result, code, _ = run("config", "show", "--json", "--set", "n=9")
     assert code == 0 and json.loads(result.stdout)["n"] == {"value": 9, "origin": "flag"}
     assert "summarize.yaml" in result.stderr and result.stderr.count("\n") == 1
     _, code, said = run("config", "show", "-p", "summarize")
@@ -208,11 +209,11 @@ def test_valid_yaml_is_read_as_the_safe_loader_reads_it() -> None:
 def test_a_file_of_the_cache_is_shown_without_settings(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The tide came in at noon. " * 9)
     built = json.loads(
-        run("trie", "build", str(tmp_path / "a.txt"), "--n", "5", "--json")[0].stdout
+        run("trie", "build", str(tmp_path / "a.txt"), "--set", "n=5", "--json")[0].stdout
     )
     assert run("trie", "show", built["path"])[1] == 0
-    _, code, said = run("trie", "show", built["path"], "--n", "5")
-    assert code == 2 and "--n does nothing" in said
+    _, code, said = run("trie", "show", built["path"], "--set", "n=5")
+    assert code == 2 and "--set n does nothing" in said
 
 
 @pytest.mark.parametrize("given", [
@@ -220,8 +221,8 @@ def test_a_file_of_the_cache_is_shown_without_settings(tmp_path: Path) -> None:
     "--top-p 0.5 --temperature 0",  # as scripts give them together
     "--seed 3",  # greedy decoding repeats itself, as was asked for
     "--top-k 0 --top-p 1",
-    "--method trie --n 9 --lp 2 --learn-output --no-pool",
-    "--method none --n 9 --num-draft 8 --pool",
+    "--method trie --set n=9 --set lp=2 --set learn_output=yes --set pool=no",
+    "--method none --set n=9 --num-draft 8 --set pool=yes",
     "--json --color never", "--json --json-tokens", "--dry-run --json --temperature 1",
 ])  # fmt: skip
 def test_options_with_an_effect_or_nothing_to_lose_are_taken(given: str) -> None:
@@ -253,7 +254,7 @@ def test_a_dash_on_a_terminal_reads_to_ctrl_d() -> None:
 
 
 def test_drafters_are_given_the_settings_that_decide_drafts_with_the_same_bounds() -> None:
-    names = [name for name in settings_where(replayed=True) if name != "method"]
+    names = [name for name in settings_where(Use.REPLAYS) if name != "method"]
     changed = Settings(n=9, lp=2, num_draft=5, learn_output=True)
     for settings in (Settings(), changed):
         own = draft_settings(settings)

@@ -265,7 +265,7 @@ def test_a_folder_whose_configuration_names_masks_drafts_by_them(tmp_path) -> No
     answers = {}
     for method in ("none", "space"):
         done = ngt("summarize", HARBOUR, "-m", folder, "--method", method, "--json",
-                   "--max-tokens", "12", "--no-packed")  # fmt: skip
+                   "--max-tokens", "12", "--set", "packed=no")  # fmt: skip
         assert done.returncode == 0, done.stderr.decode()
         answers[method] = json.loads(done.stdout)
     assert answers["space"]["text"] == answers["none"]["text"]

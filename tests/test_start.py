@@ -114,7 +114,7 @@ def test_what_is_read_of_a_configuration_is_what_its_class_says(
 def test_without_a_model_to_run_torch_is_not_loaded() -> None:
     commands = [
         ["summarize", HARBOUR, "--dry-run"],
-        ["ask", "When?", "-d", HARBOUR, "--dry-run", "--whole-tokens", "0"],
+        ["ask", "When?", "-d", HARBOUR, "--dry-run", "--set", "whole_tokens=0"],
         ["trie", "build", HARBOUR], ["trie", "show", HARBOUR], ["trie", "list"], ["env"],
     ]  # fmt: skip
     run_and_look(commands, {"torch", "numba"})
@@ -127,7 +127,7 @@ def test_the_status_follows_what_is_done(tmp_path: Path) -> None:
 
     long = tmp_path / "long.txt"
     long.write_text(EXAMPLE.read_text() * 4)
-    command = ["summarize", str(long), "-v", "--max-tokens", "4", "--pool"]
+    command = ["summarize", str(long), "-v", "--max-tokens", "4", "--set", "pool=yes"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     lines = [line for line in done.stderr.splitlines() if line.endswith("…")]
@@ -144,7 +144,7 @@ def test_the_status_follows_what_is_done(tmp_path: Path) -> None:
 def test_the_listing_says_of_each_command_what_the_command_says() -> None:
     from ngtcli.cli.app import COMMANDS, load
 
-    for name, (line, _) in COMMANDS.items():
+    for name, line in COMMANDS.items():
         assert load(name).help.split("\n\n")[0] == line
         assert load(name).name == name
 

@@ -233,12 +233,13 @@ def test_what_opens_or_closes_a_thought_is_made_of_control_tokens() -> None:
 def test_a_switch_that_is_not_there_is_one_line_and_a_hint(folder: Path, tmp_path: Path) -> None:
     found = [
         ngt("ask", "When?", "-d", str(folder / "a.txt"), "--think", "off"),
-        ngt(*asked(folder, "qwen"), "--think", "on", "--template-arg", "enable_thinking=false"),
+        ngt(*asked(folder, "qwen"), "--think", "on", "--set", "template_arg=enable_thinking=false"),
     ]
     assert [done.returncode for done in found] == [2, 2]
     assert [done.stderr.decode() for done in found] == [
         "ngt: --think off: the model's chat template knows no thoughts\nLeave --think out.\n",
-        "ngt: --think and --template-arg enable_thinking say the same thing\nGive one of them.\n",
+        "ngt: --think and --set template_arg=enable_thinking say the same thing\n"
+        "Give one of them.\n",
     ]
     (tmp_path / "ngt.yaml").write_text("think: off\n")  # which YAML reads as false
     done = ngt(*asked(folder, "qwen"), "--dry-run", cwd=tmp_path)
@@ -458,7 +459,7 @@ def test_a_batch_keeps_thoughts_apart(folder: Path, tmp_path: Path) -> None:
 
 
 def test_an_endless_thought_is_closed_and_the_answer_begun(folder: Path) -> None:
-    arguments = (*asked(folder, "endless"), "--max-thinking", "30", "--max-tokens", "9")
+    arguments = (*asked(folder, "endless"), "--set", "max_thinking=30", "--max-tokens", "9")
     made = {}
     for method in ("auto", "none"):
         found = json.loads(ngt(*arguments, "--json-tokens", "--method", method).stdout)
@@ -472,7 +473,7 @@ def test_an_endless_thought_is_closed_and_the_answer_begun(folder: Path) -> None
 
 @pytest.mark.parametrize("kind", ["endless", "on channels"])
 def test_marks_that_open_a_thought_take_nothing_from_the_answer(folder: Path, kind: str) -> None:
-    given = "--max-thinking", "0", "--max-tokens", "9", "--json"
+    given = "--set", "max_thinking=0", "--max-tokens", "9", "--json"
     counts = json.loads(ngt(*asked(folder, kind), *given).stdout)["statistics"]
     assert counts["new_tokens"] - counts["thought_tokens"] == 9
 
@@ -510,16 +511,28 @@ def test_stop_strings_and_repeats_count_in_the_answer_alone(folder: Path) -> Non
     found = json.loads(done.stdout)
     assert (found["text"], found["thought"]) == ("The ferry ", THOUGHTS)
     assert found["finish_reason"] == "stop"
-    long = ngt(*asked(folder, "endless"), "--max-thinking", "300", "--max-repeats", "2", "--json")
+    long = ngt(
+        *asked(folder, "endless"), "--set", "max_thinking=300", "--set", "max_repeats=2", "--json"
+    )
     assert json.loads(long.stdout)["statistics"]["thought_tokens"] > 128
 
 
 def test_a_dry_run_leaves_the_room_that_the_run_leaves(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text(" ".join(f"{SENTENCE} {i}." for i in range(90)))
     given = ("ask", "When?", "-d", str(tmp_path / "long.txt"), "-m", str(folder / "qwen"), "--json",
-             "--overflow", "truncate", "--max-thinking", "60", "--max-tokens", "20")  # fmt: skip
+             "--overflow", "truncate", "--max-tokens", "20",
+             "--set", "max_thinking=60")  # fmt: skip
     dry, run = (json.loads(ngt(*given, *more).stdout) for more in (("--dry-run",), ()))
     assert dry["prompt_tokens"] == run["statistics"]["prompt_tokens"]
     assert CONTEXT - 100 <= dry["prompt_tokens"] <= CONTEXT - 80
     off = json.loads(ngt(*given, "--dry-run", "--think", "off").stdout)
     assert off["prompt_tokens"] > dry["prompt_tokens"]
+
+
+def test_a_folder_is_made_again_where_thoughts_are_wanted_in_it(tmp_path: Path) -> None:
+    text, out = tmp_path / "a.txt", tmp_path / "out"
+    text.write_text("The ferry leaves at nine.")
+    command = ("summarize", str(text), "-o", f"{out}/", "--max-tokens", "4")
+    for more, is_made in ((), True), ((), False), (("--show-thinking",), True):
+        done = ngt(*command, *more)
+        assert done.returncode == 0 and (b"made before" not in done.stderr) == is_made

@@ -626,7 +626,7 @@ def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
 
 def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used(tmp_path: Path) -> None:
     folder = record(tmp_path / "r")
-    sweep = ("--replay", folder, "--sweep", "num_draft=5", "--n", "9", "--write", "best")
+    sweep = ("--replay", folder, "--sweep", "num_draft=5", "--set", "n=9", "--write", "best")
     assert tune(*sweep)[0] == 0
     preset = load_preset("best")
     assert preset.template == load_preset("summarize").template

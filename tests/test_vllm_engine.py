@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from ngtcli.cli.app import app
-from ngtcli.config import Settings, settings_where
+from ngtcli.config import SETTINGS, Settings, Use, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.engines import keeper
 from ngtcli.engines.vllm import NgramTrieProposer
@@ -114,16 +114,19 @@ VALUES = {"background": "english", "device": "cpu", "draft_model": "builtin",
 @pytest.mark.parametrize(
     ("name", "engine", "words"),
     [
-        *((name, "vllm", "--engine vllm") for name in settings_where(engine="ngt")),
+        *((name, "vllm", "--engine vllm") for name in settings_where(Use.NGT)),
         *((name, "vllm", "--engine vllm") for name in ("json_tokens",)),
-        *((name, "ngt", "ngt's engine") for name in settings_where(engine="vllm")),
+        *((name, "ngt", "ngt's engine") for name in settings_where(Use.VLLM)),
     ],
 )
 def test_flags_that_do_nothing_with_an_engine_are_refused(
     name: str, engine: str, words: str
 ) -> None:
-    flag = f"--{name.replace('_', '-')}"
-    given = [flag, VALUES[name]] if name in VALUES else [flag]
+    about = SETTINGS.get(name)
+    flag = about.flag if about else f"--{name.replace('_', '-')}"
+    given = [*flag.split(), VALUES[name]] if name in VALUES else [flag]
+    if about and not about.has_flag:
+        given = ["--set", f"{name}={VALUES.get(name, 'yes')}"]
     assert refused("--engine", engine, *given) == f"{flag} does nothing with {words}"
 
 

@@ -9,29 +9,19 @@ from typing import TYPE_CHECKING
 from ngtcli.batch.input import InputLine
 from ngtcli.batch.lines import BatchLine, below
 from ngtcli.batch.output import DoneLine, check_not_read, written_with
-from ngtcli.config import Settings, settings_where
+from ngtcli.config import Settings, Use, settings_where
 from ngtcli.documents.catalog import stamp_of
 from ngtcli.documents.find import WRITTEN, find
 from ngtcli.documents.load import Loaded, load
 from ngtcli.documents.read import Documents
 from ngtcli.errors import NgtError
-from ngtcli.prompt.preset import Preset, can_ask, for_task, load_preset
-from ngtcli.session.question import Question, check_prediction
+from ngtcli.session.question import Question, Tasks
 from ngtcli.system.files import key_of
 
 if TYPE_CHECKING:
     from ngtcli.session.session import FinishedAnswer
 
 _READERS = 4  # that are open at once; guess
-Tasks = Mapping[str, tuple[Settings, Preset]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request(Question):
-    """What a line asks, with the hashes that a `DoneLine` has of its files; "" for none."""
-
-    files: str = ""
-    texts: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +31,6 @@ class Outcome:
     line: InputLine
     question: Question | None
     answer: "FinishedAnswer"
-
-
-def wording(task: str, preset: Preset) -> Preset:
-    """What words a task: `preset`, or that of `ask` where it has no place for a question."""
-    return load_preset(task) if task == "ask" and not can_ask(preset) else preset
 
 
 class Questions:
@@ -67,45 +52,44 @@ class Questions:
         self._tasks, self._given, self._folder = tasks, given, folder
         self._output, self._warn = output, warn
         self._open: dict[Settings, Documents] = {}  # readers, by the settings that they read as
+        self._hashes: dict[int, tuple[str, str]] = {}  # of files and their texts, by line
 
     def check_paths(self, number: int, paths: Sequence[str]) -> None:
         """Raise UsageError where the line of that number names what is written."""
         check_not_read(number, [below(self._folder, path) for path in paths], self._output)
 
-    def _asked(self, line: InputLine, path: Path | None) -> tuple[BatchLine, list[str], Settings]:
-        """What a line says, its paths as they are read, and its settings. Raises NgtError."""
+    def _asked(self, line: InputLine, path: Path | None) -> tuple[BatchLine, list[str], Question]:
+        """What a line says, its paths as they are read, and its question. Raises NgtError."""
         content = line.content(path)
-        settings, preset = self._tasks[content.task]
-        settings = for_task(content.task, replace(settings, **content.settings), preset)
-        check_prediction(content.predict, settings)
-        return content, [below(self._folder, path) for path in content.paths], settings
-
-    def read(self, line: InputLine, path: Path | None) -> Request:
-        """What a line, of the file at `path`, asks for, its documents read. Raises NgtError."""
-        content, paths, settings = self._asked(line, path)
-        preset = self._tasks[content.task][1]
-        given = content.task if self._given is None else self._given
-        if preset.name != given:
-            what = f"preset {given} has no place for a question"
-            self._warn(f"{what}: preset {preset.name} words the lines that have one")
-        if self._tasks["ask"][0].engine == "vllm":
-            settings = self._of_vllm(content.task, settings)
-        files = texts = ""
-        loaded = Loaded(content.texts)
-        if paths:
-            files = self._hash_of_files(paths, settings, stamp_of)  # first, to notice a change
-            loaded = self._load(paths, settings)
-            texts = _hash_of_texts(loaded)
-        return Request(
-            task=content.task,
-            settings=settings,
-            preset=preset,
-            loaded=loaded,
-            question=content.question or "",
+        question = self._tasks.question(
+            content.task,
+            content.question or "",
+            loaded=Loaded(content.texts),
             prediction=content.predict,
-            files=files,
-            texts=texts,
+            **content.settings,
         )
+        return content, [below(self._folder, path) for path in content.paths], question
+
+    def read(self, line: InputLine, path: Path | None) -> Question:
+        """What a line, of the file at `path`, asks for, its documents read. Raises NgtError."""
+        content, paths, question = self._asked(line, path)
+        given = content.task if self._given is None else self._given
+        if question.preset.name != given:
+            what = f"preset {given} has no place for a question"
+            own = question.preset.name
+            self._warn(f"{what}: preset {own} words the lines that have one")
+        if self._tasks.of["ask"][0].engine == "vllm":
+            question = replace(question, settings=self._of_vllm(content.task, question.settings))
+        if paths:
+            settings = question.settings
+            files = self._hash_of_files(paths, settings, stamp_of)  # first, to notice a change
+            question = replace(question, loaded=self._load(paths, settings))
+            self._hashes[line.index] = files, _hash_of_texts(question.loaded)
+        return question
+
+    def hashes(self, line: InputLine) -> tuple[str, str]:
+        """What a `DoneLine` has of the files of a line that was read; "" for none. Once."""
+        return self._hashes.pop(line.index, ("", ""))
 
     def changed(
         self, lines: Iterable[InputLine], path: Path, done: Mapping[int, DoneLine]
@@ -128,8 +112,9 @@ class Questions:
 
         for line in lines:
             if (then := done[line.index]).texts:
-                _, paths, settings = self._asked(line, path)
-                if not is_same(tuple(paths), _reading(settings), then.files, then.texts):
+                _, paths, question = self._asked(line, path)
+                reading = _reading(question.settings)
+                if not is_same(tuple(paths), reading, then.files, then.texts):
                     yield line
 
     def close(self) -> None:
@@ -172,7 +157,7 @@ class Questions:
         """
         from ngtcli.engines.vllm_arguments import check
 
-        started = self._tasks["ask"][0]
+        started = self._tasks.of["ask"][0]
         drafting = {name: getattr(started, name) for name in ("method", "num_draft")}
         for name, value in drafting.items():
             if (other := getattr(settings, name)) != value:
@@ -187,7 +172,7 @@ class Questions:
 
 def _reading(settings: Settings) -> Settings:
     """What of the settings decides how files are found and read, all else as by default."""
-    return Settings(**{name: getattr(settings, name) for name in settings_where(reading=True)})
+    return Settings(**{name: getattr(settings, name) for name in settings_where(Use.READS)})
 
 
 def _hash_of_texts(loaded: Loaded) -> str:

@@ -211,7 +211,7 @@ class Showing:
         if answer.finish_reason == "context":
             notes.warn("the answer is cut off: the context is full")
         if answer.finish_reason == "repetition":
-            notes.warn(f"the answer is cut off: {REPEATS}; --max-repeats 0 lets it go on")
+            notes.warn(f"the answer is cut off: {REPEATS}; --set max_repeats=0 lets it go on")
         if answer.finish_reason == "interrupted":
             notes.warn("interrupted; the answer is incomplete")
 

@@ -3,7 +3,6 @@
 import os
 import sys
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -15,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from ngtcli import __version__
 from ngtcli.cli.notes import Notes, report_error
 from ngtcli.cli.streams import finish_stdout, own_streams
+from ngtcli.config import SETTINGS
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError, UsageError, unexpected
 from ngtcli.system import process
 from ngtcli.system.process import without_collection
@@ -23,77 +23,38 @@ _ABOVE = (
     "The card of a model, a preset, settings files and NGT_* variables stand above these defaults:"
     " ngt config show [-p PRESET] prints what holds."
 ).replace("[", r"\[")
-# For each command, or group of them, its line in the listing and where it is: in the order of the
-# listing. The tests hold each line against what the command itself says.
+# For each command, or group of them, its line in the listing, in that order. The tests hold it
+# against what the command itself says.
 COMMANDS = {
-    "summarize": ("Summarize documents: ngt summarize article.txt", "answer:summarize"),
-    "ask": (
-        'Answer a question from documents: ngt ask --docs ./notes "When is high tide?"',
-        "answer:ask",
-    ),
-    "chat": ("Talk with a model, about documents too: ngt chat -d notes/", "chat:chat"),
-    "generate": (
-        'Follow a free prompt: ngt generate "Write a limerick about the tide."',
-        "answer:generate",
-    ),
-    "batch": (
-        "Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl",
-        "batch:batch",
-    ),
-    "serve": (
-        "Keep a model loaded: ngt ask and ngt summarize need not load it again.",
-        "serve:serve_app",
-    ),
-    "mcp": (
-        "Let other programs search documents and ask about them: ngt mcp -d ./notes",
-        "mcp:mcp",
-    ),
-    "check": (
-        "Decode with and without drafts and compare every token; exit 6 at a difference.",
-        "check:check",
-    ),
-    "bench": (
-        "Measure methods side by side: speed, acceptance, quality, and where the time goes.",
-        "bench:bench",
-    ),
-    "bench replay": (
-        "Measure methods on a recording, without the model: ngt bench replay RECORDING",
-        "bench:replay",
-    ),
-    "bench record": (
-        "Decode without drafts, and write a recording: ngt bench record RECORDING",
-        "bench:record",
-    ),
-    "bench quality": ("Measure what --dtype or --quantize costs against float32.", "bench:quality"),
-    "tune": ("Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5", "tune:tune"),
-    "heads": (
-        "Learned heads, which guess tokens from a model's hidden states.",
-        "heads:heads_app",
-    ),
-    "env": ("Show versions, device and folders, and what a model needs here.", "about:env"),
-    "schema": (
-        "Print the JSON Schema of what --json prints, of one command or of all that have one.",
-        "schema:schema",
-    ),
-    "docs": ("Documents as they are read: text, pages, tokens, warnings.", "docs:docs_app"),
-    "trie": ("The cached n-gram tries of documents.", "trie:trie_app"),
-    "cache": ("All that is stored to be used again.", "cache:cache_app"),
-    "runs": ("The log of answers: what drafting brought, by model.", "runs:runs_app"),
-    "presets": ("Presets: how a task is worded and set.", "about:presets_app"),
-    "config": ("Settings and where they come from.", "about:config_app"),
-    "models": ("Models on this machine.", "models:models_app"),
-    "help": ("Show a page of the manual, or list the pages: ngt help documents", "help:help_page"),
+    "summarize": "Summarize documents: ngt summarize article.txt",
+    "ask": 'Answer a question from documents: ngt ask --docs ./notes "When is high tide?"',
+    "chat": "Talk with a model, about documents too: ngt chat -d notes/",
+    "generate": 'Follow a free prompt: ngt generate "Write a limerick about the tide."',
+    "batch": "Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl",
+    "serve": "Keep a model loaded: ngt ask and ngt summarize need not load it again.",
+    "mcp": "Let other programs search documents and ask about them: ngt mcp -d ./notes",
+    "check": "Decode with and without drafts and compare every token; exit 6 at a difference.",
+    "bench": "Measure methods side by side: speed, acceptance, quality, and where the time goes.",
+    "bench replay": "Measure methods on a recording, without the model: ngt bench replay RECORDING",
+    "bench record": "Decode without drafts, and write a recording: ngt bench record RECORDING",
+    "bench quality": "Measure what --dtype or --quantize costs against float32.",
+    "tune": "Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5",
+    "heads": "Learned heads, which guess tokens from a model's hidden states.",
+    "env": "Show versions, device and folders, and what a model needs here.",
+    "schema": "Print the JSON Schema of what --json prints, of one command or of all of them.",
+    "docs": "Documents as they are read: text, pages, tokens, warnings.",
+    "trie": "The cached n-gram tries of documents.",
+    "cache": "All that is stored to be used again.",
+    "runs": "The log of answers: what drafting brought, by model.",
+    "presets": "Presets: how a task is worded and set.",
+    "config": "Settings and where they come from.",
+    "models": "Models on this machine.",
+    "help": "Show a page of the manual, or list the pages: ngt help documents",
 }
-
-
-# Flags that `ngt bench` once had: what to give in their place.
-_MOVED = {
-    "--replay": "Give ngt bench replay RECORDING.",
-    "--record": "Give ngt bench record RECORDING.",
-    "--quality": "Give ngt bench quality.",
-    **dict.fromkeys(("--template", "--turns"), "In a clone: python -m tests.tools.spec_bench."),
-    "--shape": "In a clone: python -m tests.tools.shapes.",
-    "--noise": "In a clone: python -m tests.tools.datasets.",
+# Files of commands whose first word is not the file's name.
+_FILES = {
+    **dict.fromkeys(("summarize", "ask", "generate"), "answer"),
+    **dict.fromkeys(("env", "presets", "config"), "about"),
 }
 
 
@@ -102,16 +63,13 @@ class _Group(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for name, (line, _) in COMMANDS.items():
+        for name, line in COMMANDS.items():
             self.commands[name] = TyperCommand(name, help=line)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if (pair := " ".join(args[:2])) in COMMANDS:
             args = [pair, *args[2:]]
         name, command, rest = super().resolve_command(ctx, args)
-        for word in rest if name == "bench" else ():
-            if hint := _MOVED.get(word.partition("=")[0]):
-                raise UsageError(f"{word.partition('=')[0]} is no flag of ngt bench any more", hint)
         return name, load(name) if name in COMMANDS else command, rest
 
     def invoke(self, ctx: Any) -> Any:
@@ -119,14 +77,40 @@ class _Group(TyperGroup):
             return super().invoke(ctx)
         except EOFError as error:  # typer takes it for a Ctrl-D
             raise unexpected(error) from error
+        except Exception as error:
+            if type(error).__name__ == "NoSuchOption":  # of the library, wherever it has it
+                _refuse_moved(str(getattr(error, "option_name", "")))
+            raise
+
+
+# Flags that `ngt bench` once had: what to give in their place.
+_MOVED = {
+    "--replay": "Give ngt bench replay RECORDING.",
+    "--record": "Give ngt bench record RECORDING.",
+    "--quality": "Give ngt bench quality.",
+}
+
+
+def _refuse_moved(flag: str) -> None:
+    """Raise UsageError for what was a flag once, with what to give in its place."""
+    name = flag.lstrip("-").replace("-", "_")
+    about = SETTINGS.get(name.removeprefix("no_"))
+    hint = _MOVED.get(flag, "")
+    if about is not None and not about.has_flag:
+        no, yes = ("no", "yes") if about.kind is bool else ("none", "VALUE")
+        hint = f"Give --set {about.name}={yes if about.name == name else no}."
+    if hint:
+        raise UsageError(f"{flag} is no flag any more", hint)
 
 
 @cache
 def load(name: str) -> Any:
     """The command or group of that name, as the library makes it."""
-    module, _, function = COMMANDS[name][1].partition(":")
+    first, last = name.split()[0], name.split()[-1]
     with without_collection():
-        found = getattr(import_module(f"ngtcli.cli.{module}"), function)
+        module = import_module(f"ngtcli.cli.{_FILES.get(first, first)}")
+    names = f"{last}_app", f"{last}_page", last
+    found = next(getattr(module, one) for one in names if hasattr(module, one))
     app = typer.Typer(add_completion=False)
     if isinstance(found, typer.Typer):
         app.add_typer(found, name=name)
@@ -157,9 +141,16 @@ class _Given:
             return () if param.multiple or param.nargs == -1 else None
         if self._of_one is not None:
             with suppress(ValueError, TypeError):
-                return self._of_one(value)
+                return self._within(self._of_one(value))
         assert _build is not None
         return _build(self._about).coerce(value, param=param, ctx=ctx)
+
+    def _within(self, value: Any) -> Any:
+        """A value that is no number, or one within the parameter's bounds. Raises ValueError."""
+        low, high = self._about.parameter_info.min, self._about.parameter_info.max
+        if isinstance(value, int) and not (low or 0) <= value <= (high or value):
+            raise ValueError
+        return value
 
 
 def _digits(given: object) -> int:
@@ -178,13 +169,56 @@ if _build is not None:
 
 
 def _finish(command: Any) -> None:
-    """Join the lines of a help text's paragraphs, and say below settings what stands above them."""
+    """Give a command the options of all, and join the lines of its help text's paragraphs."""
     paragraphs = (command.help or "").split("\n\n")
-    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    command.help = "\n\n".join(map(_joined, paragraphs))
     if any(parameter.name == "max_tokens" for parameter in command.params):
         command.epilog = _ABOVE
-    for below in getattr(command, "commands", {}).values():
-        _finish(below)
+    command.params += _of_every_command()
+    for one in getattr(command, "commands", {}).values():
+        _finish(one)
+
+
+def _joined(paragraph: str) -> str:
+    """A paragraph of a help text as one line; examples keep their lines, as the library marks."""
+    lines = [line.strip() for line in paragraph.strip().split("\n")]
+    return "\b\n" + "\n".join(lines) if lines[0].startswith("ngt ") else " ".join(lines)
+
+
+_tracebacks = False  # whether --debug was given
+
+
+def _debug(wanted: bool) -> None:
+    global _tracebacks
+    _tracebacks = _tracebacks or wanted
+
+
+def _brief(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        from ngtcli.cli.brief import brief  # here: other runs do without
+
+        print(brief(context, sys.stdout))
+        raise typer.Exit()
+
+
+_DEBUG = typer.Option("--debug", callback=_debug, is_eager=True, help="Show tracebacks.")
+_SHORT = typer.Option("-h", callback=_brief, is_eager=True)
+
+
+@cache
+def _of_every_command() -> list[Any]:
+    """The options that each command has, and that its page does not show."""
+    made = typer.Typer(add_completion=False)
+
+    @made.command()
+    def _(
+        debug: Annotated[bool, _DEBUG] = False, short: Annotated[bool, _SHORT] = False
+    ) -> None: ...
+
+    options: list[Any] = typer.main.get_command(made).params
+    for option in options:
+        option.hidden, option.expose_value = True, False
+    return options
 
 
 app = typer.Typer(
@@ -213,7 +247,7 @@ def options(
             "--version", "-V", callback=_version, is_eager=True, help="Print the version."
         ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Annotated[bool, _DEBUG] = False,
 ) -> None:
     """Options of every command."""
     from ngtcli.system.files import home  # here: help does without
@@ -228,11 +262,12 @@ def main() -> None:
 
 def run() -> int:
     """Run the command line in `sys.argv`; the exit code. Every error becomes two lines."""
+    global _tracebacks
     own_streams()
-    arguments, debug = _read(sys.argv[1:])
+    _tracebacks = False
     try:
         _check_folder()
-        return _invoke(arguments)
+        return _invoke(_read(sys.argv[1:]))
     except ClosedPipeError:
         return 0
     except KeyboardInterrupt:
@@ -240,7 +275,7 @@ def run() -> int:
     except BaseException as error:  # a library in another language may panic
         if process.interrupted():
             return INTERRUPTED
-        if debug:
+        if _tracebacks:
             traceback.print_exc()
         known = error if isinstance(error, NgtError) else unexpected(error)
         report_error(known)
@@ -265,21 +300,18 @@ def _check_folder() -> None:
         raise UsageError("the current folder is gone", "cd to another.") from None
 
 
-def _read(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """What typer is to read, and whether --debug was given anywhere before `--`.
+def _read(arguments: list[str]) -> list[str]:
+    """What typer is to read.
 
-    >>> _read(["help", "trie", "list", "--debug"])
-    (['trie', 'list', '--help'], True)
+    >>> _read(["help", "trie", "list"])
+    ['trie', 'list', '--help']
     """
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    ours = [word for word in arguments[:end] if word != "--debug"]
-    debug = len(ours) < end
-    if ours[:1] == ["help"] and len(ours) > 1 and ours[1] in COMMANDS:
+    if arguments[:1] == ["help"] and len(arguments) > 1 and arguments[1] in COMMANDS:
         from ngtcli.cli.help import topics  # here: other commands do without
 
-        if len(ours) > 2 or ours[1] not in topics():  # a page of the command's name goes first
-            ours = [*ours[1:], "--help"]
-    return [*ours, *arguments[end:]], debug
+        if len(arguments) > 2 or arguments[1] not in topics():  # a page of that name goes first
+            return [*arguments[1:], "--help"]
+    return arguments
 
 
 def _invoke(arguments: list[str]) -> int:

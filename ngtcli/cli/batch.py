@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
-from msgspec.structs import replace
 
 from ngtcli.batch.input import InputLine, Lines, Shard, read_lines, scan
 from ngtcli.batch.output import ANOTHER_FILE, DoneLine, FileOutput, StreamOutput, written_with
-from ngtcli.batch.questions import Outcome, Questions, Request, Tasks, wording
+from ngtcli.batch.questions import Outcome, Questions
 from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import REPEATS, Notes, once
 from ngtcli.cli.options import (
@@ -28,7 +27,7 @@ from ngtcli.cli.options import (
     PresetOption,
     VerboseOption,
     file_option,
-    resolve_tasks,
+    tasks_of,
     with_settings,
 )
 from ngtcli.cli.output import check_output_file, print_line
@@ -49,7 +48,7 @@ from ngtcli.errors import (
 )
 from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.session.checks import check_session
-from ngtcli.session.question import Question
+from ngtcli.session.question import Question, Tasks
 from ngtcli.session.runs import log_answer
 from ngtcli.system import process
 from ngtcli.system.files import identity
@@ -112,16 +111,16 @@ def batch(
     paths a list of files, folders and patterns, context one text. With a question the task is ask,
     else summarize. A line that fails has {"id", "error"} in the output, and the exit code is 7.
     """
-    resolved = resolve_tasks(flags or {}, given.preset, TASKS)
+    tasks = tasks_of(flags or {}, given.preset, TASKS, worded=True)
+    settings = tasks.of["ask"][0]
     refuse_colour("ngt batch", flags or {})
-    refuse_ignored(flags or {}, resolved["ask"][0].settings)
+    refuse_ignored(flags or {}, settings)
     check_output_file(given.output)
     if given.output is None:
         others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
         refuse_with("standard output", others, "Name a file with -o.")
     _check_apart(source, given.output)
-    tasks = {task: (s.settings, wording(task, preset)) for task, (s, preset) in resolved.items()}
-    check_session(tasks["ask"][0], Notes().warn)
+    check_session(settings, Notes().warn)
     path = Path(source)
     folder = str(path.absolute().parent) if path.is_file() else os.getcwd()
     command = _Batch(given, tasks, folder)
@@ -137,7 +136,7 @@ class _Batch:
     def __init__(self, given: BatchFlags, tasks: Tasks, folder: str) -> None:
         self._given, self._tasks = given, tasks
         self._shard, self._notes = given.lines, Notes(given.verbose)
-        self._settings = tasks["ask"][0]
+        self._settings = tasks.of["ask"][0]
         self._most = self._settings.max_mb * 1_000_000  # bytes of a line
         self._run = Run(self._settings, given.batch_size, self._notes, "line")
         self._questions = Questions(tasks, given.preset, folder, given.output, self._run.warn)
@@ -150,8 +149,8 @@ class _Batch:
         self._notes.clear()
         chosen = lines[: self._given.limit or None]
         head = {"input": sha256, "shard": self._given.shard, "engine": self._settings.engine}
-        for task in sorted(self._tasks):
-            how = sorted(deciding(*self._tasks[task]).items())
+        for task in sorted(self._tasks.of):
+            how = sorted(deciding(*self._tasks.of[task]).items())
             head |= {f"{task}.{name}": value for name, value in how}
         out, restart = self._given.output, self._given.restart
         with closing(FileOutput(out, head, restart, self._most)) as output:
@@ -201,9 +200,8 @@ class _Batch:
             row, index = _row(outcome), outcome.line.index
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
-            done = DoneLine(index, dump_json(row, None), failed="error" in row)
-            if isinstance(request := outcome.question, Request):
-                done = replace(done, files=request.files, texts=request.texts)
+            files, texts = self._questions.hashes(outcome.line)
+            done = DoneLine(index, dump_json(row, None), "error" in row, files, texts)
             output.put(done)
             return done.failed
 

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from ngtcli.cli.options import OF_OWN_ENGINE
-from ngtcli.config import SETTINGS, Setting, Settings
+from ngtcli.config import SETTINGS, Setting, Settings, Use
 from ngtcli.errors import UsageError
 
 LIVE, REPLAY = "live", "replay"
@@ -25,7 +25,7 @@ TUNE: Table = {
     **{name: _PANELS[SETTINGS[name].panel] for name in OF_OWN_ENGINE},
     **dict.fromkeys(("items", "sweep", "limit", "rounds", "preset", "state"), _BOTH),
     **dict.fromkeys(("write", "force", "markdown", "csv", "html", "output", "json"), _BOTH),
-    **dict.fromkeys(("fresh", "verbose", "color", "max_mb", "cache_mb", "no_background"), _BOTH),
+    **dict.fromkeys(("fresh", "verbose", "color", "max_mb", "cache_mb"), _BOTH),
     **dict.fromkeys(("docs", "prompts", "draft_model", "heads"), (LIVE,)),
     **dict.fromkeys(("calibrate", "exact"), (LIVE,)),
     **dict.fromkeys(("replay", "task", "ids", "costs"), (REPLAY,)),
@@ -50,11 +50,11 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
 
         check(settings)
     if not settings.log:
-        refuse_with("--no-log", {"--log-text": flags.get("log_text")}, "Leave one of them out.")
+        refuse_with("--no-log", {"--set log_text": flags.get("log_text")}, "Leave one of them out.")
     refuse_idle(flags, settings)
     greedy = not settings.temperature and "temperature" not in flags
     for about in given:
-        if greedy and about.sampled and flags[about.name] != about.default:
+        if greedy and Use.SAMPLES in about.uses and flags[about.name] != about.default:
             what = "does nothing at temperature 0, where the likeliest token is taken"
             raise UsageError(f"{about.flag} {what}", "Give --temperature as well.")
     _refuse_drafting([about for about in given if about.method and flags[about.name]], settings)
@@ -62,9 +62,9 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
 
 def refuse_idle(flags: Mapping[str, Any], settings: Settings) -> None:
     """Raise UsageError for a flag that has no effect on a model that is quantised or placed."""
-    idle = {"--no-packed": flags.get("packed") is False}
+    idle = {"--set packed=no": flags.get("packed") is False}
     if settings.device_map == "auto":
-        refuse_with("--device-map auto", idle, "Leave it out.")
+        refuse_with("--set device_map=auto", idle, "Leave it out.")
     if settings.quantize != "none":
         refuse_with(f"--quantize {settings.quantize}", idle, "Leave it out.")
 
@@ -85,8 +85,8 @@ def _refuse_drafting(given: Sequence[Setting], settings: Settings) -> None:
             what = f"{about.flag} does nothing with --method {method.name}"
             raise UsageError(what, f"It is read by --method {about.method}.")
         if about.name == "pool_documents" and not settings.pool:
-            what = "--pool-documents does nothing without the pool"
-            raise UsageError(what, "Leave out --no-pool.")
+            what = "--set pool_documents does nothing without the pool"
+            raise UsageError(what, "Leave out --set pool=no.")
 
 
 def refuse_colour(form: str, flags: Mapping[str, Any]) -> None:
@@ -139,4 +139,6 @@ def _given(context: typer.Context) -> dict[str, tuple[str, object]]:
             written = parameter.secondary_opts if value is False else parameter.opts
             flag = max(written or parameter.opts, key=len)
             found[name] = (flag if flag.startswith("-") else "naming texts", value)
-    return found
+    items = context.params.get("set") or () if found.pop("set", None) else ()
+    names = [item.partition("=")[0].replace("-", "_") for item in items]
+    return found | {name: (f"--set {name}", "set") for name in names}

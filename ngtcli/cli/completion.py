@@ -4,10 +4,10 @@ Where nothing is offered, the shell offers files.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
-from ngtcli.config import Setting
+from ngtcli.config import SETTINGS, Setting
 from ngtcli.prompt.preset import preset_files
 
 Complete = Callable[[str], list[str]]
@@ -56,6 +56,22 @@ def of_setting(setting: Setting) -> Complete | None:
     if setting.choices:
         return quietly(lambda _: setting.choices)
     return quietly(_OFFERED[setting.complete]) if setting.complete else None
+
+
+def of_settings(names: Sequence[str]) -> Complete:
+    """What completes NAME=VALUE: a name, then what completes its value."""
+
+    def words(incomplete: str) -> list[str]:
+        name, given, value = incomplete.partition("=")
+        if not given:
+            return [f"{name}=" for name in names]
+        about = SETTINGS[name]
+        found = (
+            ["yes", "no"] if about.kind is bool else (of_setting(about) or (lambda _: []))(value)
+        )
+        return [f"{name}={word}" for word in found]
+
+    return quietly(words)
 
 
 def _folders(incomplete: str) -> Iterator[str]:

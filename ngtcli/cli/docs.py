@@ -15,7 +15,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, VerboseOption, resolve_without_preset, with_settings
 from ngtcli.cli.output import print_json, print_line, print_table
 from ngtcli.cli.reading import distinct, read_documents, standard_input, tell_skipped, tell_warnings
-from ngtcli.config import SETTINGS, settings_where
+from ngtcli.config import SETTINGS, Use, settings_where
 from ngtcli.documents.content import About
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Row, survey
@@ -33,7 +33,7 @@ docs_app = typer.Typer(
 )
 _LEFT_OUT = 100  # files left out that a list names, more with -v; guess
 _BEGINNING = 40  # characters of a passage that are shown; guess
-_READ = ("model", *settings_where(reading=True))
+_READ = ("model", *settings_where(Use.READS))
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 _TOKENIZER_BYTES = 256_000_000  # most of one of them; as model_files has it
 

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.batch.questions import wording
 from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import PresetOption, resolve_tasks, with_settings
+from ngtcli.cli.options import PresetOption, tasks_of, with_settings
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN, find
 from ngtcli.errors import UsageError
@@ -33,8 +32,7 @@ def mcp(
     """
     if find_spec("mcp") is None:
         raise UsageError("ngt mcp needs the extra mcp", "pip install 'ngtcli[mcp]'")
-    resolved = resolve_tasks(flags, preset_name, TASKS)
-    tasks = {task: (r.settings, wording(task, preset)) for task, (r, preset) in resolved.items()}
+    tasks = tasks_of(flags, preset_name, TASKS, worded=True).of
     settings = tasks["ask"][0]
     refuse_colour("ngt mcp", flags)
     refuse_ignored(flags, settings)

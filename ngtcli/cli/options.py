@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from itertools import pairwise
@@ -14,21 +14,23 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.completion import of_setting, presets
+from ngtcli.cli.completion import of_setting, of_settings, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.config import (
     SETTINGS,
     Layer,
     Resolved,
+    Setting,
     Settings,
+    Use,
     environment_and_file_layers,
-    names_of,
     settings_where,
     unknown_variables,
 )
-from ngtcli.errors import UsageError
+from ngtcli.errors import UsageError, nearest, shortened
 from ngtcli.model_files.card import load_card
 from ngtcli.prompt.preset import Preset, load_preset
+from ngtcli.session.question import Tasks
 from ngtcli.session.settings import settings_of
 from ngtcli.system.cache import in_bounds
 
@@ -43,13 +45,19 @@ IN_OWN_PROCESS = tuple(name for name in SETTINGS if name not in ("serve", "keep_
 PresetOption = Annotated[
     str | None,
     typer.Option(
-        "--preset", "-p", help="Preset to use; see ngt presets list.", autocompletion=presets
+        "--preset",
+        "-p",
+        metavar="NAME",
+        help="Preset to use; see ngt presets list.",
+        autocompletion=presets,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 DocsOption = Annotated[
     list[str] | None,
-    typer.Option("--docs", "-d", help="File, folder, glob or -; give -d before each."),
+    typer.Option(
+        "--docs", "-d", metavar="PATH", help="File, folder, glob or -; give -d before each."
+    ),
 ]
 ThinkingOption = Annotated[
     bool,
@@ -67,23 +75,53 @@ def named_file(text: str) -> Path:
 file_option = partial(typer.Option, parser=named_file, metavar="<path>")
 
 
-def _parameters(name: str) -> Iterator[inspect.Parameter]:
-    """The flags of a setting; a list of names has another one that empties it."""
-    setting = SETTINGS[name]
+def _parameter(setting: Setting) -> inspect.Parameter:
+    """The flag of a setting."""
     flag = setting.flag
     flags = [f"{flag}/--no-{flag[2:]}" if setting.is_switch else flag]
     kind: Any = list[str] if setting.kind is tuple else bool if setting.is_switch else setting.kind
-    option = partial(typer.Option, rich_help_panel=setting.panel, show_default=False)
-    keyword = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
-    shown = option(
-        *flags + ["-m"] * (name == "model"),
+    shown = typer.Option(
+        *flags + (["-m"] if setting.name == "model" else []),
+        rich_help_panel=setting.panel,
+        show_default=False,
         help=f"{setting.help} {_default(setting.default)}".rstrip(),
         autocompletion=of_setting(setting),
     )
-    yield keyword(name, default=None, annotation=Annotated[kind | None, shown])
-    if setting.names:
-        without = option(f"--no-{flag[2:]}", help=f"The same as {flag} none.")
-        yield keyword(f"no_{name}", default=False, annotation=Annotated[bool, without])
+    return _keyword(setting.name, kind | None, shown)
+
+
+def _keyword(name: str, kind: Any, option: Any) -> inspect.Parameter:
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=None, annotation=Annotated[kind, option])
+
+
+def _set_option(names: Sequence[str]) -> inspect.Parameter:
+    """`--set NAME=VALUE`, for each of these settings."""
+    option = typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Give any setting, also one without a flag: ngt help settings has them all.",
+        autocompletion=of_settings(names),
+    )
+    return _keyword("set", list[str] | None, option)
+
+
+def set_values(items: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """The settings in NAME=VALUE texts, as their flags would have them. Raises UsageError.
+
+    >>> set_values(["n=16", "packed=no", "stop=a", "stop=b"], tuple(SETTINGS))
+    {'n': 16, 'packed': False, 'stop': ('a', 'b')}
+    """
+    values: dict[str, Any] = {}
+    for item in items:
+        given, equals, text = item.partition("=")
+        name = given.strip().replace("-", "_")
+        if not equals or name not in names:
+            what = f"--set {shortened(item)}: {'no such setting here' if equals else 'no value'}"
+            raise UsageError(what, nearest(name, names) if equals else "Give --set NAME=VALUE.")
+        value = SETTINGS[name].from_text(text, "--set")
+        values[name] = (*values.get(name, ()), *value) if isinstance(value, tuple) else value
+    return values
 
 
 def _default(value: Any) -> str:
@@ -113,12 +151,15 @@ def with_settings(names: Sequence[str] = tuple(SETTINGS)) -> Callable[[Command],
             keyword = p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             own += fields.values() if p.name == "given" else [keyword]
         taken = {p.name for p in own}
-        settings = [p for name in names if name not in taken for p in _parameters(name)]
+        free = [name for name in names if name not in taken]
+        settings = [_parameter(SETTINGS[name]) for name in free if SETTINGS[name].has_flag]
+        if len(settings) < len(free):
+            settings.append(_set_option(free))
 
         @wraps(command)
         def wrapper(**arguments: Any) -> Any:
             verbose = bool(arguments.get("verbose"))
-            flags = _given({p.name: arguments.pop(p.name) for p in settings})
+            flags = _given({p.name: arguments.pop(p.name) for p in settings}, free)
             if kind:
                 arguments["given"] = kind(**{name: arguments.pop(name) for name in fields})
             try:
@@ -149,24 +190,20 @@ def _bound_cache(verbose: bool) -> None:
         )
 
 
-def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that were given as flags, with their values."""
+def _given(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The settings that were given as flags, or by --set, with their values."""
     flags: dict[str, Any] = {}
+    more = set_values(arguments.get("set") or (), names)
     for name, value in arguments.items():
-        setting = SETTINGS.get(name)
-        if setting is None or value is None or value == []:
+        if name == "set" or value is None or value == []:
             continue
+        setting = SETTINGS[name]
+        if name in more:
+            raise UsageError(f"{setting.flag} with --set {name}", "Give one of them.")
         if setting.choices and setting.is_switch:
             value = "on" if value else "off"
-        elif setting.names:
-            value = names_of(value)
         flags[name] = tuple(value) if isinstance(value, list) else value
-    for name in settings_where(names=True):
-        if arguments.get(f"no_{name}"):
-            if name in flags:
-                raise UsageError(f"--{name} with --no-{name}", "Give one of them.")
-            flags[name] = ()
-    return flags
+    return flags | more
 
 
 def names_in(text: str) -> list[str]:
@@ -201,6 +238,13 @@ def resolve_tasks(
     return {task: (settings_of([*layers, p.settings]), p) for task, p in presets.items()}
 
 
+def tasks_of(
+    flags: dict[str, Any], preset: str | None, tasks: Sequence[str], *, worded: bool = False
+) -> Tasks:
+    """The tasks by all layers; `worded` as for `Tasks.resolved`. Raises UsageError."""
+    return Tasks.resolved(_layers(flags), preset, tasks, worded=worded)
+
+
 def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
     """Settings from all layers but a preset. Raises UsageError."""
     return settings_of(_layers(flags))
@@ -212,7 +256,7 @@ def resolve_served(
     """The settings without a preset, and for each task those with its own, over the same model."""
     layers = _layers(flags)
     settings = settings_of(layers).settings
-    loaded = {name: getattr(settings, name) for name in settings_where(loaded=True)}
+    loaded = {name: getattr(settings, name) for name in settings_where(Use.LOADS)}
     presets = {task: load_preset(task) for task in tasks}
     return settings, {
         task: (replace(settings_of([*layers, preset.settings]).settings, **loaded), preset)

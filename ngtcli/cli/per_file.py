@@ -162,6 +162,7 @@ def _warn_of(notes: Notes, name: str, error: NgtError) -> bool:
 def _targets(request: AnswerRequest, documents: Sequence[Document]) -> Iterator[_Target]:
     suffix = ".json" if request.json or request.json_tokens else ".txt"
     form = "json-tokens" if request.json_tokens else "cite" if request.cite else suffix
+    form += " with thought" if request.show_thinking else ""
     how = json.dumps(deciding(request.settings, request.preset), sort_keys=True)
     for name, document in _names(documents):
         key = key_of(_VERSION, form, how, document.name, document.sha256)

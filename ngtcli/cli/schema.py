@@ -20,7 +20,7 @@ def schema(
         list[str] | None, typer.Argument(help="A command, as in ngt schema trie list.")
     ] = None,
 ) -> None:
-    """Print the JSON Schema of what --json prints, of one command or of all that have one."""
+    """Print the JSON Schema of what --json prints, of one command or of all of them."""
     print_json(build(" ".join(command or [])))
 
 

@@ -14,7 +14,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
 from ngtcli.cli.output import Removed, print_either, print_rows
 from ngtcli.cli.reading import distinct, read_documents, standard_input
-from ngtcli.config import SETTINGS, Settings, settings_where
+from ngtcli.config import SETTINGS, Settings, Use, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import InputError, NgtError, UsageError, counted, reason_of
@@ -38,7 +38,7 @@ from ngtcli.trie.files import (
 trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_help=True)
 
 # The settings that decide which trie a text has, and how texts are read.
-_READ = ("model", "n", "lp", *settings_where(reading=True))
+_READ = ("model", "n", "lp", *settings_where(Use.READS))
 PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs; - is stdin.")]
 
 

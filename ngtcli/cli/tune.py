@@ -37,7 +37,7 @@ from ngtcli.cli.options import (
 from ngtcli.cli.output import asked_form, check_not_read, write_forms
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
-from ngtcli.config import Resolved, Settings, settings_where
+from ngtcli.config import Resolved, Settings, Use, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import INTERRUPTED, InputError, UsageError, reason_of
@@ -188,7 +188,7 @@ def _base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
     read what is swept. Raises UsageError where the user has asked for auto.
     """
     base = resolved.settings
-    foreign = [name for name in swept if name in settings_where(method="trie")]
+    foreign = [name for name in swept if name in settings_where(Use.TRIE)]
     method, origin = base.method, resolved.origins["method"]
     if not foreign or "method" in swept or method.split(":")[0] != "auto":
         return base, ""
@@ -301,7 +301,7 @@ def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> N
     row = next(row for row in to_json(report)["cells"] if row["cell"] == report.chosen)
     facts = ("model", "device", "data", "data_sha256", "prompts")
     body = {k: v for k, v in read_mapping(base.path).items() if k != PROVENANCE}
-    for name in dict.fromkeys((*settings_where(replayed=True), *grid.axes)):
+    for name in dict.fromkeys((*settings_where(Use.REPLAYS), *grid.axes)):
         value = getattr(settings, name)
         body[name] = list(value) if isinstance(value, tuple) else value
     body[PROVENANCE] = {

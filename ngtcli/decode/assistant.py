@@ -20,7 +20,7 @@ class AssistantModel:
     def __init__(self, model: TargetModel, sampling: Settings) -> None:
         if model.tree_reason:
             what = f"{model.name} cannot draft: {model.tree_reason}"
-            raise ModelError(what, "Name another --draft-model.")
+            raise ModelError(what, "Name another --set draft_model.")
         self.model, self._sampling = model, sampling
         self._sampler = Sampler(sampling, ())
         self._told = 0  # ids of the last call

@@ -140,8 +140,8 @@ def plan(wanted: Wanted, progress: Notify = lambda _: None) -> Plan:
     config = read_config(name, path)
     form = _form(wanted, config, device, 0 if by_library else scheme.bits, by_library)
     if wanted.device_map != "none" and form.bits:
-        what = f"{name}: --device-map auto places no integers that ngt computes itself"
-        raise ModelError(what, "Leave out --device-map.")
+        what = f"{name}: --set device_map=auto places no integers that ngt computes itself"
+        raise ModelError(what, "Leave out --set device_map.")
     half = name_of(form.dtype)
     if form.reason and form.dtype in _HALVES and wanted.num_draft is not None:
         found = _remembered(weights, form).load()

@@ -201,7 +201,7 @@ class Listing:
     def _listed(self, folder: str, depth: int) -> list[os.DirEntry[str]]:
         """The visible entries of a folder, in reverse order. Raises OSError where it is closed."""
         if depth > self._settings.max_depth:
-            raise OSError(f"more than {self._settings.max_depth} folders deep; see --max-depth")
+            raise OSError(f"more than {self._settings.max_depth} folders deep; see --set max_depth")
         entries = []
         with os.scandir(folder) as listing:
             for entry in listing:
@@ -229,7 +229,7 @@ class Listing:
     def _count(self, what: str) -> None:
         self._counts[what] += 1
         if self._counts[what] > (most := self._settings.max_files):
-            hint = "Name fewer, or raise the bound with --max-files."
+            hint = "Name fewer, or raise the bound with --set max_files."
             raise InputError(f"{self._named}: more than {most} {what}", hint)
 
 

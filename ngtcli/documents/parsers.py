@@ -193,13 +193,13 @@ class _Worker:
         code = -self._process.returncode
         if code == signal.SIGPROF:
             what = f"{form.what} that takes more than {self._seconds} s to read"
-            return FailedParser(what, "Raise the limit with --parser-seconds.", False)
+            return FailedParser(what, "Raise the limit with --set parser_seconds.", False)
         name = signal.Signals(code).name if code > 0 else f"code {-code}"
         if code > 0 and code not in _CRASHES:
             what = f"not read: something else ended its parser ({name})"
             advice = f"{_AGAIN} If memory had run out, close other programs first."
             return Unreadable(what, advice, lasting=False)
-        damaged = "It is damaged, or needs more memory: see --parser-mb."
+        damaged = "It is damaged, or needs more memory: see --set parser_mb."
         return FailedParser(f"{form.what} at which its parser crashed ({name})", damaged)
 
     def kill(self) -> None:

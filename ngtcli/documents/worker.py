@@ -91,7 +91,7 @@ def _answer(form: formats.Format, source: Source, memory: int) -> tuple[dict[str
         # Or a library found no memory for itself.
         if isinstance(error, MemoryError) or lxml_has_none or "failed to map segment" in str(error):
             what = f"{form.what} that takes more than {memory // 10**6} MB of memory to read"
-            advice = "Raise the limit with --parser-mb."
+            advice = "Raise the limit with --set parser_mb."
             return {"error": "failed", "reason": what, "advice": advice}, b""
         if isinstance(error, ImportError):  # or a library of it cannot be read in here
             return {"error": "missing", "reason": error.name or ""}, b""

@@ -55,7 +55,7 @@ _METHODS = {
     "recycling": Method("methods.recycling", "Recycling", _SCORES, live=True),
     "space": Method("methods.space", "Space", "a model tuned by SPACE", live=True, masks=True),
     "draft-model": Method(
-        "methods.draft_model", "DraftModel", "a second model (--draft-model)", live=True
+        "methods.draft_model", "DraftModel", "a second model (--set draft_model)", live=True
     ),
 }
 _LEARNED = Method(

@@ -46,8 +46,8 @@ def check(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
     if not drafts(settings):
         return
     if settings.pipeline_parallel > 1:  # its runner V1, 0.32, has a drafter on the last rank alone
-        what = "vLLM does not take drafts for a pipeline (--pipeline-parallel)"
-        raise UsageError(what, "Give --method none as well, or --tensor-parallel alone.")
+        what = "vLLM does not take drafts for a pipeline (--set pipeline_parallel)"
+        raise UsageError(what, "Give --method none as well, or --set tensor_parallel alone.")
     if settings.min_p > 0:
         raise UsageError("vLLM has no min_p with drafts", "Give --method none as well.")
     if environ.get(RUNNER, "").lower() in ("1", "true"):

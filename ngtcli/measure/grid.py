@@ -17,7 +17,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ngtcli.config import SETTINGS, Settings, settings_where
+from ngtcli.config import SETTINGS, Settings, Use, settings_where
 from ngtcli.errors import GrammarError, UsageError, nearest
 
 Value = int | float | str | bool | tuple[str, ...]
@@ -63,7 +63,7 @@ class Cell:
     @property
     def model(self) -> tuple[str, ...]:
         """What tells the loaded model that answers."""
-        return tuple(str(getattr(self.settings, name)) for name in settings_where(loaded=True))
+        return tuple(str(getattr(self.settings, name)) for name in settings_where(Use.LOADS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from ngtcli.config import Settings, settings_where
+from ngtcli.config import Settings, Use, settings_where
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
 from ngtcli.draft.steps import PARTS
@@ -109,7 +109,7 @@ class Live:
 
     def worded(self, session: LocalSession) -> list[Prompt]:
         """The prompts of all items; those of the last settings that word them are kept."""
-        plain = {name: getattr(Settings(), name) for name in settings_where(replayed=True)}
+        plain = {name: getattr(Settings(), name) for name in settings_where(Use.REPLAYS)}
         own = replace(session.settings, **plain)
         if self._worded[0] != own:
             self._worded = own, build_prompts(session, self.items, self._preset)

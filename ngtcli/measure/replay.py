@@ -14,7 +14,7 @@ from typing import Any
 
 from ngtcli.background.files import check_names
 from ngtcli.background.loaded import Backgrounds
-from ngtcli.config import Settings, settings_where
+from ngtcli.config import Settings, Use, settings_where
 from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, draft_settings
 from ngtcli.draft.pool import Pool
@@ -192,7 +192,7 @@ def read_costs(path: Path) -> tuple[dict[int, float], str]:
 
 def check_replayable(grid: Grid) -> None:
     """Raise UsageError for what a recording cannot tell."""
-    known = settings_where(replayed=True)
+    known = settings_where(Use.REPLAYS)
     for name in grid.axes:
         if name not in known:
             what = f"a recording cannot tell what {name} does"

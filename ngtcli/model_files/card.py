@@ -23,14 +23,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ngtcli.config import Layer, check_key, settings_where
+from ngtcli.config import Layer, Use, check_key, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH
 from ngtcli.system.files import read_bounded
 from ngtcli.system.yaml_file import SETTINGS_BYTES, parse_yaml, shown
 
-_ON_CARD = settings_where(on_card=True)
+_ON_CARD = settings_where(Use.CARD)
 _LETTERS = 500  # letters of a text that are looked at; guess
 _SHARE = 0.5  # of them in other scripts, above which a text is in another one; guess
 _NAMED = 3  # texts that a message names; guess

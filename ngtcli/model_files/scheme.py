@@ -134,7 +134,7 @@ def require_for_weights(
     None is needed for a scheme that is computed here on a CPU, for which "auto" may stand.
     """
     if device_map == "auto":
-        require("--device-map auto", ["accelerate"], "'ngtcli[accelerate]'")
+        require("--set device_map=auto", ["accelerate"], "'ngtcli[accelerate]'")
     scheme = scheme_of(folder)
     if not scheme.bits or device not in ("cpu", "auto"):
         why = f" ({scheme.reason})" if scheme.reason else ""

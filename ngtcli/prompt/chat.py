@@ -71,7 +71,7 @@ class Chat:
     @property
     def flags(self) -> list[str]:
         """The flags of what a template may not take."""
-        names = "--system", "--template-arg", "--template-documents"
+        names = "--system", "--set template_arg", "--set template_documents"
         given = self.system, self.arguments, self.documents
         return [name for name, value in zip(names, given, strict=True) if value]
 
@@ -98,14 +98,14 @@ def check_chat(tokenizer: Tokenizer, chat: Chat) -> None:
     """Raise UsageError for what the templates of this tokenizer cannot be given."""
     backend, names = tokenizer.backend, _names(tokenizer.backend)
     if not tokenizer.has_chat_template and (chat.template or chat.documents):
-        flag = "--chat-template" if chat.template else "--template-documents"
+        flag = "--set chat_template" if chat.template else "--set template_documents"
         raise UsageError("the model has no chat template", f"Leave {flag} out.")
     if chat.template and chat.template not in names:
         hint = f"Choose from {', '.join(names)}." if names else "It has one: leave the name out."
         raise UsageError(f"the model has no chat template {chat.template!r}", hint)
     if names and not chat.template and "default" not in names:
         what = "the model has several chat templates, none of which is the default"
-        raise UsageError(what, f"Choose from {', '.join(names)} with --chat-template.")
+        raise UsageError(what, f"Choose from {', '.join(names)} with --set chat_template.")
     if not chat.arguments:
         return
     taken = {"messages", *inspect.signature(backend.apply_chat_template).parameters}
@@ -129,7 +129,7 @@ def try_chat(tokenizer: Tokenizer, chat: Chat) -> Iterator[str]:
         with suppress(ModelError):  # it is needed
             if not whole or short_chat(tokenizer, replace(chat, arguments=others)) == whole:
                 key = argument.partition("=")[0]
-                yield f"--template-arg {key} changes nothing in the prompt of this model"
+                yield f"--set template_arg={key} changes nothing in the prompt of this model"
 
 
 def short_chat(tokenizer: Tokenizer, chat: Chat) -> str:
@@ -186,7 +186,7 @@ def _render(
         plain = Chat(template=chat.template)
         _render(backend, message, plain, (), before)  # else this is what fails
         names = _names(backend)
-        other = f" Or choose from {', '.join(names)} with --chat-template." if names else ""
+        other = f" Or choose from {', '.join(names)} with --set chat_template." if names else ""
         hint = f"It takes a message without {' and '.join(chat.flags)}.{other}"
         raise ModelError(str(error), hint) from error
     spans = _filled(frame, shown)[1]

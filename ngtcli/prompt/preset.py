@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ngtcli.config import IN_PARTS, Layer, Settings, check_key, settings_where
+from ngtcli.config import IN_PARTS, Layer, Settings, Use, check_key, settings_where
 from ngtcli.errors import UsageError, nearest
 from ngtcli.system.files import home, key_of
 from ngtcli.system.yaml_file import read_mapping, shown
@@ -90,7 +90,7 @@ def load_presets() -> tuple[list[Preset], list[BrokenPreset]]:
 def deciding(settings: Settings, preset: Preset) -> dict[str, Any]:
     """The settings on which an answer depends, and a hash of its wording, JSON-ready."""
     p = preset
-    values = {name: getattr(settings, name) for name in settings_where(decides_text=True)}
+    values = {name: getattr(settings, name) for name in settings_where(Use.TEXT)}
     values |= {name: list(value) for name, value in values.items() if isinstance(value, tuple)}
     wording = key_of(p.template, p.refine, p.document, p.titled_document, p.separator)
     return {**values, "wording": wording}

@@ -115,7 +115,7 @@ def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
     if found is None:
         raise ContextOverflowError(
             f"no passage fits: question and answer leave {room} of {task.context} tokens",
-            "Give a smaller --passage-tokens, or name a model with a longer context (-m).",
+            "Give a smaller --set passage_tokens, or name a model with a longer context (-m).",
         )
     prompt, excerpts, passages = found
     index = ranking.index

@@ -90,7 +90,7 @@ def switched(tokenizer: Tokenizer, chat: Chat) -> Chat:
         raise UsageError(what, "Leave --think out.")
     for name in _SWITCHES:
         if name in arguments_of(chat.arguments):
-            what = f"--think and --template-arg {name} say the same thing"
+            what = f"--think and --set template_arg={name} say the same thing"
             raise UsageError(what, "Give one of them.")
         given = [(*chat.arguments, f"{name}={value}") for value in ("false", "true")]
         off, on = (replace(plain, arguments=arguments) for arguments in given)

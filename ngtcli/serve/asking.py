@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from ngtcli.config import settings_where
+from ngtcli.config import Use, settings_where
 from ngtcli.errors import NgtError, StoppedError, unexpected
 from ngtcli.serve.client import NotServedError, served
 from ngtcli.session.events import USUAL, Ended, Event, Message, Wants
@@ -61,7 +61,7 @@ class Asking:
     def events(self, question: Question, wants: Wants = USUAL) -> Generator[Event]:
         """The events of an answer; closing them ends it. Raises NgtError."""
         settings = question.settings
-        key = tuple(getattr(settings, name) for name in settings_where(loaded=True))
+        key = tuple(getattr(settings, name) for name in settings_where(Use.LOADS))
         if key not in self._loaded:
             try:
                 if (connection := served(settings)) is not None:

@@ -19,6 +19,7 @@ from pydantic import Field, create_model
 from ngtcli.config import (
     SETTINGS,
     Layer,
+    Use,
     check_key,
     environment_and_file_layers,
     merge,
@@ -38,7 +39,7 @@ from ngtcli.session.question import Question
 from ngtcli.session.settings import settings_of
 
 # The options are the settings that one of several questions may have, but for the system text.
-_SET = tuple(name for name in settings_where(per_line=True) if name != "system")
+_SET = tuple(name for name in settings_where(Use.LINE) if name != "system")
 _ASKING = Asking()  # a model stays loaded while `llm chat` goes on
 atexit.register(_ASKING.close)  # threads in torch would end the process by a signal
 _DOCS = "File, folder or glob of documents, which the question is about."

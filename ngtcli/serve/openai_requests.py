@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ngtcli.batch.lines import document_of
-from ngtcli.config import SettingError, Settings, check_key, settings_where
+from ngtcli.config import SettingError, Settings, Use, check_key, settings_where
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import NgtError, UsageError, nearest
 from ngtcli.prompt.preset import Preset, for_task
@@ -25,7 +25,7 @@ DOCS = "+docs"  # behind the model's name: answers from the server's folder
 _MOST_STOPS = 16  # texts that end an answer, each of _LONGEST_STOP characters at most; guesses
 _LONGEST_STOP = 1000
 _MOST_DOCUMENTS = 10_000  # that a request gives: a second to read them; guess
-_PER_LINE = settings_where(per_line=True)
+_PER_LINE = settings_where(Use.LINE)
 _SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "seed"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty"),

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli import __version__
-from ngtcli.config import SETTINGS, Settings, settings_where
+from ngtcli.config import SETTINGS, Settings, Use, settings_where
 from ngtcli.errors import NgtError
 from ngtcli.heads.places import OWN
 from ngtcli.system.files import home, key_of
 
 # Settings that one process has the same for all questions, and those that name files.
-FIXED = (*settings_where(loaded=True), "threads")
+FIXED = (*settings_where(Use.LOADS), "threads")
 _FILES = settings_where(complete="models")
 # Beginnings of variables that libraries read which compute, or find models.
 _VARIABLES = (
@@ -212,14 +212,10 @@ def _short(path: Path) -> Iterator[str]:
 
 
 def flags_of(settings: Settings) -> list[str]:
-    """The flags of a command line that give these settings' FIXED ones."""
+    """The words of a command line that give these settings' FIXED ones."""
     found = []
     for name in FIXED:
-        about, value = SETTINGS[name], getattr(settings, name)
-        if about.kind is tuple:
-            found += [f"{about.flag}={one}" for one in value]
-        elif about.is_switch:
-            found.append(about.flag if value else f"--no-{about.flag[2:]}")
-        else:
-            found.append(f"{about.flag}={value}")
+        value = getattr(settings, name)
+        items = (value or ["[]"]) if SETTINGS[name].kind is tuple else [value]
+        found += [f"--set={name}={item}" for item in items]
     return found

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ngtcli.config import SETTINGS, Settings
+from ngtcli.config import SETTINGS, Settings, Use
 from ngtcli.decode.decoder import Member
 from ngtcli.errors import NgtError
 from ngtcli.session.answering import Answering
@@ -16,7 +16,7 @@ from ngtcli.session.session import Answer
 _COMMON = {
     name: about.method
     for name, about in SETTINGS.items()
-    if about.loaded or (about.panel == "Drafting" and not about.per_line)
+    if Use.LOADS in about.uses or (about.panel == "Drafting" and Use.LINE not in about.uses)
 }
 Tell = Callable[[Event | NgtError], object]
 

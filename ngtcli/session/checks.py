@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ngtcli.config import Settings
@@ -16,6 +16,8 @@ from ngtcli.prompt.thinking import switched
 
 if TYPE_CHECKING:  # it loads numpy
     from ngtcli.draft.registry import MethodSpec
+
+_TRIED = 64  # chat settings, each with its system text, that are known to be good; guess
 
 
 def check_session(settings: Settings, warn: Callable[[str], object], *, dry: bool = False) -> None:
@@ -78,7 +80,7 @@ def with_masks(method: "MethodSpec", model: str) -> "MethodSpec":
     return replace(method, settings=replace(method.settings, masks=masks))
 
 
-@cache
+@lru_cache(_TRIED)
 def _tried(model: str, chat: Chat) -> tuple[str, ...]:
     """Which arguments of the chat template change nothing. Raises what a prompt would."""
     if chat == Chat():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ngtcli.background.files import check_names
-from ngtcli.config import Settings, settings_where
+from ngtcli.config import Settings, Use, settings_where
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.decoder import Decoder, Member
@@ -123,7 +123,7 @@ class LocalSession(Session):
         Its drafters and its pool have learned nothing. Raises ValueError where `settings` name
         another model, device, dtype or quantisation than what is loaded.
         """
-        self.check_settings(settings, settings_where(loaded=True))
+        self.check_settings(settings, settings_where(Use.LOADS))
         other = copy(self)
         other.settings, other._drafters = settings, {}
         other.memory = self.memory.with_settings(settings)

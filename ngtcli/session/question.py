@@ -1,18 +1,21 @@
 """What is asked: documents, a question, what was said before, how it is answered. Loads little."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
-from ngtcli.config import Settings
+from ngtcli.config import Layer, Settings, settings_where
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import UsageError
-from ngtcli.prompt.preset import Preset, without_documents
+from ngtcli.prompt.preset import TASKS, Preset, can_ask, for_task, load_preset, without_documents
 from ngtcli.prompt.turns import Turn
+from ngtcli.session.settings import settings_of
 
 # Characters of a predicted answer at most, about 250,000 tokens, of which 110 MB of counts are made
 # (derived: 7 nodes a token); guess.
 MOST_PREDICTED = 1_000_000
 _PREDICTED = ("auto", "trie", "llma")  # methods that draft from a text beside the prompt
+_NOTHING = Loaded(())
 
 
 def check_prediction(text: str, settings: Settings) -> None:
@@ -40,7 +43,7 @@ class Question:
     task: str
     settings: Settings
     preset: Preset
-    loaded: Loaded = Loaded(())
+    loaded: Loaded = _NOTHING
     question: str = ""
     turns: tuple[Turn, ...] = ()
     prediction: str = ""
@@ -59,3 +62,63 @@ class Question:
     def raw(self) -> bool:
         """Whether the question is a text to go on with."""
         return self.task == "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The settings and the wording of each task: where questions come from."""
+
+    of: Mapping[str, tuple[Settings, Preset]]
+
+    @classmethod
+    def resolved(
+        cls,
+        layers: Sequence[Layer],
+        preset: str | None = None,
+        tasks: Sequence[str] = TASKS,
+        *,
+        worded: bool = False,
+        like: Settings | None = None,
+    ) -> Self:
+        """The tasks by all layers, below them the preset: the one that is named, or their own.
+
+        `worded`: where the named one has no place for a question, `ask` is worded by its own.
+        With `like` all have the model of these settings. Raises UsageError.
+        """
+        found = {}
+        for task in tasks:
+            named = load_preset(task if preset is None else preset)
+            settings = settings_of([*layers, named.settings]).settings
+            if like is not None:
+                loaded = {name: getattr(like, name) for name in settings_where(loaded=True)}
+                settings = replace(settings, **loaded)
+            is_mute = worded and task == "ask" and not can_ask(named)
+            found[task] = settings, load_preset(task) if is_mute else named
+        return cls(found)
+
+    def question(
+        self,
+        task: str,
+        text: str = "",
+        *,
+        loaded: Loaded = _NOTHING,
+        turns: Sequence[Turn] = (),
+        prediction: str = "",
+        **values: Any,
+    ) -> Question:
+        """A question of a task, with `values` above its settings.
+
+        Raises UsageError for what the task, the preset or a setting cannot have.
+        """
+        settings, preset = self.of[task]
+        settings = for_task(task, replace(settings, **values), preset)
+        check_prediction(prediction, settings)
+        return Question(
+            task=task,
+            settings=settings,
+            preset=preset,
+            loaded=loaded,
+            question=text,
+            turns=tuple(turns),
+            prediction=prediction,
+        )

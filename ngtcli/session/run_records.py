@@ -15,7 +15,7 @@ _PLAIN = "seconds that plain decoding would have taken; null where that is not k
 
 
 def _text(about: str) -> Any:
-    return field(default=None, metadata=json_key(omit=True, about=f"{about}, with --log-text"))
+    return field(default=None, metadata=json_key(omit=True, about=f"{about}, with --set log_text"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,17 +10,18 @@ import ctypes
 import errno
 import mmap
 import os
+import pickle
 import platform
 import resource
+import select
 import signal
 import struct
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 # System calls that are refused: their numbers on x86_64 and aarch64, -1 where there is no such one,
 # and the error if it is not EPERM, but as of a system, or for a file, that has no such thing.
@@ -153,76 +154,67 @@ class BoundError(BaseException):
 def bounded(work: Callable[[], T], *, seconds: float, megabytes: int) -> T:
     """What `work` returns. Raises BoundError, or what `work` raises.
 
-    `seconds` are of the processor, in user mode; `megabytes` come on top of what the process has,
-    and count on Linux alone. Both are limits of a whole process. So where this one has other
-    threads `work` is done in a fork of it: then what it returns or raises must pass pickle. There
-    nothing is bounded on systems whose libraries do not survive a fork.
+    On Linux it is done in a fork, whose limits are no other thread's: what it returns or raises
+    must pass pickle. `seconds` are of the processor, in user mode; `megabytes` come on top of what
+    the process has. Other systems' libraries do not survive a fork: there time alone is bounded.
     """
-    here = partial(_limited, work, seconds, megabytes)
-    if _is_alone():
-        return here()
-    return _forked(here, seconds) if sys.platform == "linux" else work()
-
-
-def _is_alone() -> bool:
-    return threading.active_count() == 1
-
-
-def _limited(work: Callable[[], T], seconds: float, megabytes: int) -> T:
-    """`work` within limits of this process, in its main thread: one expression can take it all."""
-
-    def end(*_: Any) -> None:
-        raise BoundError(f"it takes more than {seconds:g} s")
-
-    handler = signal.signal(signal.SIGVTALRM, end)
-    before, most = resource.getrlimit(resource.RLIMIT_AS)
-    try:
-        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-        with suppress(OSError):  # the system does not say how much the process has
-            taken = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
-            limits = {taken + megabytes * 1_000_000, before} - {resource.RLIM_INFINITY}
-            resource.setrlimit(resource.RLIMIT_AS, (min(limits), most))
-        return work()
-    except MemoryError:
-        raise BoundError(f"it takes more than {megabytes} MB") from None
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, handler)
-        resource.setrlimit(resource.RLIMIT_AS, (before, most))
-
-
-def _forked(work: Callable[[], T], seconds: float) -> T:
-    """What `work` returns or raises in a fork of this process. Raises BoundError."""
-    from multiprocessing import Pipe  # here: processes that parse do without
-
-    receiver, sender = Pipe(duplex=False)
-    # multiprocessing's Process closes standard input, whose lock a reading thread may hold.
-    child = os.fork()
+    if sys.platform != "linux":
+        return timed(work, seconds)
+    receiver, sender = os.pipe()
+    child = os.fork()  # multiprocessing closes standard input, whose lock a reading thread may hold
     if child == 0:
-        _send(sender, work)
-    sender.close()
-    try:
-        if not receiver.poll(_WALL * seconds):
-            raise BoundError(f"it takes more than {seconds:g} s")
-        value, error = receiver.recv()
-    except EOFError:
-        raise BoundError("it ends its process") from None
-    finally:
-        with suppress(ProcessLookupError, ChildProcessError):  # where SIGCHLD is ignored
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        receiver.close()
-    if error is not None:
-        raise error
-    return value  # type: ignore[no-any-return]
+        _send(sender, work, seconds, megabytes)
+    os.close(sender)
+    found, status, ready = None, 0, False
+    with open(receiver, "rb") as stream, suppress(EOFError, pickle.UnpicklingError):
+        try:
+            if ready := bool(select.select([stream], [], [], _WALL * seconds)[0]):
+                found = pickle.load(stream)
+        finally:
+            with suppress(ProcessLookupError, ChildProcessError):  # where SIGCHLD is ignored
+                os.kill(child, signal.SIGKILL)
+                status = os.waitpid(child, 0)[1]
+    if found is None:
+        over = not ready or os.WTERMSIG(status) == signal.SIGVTALRM
+        raise BoundError(f"it takes more than {seconds:g} s" if over else "it ends its process")
+    if found[1] is not None:
+        raise found[1]
+    return found[0]  # type: ignore[no-any-return]
 
 
-def _send(sender: Any, work: Callable[[], object]) -> NoReturn:
-    """In the fork: send what `work` returns, or what it raises, and end."""
+def _send(sender: int, work: Callable[[], object], seconds: float, megabytes: int) -> NoReturn:
+    """In the fork: write what `work` returns, or what it raises, and end."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process itself is told
-        sender.send((work(), None))
+        signal.signal(signal.SIGVTALRM, signal.SIG_DFL)  # ends it within one expression, too
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+        before, most = resource.getrlimit(resource.RLIMIT_AS)
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+        limits = {taken + megabytes * 1_000_000, before} - {resource.RLIM_INFINITY}
+        resource.setrlimit(resource.RLIMIT_AS, (min(limits), most))
+        found = pickle.dumps((work(), None))
+    except MemoryError:
+        found = pickle.dumps((None, BoundError(f"it takes more than {megabytes} MB")))
     except BaseException as error:
-        sender.send((None, error))
+        found = pickle.dumps((None, error))
     finally:
+        with suppress(BaseException), open(sender, "wb") as stream:
+            stream.write(found)
         os._exit(0)
+
+
+def timed(work: Callable[[], T], seconds: float) -> T:
+    """What `work` returns, in any thread. Raises BoundError between two instructions of Python."""
+    thread = ctypes.c_ulong(threading.get_ident())
+    end = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    timer = threading.Timer(seconds, end, (thread, ctypes.py_object(BoundError)))
+    timer.daemon = True
+    timer.start()
+    try:
+        return work()
+    except BoundError:
+        raise BoundError(f"it takes more than {seconds:g} s") from None
+    finally:
+        timer.cancel()
+        timer.join()
+        end(thread, None)  # one that has come too late

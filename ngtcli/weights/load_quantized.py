@@ -156,7 +156,7 @@ def _tell_of_bound(about: dict[str, Any], warn: Notify) -> None:
         if (size := kept_file(about).stat().st_size) > in_bounds.most > 0:
             warn(
                 f"the quantised weights take {size / 1e9:.1f} GB of the cache, more than"
-                f" --cache-mb {in_bounds.most / 1e6:g}: no other model's stay beside them"
+                f" --set cache_mb={in_bounds.most / 1e6:g}: no other model's stay beside them"
             )
 
 

@@ -61,7 +61,8 @@ def check(path: str, name: str, weights: str, threads: int, answer: int) -> list
     (dtype, quantize), found = WEIGHTS[weights], []
     for method in ("auto", "trie"):
         flags = ["--method", method, "--dtype", dtype, "--quantize", quantize, "--exact"]
-        flags += ["--learn-output"] * (method == "trie")  # random models quote no document
+        # Random models quote no document.
+        flags += ["--set", "learn_output=yes"] * (method == "trie")
         flags += ["--drafts", "4,16,48", "--max-tokens", str(answer), "--threads", str(threads)]
         done = subprocess.run(
             [sys.executable, "-m", "ngtcli", "check", str(TEXT), "-m", path, *flags, "--json"],

@@ -27,7 +27,8 @@ def parse_json(source: Source) -> Extracted:
     for found in _texts(values, source.field):
         writer.add(found)
     if not len(writer):
-        raise Unreadable(f"no text in a field {source.field[:80]!r}", "Name another with --field.")
+        what = f"no text in a field {source.field[:80]!r}"
+        raise Unreadable(what, "Name another with --set field.")
     return writer.extracted(name)
 
 

@@ -29,7 +29,7 @@ class DraftModel(Drafter):
     def __init__(self, settings: DraftSettings, options: Options) -> None:
         super().__init__(settings, options)
         if settings.assistant is None:
-            raise UsageError("there is no draft model", "Name one with --draft-model.")
+            raise UsageError("there is no draft model", "Name one with --set draft_model.")
         self._assistant = settings.assistant
 
     def reset(self, context: Context) -> None:

@@ -184,7 +184,7 @@ def _odd_file(rng: Random, path: Path) -> str:
 def _deep(rng: Random, place: Place) -> Case:
     """A text below many folders, within the depth that is set or beyond it."""
     depth = rng.choice([10, 90, 200, 700])
-    raised = ["--max-depth", "1000"] if rng.random() < 0.5 else []
+    raised = ["--set", "max_depth=1000"] if rng.random() < 0.5 else []
     at = os.open(place.work, os.O_RDONLY)
     for _ in range(depth):
         os.mkdir("d", dir_fd=at)
@@ -263,7 +263,7 @@ def _many(rng: Random, place: Place) -> Case:
 _SUMMARIZE = ["summarize", HARBOUR, "--max-tokens", "2"]
 _NAMED: tuple[tuple[list[str], set[int]], ...] = (
     ([*_SUMMARIZE, "-m"], {MODEL, USAGE}),
-    ([*_SUMMARIZE, "--draft-model"], {ANSWERED, MODEL, USAGE}), ([*_SUMMARIZE, "-p"], {USAGE}),
+    ([*_SUMMARIZE, "--set"], {ANSWERED, MODEL, USAGE}), ([*_SUMMARIZE, "-p"], {USAGE}),
     ([*_SUMMARIZE, "--device"], {USAGE}), (["presets", "show"], {USAGE}),
     (["trie", "show"], {INPUT}), (["summarize"], {INPUT}),
     (["summarize", HARBOUR, "--dry-run", "--stop"], {ANSWERED}),
@@ -282,7 +282,7 @@ def names(rng: Random, place: Place) -> Case:
         return case(f"-o {name[:40]!r}", [*_SUMMARIZE, "-o", f"./{name}"], {ANSWERED, USAGE})
     head, codes = rng.choice(_NAMED)
     name = odd_word(rng)
-    if head[-1] not in ("-m", "--draft-model", "--stop"):
+    if head[-1] not in ("-m", "--set", "--stop"):
         name = _NONE + name
     if not name:
         codes = codes | {ANSWERED}  # an empty name is unset or refused

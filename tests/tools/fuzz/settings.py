@@ -64,7 +64,7 @@ def _value(rng: Random, name: str) -> tuple[str, set[int]]:
 def _flag(rng: Random, place: Place) -> Case:
     name = rng.choice([n for n in SETTINGS if not isinstance(getattr(Settings(), n), bool)])
     value, codes = _value(rng, name)
-    flag = f"--{name.replace('_', '-')}={value}"
+    flag = SETTINGS[name].flag.replace(" ", "=") + f"={value}"
     return case(f"the flag {flag[:50]!r}", [*rng.choice([_SHOW, _ANSWER]), flag], codes)
 
 
@@ -164,8 +164,8 @@ _CONTRADICTIONS = (
     "bench --replay {} --methods trie", "bench --record {}", "bench --quality",
     "tune --sweep n=5,8 lp=2 --ids odd",
     "tune --sweep n=5,8 lp=2 --costs x", "tune --sweep n=5,8 lp=2 --json --csv",
-    "tune --sweep n=5,8 lp=2 --n 7", f"trie build {HARBOUR} --name x", "check --method none",
-    f"summarize {HARBOUR} --n 3 --lp 3",
+    "tune --sweep n=5,8 lp=2 --set n=7", f"trie build {HARBOUR} --name x", "check --method none",
+    f"summarize {HARBOUR} --set n=3 --set lp=3",
 )  # fmt: skip
 
 

@@ -1,0 +1,91 @@
+"""The front door: bounds of flags, --set, the short pages, and examples that run as they stand."""
+
+from typing import Any
+
+import pytest
+
+from ngtcli.cli.app import app, load
+from ngtcli.cli.options import set_values
+from ngtcli.config import SETTINGS
+from ngtcli.errors import UsageError
+from tests.support.helpers import HARBOUR, ngt
+from tests.test_help import every, panels, shown
+
+_NUMBERS = [
+    pytest.param(words, parameter, id=f"{' '.join(words)} {parameter.opts[0]}")
+    for words in every()
+    if words and (command := load(words[0]))
+    for parameter in (command.commands[words[1]] if len(words) > 1 else command).params
+    if getattr(parameter, "min", None) is not None or getattr(parameter, "max", None) is not None
+]
+
+
+@pytest.mark.parametrize(("words", "parameter"), _NUMBERS)
+def test_a_number_beyond_its_bounds_is_refused(words: tuple[str, ...], parameter: Any) -> None:
+    beyond = [parameter.min - 1] if parameter.min is not None else []
+    beyond += [parameter.max + 1] if parameter.max is not None else []
+    for value in beyond:
+        with pytest.raises(Exception, match="or equal to"):
+            app([*words, f"{parameter.opts[0]}={value}"], standalone_mode=False)
+
+
+def test_debug_may_be_the_value_of_an_option() -> None:
+    done = ngt("ask", "When?", "-d", HARBOUR, "--system", "--debug", "--dry-run")
+    assert done.returncode == 0 and b"--debug" in done.stdout
+    done = ngt("ask", "--debug", "When?", "-d", "nowhere")
+    assert done.returncode == 3 and b"Traceback" in done.stderr
+
+
+@pytest.mark.parametrize("words", [words for words in every() if words], ids=" ".join)
+def test_the_short_page_fits_one_screen(words: tuple[str, ...]) -> None:
+    for columns in (80, 60):
+        done = ngt(*words, "-h", COLUMNS=str(columns))
+        lines = done.stdout.decode().split("\n")
+        assert done.returncode == 0 and not done.stderr and len(lines) <= 40
+        rows = [line for line in lines if line.startswith("  ") and "  ngt " not in line]
+        assert rows == [row for row in rows if len(row) <= columns]
+
+
+@pytest.mark.parametrize("words", [words for words in every() if words], ids=" ".join)
+def test_no_command_has_more_than_45_flags(words: tuple[str, ...]) -> None:
+    rows = [row for _, of in panels(shown(words, 2000)) for row in of if row.lstrip("* ")[0] == "-"]
+    assert len(rows) <= 45 + 1  # --help is one
+
+
+def test_set_gives_what_a_flag_would() -> None:
+    flags = ["--max-tokens", "9", "--no-log", "--stop", "a", "--stop", "b", "--exact"]
+    sets = ["max_tokens=9", "log=no", "stop=a", "stop=b", "exact=on"]
+    asked = ["summarize", HARBOUR, "--json"]
+    said = [ngt(*asked, *flags), ngt(*asked, *(word for one in sets for word in ("--set", one)))]
+    assert said[0].stdout.split(b'"passes"')[0] == said[1].stdout.split(b'"passes"')[0]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_is_set_by_its_name_and_checked(name: str) -> None:
+    about = SETTINGS[name]
+    value = about.default
+    text = {True: "yes", False: "no"}[value] if about.kind is bool else str(value)
+    text = "x=1" if about.kind is tuple else text
+    given = set_values([f"{name.replace('_', '-')}={text}"], tuple(SETTINGS))
+    assert given == {name: ("x=1",) if about.kind is tuple else value}
+    if about.kind in (int, float, bool):
+        with pytest.raises(UsageError, match=f"--set: {name} is"):
+            set_values([f"{name}=much"], tuple(SETTINGS))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--set", "nn=3"], "--set nn=3: no such setting here\nDid you mean n?"),
+        (["--set", "n"], "--set n: no value\nGive --set NAME=VALUE."),
+        (["--seed", "1", "--set", "seed=2"], "--seed with --set seed\nGive one of them."),
+        (["--set", "n=99"], "n is 99 (from flag)\nGive a value from 2 to 64."),
+        (["--n", "9"], "--n is no flag any more\nGive --set n=VALUE."),
+        (["--no-background"], "--no-background is no flag any more\nGive --set background=none."),
+        (["--no-packed"], "--no-packed is no flag any more\nGive --set packed=no."),
+        (["--pool-documents"], "no flag any more\nGive --set pool_documents=yes."),
+    ],
+)
+def test_what_is_set_in_a_wrong_way_is_told(arguments: list[str], said: str) -> None:
+    done = ngt("summarize", HARBOUR, *arguments)
+    assert done.returncode == 2 and said in done.stderr.decode()
