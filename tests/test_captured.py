@@ -1,10 +1,11 @@
 """Captured passes: the same bits as eager ones; eager where a model cannot be captured."""
 
 import contextlib
+import gc
+import itertools
 import json
 import random
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngtcli.decode import captured
 from ngtcli.decode.calibration import MOST_ROWS, calibrate
+from ngtcli.decode.captured import Shape
 from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
@@ -21,6 +23,7 @@ from ngtcli.draft.tree import chain
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
 from tests.support.tiny_models import Scripted, a_tree, decode, make_hf, make_target, plain, prompts
 from tests.support.together import outputs, own, together
+from tests.support.without_float64 import NoFloat64
 
 pytestmark = pytest.mark.numeric
 
@@ -43,8 +46,16 @@ class FixedBuffers(TorchDispatchMode):
             if isinstance(result, torch.Tensor) and again.data_ptr() != result.data_ptr():
                 result.copy_(again)
 
-    def pool(self) -> str:
-        return "pool"
+    def capture_begin(self, pool: Any, capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local"
+        GIVEN.append(pool)
+        self.__enter__()
+
+    def capture_end(self) -> None:
+        self.__exit__(None, None, None)
+
+
+GIVEN: list[Any] = []  # the pools that captures were given
 
 
 class NoStream:
@@ -58,20 +69,16 @@ class NoStream:
 @pytest.fixture(autouse=True)
 def pools(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """CUDA's graphs on a CPU: operations on fixed memory. The pools that they were given."""
-    given: list[Any] = []
-
-    @contextlib.contextmanager
-    def graph(capture: FixedBuffers, pool: Any) -> Iterator[None]:
-        given.append(pool)
-        with capture:
-            yield
-
+    GIVEN.clear()
+    numbers = itertools.count()
     for name, stand_in in {
-        "Stream": NoStream, "current_stream": NoStream, "CUDAGraph": FixedBuffers, "graph": graph,
-        "stream": lambda _: contextlib.nullcontext(),
+        "Stream": NoStream, "current_stream": NoStream, "CUDAGraph": FixedBuffers,
+        "stream": lambda _: contextlib.nullcontext(), "empty_cache": lambda: None,
+        "graph_pool_handle": lambda: next(numbers),
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    return given
+    monkeypatch.setattr(captured, "USES", 0)
+    return GIVEN
 
 
 def switched_on(model: TargetModel, said: list[str] | None = None) -> TargetModel:
@@ -104,7 +111,7 @@ def test_captured_passes_give_the_bits_of_eager_ones(
     assert model.passes.reason == "" and model.passes.captured >= 3
     assert all(map(torch.equal, found, passes(eager))) and eager.passes.captured == 0
     assert all(map(torch.equal, passes(model), found))  # a second sequence in the same buffers
-    assert pools[0] is None and set(pools[1:]) == {"pool"}
+    assert len(pools) >= 3 and set(pools) == {0}
 
 
 def test_on_a_cpu_nothing_is_captured() -> None:
@@ -147,7 +154,7 @@ def test_captures_are_dropped_when_the_buffers_move() -> None:
     first, again = model.forward(4, tree), model.forward(4, tree)
     assert model.passes.captured == 1
     with torch.inference_mode():
-        eager, *_ = model._tree_pass(model.lay_out([(4, tree)]).packed, 4, 512, model.length)
+        eager, *_ = model._tree_pass(model.lay_out([(4, tree)]).packed, Shape(4, 512), model.length)
     assert first.equal(again) and first.equal(eager)
 
 
@@ -201,17 +208,66 @@ def test_the_step_that_captures_teaches_no_cost() -> None:
     assert shapes >= 1 and len(spent) == run.statistics.steps - shapes
 
 
-def test_a_capture_that_fails_leaves_eager_passes_and_their_rows() -> None:
-    model, eager = switched_on(make_target()), make_target()
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_capture_that_fails_leaves_eager_passes_and_their_rows(
+    memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where memory ended a shape is tried again later."""
+    said: list[str] = []
+    model, eager = switched_on(make_target(), said), make_target()
+    capture, failures = model.passes._capture, [1]
+    monkeypatch.setattr(captured, "_LATER", 5)
 
     def fail(run: Any, example: torch.Tensor) -> Any:
+        if not failures:
+            return capture(run, example)
         run(example)  # other tokens' rows are in the cache now
-        raise RuntimeError("no capture here\nat all")
+        failures.pop()
+        raise torch.OutOfMemoryError("none") if memory else RuntimeError("no capture here\nat all")
 
     model.passes._capture = fail
     assert all(map(torch.equal, passes(model), passes(eager)))
-    assert model.passes.reason == "no capture here"
-    assert model.passes.captured == 0 and not model.passes.captures
+    assert model.passes.reason == ("" if memory else "no capture here") and len(said) == 1
+    assert (model.passes.captured > 0) == memory == model.passes.captures
+
+
+def test_shapes_are_captured_after_some_passes_in_one_pool_until_none_is_left(
+    monkeypatch: pytest.MonkeyPatch, pools: list[Any]
+) -> None:
+    monkeypatch.setattr(captured, "USES", 2)
+    model = switched_on(make_target())
+    model.start(100)
+    model.prefill([1, 2, 3])
+    for tree in (a_tree(0), a_tree(3)):
+        for took_longer in (True, True, True, False, False):
+            held = model.forward(4, tree)
+            assert model.passes.took_longer == took_longer
+    assert model.passes.captured == 2 and pools == [0, 0]
+    model.passes.forget()  # `held` lives on in the pool
+    gc.collect()
+    for _ in range(3):
+        assert model.forward(4, a_tree(3)).equal(held)
+    assert pools == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        lambda scores: scores + bool(scores.sum() > 0), lambda scores: scores[scores[:, 0] > 0],
+        lambda scores: scores.nonzero(), lambda scores: scores.cpu(),
+    ],
+)  # fmt: skip
+def test_a_pass_that_looks_at_what_the_device_computes_begins_no_capture(
+    looks: Any, pools: list[Any]
+) -> None:
+    """A capture that must fail would leave torch's allocator as it is within one."""
+    with captured._NoCopies():
+        NoFloat64(torch.ones(2)).exp().index_copy_(
+            0, NoFloat64(torch.tensor([1])), NoFloat64(torch.ones(1))
+        )
+        with pytest.raises(RuntimeError, match="waits for what the GPU computes"):
+            looks(NoFloat64(torch.rand(3, 4)))
+    assert not pools
 
 
 def test_an_answer_tells_how_its_passes_were_run() -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 
 from ngtcli.config import SETTINGS
+from ngtcli.decode.captured import USES
 from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.costs import CostCurve, StoredCurve
@@ -50,7 +51,7 @@ def calibrate(model: TargetModel, limit_s: float = 2.0, longest_s: float = LONGE
     model.prefill([token] * max(context, 1))
     sizes = _sizes(model)
     timed = _coarse_first([r for r in sizes if r <= MOST_ROWS and r < model.context])
-    for rows in timed if model.passes.captures else ():
+    for rows in timed * (USES + 1) if model.passes.captures else ():
         seconds_of_a_pass(model, token, rows)  # capturing it is not part of its cost
     seconds: dict[int, float] = {}
     clock = time.perf_counter()

@@ -247,10 +247,11 @@ class Decoder:
 
     def _allowed(self, places: int) -> int:
         """How many texts of so many places the free memory allows; all if it is not known."""
-        free, each = free_memory(self._model.device.type), self._model.cache.bytes_of(1)
+        cache, places = self._model.cache, capacity_for(places)
+        free, each = free_memory(str(self._model.device)), cache.bytes_of(1)
         if free is None or not each:
             return max(self._most, len(self.running) + 1)
-        return int(_SHARE * free) // (each * capacity_for(places))
+        return max(int(_SHARE * free) // (each * places), cache.capacity // places * cache.stay)
 
     def _fits(self, places: int, more: int = 0) -> bool:
         """Make room for `more` texts, and so many places of each; False where memory is short."""
@@ -280,10 +281,13 @@ class Decoder:
             return False
         trees, scores = scored
         with watch("verify"):
-            paths = [*map(self._emit, members, trees, scores)]
+            read = self._read_scores(trees, scores)
+            paths = [*map(self._emit, members, trees, scores, read[::2])]
         with watch("draft"):
-            for member, tree, rows, path in zip(members, trees, scores, paths, strict=True):
-                self._learn(member, tree, rows, path.nodes[-1] if path.nodes else ROOT)
+            for member, tree, rows, top, path in zip(
+                members, trees, scores, read[1::2], paths, strict=True
+            ):
+                self._learn(member, tree, rows, top, path.nodes[-1] if path.nodes else ROOT)
         with watch("cache"):
             self._model.keep(*(path.rows for path in paths))
         rows_in_all = sum(map(len, scores))
@@ -333,11 +337,24 @@ class Decoder:
         lengths = [one.length + len(tree) + 1 for one, tree in zip(regions, trees, strict=True)]
         return self._fits(max(lengths))
 
-    def _emit(self, member: Member, tree: DraftTree, scores: Tensor) -> Path:
+    def _read_scores(
+        self, trees: Sequence[DraftTree], scores: Sequence[Tensor]
+    ) -> list[Tensor | None]:
+        """For each text the tokens chosen in its rows, if at once, and the best ids of each row.
+
+        There are the latter where its drafter asks for them. All are read from the device at once.
+        """
+        found = list[Tensor | None]()
+        for member, tree, rows in zip(self.running, trees, scores, strict=True):
+            found.append(member.text.sampler.choices(self._padded(rows), tree))
+            top_k = member.drafter.top_k
+            asks = self._drafters.most and (top_k or tree.probes)
+            found.append(highest(rows, top_k)[1] if asks else None)
+        return on_host(found)
+
+    def _emit(self, member: Member, tree: DraftTree, scores: Tensor, chosen: Tensor | None) -> Path:
         """The accepted path, its tokens emitted; nothing where scores are not numbers."""
-        text = member.text
-        chosen = text.sampler.choices(self._padded(scores), tree)
-        tokens = None if chosen is None else chosen.tolist()
+        text, tokens = member.text, None if chosen is None else chosen.tolist()
         try:
             path = self._drafters.accept(tree, verify(tree, text.chooser(scores, tokens)))
         except NgtError as error:
@@ -353,14 +370,27 @@ class Decoder:
             return scores
         return torch.cat([scores, scores[:1].expand(missing, -1)])
 
-    def _learn(self, member: Member, tree: DraftTree, scores: Tensor, stop: int) -> None:
-        """Give the drafter the best ids of each row, if it asks for them."""
-        top_k = member.drafter.top_k
-        if not (self._drafters.most and member.error is None and (top_k or tree.probes)):
+    def _learn(
+        self, member: Member, tree: DraftTree, scores: Tensor, top: Tensor | None, stop: int
+    ) -> None:
+        """Give the drafter the best ids of each row, `top`, if it asks for them."""
+        if top is None or member.error is not None:
             return
-        top = highest(scores, top_k)[1].cpu().numpy()
 
         def after(nodes: Sequence[int]) -> Guessed:
             return as_guesses(*likeliest(scores[[node + 1 for node in nodes]]))
 
-        self._drafters.learn(member.drafter, Feedback(tree, top, stop, after))
+        self._drafters.learn(member.drafter, Feedback(tree, top.numpy(), stop, after))
+
+
+def on_host(found: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Tensors of one dtype in the memory of the host, which one copy brings there."""
+    there = [one for one in found if one is not None and one.device.type != "cpu"]
+    if not there:
+        return list(found)
+    whole = there[0].flatten() if len(there) == 1 else torch.cat([one.flatten() for one in there])
+    parts = iter(torch.split(whole.cpu(), [one.numel() for one in there]))
+    return [
+        one if one is None or one.device.type == "cpu" else next(parts).view(one.shape)
+        for one in found
+    ]

@@ -90,9 +90,7 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
         self.owner, self._narrow = owner, narrow
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        capacity = self.owner.capacity
-        self.keys, self.values = _like(key_states, capacity), _like(value_states, capacity)
-        self.is_initialized = True
+        self.owner.make_buffers(self, key_states, value_states)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -122,20 +120,20 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
 class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
     """Cache for as many layers as `narrow` has; those where it is true attend from `first` on.
 
-    At first it has one region of `places`; what names no region is meant for the first.
+    At first it has one region of `places`; what names no region is meant for the first. Rows of all
+    layers that are alike lie in one buffer, once a first pass has shown how they look. Buffers that
+    are to `stay` are not made anew while their `capacity` suffices.
     """
 
-    def __init__(self, narrow: Sequence[bool], places: int) -> None:
-        self.places, self.regions = places, [Region(0)]
+    def __init__(self, narrow: Sequence[bool], places: int, stay: bool = False) -> None:
+        self.places, self.regions, self.stay = places, [Region(0)], stay
+        self.capacity = places  # places in every buffer
         self.slots = torch.empty(0, dtype=torch.long)  # int64 (rows,): where the pass writes
         self.begin, self.first, self.end = 0, 0, 0  # the places that the pass attends to
         self.past = 0  # the length that the model is given if it asks
+        self._buffers: list[Tensor] = []  # (number, heads, capacity, head_dim) each
+        self._known: dict[RollbackLayer, tuple[Tensor, Tensor]] = {}  # keys and values, no places
         super().__init__(layers=[RollbackLayer(self, n) for n in narrow])
-
-    @property
-    def capacity(self) -> int:
-        """Places in every buffer."""
-        return self.places * len(self.regions)
 
     @property
     def length(self) -> int:
@@ -155,17 +153,53 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         self.slots, self.end, self.past, self.first, self.begin = slots, end, past, first, begin
 
     def buffers(self) -> list[Tensor]:
-        """Keys and values of each layer; one that shares another layer's rows has none."""
-        filled = [layer for layer in self.layers if layer.is_initialized]
-        return [buffer for layer in filled for buffer in (layer.keys, layer.values)]
+        """Keys and values of all layers; of one that shares another layer's rows there are none."""
+        return self._buffers
 
     def rows(self) -> list[Tensor]:
-        """The same as far as they are valid, of the first region."""
-        return [buffer[:, :, : self.length] for buffer in self.buffers()]
+        """Keys and values of each layer as far as they are valid, of the first region."""
+        filled = [layer for layer in self.layers if layer.is_initialized]
+        return [one[:, :, : self.length] for layer in filled for one in (layer.keys, layer.values)]
+
+    def make_buffers(self, layer: RollbackLayer, *states: Tensor) -> None:
+        """Give a layer buffers for rows like its keys and values, and all layers that are known."""
+        is_new = layer not in self._known
+        self._known[layer] = _without_rows(states[0]), _without_rows(states[1])
+        layers = [layer] if is_new else list(self._known)
+        self._fill(layers, *self._allocated(layers, self.capacity))
+
+    def _allocated(
+        self, layers: Sequence[RollbackLayer], capacity: int
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Buffers of zeros, and of these each layer's part of keys and of values, in turns."""
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        every = [one for layer in layers for one in self._known[layer]]
+        for at, one in enumerate(every):
+            alike.setdefault((one.shape, one.dtype, one.device), []).append(at)
+        made, parts = list[Tensor](), dict[int, Tensor]()
+        for numbers in alike.values():
+            _, heads, _, width = (like := every[numbers[0]]).shape
+            made.append(like.new_zeros((len(numbers), heads, capacity, width)))
+            parts.update(zip(numbers, made[-1].chunk(len(numbers)), strict=True))
+        return made, [parts[at] for at in range(len(every))]
+
+    def _fill(
+        self, layers: Sequence[RollbackLayer], made: Sequence[Tensor], parts: Sequence[Tensor]
+    ) -> None:
+        self._buffers += made
+        for layer, keys, values in zip(layers, parts[::2], parts[1::2], strict=True):
+            layer.keys, layer.values, layer.is_initialized = keys, values, True
+
+    def _drop(self) -> None:
+        """Have no buffers: the next pass makes them."""
+        self._buffers = []
+        for layer in self.layers:
+            layer.keys, layer.values, layer.is_initialized = None, None, False
 
     def bytes_of(self, length: int) -> int:
-        """The bytes of so many rows of all layers."""
-        return sum(buffer[:, :, :1].nbytes for buffer in self.buffers()) * length
+        """The bytes of so many rows of all layers; 0 where no pass has shown them."""
+        of_layers = (one for both in self._known.values() for one in both)
+        return sum(one.shape[1] * one.shape[3] * one.itemsize for one in of_layers) * length
 
     # --- regions ---
 
@@ -175,37 +209,48 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         # First: where an interrupt comes between, no chunk may be known whose rows are gone.
         region.keeping, region.length = None, kept
         del region.chunks[chunks:]
-        self._clear(region, kept)
+        self._clear(region, kept, region.used)
         region.used = kept
 
-    def resize(self, count: int, places: int) -> None:
+    def resize(self, count: int, places: int) -> bool:
         """Have `count` regions of `places` each; the first keep their rows, as far as these fit.
 
-        Raises MemoryError and the like; all is as it was then.
+        Returns whether buffers moved. Raises MemoryError and the like; all is as it was then.
         """
         kept = self.regions[:count]
         # Rows that are not kept yet may be seen by the next pass, as those of a head's draft.
         lengths = [min(max(region.length, region.used), places) for region in kept]
-        filled = [layer for layer in self.layers if layer.is_initialized]
-        if any(lengths):
-            larger = [
-                [_like(rows, count * places) for rows in (one.keys, one.values)] for one in filled
-            ]
-            for layer, buffers in zip(filled, larger, strict=True):
-                for new, old in zip(buffers, (layer.keys, layer.values), strict=True):
-                    for at, (region, length) in enumerate(zip(kept, lengths, strict=True)):
-                        rows = old[:, :, region.start : region.start + length]
-                        new[:, :, at * places : at * places + length] = rows
-            for layer, buffers in zip(filled, larger, strict=True):
-                layer.keys, layer.values = buffers
-        else:  # new ones are made by the next pass, when the old ones are gone
-            for layer in filled:
-                layer.keys, layer.values, layer.is_initialized = None, None, False
+        starts = [(region.start, at * places) for at, region in enumerate(kept)]
+        moved = [(*both, length) for both, length in zip(starts, lengths, strict=True)]
+        anew = not (self.stay and count * places <= self.capacity)
+        if anew:
+            self._move_to_new(count * places, moved if any(lengths) else ())
+        else:  # those that move up the last first
+            for part in moved if places < self.places else reversed(moved):
+                self._move(*part)
         self.places, self.regions = places, kept
         for at, (region, length) in enumerate(zip(kept, lengths, strict=True)):
             region.start, region.used = at * places, length
             region.cut(places)
         self.regions += [Region(at * places) for at in range(len(kept), count)]
+        for region in () if anew else self.regions:
+            self._clear(region, region.used, places)
+        return anew
+
+    def _move_to_new(self, capacity: int, moved: Sequence[tuple[int, int, int]]) -> None:
+        """Have buffers of this capacity, with the rows that are `moved` (from, to, number)."""
+        if moved:
+            layers = list(self._known)
+            made, parts = self._allocated(layers, capacity)
+            for n, layer in enumerate(layers):
+                for new, old in zip(parts[2 * n :], (layer.keys, layer.values), strict=False):
+                    for source, to, number in moved:
+                        new[:, :, to : to + number] = old[:, :, source : source + number]
+            self._drop()
+            self._fill(layers, made, parts)
+        else:  # new ones are made by the next pass, when the old ones are gone
+            self._drop()
+        self.capacity = capacity
 
     def close(self, at: int, last: int) -> None:
         """The sequence of a region is done: that of the `last` one takes its place."""
@@ -213,9 +258,7 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         self.reset(gone)
         if gone is stays:
             return
-        for buffer in self.buffers():
-            rows = buffer[:, :, stays.start : stays.start + stays.length]
-            buffer[:, :, gone.start : gone.start + stays.length] = rows
+        self._move(stays.start, gone.start, stays.length)
         self.regions[at], self.regions[last] = stays, gone
         gone.start, stays.start, gone.used = stays.start, gone.start, stays.used
 
@@ -250,7 +293,7 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         for n, states in rows.items():
             layer = self.layers[n]
             if not layer.is_initialized:
-                layer.lazy_initialization(*states)
+                self.make_buffers(layer, *states)
             for buffer, state in zip((layer.keys, layer.values), states, strict=True):
                 buffer[:, :, start : start + CHUNK] = state
         region.chunks.append(chunk)
@@ -263,9 +306,7 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
 
         Raises as `resize`, which other regions than the first are for.
         """
-        moved = places > self.places
-        if moved:
-            self.resize(1, capacity_for(places))
+        moved = places > self.places and self.resize(1, capacity_for(places))
         region = region or self.regions[0]
         region.used = max(region.used, places)
         return moved
@@ -275,41 +316,56 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
 
         The rows 0, 1, 2, … at the start of them are in place already and are not copied.
         """
-        sources, to = list[int](), list[int]()
         for region, rows in zip(self.regions, kept, strict=False):
             end = region.start + region.length
-            moved = [(row, place) for place, row in enumerate(rows) if row != place]
-            sources += [end + row for row, _ in moved]
-            to += [end + place for _, place in moved]
+            for source, to, number in runs(rows):
+                self._move(end + source, end + to, number)
             region.length += len(rows)
-        self._copy(sources, to)
 
     def repeat(self, length: int) -> None:
         """Repeat the rows until there are `length`."""
-        new = range(self.length, length)
-        self._copy([place % self.length for place in new], new)
-        self.length = max(self.length, length)
+        while 0 < self.length < length:
+            number = min(self.length, length - self.length)
+            self._move(0, self.length, number)
+            self.length += number
         self.regions[0].used = max(self.regions[0].used, length)
 
     def truncate(self, length: int) -> None:
         """Drop all rows from `length` on."""
         self.regions[0].cut(length)
 
-    def _copy(self, sources: Sequence[int], to: Sequence[int]) -> None:
-        """Copy the rows at the places `sources` to the places `to`, all read before any written."""
-        if not len(sources):
+    def _move(self, source: int, to: int, number: int) -> None:
+        """Copy so many rows from one place on to another, all read before any is written."""
+        if not number or source == to:
             return
-        read, written = (torch.tensor(p, device=self.slots.device) for p in (sources, to))
-        for buffer in self.buffers():
-            on = buffer.device
-            buffer.index_copy_(2, written.to(on), buffer.index_select(2, read.to(on)))
+        apart = abs(source - to) >= number
+        for buffer in self._buffers:
+            rows = buffer[:, :, source : source + number]
+            buffer[:, :, to : to + number] = rows if apart else rows.clone()
 
-    def _clear(self, region: Region, first: int) -> None:
-        """Zeros behind the `first` places: a NaN must not outlive its sequence."""
-        for buffer in self.buffers():
-            buffer[:, :, region.start + first : region.start + region.used] = 0
+    def _clear(self, region: Region, first: int, end: int) -> None:
+        """Zeros in these places: a NaN must not outlive its sequence."""
+        for buffer in self._buffers:
+            buffer[:, :, region.start + first : region.start + end] = 0
 
 
-def _like(states: Tensor, capacity: int) -> Tensor:
-    """A buffer of zeros for rows like these: (1, heads, capacity, head_dim)."""
-    return states.new_zeros((*states.shape[:2], capacity, states.shape[3]))
+def _without_rows(states: Tensor) -> Tensor:
+    """What tells how rows look: (1, heads, 0, head_dim)."""
+    return states.new_empty((*states.shape[:2], 0, states.shape[3]))
+
+
+def runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Which of the rows must move to stand side by side: from, to and number of neighbours.
+
+    Each run goes downwards and overwrites none behind it.
+
+    >>> runs([0, 1, 4, 5, 8]), runs([0, 1])
+    ([(4, 2, 2), (8, 4, 1)], [])
+    """
+    found: list[tuple[int, int, int]] = []
+    for place, row in enumerate(rows):
+        if found and row == sum(found[-1][::2]):
+            found[-1] = (*found[-1][:2], found[-1][2] + 1)
+        elif row != place:
+            found.append((row, place, 1))
+    return found

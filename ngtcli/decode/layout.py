@@ -3,7 +3,7 @@
 Passes have few shapes: their rows, which are the root and the draft nodes, and the places of the
 cache. A pass is padded to the next of these sizes, so that a captured pass, a measured cost and a
 kernel's order of summation serve many trees. The inputs are one tensor of integers, sent to the
-device at once; the additive masks are made of them there.
+device at once, where a GPU reads them by itself; the additive masks are made of them there.
 """
 
 from bisect import bisect_left
@@ -18,11 +18,12 @@ from torch import Tensor
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import DraftTree
 
-# Rows of a pass by kind of device; the last kind is for all others. Guess: a GPU multiplies a few
-# dozen rows in the time of one, so sizes lie further apart there. 33 are the root and the 32 nodes
+# Rows of a pass by kind of device; the last kind is for all others. A GPU multiplies a few dozen
+# rows in the time of one (8B on an H100: 1 row 9.6 ms, 8 rows 10.6, 64 rows 11.4), so sizes lie
+# further apart there, and fewer are captured. 33 are the root and the 32 nodes
 # that num_draft is unless set; on a CPU 40 rows take a fifth longer (measured, built-in model).
 _ROWS = {
-    "cuda": (1, 2, 4, 8, 16, 32, 48, 64, 96, 128),
+    "cuda": (1, 8, 16, 32, 48, 64, 96, 128),
     "": (1, 2, 4, 8, 12, 16, 24, 32, 33, 40, 48, 64, 80, 96, 128),
 }
 _MANY = 64  # rows: larger passes are padded to a multiple of it; a guess
@@ -78,17 +79,22 @@ def most_rows(device: str, rows: int) -> int:
     return size + LEAST - size % BLOCK if size > BLOCK and 0 < size % BLOCK < LEAST else size
 
 
-def capacity_for(places: int) -> int:
+def capacity_for(places: int, doubled: bool = False) -> int:
     """The capacity that holds `places`: 256, 320, 384, 512, 640, 768, 1,024, …
 
-    Each is at most a third more than the one before, so at most a quarter of it is unused.
+    Each is at most a third more than the one before, so at most a quarter of it is unused. Of
+    `doubled` ones each is twice as large: as many passes as can be have one that is captured.
 
     >>> [capacity_for(places) for places in (1, 256, 257, 385, 60_000)]
     [256, 256, 320, 512, 65536]
+    >>> [capacity_for(places, doubled=True) for places in (257, 513)]
+    [512, 1024]
     """
     capacity = _LEAST
     while 2 * capacity < places:
         capacity *= 2
+    if doubled:
+        return capacity if capacity >= places else 2 * capacity
     steps = (capacity, capacity * 5 // 4, capacity * 3 // 2, 2 * capacity)
     return next(step for step in steps if step >= places)
 
@@ -131,8 +137,8 @@ class Span:
 class Layout:
     """The inputs of a pass over sequences: `ids` of each root and its nodes, padded to `rows` rows.
 
-    Each sequence attends to the first `capacity` places of its own region. `packed` holds on the
-    device what `unpack` reads; it is empty for a model with a cache of its own.
+    Each sequence attends to the first `capacity` places of its own region. `packed` holds what
+    `unpack` reads, on the host; it is empty for a model with a cache of its own.
     """
 
     ids: list[int]

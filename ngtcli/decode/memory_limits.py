@@ -72,6 +72,7 @@ def fits(model: TargetModel, work: Callable[[], object]) -> bool:
             raise
     if model.prefixes is not None:
         model.prefixes.drop()
+    model.passes.forget()
     gc.collect()  # what the frames of the error held, where they hold each other
     if model.device.type == "cuda":
         torch.cuda.empty_cache()

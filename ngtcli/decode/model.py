@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.decode.attention import Spans, attending
-from ngtcli.decode.captured import Outputs, Passes
+from ngtcli.decode.captured import Outputs, Passes, Shape
 from ngtcli.decode.kv_cache import CHUNK, Keeping, RollbackCache
 from ngtcli.decode.layout import (
     Layout,
@@ -37,10 +37,14 @@ from ngtcli.draft.guesses import StateReader
 from ngtcli.draft.steps import Reused
 from ngtcli.draft.tree import DraftTree
 from ngtcli.model_files.pretrained import context_limit, end_ids, sliding_window, unused_suggestions
+from ngtcli.system.machine import free_memory
 from ngtcli.tokens.tokenizer import Tokenizer
 
 PREFILL_CHUNK = CHUNK
 _SPARE = 64  # places behind the last draft, for padding; a guess. More are made when needed
+# Of a GPU's free memory, so much at most is for buffers that stay. Guess: the rest is for several
+# texts, for what is kept of prompts, and for passes.
+_SHARE = 0.25
 
 
 class TargetModel:
@@ -85,7 +89,7 @@ class TargetModel:
             window is not None and (not mixed or kinds[i] == "sliding_attention")
             for i in range(self.layers)
         ]
-        self.cache = RollbackCache(self._narrow, 0)
+        self.cache = RollbackCache(self._narrow, 0, stay=self.device.type == "cuda")
         self._at = 0  # the region of the text that was begun last
         self.passes.forget()
         self._own = self._own_rows()
@@ -123,9 +127,9 @@ class TargetModel:
     def took_longer(self) -> bool:
         """Whether the last pass took longer than others of its size.
 
-        It was the first of its capture, or one without drafts that read tokens again.
+        It was one of those before a capture, or one without drafts that read tokens again.
         """
-        return self.passes.first_use or self._own.read_again
+        return self.passes.took_longer or self._own.read_again
 
     @property
     def keeps_reason(self) -> str:
@@ -159,7 +163,7 @@ class TargetModel:
         gives none.
         """
         self.reused = Reused()
-        self._read_by(reader if self._rolls_back else None)
+        self.reader = reader if self._rolls_back else None
         if not self._rolls_back:
             self._own = self._own_rows()
             return
@@ -168,8 +172,10 @@ class TargetModel:
         if not beside:
             places = capacity_for(capacity + (rows.most if rows else _SPARE))
             places = places if rows else min(places, self.context)
+            if cache.stay:
+                places = self._room(places)
             # Exact passes get buffers of their own: how far apart heads lie may change bits.
-            if len(cache.regions) == 1 and not rows:
+            elif len(cache.regions) == 1 and not rows:
                 places = max(places, cache.places)
         if self.prefixes is None:
             cache.reset(cache.regions[beside])
@@ -197,6 +203,23 @@ class TargetModel:
         for chunk in self.cache.regions[0].chunks if layers else ():
             self.reader.add(chunk.tokens, torch.stack([chunk.states[n] for n in layers], dim=1))
 
+    def _room(self, needed: int) -> int:
+        """Places of buffers that stay, and what is captured with them, however prompts grow.
+
+        They hold the whole context, or as much as a share of the memory allows.
+        """
+        if needed <= self.cache.capacity:
+            return self.cache.capacity
+        if not self.cache.bytes_of(1):  # a pass shows how large rows are
+            reader, self.reader = self.reader, None
+            self.resize(1, capacity_for(1))
+            self._read_chunk([0])
+            self.cache.truncate(0)
+            self.reader = reader
+        free = free_memory(str(self.device)) or 0
+        most = int(_SHARE * free) // max(1, self.cache.bytes_of(1))
+        return max(needed, min(capacity_for(self.context + _SPARE), most))
+
     def _fit(self, places: int) -> None:
         """Let the first region have so many places, and be the only one, if it has not."""
         if not self._at and (places != self.cache.places or len(self.cache.regions) > 1):
@@ -205,8 +228,8 @@ class TargetModel:
     @torch.inference_mode()
     def resize(self, count: int, places: int) -> None:
         """Have room for `count` texts of so many places. Raises as RollbackCache.resize."""
-        self.passes.forget()
-        self.cache.resize(count, places)
+        if self.cache.resize(count, places):
+            self.passes.forget()
         self._at = min(self._at, count - 1)
 
     @torch.inference_mode()
@@ -216,13 +239,6 @@ class TargetModel:
             self.cache.close(at, last)
             if not last:
                 self.resize(1, 0)
-
-    def _read_by(self, reader: StateReader | None) -> None:
-        """What is recorded of passes holds for the hidden states that one reader wants."""
-        before, after = (one.layers if one else () for one in (self.reader, reader))
-        if before != after:
-            self.passes.forget()
-        self.reader = reader
 
     @torch.inference_mode()
     def prefill(
@@ -287,11 +303,14 @@ class TargetModel:
             rows, capacity = self._shape(rows, capacity - rows)
         for at, span in enumerate(spans):
             self._reserve(span.length + rows - len(ids), at)
-        packed = pack(roots, spans, rows).to(self.device)
+        packed = pack(roots, spans, rows)
+        if self.device.type == "cuda":  # else the host would wait for its copy
+            packed = packed.pin_memory()
         return Layout(ids, tuple(spans), rows, capacity, packed)
 
     def _shape(self, used: int, length: int) -> tuple[int, int]:
         """Rows and capacity of a pass over `used` rows of the first text; it makes room for it."""
+        doubled = self._rows is None and self.cache.stay
         if self._rows is not None:
             rows, most = exact_size(self.device.type, used, self._rows), self._rows.most
         else:
@@ -302,7 +321,7 @@ class TargetModel:
         if most < used:
             raise ValueError(f"{used} rows in a pass of {most}")
         self._reserve(length + most)
-        return rows, min(capacity_for(length + most), self.cache.places)
+        return rows, min(capacity_for(length + most, doubled), self.cache.places)
 
     def _reserve(self, places: int, at: int = 0) -> None:
         if self.cache.reserve(places, self.cache.regions[at]):
@@ -316,25 +335,26 @@ class TargetModel:
         """
         if not self._rolls_back:
             return [self._own.score(layout.ids)]
-        shape = layout.packed, layout.rows, layout.capacity
+        layers = self.reader.layers if self.reader is not None else ()
+        shape = Shape(layout.rows, layout.capacity, layers=layers)
         if len(layout.spans) > 1:
-            self.passes.first_use = False
+            self.passes.took_longer = False
             with attending(self.config, Spans(layout.spans, self.cache.places, self.device)):
-                scores, *states = self._tree_pass(*shape, 0, layout.spans)
+                scores, *states = self._tree_pass(layout.packed, shape, 0, layout.spans)
         else:
-            scores, *states = self.passes.run(*shape, layout.spans[0].own.start)
+            scores, *states = self.passes.run(layout.packed, shape, layout.spans[0].own.start)
         if states:
             self._read = layout.ids, states[0]
         return [scores[span.rows] for span in layout.spans]
 
     def _tree_pass(
-        self, packed: Tensor, rows: int, capacity: int, past: int, spans: Sequence[Span] = ()
+        self, packed: Tensor, shape: Shape, past: int, spans: Sequence[Span] = ()
     ) -> Outputs:
-        inputs = unpack(packed, rows)
+        inputs = unpack(packed.to(self.device, non_blocking=True), shape.rows)
         # Several texts find their own regions among all places.
-        end, past = (self.cache.capacity, capacity) if spans else (capacity, past)
-        self.cache.aim(inputs.slots, end, past)
-        mask = self.masks.of_tree(inputs, capacity, spans)
+        several = self.cache.places * len(self.cache.regions), shape.capacity
+        self.cache.aim(inputs.slots, *(several if spans else (shape.capacity, past)))
+        mask = self.masks.of_tree(inputs, shape.capacity, spans)
         return self.run_pass(inputs.ids, inputs.positions, mask, self.cache)
 
     def forward(self, token: int, tree: DraftTree) -> Tensor:

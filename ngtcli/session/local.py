@@ -227,7 +227,12 @@ class LocalSession(Session):
     def store_documents(self) -> int:
         """As `Session.store_documents`."""
         prefixes, cache = self.model.prefixes, self.model.cache
-        return 0 if prefixes is None else prefixes.store(cache)
+        if prefixes is None:
+            return 0
+        stored = prefixes.store(cache)
+        if prefixes.not_stored and self.settings.keep_documents == "on":
+            self.warn(f"what the model read is not kept: {prefixes.not_stored}")
+        return stored
 
     def save_memory(self) -> None:
         """Store what `auto` learned from the answers that have ended."""

@@ -104,11 +104,12 @@ def return_memory() -> None:
 
 
 def free_memory(device: str) -> int | None:
-    """Bytes that are free on a device; None where that is unknown."""
-    if device == "cuda":
-        import torch  # here: light commands do without
+    """Bytes that are free on a device, as "cuda:0"; None where that is unknown."""
+    if device.startswith("cuda"):
+        from torch import cuda  # here: light commands do without
 
-        return int(torch.cuda.mem_get_info()[0])
+        kept = cuda.memory_reserved(device) - cuda.memory_allocated(device)  # by torch, for tensors
+        return int(cuda.mem_get_info(device)[0] + kept)
     try:
         lines = _MEMORY.read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,0 +1,80 @@
+"""The paths for GPUs, on devices that pretend (tests/tools/pretended.py)."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.helpers import HARBOUR, ngt
+from tests.support.warm import run
+from tests.tools import pretended
+
+pytestmark = [
+    pytest.mark.numeric,
+    pytest.mark.skipif(bool(pretended.why_not()), reason=pretended.why_not()),
+]
+MAIN = "from tests.tools import pretended\npretended.install()\nfrom ngtcli.__main__ import main\nmain()"
+CHECK = "from tests.support import gpu_checks\ngpu_checks.check({!r}, {!r})"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernels, built once for all tests."""
+    return pretended.library()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tokens_are_the_cpus cuda", "tokens_are_the_cpus mps",
+        "texts_together_have_the_cpus_tokens cuda", "texts_together_have_the_cpus_tokens mps",
+        "nearly_all_passes_of_growing_prompts_are_replayed cuda",
+        "a_step_has_one_copy_each_way cuda", "a_step_has_one_copy_each_way mps",
+        "memory_that_ends_in_a_capture_ends_no_capturing cuda",
+        "a_model_that_looks_at_the_device_is_not_captured cuda",
+    ],
+)  # fmt: skip
+def test_check(name: str) -> None:
+    done = run(code=CHECK.format(*name.split()))
+    assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--method auto", "--method recycling", "--method none", "--temperature 0.8 --top-p 0.9",
+        "--set repetition_penalty=1.2 --top-k 20", "--exact --dtype bfloat16",
+        "--set capture=no --dtype float16",
+    ],
+)  # fmt: skip
+def test_a_command_gives_the_text_of_the_cpu(device: str, options: str) -> None:
+    command = ["summarize", HARBOUR, "--max-tokens", "40", "--dtype", "float32", *options.split()]
+    truth = ngt(*command)
+    done = run(*command, "--device", device, code=MAIN)
+    assert done.returncode == truth.returncode == 0, done.stderr.decode()
+    assert done.stdout == truth.stdout
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_a_batch_gives_the_texts_of_the_cpu(device: str, tmp_path: Path) -> None:
+    lines = [{"text": f"The boats of {name} came in late. " * 9} for name in ("Ava", "Bo", "Cy")]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    found = []
+    for more in (["--device", device], []):
+        command = ["batch", str(tmp_path / "in.jsonl"), "--max-tokens", "20", "--dtype", "float32"]
+        command += ["--output", str(tmp_path / f"out{len(more)}.jsonl"), *more]
+        done = run(*command, code=MAIN) if more else ngt(*command)
+        assert done.returncode == 0, done.stderr.decode()
+        written = (tmp_path / f"out{len(more)}.jsonl").read_text().splitlines()
+        found.append(sorted(json.loads(line)["text"] for line in written))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_check_finds_no_difference(device: str) -> None:
+    done = run(
+        "check", HARBOUR, "--max-tokens", "20", "--dtype", "float32", "--device", device, code=MAIN
+    )
+    assert done.returncode == 0, done.stderr.decode()

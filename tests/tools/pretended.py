@@ -1,0 +1,407 @@
+"""GPUs that pretend: `python -m tests.tools.pretended summarize FILE --device cuda`, or `mps`.
+
+Operations on "cuda" and "mps" are the CPU's kernels (pretended.cpp, which is built when it is first
+used and wants a C++ compiler). What a real GPU would refuse is refused: tensors of several devices
+in one operation, float64 on "mps", and in a capture whatever waits for the device or copies to or
+from the host. What is computed in a capture is NaN until it is replayed. What costs time on a GPU
+is counted, by the place in ngt: launches of kernels, copies in and out, waits. There is no speed,
+no rounding of a GPU, and no race between streams here.
+"""
+
+import collections
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import cpp_extension
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from ngtcli.decode import decoder
+from ngtcli.system import process
+from ngtcli.system.files import home
+
+_SOURCE = Path(__file__).with_suffix(".cpp")
+_TOTAL = 80 << 30  # bytes of the pretended GPU
+_DEVICES = ("cuda", "mps")
+# Operations without a kernel that are no views, and those that wait for the device.
+_NO_KERNEL = {
+    "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::detach",
+    "aten::detach_", "aten::new_empty_strided", "aten::is_pinned", "aten::set_", "aten::resize_",
+}  # fmt: skip
+_WAITS = {
+    "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::equal",
+    "aten::unique_consecutive", "aten::is_nonzero", "aten::bincount", "aten::argwhere",
+    "aten::_local_scalar_dense", "aten::repeat_interleave",
+}  # fmt: skip
+_INDEXING = {"aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_"}
+
+# What was done, by kind ("launch", "in", "out", "wait", "captured", "replayed") and place.
+counts: collections.Counter[tuple[str, str]] = collections.Counter()
+
+
+def total(kind: str) -> int:
+    """How often something was done."""
+    return sum(number for (of, _), number in counts.items() if of == kind)
+
+
+def count(kind: str, name: str = "") -> None:
+    """Count what the caller in ngt does."""
+    frame, place = sys._getframe(1), "?"
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if "/ngtcli/" in file:
+            place = f"{file.rpartition('/ngtcli/')[2]}:{frame.f_lineno}"
+            break
+        frame = frame.f_back  # type: ignore[assignment]
+    counts[kind, f"{place} {name}".strip()] += 1
+
+
+def why_not() -> str:
+    """Why there is no pretended device; "" if there can be."""
+    return "" if shutil.which("c++") else "no C++ compiler (c++) is here"
+
+
+def library() -> Path:
+    """The kernels, which are built if this source has not been for this torch."""
+    key = hashlib.sha256(_SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
+    # Where tests keep what is compiled, if they do: each has a home of its own.
+    built = Path(os.environ.get("NUMBA_CACHE_DIR", home("cache"))) / f"pretended-{key}.so"
+    built.parent.mkdir(parents=True, exist_ok=True)
+    with built.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # others wait for the one that builds
+        if not built.exists():
+            folders = [f"-isystem{folder}" for folder in cpp_extension.include_paths()]
+            made, where = built.with_suffix(".made"), Path(torch.__file__).parent / "lib"
+            flags = ["-std=c++20", "-O0", "-w", "-shared", "-fPIC", *folders]
+            wanted = [f"-L{where}", "-lc10", "-ltorch_cpu", "-o", str(made)]
+            subprocess.run(["c++", *flags, str(_SOURCE), *wanted], check=True)
+            made.rename(built)
+    return built
+
+
+# --- operations that are counted and refused ---
+
+
+class Refused(RuntimeError):
+    """What a GPU refuses."""
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Looks at all operations of a thread."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs, name = kwargs or {}, func._schema.name
+        if name in ("aten::pin_memory", "aten::_pin_memory"):
+            pinned = args[0].clone()
+            pinned.is_pinned_memory = True
+            return pinned
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        here = [one for one in given if one.device.type in _DEVICES]
+        kind = _kind(name, given, here, args, kwargs)
+        if kind:
+            pinned = any(hasattr(one, "is_pinned_memory") for one in given)
+            count(kind, f"{name} pinned" if pinned else name)
+            if CUDAGraph.current is not None:
+                CUDAGraph.current.is_good = False
+                raise Refused(f"operation not permitted when stream is capturing ({name})")
+        work = _as_on_gpu(name, func) if here else func
+        out = work(*args, **kwargs)
+        made = [one for one in tree_leaves(out) if isinstance(one, Tensor)]
+        there = [one for one in made if one.device.type in _DEVICES]
+        if not kind and here and made and not there:  # a copy by another name
+            count("out", name)
+        if not there or name in _NO_KERNEL:
+            return out
+        if not func._schema.is_mutable and here and all(_is_of(one, here) for one in there):
+            return out  # a view
+        count("launch", name)
+        if CUDAGraph.current is not None:
+            CUDAGraph.current.record(work, args, kwargs, None if func._schema.is_mutable else made)
+        return out
+
+
+def _kind(
+    name: str, given: list[Tensor], here: list[Tensor], args: Any, kwargs: dict[str, Any]
+) -> str:
+    """What an operation is besides a kernel: "in", "out", "wait", "" for none of them.
+
+    Raises Refused where it has tensors of several devices.
+    """
+    places = {one.device.type for one in here}
+    if name == "aten::copy_":
+        to, source = args[0].device.type, args[1].device.type
+        return "" if to == source else "in" if source == "cpu" else "out"
+    if name in ("aten::_to_copy", "aten::to"):
+        to = _device(args[1:], kwargs) or given[0].device.type
+        return "" if to == given[0].device.type else "in" if to in _DEVICES else "out"
+    if name == "aten::lift_fresh" and here:  # of torch.tensor, which has sent it
+        return "in"
+    if name in _WAITS and here:
+        return "wait"
+    others = [one for one in given if one.device.type == "cpu" and one.ndim]
+    if name in _INDEXING and here:
+        places_of = [one for one in args[1] if one is not None]
+        if any(one.dtype in (torch.bool, torch.uint8) for one in places_of):
+            return "wait"
+        return "in" if others else ""
+    if len(places) > 1 or (here and others):
+        raise Refused(f"Expected all tensors to be on the same device ({name})")
+    is_number_sent = name == "aten::where" and any(one.device.type == "cpu" for one in given)
+    return "in" if here and is_number_sent else ""
+
+
+def _device(args: Any, kwargs: dict[str, Any]) -> str:
+    """The kind of device that is named, by itself or by a tensor on it; "" where none is."""
+    for one in (kwargs.get("device"), *args):
+        if isinstance(one, Tensor):
+            return one.device.type
+        if isinstance(one, torch.device) or (isinstance(one, str) and one):
+            return torch.device(one).type
+    return ""
+
+
+def _is_of(made: Tensor, given: list[Tensor]) -> bool:
+    """Whether a tensor lies in the memory of others."""
+    own = made.untyped_storage().data_ptr()
+    return any(one.untyped_storage().data_ptr() == own for one in given)
+
+
+def cpu(given: Any) -> Any:
+    """The same tensors as the CPU sees them: of the same memory."""
+    return tree_map_only(Tensor, torch.ops.pretended.cpu, given)
+
+
+def _as_on_gpu(name: str, func: Any) -> Any:
+    """The operation, or what computes it where the CPU has no kernel of that name."""
+    own = _KERNELS.get(name)
+    if own is None:
+        return func
+
+    def work(*args: Any, **kwargs: Any) -> Any:
+        to = next(one.device for one in tree_leaves(args) if isinstance(one, Tensor))
+        with _disable_current_modes():
+            return tree_map_only(Tensor, lambda one: one.to(to), own(*cpu(args), **cpu(kwargs)))
+
+    return work
+
+
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::histc": lambda given, *more, **how: torch.histc(given.float(), *more, **how).to(
+        given.dtype
+    ),
+}
+
+
+# --- torch.cuda ---
+
+
+class CUDAGraph:
+    """Operations that are recorded, and done again on the same memory."""
+
+    current: "CUDAGraph | None" = None
+    modes: set[str] = set()  # that captures were begun in
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._done: list[tuple[Any, Any, Any, list[Tensor] | None]] = []
+        self.is_good = True
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        if Stream.now is None:
+            raise Refused("CUDA graphs must be captured on a non-default stream")
+        self._pool = _pools.setdefault(pool, Pool())
+        self._pool.use()
+        self.modes.add(capture_error_mode)
+        weakref.finalize(self, self._pool.leave).atexit = False
+        CUDAGraph.current = self
+
+    def capture_end(self) -> None:
+        CUDAGraph.current = None
+        count("captured")
+        if not self.is_good:
+            raise Refused("operation failed due to a previous error during capture")
+
+    def record(self, work: Any, args: Any, kwargs: Any, made: list[Tensor] | None) -> None:
+        self._done.append((work, args, kwargs, made))
+        for one in made or ():
+            cpu(one).fill_(float("nan") if one.is_floating_point() else 1)
+            self._pool.tensors.append(one.untyped_storage()._weak_ref())
+
+    def replay(self) -> None:
+        count("replayed")
+        with _disable_current_modes():
+            for work, args, kwargs, made in self._done:
+                again = work(*args, **kwargs)
+                leaves = [one for one in tree_leaves(again) if isinstance(one, Tensor)]
+                for old, new in zip(made or (), leaves, strict=False):
+                    cpu(old).copy_(cpu(new))
+
+    def pool(self) -> Any:
+        return next(key for key, pool in _pools.items() if pool is self._pool)
+
+
+class Pool:
+    """Memory of graphs. One that was left by all while tensors live in it is of no use."""
+
+    def __init__(self) -> None:
+        self.users, self.tensors, self.is_new = 0, list[Any](), True
+
+    def use(self) -> None:
+        lives = any(not torch.UntypedStorage._expired(one) for one in self.tensors)
+        if not (self.is_new or self.users or not lives):
+            raise Refused("it->second->use_count > 0 INTERNAL ASSERT FAILED")
+        self.users, self.is_new = self.users + 1, False
+
+    def leave(self) -> None:
+        self.users -= 1
+
+
+_pools: dict[Any, Pool] = {}
+
+
+class Stream:
+    """A stream; all do their work at once."""
+
+    now: "Stream | None" = None  # None: the default one
+
+    def __init__(self, device: Any = None) -> None:
+        pass
+
+    def wait_stream(self, other: "Stream | None") -> None:
+        pass
+
+
+@contextlib.contextmanager
+def _stream(stream: Stream | None) -> Iterator[None]:
+    before, Stream.now = Stream.now, None if stream is _DEFAULT else stream
+    try:
+        yield
+    finally:
+        Stream.now = before
+
+
+_DEFAULT = Stream()
+
+
+def _wait(device: Any = None) -> None:
+    count("wait")
+    if CUDAGraph.current is not None:
+        raise Refused("operation not permitted when stream is capturing (synchronize)")
+
+
+def _free(device: Any = None) -> tuple[int, int]:
+    return _TOTAL - torch.ops.pretended.live(), _TOTAL
+
+
+_CUDA: dict[str, Any] = {
+    "is_available": lambda: True, "_lazy_init": lambda: None, "_initialized": True,
+    "is_initialized": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0,
+    "get_device_name": lambda device=None: "Pretended GPU", "_is_in_bad_fork": lambda: False,
+    "get_device_capability": lambda device=None: (9, 0), "set_device": lambda device: None,
+    "get_device_properties": lambda device=None: SimpleNamespace(
+        name="Pretended GPU", total_memory=_TOTAL, major=9, minor=0, multi_processor_count=132
+    ),
+    "is_bf16_supported": lambda including_emulation=True: True, "synchronize": _wait,
+    "mem_get_info": _free, "empty_cache": lambda: None, "manual_seed_all": lambda seed: None,
+    "memory_allocated": lambda device=None: torch.ops.pretended.live(),
+    "memory_reserved": lambda device=None: torch.ops.pretended.live(),
+    "Stream": Stream, "stream": _stream,
+    "current_stream": lambda device=None: Stream.now or _DEFAULT,
+    "CUDAGraph": CUDAGraph, "graph_pool_handle": lambda: (0, len(_pools)),
+    "is_current_stream_capturing": lambda: CUDAGraph.current is not None,
+}  # fmt: skip
+
+
+def install() -> None:
+    """Let this process have both devices from now on, for good."""
+    torch.ops.load_library(str(library()))  # type: ignore[no-untyped-call]
+    for name, value in _CUDA.items():
+        setattr(torch.cuda, name, value)
+    torch.backends.mps.is_available = lambda: True  # type: ignore[assignment]
+    torch.mps.synchronize = _wait
+    run = threading.Thread.run
+
+    def watched(self: threading.Thread) -> None:
+        with Watch():  # type: ignore[no-untyped-call]
+            run(self)
+
+    threading.Thread.run = watched  # type: ignore[method-assign]
+    Watch().__enter__()  # type: ignore[no-untyped-call]
+
+
+# --- ngt on it ---
+
+
+def steps() -> list[collections.Counter[tuple[str, str]]]:
+    """What each step of decoding does from now on; those that capture are left out."""
+    found: list[collections.Counter[tuple[str, str]]] = []
+    advance = decoder.Decoder._advance
+
+    def counted(self: decoder.Decoder) -> bool:
+        before = counts.copy()
+        done = advance(self)
+        new = counts - before
+        if not any(kind == "captured" for kind, _ in new):
+            found.append(new)
+        return done
+
+    decoder.Decoder._advance = counted  # type: ignore[method-assign]
+    return found
+
+
+def report(found: list[collections.Counter[tuple[str, str]]]) -> None:
+    """Print what steps did on stderr: the mean and the most of each kind, and the places."""
+    whole: collections.Counter[tuple[str, str]] = collections.Counter()
+    for one in found:
+        whole.update(one)
+    print(f"{len(found)} steps; in all { ({k: total(k) for k, _ in counts}) }", file=sys.stderr)
+    for kind in sorted({kind for kind, _ in whole}):
+        numbers = [sum(n for (k, _), n in one.items() if k == kind) for one in found]
+        mean = sum(numbers) / len(numbers)
+        print(f"{kind}: {mean:.1f} a step, {max(numbers)} at most", file=sys.stderr)
+        for (of, place), number in whole.most_common():
+            if of == kind and number >= len(found) / 10:
+                print(f"  {number / len(found):6.2f} {place}", file=sys.stderr)
+
+
+def main() -> None:
+    """Run ngt with the arguments given, and say what its steps did."""
+    install()
+    if megabytes := os.environ.get("PRETENDED_MB"):
+        torch.ops.pretended.limit(int(float(megabytes) * 1e6))
+    found, leave = steps(), process.leave
+
+    def told(code: int) -> None:
+        report(found)
+        leave(code)
+
+    process.leave = told  # type: ignore[assignment]
+    from ngtcli.__main__ import main as ngt
+
+    sys.argv[0] = "ngt"
+    ngt()
+
+
+if __name__ == "__main__":
+    # The module by its name, whose state the devices use.
+    from tests.tools import pretended
+
+    pretended.main()
