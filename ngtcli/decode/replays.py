@@ -14,12 +14,13 @@ class Replays:
     """What ran under a key is captured at its next run, where the device has graphs.
 
     A function reads what else it needs from tensors that stay where they are, and what it gives
-    holds until the next run. One that cannot be captured is run as it is, as all others then are.
+    holds until the next run. One that cannot be captured is run as it is, as all others then are,
+    and `warn` is told; nothing is captured without it.
     """
 
-    def __init__(self, device: torch.device, captures: bool) -> None:
-        self._device, self._captured = device, dict[Hashable, Function]()
-        self._capture: Capture | None = graph_recorder() if captures else None
+    def __init__(self, device: torch.device, warn: Callable[[str], None] | None) -> None:
+        self._device, self._captured, self._warn = device, dict[Hashable, Function](), warn
+        self._capture: Capture | None = graph_recorder() if warn else None
         self._ran = set[Hashable]()
 
     def forget(self) -> None:
@@ -32,11 +33,13 @@ class Replays:
         if (known := self._captured.get(key)) is not None:
             return known(given)
         sent = given.to(self._device, non_blocking=True)
-        if self._capture is not None and key in self._ran:
+        if self._capture and self._warn and key in self._ran:
             try:
                 self._captured[key] = self._capture(function, sent)
                 return self._captured[key](given)
-            except Exception:  # whatever a network's own code or the device raises
+            except Exception as error:  # whatever a network's own code or the device raises
+                why = str(error).strip().partition("\n")[0] or type(error).__name__
+                self._warn(f"what heads guess is not captured: {why}")
                 self._capture = None
                 self.forget()
         self._ran.add(key)

@@ -15,7 +15,7 @@ from torch import Tensor
 from ngtcli.decode.replays import Replays
 from ngtcli.decode.scores import as_guesses, likeliest
 from ngtcli.draft.guesses import Guessed
-from ngtcli.heads.files import Target
+from ngtcli.heads.files import Notify, Target
 from ngtcli.heads.rows import Depths, DraftRows, HeadPass, Sight
 
 _SIZES = (8, 64)  # rows that are read with a plan, padded to one of these; guess
@@ -62,19 +62,19 @@ class Head:
 
     `layers` are the hidden states that it wants. With `reads_all` it wants those of every row of
     the text, else of the last one alone. The last rows wait until it is asked: then they are read,
-    and all that it may be asked in this step is planned. But on a CPU it is in passes of few
-    shapes, which are captured if it `captures`.
+    and all that it may be asked in this step is planned. But on a CPU that is in passes of few
+    shapes, which are captured where `warn` is given, to be told why they are not.
     """
 
     by_path, plans = False, True
 
-    def __init__(self, kind: str, network: Any, target: Target, captures: bool = False) -> None:
+    def __init__(self, kind: str, network: Any, target: Target, warn: Notify | None = None) -> None:
         self.kind, self.depth, self.layers = kind, network.depth, network.reads
         self.reads_all = bool(network.sights)
         self._target, self._on_cpu = target, target.device.type == "cpu"
         self.network: Network = network
         self._rows = DraftRows(network.sights, target.device, target.dtype)
-        self._replays = Replays(target.device, captures)
+        self._replays = Replays(target.device, warn)
         self._buffers: dict[int, Tensor] = {}  # states of rows that are read, by their number
         self.reset()
 
@@ -199,9 +199,9 @@ class ByPath(Head):
 
     by_path = True
 
-    def __init__(self, kind: str, network: Any, target: Target, captures: bool = False) -> None:
+    def __init__(self, kind: str, network: Any, target: Target, warn: Notify | None = None) -> None:
         self.plans = target.device.type != "cpu"
-        super().__init__(kind, network, target, captures)
+        super().__init__(kind, network, target, warn)
 
     def reset(self) -> None:
         super().reset()
@@ -246,12 +246,13 @@ class ByPath(Head):
 
     def _plan(self, last: Tensor, length: int | Tensor, root: Tensor) -> list[Tensor]:
         """Guesses after the root and the nodes of each depth; their parents and tokens follow."""
-        network, states = self.network, last
-        tokens, paths = likeliest(network.scores(states, [0]), network.ids)
+        network = self.network
+        tokens, paths = likeliest(network.scores(last, [0]), network.ids)
         found, led, width = [(tokens, paths)], list[tuple[Tensor, Tensor]](), tokens.shape[1]
         beam = min(_BEAM, width)
+        states = last.expand(beam, -1)
         nodes = torch.arange(beam * (self.depth - 1), device=last.device)
-        sees = torch.zeros((1, len(nodes)), dtype=torch.bool, device=last.device)
+        sees = torch.zeros((beam, len(nodes)), dtype=torch.bool, device=last.device)
         for depth in range(1, self.depth):
             best, at = paths.flatten().topk(beam)
             parents, ids, before = at // width, tokens.flatten()[at], (depth - 1) * beam

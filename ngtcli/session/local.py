@@ -176,8 +176,8 @@ class LocalSession(Session):
             self.warn(f"heads are not used: {self.model.tree_reason}")
             return None
         self.status("Loading heads …")
-        model, captures = self.model, self.model.passes.captures
-        own = model.hf, model.device, model.dtype, self.status, captures
+        model, warn = self.model, self.warn if self.model.passes.captures else None
+        own = model.hf, model.device, model.dtype, self.status, warn
         return HeadRows([load_head(name, *own) for name in self.settings.heads])
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
