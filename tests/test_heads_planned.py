@@ -149,7 +149,7 @@ def recorder(fails: bool) -> Callable[..., Any]:
 def test_what_ran_before_is_captured(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "graph_recorder", recorder(fails))
     said = list[str]()
-    replay, ran = Replays(CPU, said.append), list[int]()
+    replay, ran = Replays("all is", CPU, said.append), list[int]()
 
     def double(given: Tensor) -> tuple[Tensor]:
         ran.append(len(given))

@@ -74,8 +74,7 @@ class Head:
         self._target, self._on_cpu = target, target.device.type == "cpu"
         self.network: Network = network
         self._rows = DraftRows(network.sights, target.device, target.dtype)
-        self._replays = Replays(target.device, warn)
-        self._buffers: dict[int, Tensor] = {}  # states of rows that are read, by their number
+        self._replays = Replays("guesses of heads are", target.device, warn)
         self.reset()
 
     def reset(self) -> None:
@@ -143,25 +142,23 @@ class Head:
         size = next(size for size in _SIZES if size >= count)
         if self._rows.reserve(size + behind):
             self._replays.forget()
-        if size not in self._buffers:
-            own = torch.zeros((size, states.shape[1]), dtype=self._target.dtype)
-            self._buffers[size] = own.to(self._target.device)
-        self._buffers[size][:count] = states
+        buffer = self._replays.buffer(size, states.shape[1], self._target.dtype)
+        buffer[:count] = states
         given = torch.zeros(2 + size, dtype=torch.int64)
         given[0], given[1], given[2 : 2 + count] = kept, count, following
-        (whole,) = self._replays.run(size, self._pass(size), given)
+        (whole,) = self._replays.run(size, self._pass(buffer), given)
         self._rows.keep(count)
         return whole
 
-    def _pass(self, size: int) -> Callable[[Tensor], tuple[Tensor]]:
-        """A pass over `size` rows of the text, and the plan behind those that count."""
+    def _pass(self, states: Tensor) -> Callable[[Tensor], tuple[Tensor]]:
+        """A pass over rows of the text with such states, and the plan behind those that count."""
 
         def run(given: Tensor) -> tuple[Tensor]:
             length, count, ids = given[:1], given[1:2], given[2:]
-            depths = torch.arange(size, device=ids.device)
+            depths = torch.arange(len(states), device=ids.device)
             sees = depths <= depths[:, None]
             own = self._rows.given(length, sees, depths, 0, last=count - 1)
-            last = self.network.read(self._buffers[size], ids, own)
+            last = self.network.read(states, ids, own)
             return (self._flat(self._plan(last, length + count, own.last_of(ids))),)
 
         return run

@@ -17,6 +17,7 @@ from ngtcli.decode.load import Tell, Wanted, load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.prefixes import WORTH_S
+from ngtcli.decode.replays import Replays
 from ngtcli.decode.scores import rounds
 from ngtcli.decode.together import why_not
 from ngtcli.documents.load import Document
@@ -157,6 +158,8 @@ class LocalSession(Session):
             model.passes.reason = SPREAD
         elif self.settings.capture:
             model.passes.switch_on(model.device, self.warn)
+            if model.passes.captures:
+                model.draws = Replays("draws are", model.device, self.warn)
         return model
 
     def _load_assistant(self) -> TargetModel:
