@@ -356,6 +356,7 @@ def steps() -> list[collections.Counter[tuple[str, str]]]:
     advance = decoder.Decoder._advance
 
     def counted(self: decoder.Decoder) -> bool:
+        counts["step", ""] += 1
         before = counts.copy()
         done = advance(self)
         new = counts - before
