@@ -40,18 +40,6 @@ _OF_ONE_DEVICE = ("device", "quantize", "exact")  # settings
 IN_PARTS = ("split", "refine")  # values of `overflow` that take documents part by part
 
 
-# Settings without a flag of their own, which `--set NAME=VALUE` gives; those that `-h` lists.
-_SET_ALONE = frozenset(
-    "draft_model n lp learn_output pool pool_documents background calibrate max_thinking min_p"
-    " repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
-    " template_documents max_repeats device_map packed capture passage_tokens passage_overlap"
-    " whole_tokens reranker max_files max_depth parser_seconds parser_mb cache_mb log_text"
-    " tensor_parallel pipeline_parallel data_parallel ray field".split()
-)
-_COMMON = frozenset(
-    "model quantize max_tokens temperature system think overflow method exact".split()
-)
-
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # by unit of a duration
 
 
@@ -156,12 +144,12 @@ class Setting:
     @property
     def has_flag(self) -> bool:
         """Whether it has a flag of its own; `--set` gives every setting."""
-        return self.name not in _SET_ALONE
+        return Use.SET not in self.uses
 
     @property
     def common(self) -> bool:
         """Whether it is one of the few that `-h` lists."""
-        return self.name in _COMMON
+        return Use.COMMON in self.uses
 
     @property
     def flag(self) -> str:
@@ -292,16 +280,20 @@ class Settings:
     )
     learn_output: bool = _trie(False, "Draft from the generated text as well.")
     pool: bool = _auto(
-        True, "For auto: draft from earlier answers of the model as well, and keep this one."
+        True,
+        "For auto: draft from earlier answers of the model as well, and keep this one.",
+        Use.REPLAYS,
     )
     pool_documents: bool = _auto(
-        False, "For auto: keep in the pool also what answers quote from documents.", Use.NGT
+        False,
+        "For auto: keep in the pool also what answers quote from documents.",
+        Use.NGT | Use.REPLAYS,
     )
     background: tuple[str, ...] = _auto(
         ("english",),
         "For auto: draft from counts of words in general text as well. english comes with ngt;"
         " ngt trie build --background makes others. May be given again.",
-        Use.NAMES,
+        Use.NAMES | Use.REPLAYS,
         complete="backgrounds",
     )
     calibrate: bool = _auto(

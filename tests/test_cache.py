@@ -188,9 +188,6 @@ def test_list_and_show_have_every_store(one_of_each: Mapping[str, int]) -> None:
     [
         ("cache clear", {store.name for store in STORES} - BY_NAME),
         ("cache clear pools trials", {"pools", "trials"}),
-        ("docs clear", {"documents", "passages", "parts", "prefixes"}),
-        ("trie clear", {"tries", "datastores", "backgrounds"}),
-        ("trie pool clear", {"pools"}),
     ],
 )
 def test_what_is_cleared_is_gone_and_all_else_stays(
@@ -222,8 +219,7 @@ def test_all_that_commands_store_is_known_and_goes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("command", "below"),
-    [("cache path", ""), ("cache path pools", "tries"), ("cache path trials", NAME),
-     ("trie path", "tries")],
+    [("cache path", ""), ("cache path pools", "tries"), ("cache path trials", NAME)],
 )  # fmt: skip
 def test_path_prints_where_it_is(command: str, below: str) -> None:
     assert printed(*command.split()) == {"path": str(home("cache") / below)}

@@ -1,6 +1,7 @@
 """What a chat template is given beside the message: a system text, documents, arguments."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,17 @@ from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.chat import Chat, render, try_chat
 from ngtcli.prompt.preset import deciding
 from ngtcli.session import checks
+from ngtcli.system.sandbox import bounded
 from ngtcli.tokens.tokenizer import Tokenizer
-from tests.support.control_texts import hostile, marks, preset, tokenizer_of, utf8, with_template
+from tests.support.control_texts import (
+    hostile,
+    marks,
+    preset,
+    tokenizer_of,
+    user,
+    utf8,
+    with_template,
+)
 from tests.support.helpers import HARBOUR, ngt
 
 CHATML = (
@@ -74,7 +84,7 @@ def test_documents_go_where_the_template_has_a_place_for_them(template: str) -> 
     assert len(marks(tokenizer, prompt.ids)) == len(marks(tokenizer, plain)) - 1  # that of a text
 
 
-@pytest.mark.parametrize("template", [LISTED, NUMBERED, AS_JSON, CHATML.replace("trim", "e")])
+@pytest.mark.parametrize("template", [LISTED, NUMBERED, AS_JSON, CHATML.replace("trim", "tojson")])
 @given(data=st.data())
 def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
     template: str, data: Any
@@ -84,9 +94,9 @@ def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
     tokenizer.backend.chat_template = template
     texts = data.draw(st.lists(hostile("qwen").map(utf8).map(str.strip), min_size=4, max_size=6))
     pairs = list(zip(texts[2::2], texts[3::2], strict=False)) * ("documents" in template)
-    own = render(tokenizer.backend, "x", Chat(system="x"), [("x", "x")] * len(pairs))
+    own = render(tokenizer.backend, user("x"), Chat(system="x"), [("x", "x")] * len(pairs))
     wanted = marks(tokenizer, tokenizer.backend.encode(own.text, add_special_tokens=False))
-    chat = render(tokenizer.backend, texts[0] + "x", Chat(system=texts[1] + "x"), pairs)
+    chat = render(tokenizer.backend, user(texts[0] + "x"), Chat(system=texts[1] + "x"), pairs)
     assert marks(tokenizer, tokenizer.locate(chat.text, template=chat.template).ids) == wanted
     # The template's spans, in a row, are what it writes around texts of nothing.
     written = "".join(chat.text[a:b] for a, b in chat.template)
@@ -115,7 +125,7 @@ def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
             "fails: integer division", "without --set template_arg.",
         ),
         (
-            LISTED + "{{ '!' if 'tide' in (documents or [{}])[0].text }}", Chat(documents=True),
+            LISTED + "{{ (documents or [{}])[0].text | length }}", Chat(documents=True),
             "depends on the text", "without --set template_documents.",
         ),
     ],
@@ -163,11 +173,35 @@ def test_arguments_reach_the_template_and_those_without_effect_are_told() -> Non
     other = replace(on, arguments=(*on.arguments, "enable_thinkin=true"))
     for chat, words in ((on, []), (off, ["enable_thinking"]), (other, ["enable_thinkin"])):
         told = list(try_chat(tokenizer, chat))
-        assert [line.split()[1] for line in told] == words
+        assert [line.split()[1].partition("=")[2] for line in told] == words
     needed = with_template(
         "{{ '' if effort is defined else raise_exception('no effort') }}" + CHATML
     )
     assert list(try_chat(needed, Chat(arguments=("effort=high",)))) == []
+
+
+def test_a_template_is_rendered_for_a_form_of_conversation_and_not_for_its_texts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[str] = []
+
+    def counted(work: Callable[[], Any], **bounds: float) -> Any:
+        made.append("frame")
+        return bounded(work, seconds=5, megabytes=256)
+
+    monkeypatch.setattr("ngtcli.prompt.chat.bounded", counted)
+    tokenizer = with_template(CHATML)
+    for n, said in ((1, [user("One?")]), (2, [user("Two?")]), (2, [user("Two?")])):
+        turns = [*said[0], ("assistant", f"{n}."), *user("Why?")]
+        assert f"\n{n}.<|im_end|>" in render(tokenizer.backend, turns).text
+    assert len(made) == 1
+    render(tokenizer.backend, user("One?"))
+    assert len(made) == 2
+
+
+def test_a_template_that_depends_on_texts_is_refused_before_there_are_any() -> None:
+    with pytest.raises(ModelError, match="depends on the text"):
+        list(try_chat(with_template(CHATML.replace("trim", "upper")), Chat()))
 
 
 @pytest.mark.parametrize("item", ["", "x", "=x", "a b=x", "x=1 x=2", "1a=2"])

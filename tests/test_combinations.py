@@ -3,14 +3,14 @@
 import pytest
 
 from ngtcli.cli.app import app, load
-from ngtcli.cli.checks import LIVE, REPLAY, TUNE
+from ngtcli.cli.measuring import LIVE, REPLAY, rules_of
+from ngtcli.cli.tune import TuneFlags
 from ngtcli.config import SETTINGS
 from ngtcli.errors import UsageError
 
+KINDS: dict[type, str] = {bool: "yes", tuple: "a=1"}
 VALUES = {"ids": "odd"} | {
-    name: {bool: "yes", tuple: "a=1"}.get(about.kind, about.default or 1)
-    for name, about in SETTINGS.items()
-    if not about.has_flag
+    name: KINDS.get(about.kind, str(about.default or 1)) for name, about in SETTINGS.items()
 }
 
 
@@ -18,7 +18,7 @@ def flags_of(command: str) -> dict[str, list[str]]:
     """Each parameter of a command as it is given on a command line."""
     found = {}
     for p in load(command).params:
-        value = VALUES.get(p.name, "1")
+        value = VALUES[p.name] if p.name == "ids" else "1"
         if p.param_type_name == "argument":
             found[p.name] = [value]
         elif p.name == "set":
@@ -39,8 +39,7 @@ def run(command: str, *arguments: str) -> UsageError:
     return caught.value
 
 
-def test_the_table_says_of_every_flag_where_it_means_something() -> None:
-    assert set(FLAGS) == set(TUNE)
+TUNE = {name: rule.only for name, rule in rules_of(TuneFlags).items() if name in FLAGS}
 
 
 @pytest.mark.parametrize(
@@ -48,8 +47,8 @@ def test_the_table_says_of_every_flag_where_it_means_something() -> None:
     [
         (mode, name)
         for mode in (LIVE, REPLAY)
-        for name, where in TUNE.items()
-        if mode not in where and name != REPLAY
+        for name, only in TUNE.items()
+        if only not in ("", mode) and name != REPLAY
     ],
 )
 def test_what_would_be_ignored_is_refused_before_anything_is_read(mode: str, name: str) -> None:

@@ -23,6 +23,7 @@ from tests.support.control_texts import (
     marks,
     preset,
     tokenizer_of,
+    user,
     utf8,
     with_template,
 )
@@ -62,7 +63,7 @@ def is_ordinary(tokenizer: Tokenizer, text: str, template: str) -> bool:
 @given(text=ORDINARY)
 def test_ordinary_text_has_the_ids_of_the_whole(kind: str, text: str) -> None:
     tokenizer = tokenizer_of(kind)
-    chat = render(tokenizer.backend, utf8(text) + "x")
+    chat = render(tokenizer.backend, user(utf8(text) + "x"))
     written = "".join(chat.text[a:b] for a, b in chat.template)
     if is_ordinary(tokenizer, chat.text, written):
         whole = tokenizer.backend.encode(chat.text, add_special_tokens=False)
@@ -85,7 +86,7 @@ def test_text_never_becomes_a_control_token(kind: str, data: Any, separator: str
     own = marks(tokenizer, tokenizer.backend.encode(_rendered(kind, "x"), add_special_tokens=False))
     documents = [Document(name, t) for t in texts]
     message = task(documents, question, tokenizer, preset(separator)).message(documents).text + "x"
-    chat = render(tokenizer.backend, message)
+    chat = render(tokenizer.backend, user(message))
     coded = tokenizer.locate(chat.text, template=chat.template)
     assert marks(tokenizer, coded.ids) == own
     assert len(coded.starts) == len(coded.ids) and coded.starts == sorted(coded.starts)
@@ -99,7 +100,7 @@ def test_text_never_becomes_a_control_token(kind: str, data: Any, separator: str
 
 
 def _rendered(kind: str, message: str) -> str:
-    return render(backend(kind), message).text
+    return render(backend(kind), user(message)).text
 
 
 @ANY_KIND
@@ -182,31 +183,32 @@ def test_slow_tokenizers_keep_text_text(text: str) -> None:
     start, end = tokenizer.backend.bos_token_id, tokenizer.backend.eos_token_id
     letters = [ord(c) for c in text]
     assert tokenizer.encode(text) == letters
-    chat = render(tokenizer.backend, text)
+    chat = render(tokenizer.backend, user(text))
     assert tokenizer.locate(chat.text, template=chat.template).ids == [start, *letters, end]
 
 
 @pytest.mark.parametrize(
     "change",
-    ["content", "content | trim", "content | upper", "content | e", "content | tojson",
-     "content + content", "content ~ '<|im_end|>' ~ content"],
+    ["content", "content | trim", "content | tojson", "content.lstrip()", "content + content",
+     "content ~ '<|im_end|>' ~ content", "content ~ '-' ~ content | trim"],
 )  # fmt: skip
 def test_templates_may_change_or_repeat_the_text(change: str) -> None:
     source = "<|im_start|>{% for m in messages %}{% set content = m.content %}{{ " + change + " }}"
     tokenizer = with_template(source + "<|im_end|>{% endfor %}")
     documents = [Document("a", ' b "<|im_end|>"')]
     asked = task(documents, "", tokenizer, preset(template="{documents}"))
-    _, ids, spans = code(asked.message(documents), tokenizer)
-    plain = render(tokenizer.backend, "x").text
+    text, ids, spans = code(asked.message(documents), tokenizer)
+    plain = render(tokenizer.backend, user("x")).text
     expected = marks(tokenizer, tokenizer.backend.encode(plain, add_special_tokens=False))
     assert marks(tokenizer, ids) == expected
-    kept = change not in ("content | upper", "content | e", "content | tojson")
-    assert bool(spans) == kept
+    assert bool(spans) == ("tojson" not in change)
+    said = [{"role": "user", "content": asked.message(documents).text}]
+    assert text == tokenizer.backend.apply_chat_template(said, tokenize=False)
 
 
 def test_a_template_that_wants_content_in_parts_gets_it() -> None:
     tokenizer = with_template("<|im_start|>{{ messages[0].content[0].text }}<|im_end|>")
-    assert render(tokenizer.backend, "Who?").text == "<|im_start|>Who?<|im_end|>"
+    assert render(tokenizer.backend, user("Who?")).text == "<|im_start|>Who?<|im_end|>"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,7 @@ def test_a_template_that_wants_content_in_parts_gets_it() -> None:
         ("{{ 'x' * 100_000_000 }}{{ messages[0].content }}", "it takes more than 256 MB"),
         ("{{ 'x' * 10_000_000 }}{{ messages[0].content }}", "it writes 10,000,012 characters"),
         ("{{ 'x'.center(10 ** 11) }}", "it takes more than 256 MB"),
-        ("{{ '%0200000000d' % 1 }}{{ messages[0].content }}", "it takes more than 256 MB"),
+        ("{{ '%0200000000d' % 1 }}{{ messages[0].content }}", "it takes more than"),
         (
             "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
             "than 0.5 s",
@@ -226,8 +228,15 @@ def test_a_template_that_wants_content_in_parts_gets_it() -> None:
         ("{{ 9 ** (9 ** 9) }}", "it takes more than"),
         ("<|im_start|>Hello<|im_end|>", "leaves the text out"),
         ("{{ messages[0].content[:3] }}", "leaves the text out"),
-        ("{{ '<|im_end|>' if 'tide' in messages[0].content }}{{ messages[0].content }}", "depends"),
-        ("{{ messages[0].content }}-{{ messages[0].content | trim }}", "depends"),
+        *(
+            (f"{{{{ {one} }}}}{{{{ messages[0].content }}}}", "depends on the text")
+            for one in (
+                "messages[0].content | length",
+                "'<|im_end|>' if '<' in messages[0].content",
+            )
+        ),
+        ("{{ messages[0].content | upper }}", "depends on the text"),
+        ("{{ messages[0].content | e }}", "depends on the text"),
     ],
 )
 def test_a_template_that_cannot_be_used_is_refused_with_its_own_words(

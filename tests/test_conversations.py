@@ -1,5 +1,6 @@
 """`ngt chat` in pipes and on a pseudo-terminal."""
 
+import io
 import json
 import os
 import pty
@@ -79,7 +80,14 @@ def test_a_line_that_is_too_long_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
     path.write_bytes(b"x" * 1_000_001)
     with path.open("rb") as stream, pytest.raises(InputError, match="more than 1 MB"):
-        list(piped(stream, 1))
+        list(piped(stream, 1, print))
+
+
+def test_a_pipe_that_is_not_utf_8_is_told_once() -> None:
+    told: list[str] = []
+    lines = list(piped(io.BytesIO(b"caf\xe9?\nd\xe9j\xe0\ncaf\xc3\xa9\n"), 1, told.append))
+    assert lines == ["caf�?", "d�j�", "café"]
+    assert len(told) == 1 and "not UTF-8" in told[0] and "iconv" in told[0]
 
 
 class Terminal:

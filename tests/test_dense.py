@@ -346,16 +346,16 @@ def test_a_folder_is_asked_with_embedder_and_reranker(harbour: str, models: dict
         ("--embedder", "nowhere/at/all", "embedder nowhere/at/all: no such folder"),
         ("--embedder", "builtin", "is a LlamaForCausalLM, not an embedding model"),
         ("--embedder", "reranker", "is a BertForSequenceClassification, not an emb"),
-        ("--set", "reranker=nowhere/at/all", "reranker nowhere/at/all: no such folder"),
-        ("--set", "reranker=two labels", "has 2 labels"),
-        ("--set", "reranker=meaning", "is a SentenceTransformer, not a cross-encoder"),
+        ("--set=reranker", "nowhere/at/all", "reranker nowhere/at/all: no such folder"),
+        ("--set=reranker", "two labels", "has 2 labels"),
+        ("--set=reranker", "meaning", "is a SentenceTransformer, not a cross-encoder"),
     ],
 )
 def test_models_of_another_kind_are_one_line_and_a_hint(
     flag: str, model: str, message: str, models: dict[str, str], harbour: str
 ) -> None:
     name = models.get(model, model)
-    done = ngt("ask", "-d", harbour, "Which barges?", "--dry-run", flag, name)
+    done = ngt("ask", "-d", harbour, "Which barges?", "--dry-run", f"{flag}={name}")
     lines = done.stderr.decode().strip().splitlines()
     assert done.returncode == 4 and not done.stdout, done.stderr
     assert message in lines[-2] and lines[-1].startswith(("Give ", "Name ", "Did you "))

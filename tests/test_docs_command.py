@@ -12,9 +12,10 @@ from ngtcli.documents import catalog
 from ngtcli.documents.content import markdown
 from ngtcli.documents.load import load
 from ngtcli.documents.passages import Cutting, passages
+from ngtcli.model_files.checkpoint import tokenizer_key
 from ngtcli.model_files.pretrained import load_tokenizer
 from tests import document_files as made
-from tests.support.helpers import ngt
+from tests.support.helpers import changed, ngt
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")
@@ -138,3 +139,18 @@ def test_a_password_is_never_shown(folder: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert b"(set)" in done.stdout and b"tide-4711x" not in done.stdout
         assert b'"password": "tide"' not in done.stdout
+
+
+@pytest.mark.parametrize("name", ["merges.txt", "tekken.json", "spiece.model", "cl.tiktoken"])
+def test_counted_tokens_are_those_of_all_files_that_make_a_tokenizer(
+    tmp_path: Path, name: str
+) -> None:
+    changed(tmp_path / "model")
+    without = tokenizer_key(str(tmp_path / "model"))
+    keys = [without]
+    for content in (b"one", b"two"):
+        (tmp_path / "model" / name).write_bytes(content)
+        keys.append(tokenizer_key(str(tmp_path / "model")))
+    assert len(set(keys)) == 3
+    (tmp_path / "model" / name).unlink()
+    assert tokenizer_key(str(tmp_path / "model")) == without

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ngtcli.cli.help import about, topics
+
 PAGES = Path(__file__).with_name("help.txt")
 WIDE = 2000  # columns in which no text is wrapped
 Panel = tuple[str, list[str]]  # a title and rows; "" for the text outside of panels
@@ -80,6 +82,12 @@ def test_every_help_page_is_as_it_was_agreed() -> None:
     agreed, found = PAGES.read_text(encoding="utf-8"), pages()
     changed = difflib.unified_diff(agreed.split("\n"), found.split("\n"), "agreed", "found", n=1)
     assert found == agreed, "\n".join(changed)
+
+
+def test_the_list_of_pages_has_a_sentence_of_each() -> None:
+    for name, page in topics().items():
+        shown = about(page)
+        assert shown.endswith((".", "!")) and not re.search(r"[#`*\n]|\]\(", shown), name
 
 
 def test_every_command_has_a_page_of_80_columns_at_most() -> None:

@@ -171,6 +171,25 @@ def test_a_cut_file_of_the_cache_is_told_and_pulled_again(
     assert again.stdout.strip() == folder and held(folder, files) and hub.got() == [WEIGHTS]
 
 
+def test_a_small_file_that_is_cut_is_pulled_again(
+    hub: Hub, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    folder = Path(hub.run(tmp_path, "models", "pull", ID).stdout.strip())
+    with (folder / "tokenizer.json").open("r+b") as file:
+        file.truncate(100)
+    hub.got()
+    assert hub.run(tmp_path, "models", "pull", ID).returncode == 0
+    assert hub.got() == ["tokenizer.json"]
+    assert (folder / "tokenizer.json").read_bytes() == files["tokenizer.json"]
+
+
+def test_a_download_without_a_byte_of_the_weights_is_unfinished(hub: Hub, tmp_path: Path) -> None:
+    hub.stops = {WEIGHTS: 0}
+    assert hub.run(tmp_path, "models", "pull", ID).returncode == 4
+    _, line = hub.run(tmp_path, "models", "list").stdout.splitlines()
+    assert line.startswith(f"{ID}\t") and "unfinished" in line.split("\t")[1]
+
+
 def test_a_model_of_the_cache_stays_where_the_hub_is_gone(hub: Hub, tmp_path: Path) -> None:
     hub.run(tmp_path, "models", "pull", ID)
     for environ in ({"HF_ENDPOINT": "http://127.0.0.1:9"}, {"HF_HUB_OFFLINE": "1"}):

@@ -1,6 +1,5 @@
 """Layers of 8-bit weights and activations, against the integers' products in float64."""
 
-import sys
 from typing import Any
 
 import pytest
@@ -194,33 +193,25 @@ def test_weights_ordered_here_are_those_that_the_library_orders(
         data = in_blocks(whole.to(torch.int8), sizes)
         packed = opaque(data, (70, 130), sizes)
         assert torch.equal(elements(packed), elements(real(whole.to(torch.int8))))
-    if sizes[70, 130].order is not None and onednn.makes_opaque():
+    if sizes[70, 130].order is not None:
         assert len(asked) == 1
 
 
 def test_memory_of_ours_is_what_the_kernel_reads() -> None:
-    """Else weights could not lie in a file; known of Linux, where torch 2.13 is tested."""
+    """Else weights could not lie in a file."""
     storage: Any = made(70, 130)[0].storage
-    if sys.platform == "linux" and torch.__version__.startswith("2.13"):
-        assert onednn.makes_opaque()
-    if onednn.makes_opaque():
-        assert torch.ops.mkldnn.data_ptr(storage.packed) == storage.held.data_ptr()
+    assert torch.ops.mkldnn.data_ptr(storage.packed) == storage.held.data_ptr()
 
 
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("can", [True, False])
 def test_however_a_weight_is_ordered_its_products_are_the_same(
-    known: bool, can: bool, monkeypatch: pytest.MonkeyPatch
+    known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, (layer, weight) = torch.randn(5, 130), made(70, 130)
     if not known:
         monkeypatch.setattr(onednn, "ORDERS", ())
-    if not can:
-        monkeypatch.setattr(onednn, "makes_opaque", lambda: False)
     assert KERNEL is not None
     sizes = Sizes()
     for _ in range(2):
         found = layer_of(weight, None, KERNEL, sizes)
         assert torch.equal(found(rows), layer(rows))
-    storage: Any = found.storage
-    assert storage.held.is_mkldnn == (not can)

@@ -50,8 +50,8 @@ def test_imports_go_downward() -> None:
 
 
 LIGHT = [
-    "--help", "summarize --help", "--version", "presets list", "config show", "trie path",
-    "models path", "env", "summarize nowhere.txt", "config path", "bench --help", "tune --help",
+    "--help", "summarize --help", "--version", "presets list", "config show", "cache path",
+    "env", "summarize nowhere.txt", "models list", "bench --help", "tune --help",
     "tune --sweep n=x", "trie list", "runs stats", "batch --help", "batch nowhere.jsonl",
     "heads train --help", "heads train --kind medusa -o x -d nowhere.txt",
 ]  # fmt: skip

@@ -19,6 +19,8 @@ from llm.plugins import pm
 
 from ngtcli.draft.steps import Statistics, Step, Token
 from ngtcli.errors import ModelError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.model_files.quantized import Kept
 from ngtcli.serve import llm_model, llm_plugin
 from ngtcli.session.events import Ended, Event, Message, Stepped
 from ngtcli.session.question import Question
@@ -82,6 +84,8 @@ def test_models_on_this_machine_and_that_of_the_settings_are_listed(
     (tmp_path / "hub" / "models--org--small").mkdir(parents=True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("NGT_MODEL", "/models/mine")
+    built_in = Kept(str(BUILTIN_PATH), tmp_path, 1, "int8")  # quantised, it has no second name
+    monkeypatch.setattr(llm_model, "kept", lambda: [built_in])
     lines = run("models", "list").stdout.splitlines()
     names = [line.removeprefix("NgtModel: ") for line in lines if "ngt/" in line]
     assert names == ["ngt/builtin", "ngt/org/small", "ngt//models/mine (aliases: ngt)"]

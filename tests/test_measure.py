@@ -15,16 +15,14 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.measure.grid import Cell
+from ngtcli.measure.grid import Cell, Refusal, cells_of, check_against, check_some_left
 from ngtcli.measure.live import Live, prompt_times, split_rows
-from ngtcli.measure.options import cells_of, check_against, check_some_left
 from ngtcli.measure.quality import Quality, Scores
 from ngtcli.measure.records import (
     Answering,
     Generation,
     Race,
     Record,
-    Refusal,
     by_cell,
     by_prompt,
     run,
@@ -147,7 +145,7 @@ def test_generate_is_refused_by_its_own_name() -> None:
     race = Race([hf := Cell("hf", {"method": "hf"}, Settings(method="none"))])
     race.refuse(hf, NgtError("it cannot"))
     assert race.refused == [Refusal("hf", "it cannot")] and not race.cells
-    check_some_left(["none"], race.refused)
+    check_some_left(["none"], [cell("none")], race.refused)
 
 
 def test_an_interruption_keeps_the_prompts_that_all_have_answered() -> None:
@@ -268,9 +266,18 @@ def test_unknown_methods_are_refused_and_none_left_is_an_error() -> None:
         ("tri", "no method 'tri'. Did you mean trie?"),
         ("trie:x=1", "method trie: no option 'x'. It has none."),
     ]
-    check_some_left(["trie", "tri"], refused)
+    check_some_left(["trie", "tri"], cells, refused)
     with pytest.raises(UsageError, match="no method can run: no method 'tri'"):
-        check_some_left(["tri"], refused)
+        check_some_left(["tri"], cells, refused)
+
+
+def test_a_method_that_cannot_run_with_one_number_of_nodes_is_measured_with_the_others() -> None:
+    race = Race([cell("trie at 4"), cell("trie at 8")])
+    race.refuse(race.cells[1], NgtError("out of memory"))
+    check_some_left(["trie"], race.cells, race.refused)
+    race.refuse(race.cells[0], NgtError("out of memory"))
+    with pytest.raises(UsageError, match="out of memory"):
+        check_some_left(["trie"], race.cells, race.refused)
 
 
 @pytest.mark.parametrize(

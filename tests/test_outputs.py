@@ -7,6 +7,7 @@ import pytest
 
 from ngtcli.cli.answer_request import AnswerFlags
 from ngtcli.cli.notes import Notes
+from ngtcli.cli.output import check_written, write_result
 from ngtcli.cli.reading import read_documents
 from ngtcli.config import Settings
 from ngtcli.errors import UsageError
@@ -19,7 +20,7 @@ from tests.support.helpers import HARBOUR, ngt
     [
         ("summarize", "a.txt", "-o", "a.txt"), ("summarize", "a.txt", "-o", "link.txt"),
         ("summarize", "a.txt", "--html", "a.txt"),
-        ("ask", "Who?", "-d", "folder", "-d", "a.txt", "--svg", "./folder/../a.txt"),
+        ("ask", "Who?", "-d", "folder", "-d", "a.txt", "--html", "./folder/../a.txt"),
         ("bench", "a.txt", "-o", "a.txt"), ("bench", "--prompts", "a.txt", "--html", "a.txt"),
         ("bench", "--prompts", "naming.jsonl", "-o", "folder/a.txt"),
         ("bench", "replay", "rec", "--methods", "trie", "-o", "rec/traces.jsonl"),
@@ -90,9 +91,7 @@ def test_a_file_whose_name_is_a_dash_can_be_named_with_its_folder(
             assert done.returncode == 0, done.stderr
             assert (tmp_path / "-").stat().st_size > 0
             (tmp_path / "-").unlink()
-    assert AnswerFlags(out=name).request(task="ask", settings=Settings(), preset=None).output == (
-        Path("-") if name == "-" else Path.cwd() / "-"
-    )
+    assert AnswerFlags(out=name).output == (Path("-") if name == "-" else Path.cwd() / "-")
 
 
 def test_a_file_that_cannot_be_made_is_refused_under_the_name_that_was_given(
@@ -130,3 +129,42 @@ def test_standard_input_is_not_written_over(
         monkeypatch.setattr("ngtcli.cli.reading._STDIN_FILE", stream.fileno())
         with pytest.raises(UsageError, match="this command reads it"):
             read_documents(["-"], stream, Settings(), Notes(), [tmp_path / "a.txt"])
+
+
+@pytest.mark.parametrize("flag", ["-o", "--html"])
+def test_only_what_ngt_wrote_and_nobody_edited_is_written_over(flag: str, tmp_path: Path) -> None:
+    out, asked = tmp_path / "out.html", ("summarize", HARBOUR, flag, "out.html")
+
+    def run(*more: str) -> tuple[int, str]:
+        done = ngt(*asked, *more, cwd=tmp_path)
+        return done.returncode, done.stderr.decode()
+
+    out.write_text("Mine.")
+    refused = (
+        "ngt: out.html: it is there already, and not as ngt wrote it\n"
+        "Name another file, or give --force to write over it.\n"
+    )
+    assert run() == (2, refused) and out.read_text() == "Mine."
+    assert run("--force") == (0, "") and (first := out.read_bytes()) != b"Mine."
+    assert run() == (0, "")  # its own
+    out.write_bytes(first + b"edited")
+    assert run() == (2, refused)
+    out.write_bytes(first)
+    assert run() == (0, "")
+    (tmp_path / "copy.html").write_bytes(first)
+    assert ngt("summarize", HARBOUR, flag, "copy.html", cwd=tmp_path).returncode == 2
+    assert ngt("cache", "clear", "written").returncode == 0
+    assert run() == (2, refused)
+    out.write_text("")  # as mktemp makes it
+    assert run() == (0, "")
+
+
+def test_a_file_that_comes_while_the_answer_is_made_is_not_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.txt"
+    check_written([out])
+    out.write_text("Mine.")
+    with pytest.raises(UsageError, match="not as ngt wrote it"):
+        write_result("The answer.", out)
+    assert out.read_text() == "Mine." and capsys.readouterr().out == "The answer.\n"

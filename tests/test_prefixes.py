@@ -1,5 +1,6 @@
 """Rows of earlier prompts: those that reading again would compute, from memory and from disk."""
 
+import errno
 import json
 import math
 import os
@@ -9,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -397,6 +399,20 @@ def test_a_second_command_reads_only_what_is_new(
     assert "read before" not in told("--no-keep-documents")[1]
     assert ngt("cache", "clear", "prefixes").returncode == 0 and not files()
     assert "read before" not in told()[1] and not files()
+
+
+def test_what_cannot_be_kept_for_lack_of_room_is_told_where_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "long.txt").write_text("A ship came into the harbour with salt.\n" * 40)
+    asked = ("summarize", str(tmp_path / "long.txt"), "--max-tokens", "3", "--method", "none")
+    lost = "ngt: what the model read is not kept: "
+    small = ngt(*asked, "--keep-documents", "--set", "cache_mb=1").stderr.decode()
+    assert small.startswith(f"{lost}it takes ") and small.endswith("the cache may have 1 MB\n")
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(module, "_write", full)
+    assert ngt(*asked, "--keep-documents").stderr.decode() == f"{lost}no space left on device\n"
+    assert ngt(*asked).stderr == b""
 
 
 @pytest.mark.parametrize("size", ["1", "2"])

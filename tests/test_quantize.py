@@ -20,8 +20,7 @@ from ngtcli.decode.probe import target_model
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights import checkpoints, convert, onednn
-from ngtcli.weights import load_quantized as load_module
+from ngtcli.weights import checkpoints
 from ngtcli.weights.forms import int8_kernel
 from ngtcli.weights.linear import PackedLinear
 from ngtcli.weights.load_quantized import load_quantized, quantized_share
@@ -94,19 +93,6 @@ def test_other_layers_and_experts_are_read_and_kept_as_integers(
     assert (scores(first) - true).norm() < 0.08 * true.norm()  # inputs are rounded as well
     assert quantized_share(first) > 0.8
     assert not any(parameter.ndim == 3 for parameter in first.parameters())
-
-
-def test_where_no_opaque_tensors_are_made_experts_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (onednn, convert, load_module):
-        monkeypatch.setattr(module, "makes_opaque", lambda: False)
-    config = AutoConfig.for_model("mixtral", **{**SMALL, **MORE["mixtral"]})
-    hf = AutoModelForCausalLM.from_config(config).eval()
-    found, report = loaded(saved(tmp_path, hf))
-    assert not any(report.values()) and 0 < quantized_share(found) < 0.5
-    assert sum(parameter.ndim == 3 for parameter in found.parameters()) == 4
-    assert (scores(found) - scores(hf)).norm() < 0.08 * scores(hf).norm()
 
 
 def test_scores_of_a_quantised_model_are_compared_as_of_one_that_rounds(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from ngtcli.system.files import home
 from ngtcli.weights import load_quantized as module
 from ngtcli.weights.linear import MappedEmbedding
 from ngtcli.weights.load_quantized import load_quantized
-from ngtcli.weights.onednn import makes_opaque
 from ngtcli.weights.tensor_store import TensorStore, tensors_of
 from ngtcli.weights.trials import what_matters
 from tests.support.helpers import ngt
@@ -28,9 +27,7 @@ from tests.support.int8_layers import INT8, KERNEL
 from tests.support.tiny_models import make_hf, saved, scores
 from tests.tools import quantised_files
 
-pytestmark = pytest.mark.skipif(
-    KERNEL is None or not makes_opaque(), reason="no product of 8-bit integers, or not in a file"
-)
+pytestmark = pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers")
 
 
 class Loads:

@@ -12,7 +12,7 @@ from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
-from ngtcli.measure.options import BenchOptions
+from ngtcli.measure.grid import BenchOptions
 from ngtcli.measure.replay import replay, run_replay, select, walk
 from ngtcli.measure.results import ReplayResult
 from ngtcli.measure.traces import TraceWriter, read_traces

@@ -52,7 +52,7 @@ def test_an_answer_has_a_line_of_its_figures_and_no_text() -> None:
     assert printed("show") == line == printed("show", line["id"][:6])
     assert stat.S_IMODE((folder() / "runs.jsonl").stat().st_mode) == 0o600
     assert stat.S_IMODE(folder().stat().st_mode) == 0o700
-    assert printed("path") == {"path": str(folder())}
+    assert json.loads(ngt("env", "--json").stdout)["log folder"] == str(folder())
 
 
 def test_text_is_kept_where_it_is_wanted_and_nothing_with_no_log() -> None:

@@ -25,7 +25,7 @@ from ngtcli.decode import sampling as keyed_draw
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import BLOCK, Sampler, draw, keys_of
-from ngtcli.decode.scores import best_tokens, guessed, highest, same_scores
+from ngtcli.decode.scores import as_guesses, best_tokens, highest, likeliest, same_scores
 from ngtcli.draft.tree import DraftTree
 from ngtcli.measure import precision
 from tests.support.tiny_models import distribution, make_target, prompts
@@ -203,7 +203,7 @@ def test_scores_of_a_device_without_float64_are_as_on_a_cpu(
     there = NoFloat64(rows)
     for other in (rows, rows + 1.0):
         assert same_scores(list(there), list(NoFloat64(other)), True) == torch.equal(rows, other)
-    mine, true = guessed(there), guessed(rows)
+    mine, true = (as_guesses(*likeliest(one)) for one in (there, rows))
     assert np.array_equal(mine.tokens, true.tokens)
     assert np.array_equal(mine.probabilities, true.probabilities)
     losses = []

@@ -134,7 +134,7 @@ def test_every_command_that_prints_json_has_a_schema() -> None:
 
     every = dict(pair for name in COMMANDS for pair in below(load(name), name))
     with_json = {w for w, c in every.items() if any("--json" in p.opts for p in c.params)}
-    assert {"env", "trie pool show", "docs clear"} < with_json
+    assert {"env", "trie show", "cache clear"} < with_json
     described = {words for words in every if not ngt("schema", *words.split()).returncode}
     assert described == with_json | {"batch"}
 
@@ -151,17 +151,14 @@ def test_what_is_built_listed_and_removed_is_as_described(own_home: Path) -> Non
     for file in built[:3]:
         check(printed("trie", "show", file["path"], "--json"), "trie show")
     printed("summarize", HARBOUR, "--json", "--max-tokens", "40", "--set", "pool_documents=yes")
-    pools = printed("trie", "pool", "show", "--json")
-    assert len(pools) == 1
-    check(pools, "trie pool show")
-    for words in (("trie", "pool", "clear"), ("trie", "clear"), ("docs", "clear")):
-        check(printed(*words, "--json"), " ".join(words))
+    check(printed("cache", "show", "pools", "--json"), "cache show")
+    check(printed("cache", "clear", "pools", "--json"), "cache clear")
 
 
 @pytest.mark.parametrize(
     "command",
-    ["config show --stop a", "config path", "presets list", "presets show ask", "presets path",
-     "models list", "models path", "docs path", "trie path", "env"],
+    ["config show --stop a", "presets list", "presets show ask", "models list",
+     "cache path", "env"],
 )  # fmt: skip
 def test_what_is_set_and_where_is_as_described(own_home: Path, command: str) -> None:
     folder = own_home / "config" / "presets"

@@ -254,7 +254,7 @@ def test_a_dash_on_a_terminal_reads_to_ctrl_d() -> None:
 
 
 def test_drafters_are_given_the_settings_that_decide_drafts_with_the_same_bounds() -> None:
-    names = [name for name in settings_where(Use.REPLAYS) if name != "method"]
+    names = [*settings_where(Use.TRIE), "num_draft"]
     changed = Settings(n=9, lp=2, num_draft=5, learn_output=True)
     for settings in (Settings(), changed):
         own = draft_settings(settings)

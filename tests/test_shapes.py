@@ -15,7 +15,7 @@ from ngtcli.decode.probe import plain_generation
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, UsageError
-from ngtcli.measure.options import BenchOptions
+from ngtcli.measure.grid import BenchOptions
 from ngtcli.measure.replay import context_of, run_replay
 from ngtcli.measure.traces import Trace, TraceSet, TraceWriter, read_traces
 from ngtcli.system.json_form import to_json

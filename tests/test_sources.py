@@ -1,7 +1,6 @@
 """The sources of an answer: found as brute force finds them; as text, as JSON, on a terminal."""
 
 import re
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.grounding.find import spans
 from ngtcli.grounding.sources import Sources, Span, copied_fact, sources_of
-from ngtcli.render.answer_view import listed, svg, terminal_list, terminal_view, with_marks
+from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import Run
 from tests.support.helpers import in_terminal, ngt
 from tests.support.spans_check import brute_force
@@ -156,40 +155,6 @@ def test_cite_on_a_terminal_colours_drafts_and_links_places(note: Path) -> None:
     assert "\x1b[4;36m" in out  # a draft from the document
     plain, _ = in_terminal("summarize", str(note), "--cite", "--color", "never")
     assert "[1] note.txt" in plain and "\x1b]8" not in plain and "\x1b[4" not in plain
-
-
-HOSTILE = (
-    "</text><script>alert(1)</script>\x1b]8;;https://evil\x07 <![CDATA[ \ufffe\u202e\u2028 &amp;"
-)
-
-
-@given(st.text(max_size=40))
-def test_a_picture_is_well_formed_and_has_the_text_alone(text: str) -> None:
-    styled = terminal_view([(HOSTILE, "prompt"), (text, "")], 60, True)
-    picture = svg(styled, HOSTILE + text, 60)
-    tree = ET.fromstring(picture)
-    tags = {element.tag.rpartition("}")[2] for element in tree.iter()}
-    assert tags <= {"svg", "title", "style", "defs", "clipPath", "rect", "g", "circle", "text"}
-    said = "".join(e.text or "" for e in tree.iter("{http://www.w3.org/2000/svg}text"))
-    assert "<script>alert(1)</script>␛]8;;https://evil" in said.replace("\xa0", " ")
-
-
-def test_wide_characters_have_two_cells_in_a_picture() -> None:
-    found = re.findall(r'textLength="([^"]*)"[^>]*>([^<\n]+)<', svg("ab\n字母 ab\n", "", 40))
-    assert [(float(length), text) for length, text in found] == [
-        (24.4, "ab"), (85.4, "字母&#160;ab"),
-    ]  # fmt: skip
-
-
-def test_svg_draws_the_command_the_answer_and_its_facts(note: Path, tmp_path: Path) -> None:
-    out = tmp_path / "answer.svg"
-    done = ngt("summarize", str(note), "--svg", str(out), "--cite", "--password=open sesame")
-    assert done.returncode == 0 and done.stdout
-    picture = out.read_text()
-    said = "".join(ET.fromstring(picture).itertext()).replace("\xa0", " ")
-    assert "$ ngt summarize" in said and "[1] note.txt" in said and "tokens/s" in said
-    assert "sesame" not in picture
-    assert re.findall('https?://[^"]*', picture) == ["http://www.w3.org/2000/svg"]
 
 
 # --- stretches of an answer that stand in documents, against brute force ---

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from ngtcli.documents.find import Skipped
-from ngtcli.measure.records import Refusal
+from ngtcli.measure.grid import Refusal
 from ngtcli.measure.results import (
     Invocation,
     LiveResult,
@@ -24,21 +24,22 @@ from ngtcli.measure.results import (
     SplitRow,
 )
 from ngtcli.measure.summary import QualityRow, Row
-from ngtcli.render.bench_tables import bench_page, facts, tables
-from ngtcli.render.page import Bar, bars
+from ngtcli.render.results import facts, forms_of, tables
 from ngtcli.render.tables import (
     Column,
-    Heated,
+    Shaded,
     Table,
     cell,
+    fit,
+    full_width,
     to_csv,
     to_html,
     to_markdown,
     to_plain,
     to_tabs,
+    to_terminal,
 )
 from ngtcli.render.terminal import visible
-from ngtcli.render.terminal_tables import fit, full_width, to_terminal
 from ngtcli.system.json_form import dump_json, to_json
 from tests.support.browser import Page
 
@@ -84,7 +85,7 @@ def test_heat_is_a_background_and_goes_with_its_column(monkeypatch: pytest.Monke
     monkeypatch.delenv("NO_COLOR", raising=False)
     heats = [[None, 0.0, None, 1.0], [None, 1.0, None, 0.5]]
     rows = [
-        [text if heat is None else Heated(text, heat) for text, heat in zip(*pair, strict=True)]
+        [text if heat is None else Shaded(text, heat) for text, heat in zip(*pair, strict=True)]
         for pair in zip(SMALL.rows, heats, strict=True)
     ]
     table = replace(SMALL, rows=rows)
@@ -369,6 +370,10 @@ def test_tables_fit_terminals_of_60_and_80_columns() -> None:
             assert "length" in shown and names[1][:12] in shown
 
 
+def _page(result: Any) -> str:
+    return forms_of(result).page()
+
+
 def test_the_page_is_whole_and_loads_and_runs_nothing() -> None:
     changes: dict[str, Any] = {
         "invocation": replace(RAN, command=HOSTILE), "model": HOSTILE,
@@ -377,7 +382,7 @@ def test_the_page_is_whole_and_loads_and_runs_nothing() -> None:
     live = replace(live_result("trie", HOSTILE), notes=[HOSTILE], interrupted=True, **changes)
     quality = replace(quality_result(), model=HOSTILE, notes=[HOSTILE])
     for result in (live, quality, replace(replay_result("trie", HOSTILE), inexact=1, **changes)):
-        text = bench_page(result)
+        text = _page(result)
         tags = Page(text).found
         assert {t for t, _ in tags} & {"script", "link", "img", "iframe", "object"} == set()
         assert not any(name.startswith("on") for _, a in tags for name in a)
@@ -386,25 +391,15 @@ def test_the_page_is_whole_and_loads_and_runs_nothing() -> None:
         assert "prefers-color-scheme: dark" in text and "@media print" in text
 
 
-def test_every_picture_has_a_title_a_description_and_ids_of_its_own() -> None:
-    text = bench_page(live_result("trie", "suffix"))
-    page = Page(text)
-    pictures, ids = [a for t, a in page.found if t == "svg"], page.values("id")
-    assert len(ids) == len(set(ids)) and len(pictures) == 5
-    for attributes in pictures:
-        assert attributes["role"] == "img"
-        assert set(attributes["aria-labelledby"].split()) <= set(ids)
-    assert "trie: 1.50×" in text and "forward 20%" in text
+def test_what_is_compared_has_a_bar_to_scale_behind_its_number() -> None:
+    text = _page(live_result("trie", "suffix"))
+    bars = re.findall(r'<td class="bar" style="--bar-share:([\d.]+)">([^<]*)', text)
+    speedups = [(float(share), shown) for share, shown in bars if shown.endswith("×")]
+    assert speedups == [(66.7, "1.00×"), (100.0, "1.50×"), (100.0, "1.50×")]
+    assert ("20.0", "3000 20%") in bars and ("25.0", "25%") in bars
     assert text.count('scope="col"') and text.count("<caption>") == 4
 
 
 def test_a_page_of_nothing_is_still_a_page() -> None:
     empty = replay_result()
-    assert "vicuna" in bench_page(empty) and Page(bench_page(empty))
-
-
-def test_bars_are_drawn_to_scale_with_their_values_beside_them() -> None:
-    text = bars("Speed", [Bar("a", 1.0, "1.00×"), Bar("b", 2.0, "2.00×", (1.0, 2.0))], 1.0)
-    widths = [float(w) for w in re.findall(r'class="bar"[^>]* width="([\d.]+)"', text)]
-    assert widths[1] == 2 * widths[0] and text.count('class="whisker"') == 3
-    assert "<desc" in text and "a: 1.00×; b: 2.00×" in text
+    assert "vicuna" in _page(empty) and Page(_page(empty))

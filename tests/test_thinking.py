@@ -207,7 +207,7 @@ def test_thoughts_are_switched_as_the_template_does_or_opened_and_closed_behind_
     backend = tokenizer(TEMPLATES[kind])
     settings = Settings(think=think)
     chat = switched(Tokenizer(backend), Chat.of(settings))
-    rendered = render(backend, "1", chat)
+    rendered = render(backend, [("user", "1")], chat)
     assert rendered.text.endswith(end)
     found = thinking_of(settings, Tokenizer(backend))
     assert found is not None and found.part == part

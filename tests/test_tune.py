@@ -16,16 +16,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.cli.notes import pointed
-from ngtcli.cli.tune import items_of, preset_path
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.decode.load import Wanted, load_model
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.measure import tune as tuning
-from ngtcli.measure.grid import Cell, SkippedCell, grid, is_axis, parse_axis, parse_sweep
+from ngtcli.measure.grid import (
+    BenchOptions,
+    Cell,
+    SkippedCell,
+    grid,
+    is_axis,
+    parse_axis,
+    parse_sweep,
+)
 from ngtcli.measure.live import Live
-from ngtcli.measure.options import BenchOptions
+from ngtcli.measure.prompts import preset_items
 from ngtcli.measure.records import Answering, Generation, Record, by_cell, take
 from ngtcli.measure.replay import (
     DEFAULT_COSTS,
@@ -40,9 +47,10 @@ from ngtcli.measure.state import State
 from ngtcli.measure.summary import TUNE, CellRow, Group, row_of
 from ngtcli.measure.traces import TraceWriter
 from ngtcli.measure.tune import behind, judge
+from ngtcli.measure.winner import preset_path
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
-from ngtcli.render.sweep_tables import sweep_forms
+from ngtcli.render.results import forms_of
 from ngtcli.system.json_form import to_json
 from tests.support.helpers import END, ngt
 
@@ -390,29 +398,35 @@ def test_what_a_recording_cannot_tell_is_refused(text: str) -> None:
         check_replayable(grid(parse_sweep([text]), Settings()))
 
 
+@pytest.mark.parametrize("text", ["pool=true,false", "background=none,english"])
+def test_what_a_recording_is_drafted_by_is_swept_on_it_too(text: str, tmp_path: Path) -> None:
+    code, out, errors = tune("--replay", record(tmp_path / "r"), "--sweep", text, "--rounds", "1")
+    assert code == 0 and len(out.splitlines()) == 3, errors
+
+
 def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_path: Path) -> None:
     summarize, ask = load_preset("summarize"), load_preset("ask")
-    assert len(items_of([], summarize, None)) == 10
+    assert len(preset_items([], summarize, None)) == 10
     texts = [Document("a.txt", "One. Two.")]
-    assert [(i.id, i.question) for i in items_of(texts, summarize, None)] == [
+    assert [(i.id, i.question) for i in preset_items(texts, summarize, None)] == [
         ("summarize a.txt", "")
     ]
-    asked = items_of(texts, ask, 3)
+    asked = preset_items(texts, ask, 3)
     assert len(asked) == 3 and len({i.question for i in asked}) == 3
     lines = tmp_path / "p.jsonl"
     lines.write_text('{"context": "A. B.", "question": "A?"}\n{"context": "C. D."}\n')
-    assert [i.question for i in items_of([], ask, None, lines)] == ["A?"]
-    assert [i.documents[0].text for i in items_of([], summarize, None, lines)] == ["C. D."]
+    assert [i.question for i in preset_items([], ask, None, lines)] == ["A?"]
+    assert [i.documents[0].text for i in preset_items([], summarize, None, lines)] == ["C. D."]
     lines.write_text('{"context": "C. D."}\n')
     with pytest.raises(InputError, match="no prompt with a question"):
-        items_of([], ask, None, lines)
+        preset_items([], ask, None, lines)
 
 
 def test_a_running_model_is_measured_as_it_answers() -> None:
     from ngtcli.session.local import LocalSession
 
     preset, settings = load_preset("summarize"), replace(Settings(), max_tokens=12)
-    items = items_of([], preset, 2)
+    items = preset_items([], preset, 2)
     said: list[str] = []
     source = Live(items, preset, said.append, said.append, sweeps=True)
     about = source.about(settings)
@@ -446,7 +460,7 @@ def test_a_sweep_over_models_holds_one_at_a_time(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("ngtcli.session.local.load_model", load)
     settings = replace(Settings(), max_tokens=2, method="none")
     preset = load_preset("summarize")
-    source = Live(items_of([], preset, 1), preset, lambda _: None, lambda _: None)
+    source = Live(preset_items([], preset, 1), preset, lambda _: None, lambda _: None)
     for dtype in ("float32", "bfloat16", "float32"):
         source.begin(Cell("", {}, replace(settings, dtype=dtype)))(0)
         gc.collect()
@@ -479,7 +493,7 @@ def shown_report(**changes: Any) -> SweepReport:
 
 
 def screen(report: SweepReport, width: int, colour: bool = False, every: bool = False) -> str:
-    return sweep_forms(report, every).terminal(width, colour).replace("\xa0", " ")
+    return forms_of(report, every).terminal(width, colour).replace("\xa0", " ")
 
 
 SCREEN = """\
@@ -527,7 +541,7 @@ def test_nothing_is_wider_than_the_terminal_and_a_wide_grid_becomes_a_list(width
 def test_what_is_not_measured_yet_is_a_dot_and_said() -> None:
     cells = [replace(shown_report().cells[0], rounds=1, standing="ahead")]
     report = shown_report(cells=cells, complete=False, measured=1, chosen=None)
-    text, forms = screen(report, 80), sweep_forms(report)
+    text, forms = screen(report, 80), forms_of(report)
     assert text.count("·") == 4 and "1 of 9 measurements" in text
     for shown in (text, forms.asked["markdown"](), forms.page(), forms.plain()):
         assert "chosen" not in shown.lower()
@@ -536,7 +550,7 @@ def test_what_is_not_measured_yet_is_a_dot_and_said() -> None:
 
 
 def test_pipes_csv_and_markdown_hold_every_figure() -> None:
-    forms = sweep_forms(shown_report())
+    forms = forms_of(shown_report())
     lines = forms.plain().split("\n")
     assert lines[0].split("\t")[:4] == ["n", "lp", "rounds", "tokens_per_s"]
     assert lines[1].split("\t")[:4] == ["3", "2", "3", "100"] and len(lines) == 4
@@ -563,7 +577,7 @@ def test_json_has_the_keys_of_a_sweep_in_their_order() -> None:
 
 def test_a_page_stands_alone_and_escapes_what_it_shows() -> None:
     report = shown_report(about=replace(ABOUT, model="<script>x</script>\x1b"))
-    page = sweep_forms(report).page()
+    page = forms_of(report).page()
     assert "<script" not in page and "&lt;script&gt;" in page and "\x1b" not in page
     assert (
         "http" not in page.replace("http-equiv", "") and "light dark" in page and "100.0*" in page

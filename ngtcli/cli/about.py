@@ -2,8 +2,8 @@
 
 import platform
 import shutil
-import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -14,16 +14,9 @@ import typer
 from ngtcli import __version__
 from ngtcli.cli.completion import presets
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import (
-    JsonOption,
-    PresetOption,
-    resolve,
-    resolve_without_preset,
-    with_settings,
-)
-from ngtcli.cli.output import print_either, print_facts, print_json, print_rows, print_table
+from ngtcli.cli.options import PresetOption, resolve, resolve_without_preset, with_settings
+from ngtcli.cli.show import Shown, facts, reports, table
 from ngtcli.config import (
-    PROJECT_FILE,
     SETTINGS,
     Layer,
     Resolved,
@@ -35,9 +28,11 @@ from ngtcli.config import (
 )
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.model_files.hub import cache_folder
 from ngtcli.model_files.needs import ModelNeeds
-from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets, preset_folders
+from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets
 from ngtcli.render.terminal import visible
+from ngtcli.session.runs import folder as log_folder
 from ngtcli.system import sandbox
 from ngtcli.system.files import home
 from ngtcli.system.json_form import Schema, schema_of, shape, to_json
@@ -48,25 +43,26 @@ from ngtcli.system.yaml_file import read_text
 config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
 
 
+def _config_schema() -> Schema:
+    schemas = settings_schemas().items()
+    return shape({n: shape({"value": one, "origin": schema_of(str)}) for n, one in schemas})
+
+
+def _setting_cells(one: tuple[str, Mapping[str, Any]]) -> list[object]:
+    return [one[0], _shown(one[1]["value"]), one[1]["origin"]]
+
+
+_SETTINGS = table("setting,value,origin", _setting_cells)
+
+
 @config_app.command("show")
 @with_settings()
-def config_show(
-    flags: dict[str, Any], preset: PresetOption = None, json: JsonOption = False
-) -> None:
+@reports(lambda found: _SETTINGS(found.items()), schema=_config_schema)
+def config_show(flags: dict[str, Any], preset: PresetOption = None) -> dict[str, dict[str, Any]]:
     """Print each setting with its origin."""
     resolved = _resolved(flags, preset)
     values = shown_settings(resolved.settings)
-    if json:
-        print_json({n: {"value": values[n], "origin": resolved.origins[n]} for n in SETTINGS})
-    else:
-        rows = [[name, _shown(values[name]), resolved.origins[name]] for name in SETTINGS]
-        print_table(["setting", "value", "origin"], rows)
-
-
-def config_schema() -> Schema:
-    """The schema of what `ngt config show` prints."""
-    schemas = settings_schemas().items()
-    return shape({n: shape({"value": one, "origin": schema_of(str)}) for n, one in schemas})
+    return {name: {"value": values[name], "origin": resolved.origins[name]} for name in SETTINGS}
 
 
 def _resolved(flags: dict[str, Any], preset: str | None) -> Resolved:
@@ -87,13 +83,6 @@ def _shown(value: Any) -> str:
     return ", ".join(map(repr, value)) if isinstance(value, tuple) else str(value)
 
 
-@config_app.command("path")
-def config_path(json: JsonOption = False) -> None:
-    """Print the settings files, the strongest first."""
-    paths = [Path(PROJECT_FILE).absolute(), home("config") / "config.yaml"]
-    print_either(paths, json, "\n".join(map(str, paths)))
-
-
 presets_app = typer.Typer(help="Presets: how a task is worded and set.", no_args_is_help=True)
 
 
@@ -106,49 +95,54 @@ class PresetRow:
     path: Path
 
 
-@presets_app.command("list")
-def presets_list(json: JsonOption = False) -> None:
-    """List presets, those that cannot be used with what is wrong with them."""
-    good, bad = load_presets()
-    rows: list[PresetRow | BrokenPreset] = [*bad]
-    rows += [PresetRow(p.name, p.description, p.path) for p in good]
-    rows.sort(key=lambda row: row.name)
-    print_rows(rows, json, ["name", "description"], _preset_cells)
-
-
 def _preset_cells(row: PresetRow | BrokenPreset) -> list[str]:
     return [row.name, row.description if isinstance(row, PresetRow) else f"broken: {row.error}"]
 
 
-@presets_app.command("show")
-def presets_show(
-    name: Annotated[str, typer.Argument(autocompletion=presets)], json: JsonOption = False
-) -> None:
-    """Print a preset."""
-    preset = load_preset(name)
-    body = {**to_json(preset), "settings": preset.settings.values}
-    print_either(body, json, visible(read_text(preset.path).rstrip("\n")))
+@presets_app.command("list")
+@reports(table("name,description", _preset_cells))
+def presets_list() -> list[PresetRow | BrokenPreset]:
+    """List presets, those that cannot be used with what is wrong with them."""
+    good, bad = load_presets()
+    rows: list[PresetRow | BrokenPreset] = [*bad]
+    rows += [PresetRow(p.name, p.description, p.path) for p in good]
+    return sorted(rows, key=lambda row: row.name)
 
 
-def preset_schema() -> Schema:
-    """The schema of what `ngt presets show` prints."""
+def _preset_schema() -> Schema:
     values = settings_schemas()
     own = {"settings": shape(values, list(values)), "provenance": {"type": "object"}}
     return shape({**schema_of(Preset)["properties"], **own})
 
 
-@presets_app.command("path")
-def presets_path(json: JsonOption = False) -> None:
-    """Print the folders presets are read from, the user's own first."""
-    folders = preset_folders()
-    print_either(folders, json, "\n".join(map(str, folders)))
+@presets_app.command("show")
+@reports(lambda found: visible(read_text(Path(found["path"])).rstrip("\n")), schema=_preset_schema)
+def presets_show(name: Annotated[str, typer.Argument(autocompletion=presets)]) -> dict[str, Any]:
+    """Print a preset."""
+    preset = load_preset(name)
+    return {**to_json(preset), "settings": preset.settings.values}
 
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "numba", "typer", "rich")
-ASK_S = 5.0  # longest wait for nvidia-smi; guess
+_MACHINE = ("platform", "device", "processor", "threads", "passes", "parsers")
+_FOLDERS = ("config", "cache", "log", "model", "hub")
+
+
+def _env_schema() -> Schema:
+    folders = [f"{name} folder" for name in _FOLDERS]
+    names = ("ngt", "python", *_MACHINE, *PACKAGES, *folders, "executable")
+    facts = {name: schema_of(int if name == "threads" else str) for name in names}
+    return shape({**facts, "model": schema_of(ModelNeeds)}, ["model"])
+
+
+def _env_view(found: dict[str, Any]) -> Shown:
+    needs: ModelNeeds | None = found.get("model")
+    known = {name: value for name, value in found.items() if name != "model"}
+    return facts({**known, **(needs.facts if needs else {})})
 
 
 @with_settings(("model", "device"))
+@reports(_env_view, schema=_env_schema)
 def env(
     flags: dict[str, Any],
     verbose: Annotated[
@@ -157,15 +151,16 @@ def env(
             "--verbose", "-v", help="Say what memory the model needs; takes seconds. So does -m."
         ),
     ] = False,
-    json: JsonOption = False,
-) -> None:
+) -> dict[str, Any]:
     """Show versions, device and folders, and what a model needs here."""
     settings: Settings = merge([Layer("flag", flags), *environment_and_file_layers()]).settings
     full = verbose or bool(flags)
-    device, name = _device_of_torch(settings.device) if full else _likely_device()
-    passes = "CUDA graphs" if device == "cuda" and settings.capture else "not captured"
+    device, name = _device_of_torch(settings.device) if full else (settings.device, processor())
+    if device == "auto":  # which one that is only torch can tell, if it is not built for CPUs alone
+        device = "cpu" if "+cpu" in _version("torch") else "auto (ngt env -v says which)"
+    passes = "CUDA graphs" if settings.capture and device != "cpu" else "not captured"
     held = "; ".join(f"{what} ({means})" for means, what in sandbox.holds().items())
-    facts = {
+    found: dict[str, Any] = {
         "ngt": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -175,26 +170,20 @@ def env(
         "passes": passes,
         "parsers": held or "no network and no programs for their Python code alone",
         **{package: _version(package) for package in PACKAGES},
-        "config folder": str(home("config")),
-        "cache folder": str(home("cache")),
-        "model folder": str(BUILTIN_PATH),
+        **{f"{name} folder": str(path) for name, path in _folders()},
         "executable": shutil.which("ngt") or sys.argv[0],
     }
     if full:
         from ngtcli.decode.memory_needs import needs_of  # here: it imports torch
 
-        needs = needs_of(settings.model, device)
-        facts |= {"model": needs} if json else needs.facts
-    print_facts(facts, json)
+        found["model"] = needs_of(settings.model, device)
+    return found
 
 
-def env_schema() -> Schema:
-    """The schema of what `ngt env` prints."""
-    machine = ("platform", "device", "processor", "threads", "passes", "parsers")
-    folders = ("config folder", "cache folder", "model folder", "executable")
-    names = ("ngt", "python", *machine, *PACKAGES, *folders)
-    facts = {name: schema_of(int if name == "threads" else str) for name in names}
-    return shape({**facts, "model": schema_of(ModelNeeds)}, ["model"])
+def _folders() -> Iterator[tuple[str, Path]]:
+    """Where things are: settings and presets, what is made again, the log of runs, models."""
+    paths = home("config"), home("cache"), log_folder(), BUILTIN_PATH, cache_folder()
+    return zip(_FOLDERS, paths, strict=True)
 
 
 def _version(package: str) -> str:
@@ -202,27 +191,6 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "not installed"
-
-
-def _likely_device() -> tuple[str, str]:
-    """What `--device auto` stands for, and its name, as far as can be told without torch."""
-    if "+cpu" not in _version("torch") and (name := _nvidia()):
-        return "cuda", name
-    if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
-        return "mps", processor()
-    return "cpu", processor()
-
-
-def _nvidia() -> str:
-    """The first GPU that NVIDIA's driver names; "" where there is none."""
-    if not (program := shutil.which("nvidia-smi")):
-        return ""
-    question = [program, "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(question, capture_output=True, text=True, timeout=ASK_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return next(iter(done.stdout.splitlines()), "").strip()
 
 
 def _device_of_torch(wanted: str) -> tuple[str, str]:

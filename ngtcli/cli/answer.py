@@ -3,101 +3,94 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.answer_request import AnswerFlags, check_request, documents_of
+from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest, check_request, documents_of
 from ngtcli.cli.answering import reached, run
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import DocsOption, card_words, resolve, with_settings
+from ngtcli.cli.options import DocsOption, card_words, tasks_of, with_settings
 from ngtcli.cli.reading import standard_input
+from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.text import utf8
 from ngtcli.errors import UsageError
-from ngtcli.prompt.preset import for_task
 from ngtcli.session.settings import read_text, text_of
 
+Flags = dict[str, Any]
 PassagesOption = Annotated[
     bool, typer.Option("--show-passages", help="Show on stderr the passages that are read.")
 ]
+_PER_FILE = typer.Option("--per-file", help="A summary of each file, in the folder -o FOLDER/.")
+_RESTART = typer.Option("--restart", help="Begin again, over what is in the folder -o FOLDER/.")
+_DOCUMENTS = "Give --docs FILE or FOLDER, or pipe a text in."
 
 
 @with_settings()
 def summarize(
-    flags: dict[str, Any],
+    flags: Flags,
     files: Annotated[
         list[str] | None, typer.Argument(help="Files, folders, globs; - is standard input.")
     ] = None,
-    per_file: Annotated[
-        bool, typer.Option("--per-file", help="A summary of each file, in the folder -o FOLDER/.")
-    ] = False,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Begin again, over what is in the folder -o FOLDER/.")
-    ] = False,
+    per_file: Annotated[bool, _PER_FILE] = False,
+    restart: Annotated[bool, _RESTART] = False,
     *,
     given: AnswerFlags,
 ) -> None:
-    """Summarize documents: ngt summarize article.txt"""
-    resolved, chosen = resolve(flags, given.preset_name, "summarize")
-    settings = for_task("summarize", resolved.settings, chosen)
-    request = given.request(task="summarize", settings=settings, preset=chosen)
-    folder = given.folder or (given.output if per_file else None)
-    hint = "Name a file or a folder, or pipe a text in."
-    if per_file or folder:
-        from ngtcli.cli.per_file import check_folder, run_per_file  # here: they load more
-        from ngtcli.session.checks import check_session
+    """Summarize documents: ngt summarize article.txt
 
-        idle = {f"--{name.replace('_', '-')}": name in flags for name in ("serve", "keep_warm")}
-        refuse_with("a file for each summary", idle, "The model is loaded for them all.")
-        refuse_with("a file for each summary", {"--predict": given.predict}, "Ask for each.")
-        request = replace(request, out=None)
-        check_request(request, flags)
-        check_session(settings, Notes().warn)
-        run_per_file(request, check_folder(request, folder), files or [], hint, restart)
-    else:
+    ngt summarize reports/ --per-file -o summaries/
+    ngt summarize report.pdf -m ~/models/Qwen2.5-7B-Instruct --quantize int8
+    """
+    request = _request(flags, given, "summarize")
+    hint = "Name a file or a folder, or pipe a text in."
+    folder = given.folder or (given.output if per_file else None)
+    if not (per_file or folder):
         refuse_with("one summary", {"--restart": restart}, "Name a folder: -o FOLDER/")
-        check_request(request, flags)
-        connection = reached(request)
-        run(replace(request, loaded=documents_of(files or [], request, hint)), connection)
+        _answer(request, flags, files or [], hint)
+        return
+    from ngtcli.cli.per_file import check_folder, run_per_file  # here: they load more
+    from ngtcli.session.checks import check_session
+
+    idle = {SETTINGS[name].flag: name in flags for name in ("serve", "keep_warm")}
+    refuse_with("a file for each summary", idle, "The model is loaded for them all.")
+    refuse_with("a file for each summary", {"--predict": given.predict}, "Ask for each.")
+    request = replace(request, out=None)
+    check_request(request, flags)
+    check_session(request.settings, Notes().warn)
+    run_per_file(request, check_folder(request, folder), files or [], hint, restart)
 
 
 @with_settings()
 def ask(
-    flags: dict[str, Any],
+    flags: Flags,
     words: Annotated[list[str], typer.Argument(help="The question.", metavar="QUESTION")],
     docs: DocsOption = None,
     show_passages: PassagesOption = False,
     *,
     given: AnswerFlags,
 ) -> None:
-    """Answer a question from documents: ngt ask --docs ./notes "When is high tide?" """
-    question = _one_of("question", "ask", words)
-    if not question.strip():
+    """Answer a question from documents: ngt ask --docs ./notes "When is high tide?"
+
+    ngt ask -d reports/ "Who built the quay?" --cite
+    ngt ask -d notes.md "When is high tide?" --json
+    """
+    question = utf8(_one_of("question", "ask", words).strip())
+    if not question:
         raise UsageError("the question is empty", 'Give one, as in ngt ask -d notes "When?"')
-    resolved, chosen = resolve(flags, given.preset_name, "ask")
-    settings = for_task("ask", resolved.settings, chosen)
+    request = _request(flags, given, "ask", question, show_passages)
     if given.verbose:
-        Notes(True).remark(card_words(resolved))
-    request = given.request(
-        task="ask",
-        question=utf8(question.strip()),
-        settings=settings,
-        preset=chosen,
-        show_passages=show_passages,
-    )
-    check_request(request, flags)
-    connection = reached(request)
-    loaded = documents_of(docs or [], request, "Give --docs FILE or FOLDER, or pipe a text in.")
-    run(replace(request, loaded=loaded), connection)
+        Notes(True).remark(card_words(flags, request.settings.model, request.preset))
+    _answer(request, flags, docs or [], _DOCUMENTS)
 
 
 @with_settings()
 def generate(
-    flags: dict[str, Any],
+    flags: Flags,
     words: Annotated[
         list[str] | None,
         typer.Argument(help="The prompt, @FILE, or - for standard input.", metavar="PROMPT"),
@@ -107,23 +100,33 @@ def generate(
     *,
     given: AnswerFlags,
 ) -> None:
-    """Follow a free prompt: ngt generate "Write a limerick about the tide." """
-    resolved, chosen = resolve(flags, given.preset_name, "generate")
-    settings = for_task("generate", resolved.settings, chosen)
-    request = given.request(
-        task="generate",
-        question=_prompt(words or [], docs or [], settings.max_mb),
-        settings=settings,
-        preset=chosen,
-        show_passages=show_passages,
-    )
+    """Follow a free prompt: ngt generate "Write a limerick about the tide."
+
+    ngt generate @prompt.txt -d notes.md
+    ngt generate "List what is missing." -d report.md -o missing.txt
+    """
+    request = _request(flags, given, "generate", show_passages=show_passages)
     if docs is None:
-        about: dict[str, object] = {"--cite": given.cite, "--show-passages": show_passages}
-        refuse_with("no documents", about, "Give --docs FILE or FOLDER, or leave it out.")
+        idle: Mapping[str, object] = {"--cite": given.cite, "--show-passages": show_passages}
+        refuse_with("no documents", idle, "Give --docs FILE or FOLDER, or leave it out.")
+    prompt = _prompt(words or [], docs or [], request.settings.max_mb)
+    _answer(replace(request, question=prompt), flags, docs, "")
+
+
+def _request(
+    flags: Flags, given: AnswerFlags, task: str, text: str = "", show_passages: bool = False
+) -> AnswerRequest:
+    """What a command is asked for, without documents. Raises UsageError, InputError."""
+    question = tasks_of(flags, given.preset_name, (task,)).question(task, text)
+    return given.request(question, show_passages)
+
+
+def _answer(request: AnswerRequest, flags: Flags, paths: list[str] | None, hint: str) -> None:
+    """Check what is asked for, read the documents (None: there are to be none), and answer."""
     check_request(request, flags)
     connection = reached(request)
-    if docs is not None:
-        request = replace(request, loaded=documents_of(docs, request, ""))
+    if paths is not None:
+        request = replace(request, loaded=documents_of(paths, request, hint))
     run(request, connection)
 
 

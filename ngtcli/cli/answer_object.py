@@ -1,11 +1,9 @@
-"""The objects that --json prints of an answer and of a line of a batch."""
+"""The objects that --json prints of an answer, of a dry run, and of a line of a batch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ngtcli.cli.answer_report import RETRIEVAL, SKIPPED, TASKS, DocumentObject, document_objects
-from ngtcli.cli.reading import distinct
 from ngtcli.config import settings_schemas, shown_settings
 from ngtcli.documents.find import Skipped
 from ngtcli.draft.origins import PolicyReport
@@ -17,6 +15,9 @@ from ngtcli.session.question import Question
 from ngtcli.system.json_form import Schema, json_key, shape
 from ngtcli.trie.report import TrieReport
 
+if TYPE_CHECKING:
+    from ngtcli.prompt.build import Prompt
+
 FINISH_REASONS = {
     "stop": "the model ended its answer, or a stop string came",
     "repetition": "the same tokens came max_repeats times in a row, 128 or more in all",
@@ -24,15 +25,32 @@ FINISH_REASONS = {
     "context": "the model's context is full",
     "interrupted": "Ctrl-C ended it",
 }
-_EXACT = "no token depends on drafts, in any dtype"
-_PARTS = "the parts that were summarized first; none where everything fits"
-_PASSES = "shapes of passes that are captured, the time that took, and why not"
-_THOUGHT = "what the model thought before its answer, which is not in text"
-_POLICY = "what auto decided, in seconds and steps"
+_TASK = json_key(choices=("summarize", "ask", "generate"))
+_SKIPPED = json_key(about="files that were left out, with the reason")
+_RETRIEVAL = json_key(about="the passages read, where not all fits")
+_EXACT = json_key(about="no token depends on drafts, in any dtype")
+_PARTS = json_key(about="the parts that were summarized first; none where everything fits")
+_PASSES = json_key(about="shapes of passes that are captured, the time that took, and why not")
+_THOUGHT = json_key(
+    omit=True, about="what the model thought before its answer, which is not in text"
+)
+_POLICY = json_key(omit=True, about="what auto decided, in seconds and steps")
+_SHA256 = json_key(schema=lambda: {"type": "string", "pattern": "^[0-9a-f]{64}$"})
+_SETTINGS = json_key(schema=lambda: shape(settings_schemas()))
+_ID = json_key(schema=lambda: {"type": ["string", "integer"]})
 
 
 def _reasons() -> Schema:
     return {"oneOf": [{"const": k, "description": text} for k, text in FINISH_REASONS.items()]}
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentObject:
+    """A document that was read."""
+
+    name: str
+    sha256: str = field(metadata=_SHA256)
+    characters: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,56 +58,91 @@ class AnswerObject:
     """An answer; it has `tokens` with --json-tokens, `policy` for methods that set their budget."""
 
     text: str
-    thought: str | None = field(metadata=json_key(omit=True, about=_THOUGHT))
-    task: str = field(metadata=json_key(choices=TASKS))
+    thought: str | None = field(metadata=_THOUGHT)
+    task: str = field(metadata=_TASK)
     question: str | None
     model: str
     method: str
     finish_reason: str = field(metadata=json_key(schema=_reasons))
-    exact: bool = field(metadata=json_key(about=_EXACT))
-    settings: Mapping[str, Any] = field(metadata=json_key(schema=lambda: shape(settings_schemas())))
+    exact: bool = field(metadata=_EXACT)
+    settings: Mapping[str, Any] = field(metadata=_SETTINGS)
     preset: str
     documents: Sequence[DocumentObject]
-    skipped: Sequence[Skipped] = field(metadata=json_key(about=SKIPPED))
+    skipped: Sequence[Skipped] = field(metadata=_SKIPPED)
     truncated: Sequence[Cut]
-    retrieval: Selection | None = field(metadata=json_key(about=RETRIEVAL))
-    parts: Sequence[PartReport] = field(metadata=json_key(about=_PARTS))
+    retrieval: Selection | None = field(metadata=_RETRIEVAL)
+    parts: Sequence[PartReport] = field(metadata=_PARTS)
     trie: TrieReport
-    passes: PassesReport = field(metadata=json_key(about=_PASSES))
+    passes: PassesReport = field(metadata=_PASSES)
     statistics: Statistics
     sources: Sources
-    policy: PolicyReport | None = field(metadata=json_key(omit=True, about=_POLICY))
+    policy: PolicyReport | None = field(metadata=_POLICY)
     tokens: Sequence[Token] | None = field(metadata=json_key(omit=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRunObject:
+    """What --dry-run prints; the prompt's parts are null if it does not fit."""
+
+    task: str = field(metadata=_TASK)
+    question: str | None
+    model: str
+    preset: str
+    fits: bool
+    context: int
+    prompt_tokens: int | None
+    documents: Sequence[DocumentObject]
+    skipped: Sequence[Skipped] = field(metadata=_SKIPPED)
+    truncated: Sequence[Cut]
+    retrieval: Selection | None = field(metadata=_RETRIEVAL)
+    prompt: str | None
+    ids: Sequence[int] | None
+
+
+# Fields of an answer that are keys under their own names.
+_OF_ANSWER = "text thought finish_reason exact parts trie passes statistics sources policy".split()
+
+
+def document_objects(request: Question) -> list[DocumentObject]:
+    """The documents as JSON has them."""
+    return [DocumentObject(d.name, d.sha256, len(d.text)) for d in request.documents]
+
+
+def _asked(request: Question, of: "Ended | Prompt | None") -> dict[str, Any]:
+    """What both objects have of a question, and of the prompt or the answer that came of it."""
+    return {
+        "task": request.task,
+        "question": request.question or None,
+        "model": request.settings.model,
+        "preset": request.preset.name,
+        "documents": document_objects(request),
+        "skipped": tuple(dict.fromkeys(request.loaded.skipped)),
+        "truncated": of.cuts if of else (),
+        "retrieval": of.selection if of else None,
+    }
 
 
 def answer_object(request: Question, answer: Ended, tokens: bool = False) -> AnswerObject:
     """The object that --json prints, with `tokens` that of --json-tokens."""
     return AnswerObject(
-        text=answer.text,
-        thought=answer.thought,
-        task=request.task,
-        question=request.question or None,
-        model=request.settings.model,
+        **_asked(request, answer),
+        **{name: getattr(answer, name) for name in _OF_ANSWER},
         method=request.settings.method,
-        finish_reason=answer.finish_reason,
-        exact=answer.exact,
         settings=shown_settings(request.settings),
-        preset=request.preset.name,
-        documents=document_objects(request),
-        skipped=distinct(request.loaded.skipped),
-        truncated=answer.cuts,
-        retrieval=answer.selection,
-        parts=answer.parts,
-        trie=answer.trie,
-        passes=answer.passes,
-        statistics=answer.statistics,
-        sources=answer.sources,
-        policy=answer.policy,
         tokens=answer.tokens if tokens else None,
     )
 
 
-_ID = json_key(schema=lambda: {"type": ["string", "integer"]})
+def dry_run_object(request: Question, prompt: "Prompt | None", context: int) -> DryRunObject:
+    """The object that --dry-run --json prints; a prompt that does not fit is None."""
+    return DryRunObject(
+        **_asked(request, prompt),
+        fits=prompt is not None,
+        context=context,
+        prompt_tokens=len(prompt.ids) if prompt else None,
+        prompt=prompt.text if prompt else None,
+        ids=prompt.ids if prompt else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

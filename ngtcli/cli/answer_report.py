@@ -1,32 +1,8 @@
-"""What is reported of an answer: its JSON, the summary line, a line for each step, its passages."""
-
-from dataclasses import dataclass, field
+"""What is told of the passages that an answer is made from."""
 
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import Notes
 from ngtcli.prompt.reports import Chosen, Selection
-from ngtcli.session.question import Question
-from ngtcli.system.json_form import json_key
-
-TASKS = ("summarize", "ask", "generate")
-SKIPPED = "files that were left out, with the reason"
-RETRIEVAL = "the passages read, where not all fits"
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentObject:
-    """A document that was read."""
-
-    name: str
-    sha256: str = field(
-        metadata=json_key(schema=lambda: {"type": "string", "pattern": "^[0-9a-f]{64}$"})
-    )
-    characters: int
-
-
-def document_objects(request: Question) -> list[DocumentObject]:
-    """The documents as JSON has them."""
-    return [DocumentObject(d.name, d.sha256, len(d.text)) for d in request.documents]
 
 
 def tell_passages(request: AnswerRequest, selection: Selection | None, notes: Notes) -> None:

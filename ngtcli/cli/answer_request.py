@@ -1,6 +1,7 @@
-"""What `ngt summarize` and `ngt ask` are asked for: shared flags, and what they come to."""
+"""What `ngt summarize`, `ask` and `generate` are asked for: shared flags, and what they come to."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import typer
 from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
+    ForceOption,
     JsonOption,
     PresetOption,
     ThinkingOption,
@@ -36,12 +38,23 @@ _PREDICT = typer.Option(
     "--predict", metavar="<path>",
     help="Draft also from this text, an old version of the answer or what is to be rewritten.",
 )  # fmt: skip
-_SVG = file_option("--svg", help="Also write a picture: the answer as a terminal shows it.")
+# What does nothing with what, and what to do.
+_IDLE = (
+    ("--json", ("--cite",), "Its sources are in the object anyway."),
+    ("--json", ("--show-thinking",), "The object has it anyway."),
+    ("--json-tokens", ("--cite",), "Its sources are in the object anyway."),
+    ("--json-tokens", ("--show-thinking",), "The object has it anyway."),
+    ("--engine vllm", ("--json-tokens",), "vLLM does not tell which tokens were drafted."),
+    ("--dry-run", ("--cite", "--show-thinking", "--html"), "There is no answer to show."),
+    ("--dry-run", ("--predict",), "It makes no step."),
+    ("--dry-run", ("--json-tokens",), "Give --dry-run --json."),
+    ("--dry-run", ("-o",), "Redirect it: ngt … --dry-run > FILE"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerFlags:
-    """The flags of both commands, but for documents, question and settings."""
+    """The flags of these commands, but for documents, question and settings."""
 
     preset_name: PresetOption = None
     out: Annotated[str | None, _OUTPUT] = None  # a Path would lose a slash at its end
@@ -52,17 +65,18 @@ class AnswerFlags:
     show_thinking: ThinkingOption = False
     predict: Annotated[str | None, _PREDICT] = None
     html: Annotated[Path | None, _HTML] = None
-    svg: Annotated[Path | None, _SVG] = None
+    force: ForceOption = False
     verbose: VerboseOption = False
 
-    def request(self, **more: Any) -> "AnswerRequest":
-        """What is asked for by these flags; `more` are the other fields of the request.
+    def request(self, question: Question, show_passages: bool = False) -> "AnswerRequest":
+        """A question and how its answer is to be shown, by these flags.
 
         Raises InputError for a predicted answer that cannot be read.
         """
-        prediction = "" if self.predict is None else read_prediction(self.predict)
+        asked = {f.name: getattr(question, f.name) for f in fields(question)}
         own = {f.name: getattr(self, f.name) for f in fields(self)}
-        return AnswerRequest(**own, prediction=prediction, **more)
+        asked["prediction"] = "" if self.predict is None else read_prediction(self.predict)
+        return AnswerRequest(**own, **asked, show_passages=show_passages)
 
     @property
     def output(self) -> Path | None:
@@ -97,8 +111,7 @@ def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
     if not paths and stdin is None:
         raise InputError("no documents given", hint)
     try:
-        notes = Notes(request.verbose)
-        outputs = request.output, request.html, request.svg
+        notes, outputs = Notes(request.verbose), (request.output, request.html)
         return read_documents(paths or [STDIN], stdin, request.settings, notes, outputs)
     except InputError as error:
         if paths:
@@ -106,37 +119,35 @@ def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
         raise InputError(str(error), f"No document was named. {hint}") from None
 
 
-def check_request(request: AnswerRequest, flags: dict[str, Any]) -> None:
+def check_request(request: AnswerRequest, flags: Mapping[str, Any]) -> None:
     """Raise UsageError for what was asked for by a flag and would not happen.
 
     Raises ModelError for an embedder or a reranker that is not there or cannot be used.
     """
     r, s = request, request.settings
-    check_output_files({"-o": r.output, "--html": r.html, "--svg": r.svg})
+    check_output_files({"-o": r.output, "--html": r.html})
     refuse_ignored(flags, s)
     check_prediction(r.prediction, s)
-    check_not_read((r.output, r.html, r.svg), [r.predict] if r.predict else [])
-    forms = {"--json": r.json, "--json-tokens": r.json_tokens, "-o": r.out, "--dry-run": r.dry_run}
-    for form in [form for form, given in forms.items() if given]:
-        refuse_colour(form, flags)
-        if form.startswith("--json"):
-            refuse_with(form, {"--cite": r.cite}, "Its sources are in the object anyway.")
-            refuse_with(form, {"--show-thinking": r.show_thinking}, "The object has it anyway.")
-    if s.engine == "vllm":
-        steps = {"--json-tokens": r.json_tokens}
-        refuse_with("--engine vllm", steps, "vLLM does not tell which tokens were drafted.")
+    check_not_read((r.output, r.html), [r.predict] if r.predict else [])
+    refuse_with(
+        "no -o and no --html", {"--force": r.force and not (r.out or r.html)}, "Leave it out."
+    )
+    given: dict[str, object] = {
+        "--json": r.json, "--json-tokens": r.json_tokens, "-o": r.out, "--dry-run": r.dry_run,
+        "--cite": r.cite, "--show-thinking": r.show_thinking, "--html": r.html,
+        "--predict": r.predict, "--engine vllm": s.engine == "vllm",
+    }  # fmt: skip
+    for form in ("--json", "--json-tokens", "-o", "--dry-run"):
+        if given[form]:
+            refuse_colour(form, flags)
     if s.overflow != "retrieve":
-        unread = {f.flag: name in flags for name, f in SETTINGS.items() if f.overflow}
+        unread: dict[str, object] = {f.flag: n in flags for n, f in SETTINGS.items() if f.overflow}
         unread |= {"--show-passages": r.show_passages}
         refuse_with(f"--overflow {s.overflow}", unread, "Nothing is left out.")
     elif s.embedder or s.reranker:
         from ngtcli.retrieve.encoders import check_encoders  # here: it loads numpy
 
         check_encoders(s.embedder, s.reranker)
-    if r.dry_run:
-        shown: dict[str, object] = {"--cite": r.cite, "--show-thinking": r.show_thinking}
-        shown |= {"--html": r.html, "--svg": r.svg}
-        refuse_with("--dry-run", shown, "There is no answer to show.")
-        refuse_with("--dry-run", {"--predict": r.predict}, "It makes no step.")
-        refuse_with("--dry-run", {"--json-tokens": r.json_tokens}, "Give --dry-run --json.")
-        refuse_with("--dry-run", {"-o": r.out}, "Redirect it: ngt … --dry-run > FILE")
+    for form, others, hint in _IDLE:
+        if given[form]:
+            refuse_with(form, {other: given[other] for other in others}, hint)

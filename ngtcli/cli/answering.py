@@ -1,6 +1,6 @@
 """How `ngt summarize` and `ngt ask` answer: one prompt, one answer, shown as it comes.
 
-Also the list of an answer's sources, its page and its picture.
+Also the list of an answer's sources, and its page.
 """
 
 import sys
@@ -12,17 +12,16 @@ import typer
 
 from ngtcli.cli.answer_report import tell_passages
 from ngtcli.cli.answer_request import AnswerRequest
-from ngtcli.cli.notes import REPEATS, Notes, ReadingBar, lines_of
+from ngtcli.cli.notes import REPEATS, Notes, ReadingBar
 from ngtcli.cli.options import command_line
-from ngtcli.cli.output import write_page, write_result
+from ngtcli.cli.output import check_written, write_page, write_result
 from ngtcli.cli.sessions import open_session
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import seconds_of
 from ngtcli.errors import INTERRUPTED, NgtError, StoppedError, counted
-from ngtcli.render import answer_view
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
-from ngtcli.render.terminal import DIM, THOUGHT, paint, reveal, visible, wants_color
+from ngtcli.render.terminal import THOUGHT, visible, wants_color
 from ngtcli.serve.client import Connection, NotServedError, served, start
 from ngtcli.session.events import (
     Ended,
@@ -63,6 +62,7 @@ def run(request: AnswerRequest, connection: Connection | None = None) -> None:
 
         dry_run(request, notes)
         return
+    check_written((request.output, request.html), request.force)
     if request.settings.model == "builtin" and notes.terminal:
         notes.remark(
             "The built-in model is a small demonstration that quotes sentences;"
@@ -196,11 +196,9 @@ class Showing:
                 self._print_cited(answer)
             elif request.whole:
                 hint = "The answer went to standard output; choose another file with -o."
-                write_result(body_of(request, answer), request.output, hint)
+                write_result(body_of(request, answer), request.output, hint, request.force)
             if request.html:
-                write_page(self._page(answer), request.html)
-            if request.svg:
-                write_page(self._picture(answer), request.svg)
+                write_page(self._page(answer), request.html, force=request.force)
         log_answer(request, answer, request.task, notes.warn)
         if answer.thought and not answer.text.strip():
             notes.warn("it ended within its thought: there is no answer")
@@ -240,21 +238,6 @@ class Showing:
             documents, sources = [documents[i] for i in read], sources.among(read)
         title = self._request.question or f"Summary of {names}"
         return answer_page(title, command_line(), answer.steps, sources, documents, answer.facts)
-
-    def _picture(self, answer: Ended) -> str:
-        """The command and the answer as a terminal shows them, as SVG; with marks if it cites."""
-        width, tokens, cite = terminal_width(sys.stdout), answer.tokens, self._request.cite
-        origins = sorted({token.origin for token in tokens if token.drafted})
-        shown = with_marks(runs_of(tokens), answer.sources) if cite else runs_of(tokens)
-        shown = [*_thought(self._request, answer), *shown]
-        parts = [
-            f"$ {reveal(visible(command_line()))}\n",
-            answer_view.legend(origins) + "\n" if origins else "",
-            answer_view.terminal_view(shown, width, True),
-            terminal_list(answer.sources, width, True) if cite else "",
-            "\n".join(paint(" · ".join(line), DIM) for line in lines_of(answer.facts, width)),
-        ]
-        return answer_view.svg("\n".join(filter(None, parts)), answer.text, width)
 
 
 def _thought(request: AnswerRequest, answer: Ended) -> list[Run]:

@@ -88,6 +88,9 @@ _MOVED = {
     "--replay": "Give ngt bench replay RECORDING.",
     "--record": "Give ngt bench record RECORDING.",
     "--quality": "Give ngt bench quality.",
+    **dict.fromkeys(("--template", "--turns"), "In a clone: python -m tests.tools.spec_bench."),
+    "--shape": "In a clone: python -m tests.tools.shapes.",
+    "--noise": "In a clone: python -m tests.tools.datasets.",
 }
 
 

@@ -75,7 +75,7 @@ def chat(
     stdin = piped_stdin()
     conversation = Conversation(request, pipe=stdin is not None)
     if stdin is not None:
-        talk(conversation, piped(stdin, settings.max_mb))
+        talk(conversation, piped(stdin, settings.max_mb, conversation.notes.warn))
     else:
         conversation.greet()
         words = [f"/{name}" for name in conversation.commands]
@@ -247,10 +247,11 @@ class Conversation:
             raise UsageError("/save names no file", "Say /save FILE.")
         path = named_file(name).expanduser()
         check_output_file(path)
+        hint = "Name a file that is not there yet."
         if path.exists() and path.resolve() not in self._saved:
-            raise UsageError(f"{path}: there is one", "Name a file that is not there yet.")
+            raise UsageError(f"{path}: there is one", hint)
         text = saved(self._request, self._exchanges, path.suffix.lower() == ".json")
-        write_page(f"{text}\n", path)
+        write_page(f"{text}\n", path, hint)
         self._saved.add(path.resolve())
         self.notes.say(f"saved {counted(len(self._exchanges), 'question')} in {path}")
 

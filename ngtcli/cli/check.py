@@ -1,82 +1,83 @@
 """`ngt check`: proof, on this machine and model, that drafting changes no token."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from ngtcli.cli.checks import refuse_colour, refuse_ignored
+from ngtcli.cli.measuring import TEXTS
 from ngtcli.cli.notes import Notes, once
-from ngtcli.cli.options import (
-    OF_OWN_ENGINE,
-    JsonOption,
-    PresetOption,
-    numbers_of,
-    resolve,
-    with_settings,
-)
-from ngtcli.cli.output import print_json, print_line, print_table
+from ngtcli.cli.options import OF_OWN_ENGINE, PresetOption, numbers_of, resolve, with_settings
 from ngtcli.cli.reading import distinct, read_documents
+from ngtcli.cli.show import Shown, reports
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError, counted
 from ngtcli.measure.prompts import Item, example_texts, file_items, passages
-from ngtcli.measure.results import CheckReport, Comparison, GenerateReport
-from ngtcli.prompt.preset import Preset, load_preset
+from ngtcli.measure.results import CheckReport, Comparison
 from ngtcli.render.terminal import one_line
 from ngtcli.session.checks import check_session
 
 DRAFTS = "8,32,64"
+_COLUMNS = ["num_draft", "prompts", "tokens", "acceptance length", "identical"]
+_DOCS = typer.Option("--docs", "-d", help="Texts to ask questions of.")
+_DRAFTS = typer.Option("--drafts", help=f"Numbers of draft nodes to try; default: {DRAFTS}.")
+
+
+def _view(report: CheckReport) -> Iterator[Shown]:
+    """A row for each number of draft nodes, then what is known of `generate`, and differences."""
+    by_number = {k: [c for c in report.results if c.num_draft == k] for k in report.num_draft}
+    yield _COLUMNS, [_row(k, part) for k, part in by_number.items()]
+    for row in report.generate:
+        yield (
+            f"For information: {row.identical} of {row.prompts} plain answers at num_draft"
+            f" {row.num_draft} are those of transformers' generate in this dtype."
+        )
+    for c in report.results:
+        if not c.identical:
+            yield (
+                f"{one_line(c.name)} (num_draft {c.num_draft}): differs from token {c.divergence},"
+                f" where the two best scores are {c.margin:.4g} apart"
+            )
+
+
+def _row(num_draft: int, part: Sequence[Comparison]) -> list[object]:
+    length = sum(c.mean_acceptance_length for c in part) / len(part)
+    tokens, same = sum(c.new_tokens for c in part), sum(c.identical for c in part)
+    return [num_draft, len(part), tokens, f"{length:.2f}", f"{same}/{len(part)}"]
 
 
 @with_settings(OF_OWN_ENGINE)
+@reports(_view)
 def check(
     flags: dict[str, Any],
-    files: Annotated[
-        list[str] | None, typer.Argument(help="Texts to summarize; default: the examples.")
-    ] = None,
-    docs: Annotated[
-        list[str] | None, typer.Option("--docs", "-d", help="Texts to ask questions of.")
-    ] = None,
+    files: Annotated[list[str] | None, typer.Argument(help=TEXTS)] = None,
+    docs: Annotated[list[str] | None, _DOCS] = None,
     preset: PresetOption = None,
-    drafts: Annotated[
-        str, typer.Option("--drafts", help=f"Numbers of draft nodes to try; default: {DRAFTS}.")
-    ] = "",
-    json: JsonOption = False,
-) -> None:
+    drafts: Annotated[str, _DRAFTS] = "",
+) -> Generator[CheckReport, bool]:
     """Decode with and without drafts and compare every token; exit 6 at a difference."""
     resolved, chosen = resolve(flags, preset, "summarize")
-    settings = resolved.settings
+    settings, notes = resolved.settings, Notes()
     num_drafts = _num_drafts(drafts, flags, settings)
     refuse_ignored(flags, settings)
     refuse_colour("ngt check", flags)
-    check_session(settings, Notes().warn)
-    notes = Notes()
+    check_session(settings, notes.warn)
     if files or docs:
         texts = read_documents(files or [], None, settings, notes)
         asked = read_documents(docs or [], None, settings, notes)
     else:
         texts = asked = example_texts()
     items = _items(texts.documents, asked.documents)
-    found = _compare(items, chosen, settings, num_drafts, notes)
-    report = CheckReport(
-        model=settings.model,
-        method=settings.method,
-        dtype=settings.dtype,
-        quantize=settings.quantize,
-        exact=all(c.exact for c in found),
-        prompts=len(items),
-        num_draft=num_drafts,
-        runs=len(found),
-        identical=sum(c.identical for c in found),
-        results=found,
-        generate=_against_generate(found, num_drafts),
-        skipped=distinct([*texts.skipped, *asked.skipped]),
-    )
-    if json:
-        print_json(report)
-    else:
-        _print(report)
+    from ngtcli.measure.check import run_check  # here: they load torch
+    from ngtcli.measure.live import Live
+
+    source = Live(items, chosen, once(notes.status), notes.warn)
+    report = run_check(source, settings, num_drafts, notes.status)
+    notes.clear()
+    yield replace(report, skipped=distinct([*texts.skipped, *asked.skipped]))
     _check_identical(report)
 
 
@@ -104,35 +105,6 @@ def _items(texts: Sequence[Document], asked: Sequence[Document]) -> list[Item]:
     return items + file_items([], asked)
 
 
-def _compare(
-    items: Sequence[Item], preset: Preset, settings: Settings, num_drafts: list[int], notes: Notes
-) -> list[Comparison]:
-    """Each item in both ways: a question in the wording of "ask", a summary in that of `preset`."""
-    from ngtcli.measure.check import compare
-    from ngtcli.session.local import LocalSession
-
-    ask = load_preset("ask")
-    session = LocalSession(settings, once(notes.status), notes.warn, persist=False)
-    found: list[Comparison] = []
-    for done, item in enumerate(items):
-        notes.status(f"{done} of {counted(len(items), 'prompt')} compared")
-        prompt = session.prompt(ask if item.question else preset, item.documents, item.question)
-        found += compare(session, [(item.id, prompt)], num_drafts)
-    notes.clear()
-    return found
-
-
-def _against_generate(found: Sequence[Comparison], num_drafts: list[int]) -> list[GenerateReport]:
-    """For each number of drafts, how many plain answers are as `generate` gives them."""
-    rows = []
-    for num_draft in num_drafts:
-        tried = [c.as_generate for c in found if c.num_draft == num_draft]
-        known = [same for same in tried if same is not None]
-        if known:
-            rows.append(GenerateReport(num_draft, len(known), sum(known)))
-    return rows
-
-
 def _check_identical(report: CheckReport) -> None:
     """Raise DifferenceError where a run differs from plain decoding."""
     different = [c for c in report.results if not c.identical]
@@ -143,24 +115,3 @@ def _check_identical(report: CheckReport) -> None:
         hint = "With --exact nothing may differ; report this with the device and the versions."
     runs = counted(report.runs, "run")
     raise DifferenceError(f"{len(different)} of {runs} gave other tokens than plain decoding", hint)
-
-
-def _print(report: CheckReport) -> None:
-    table = []
-    for num_draft in report.num_draft:
-        part = [c for c in report.results if c.num_draft == num_draft]
-        length = sum(c.mean_acceptance_length for c in part) / len(part)
-        tokens, same = sum(c.new_tokens for c in part), sum(c.identical for c in part)
-        table.append([num_draft, len(part), tokens, f"{length:.2f}", f"{same}/{len(part)}"])
-    print_table(["num_draft", "prompts", "tokens", "acceptance length", "identical"], table)
-    for row in report.generate:
-        print_line(
-            f"For information: {row.identical} of {row.prompts} plain answers at num_draft"
-            f" {row.num_draft} are those of transformers' generate in this dtype."
-        )
-    for c in report.results:
-        if not c.identical:
-            print_line(
-                f"{one_line(c.name)} (num_draft {c.num_draft}): differs from token {c.divergence},"
-                f" where the two best scores are {c.margin:.4g} apart"
-            )

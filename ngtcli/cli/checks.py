@@ -7,33 +7,8 @@ are for many commands, and need not matter to each.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import typer
-
-from ngtcli.cli.options import OF_OWN_ENGINE
 from ngtcli.config import SETTINGS, Setting, Settings, Use
 from ngtcli.errors import UsageError
-
-LIVE, REPLAY = "live", "replay"
-Table = Mapping[str, tuple[str, ...]]
-_BOTH = (LIVE, REPLAY)
-_PANELS = {
-    **dict.fromkeys(("Reading", "Sampling", "Passages", "Answer", "Model"), (LIVE,)),
-    "Drafting": _BOTH,
-}
-# For each parameter of `ngt tune` the ways of measuring in which it means something.
-TUNE: Table = {
-    **{name: _PANELS[SETTINGS[name].panel] for name in OF_OWN_ENGINE},
-    **dict.fromkeys(("items", "sweep", "limit", "rounds", "preset", "state"), _BOTH),
-    **dict.fromkeys(("write", "force", "markdown", "csv", "html", "output", "json"), _BOTH),
-    **dict.fromkeys(("fresh", "verbose", "color", "max_mb", "cache_mb"), _BOTH),
-    **dict.fromkeys(("docs", "prompts", "draft_model", "heads"), (LIVE,)),
-    **dict.fromkeys(("calibrate", "exact"), (LIVE,)),
-    **dict.fromkeys(("replay", "task", "ids", "costs"), (REPLAY,)),
-}
-# Of these an empty text would stand for the default.
-_NAMED = ("methods", "tasks", "against", "num_draft", "ids")
-# Two ways to say one thing.
-_EITHER = (("methods", "method"), ("num_draft", "sweep_num_draft"))
 
 
 def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
@@ -100,45 +75,3 @@ def refuse_with(given: str, others: Mapping[str, object], hint: str) -> None:
     for other, is_given in others.items():
         if is_given:
             raise UsageError(f"{other} does nothing with {given}", hint)
-
-
-def check_combination(context: typer.Context, table: Table, mode: str) -> None:
-    """Raise UsageError where the command line that runs has a flag that would be ignored."""
-    given = _given(context)
-    idle = [name for name in given if mode not in table[name]]
-    if idle:
-        where = f"without --{table[idle[0]][0]}" if mode == LIVE else f"with --{mode}"
-        does, it = ("does", "it") if len(idle) == 1 else ("do", "them")
-        flags = ", ".join(given[name][0] for name in idle)
-        raise UsageError(f"{flags} {does} nothing {where}", f"Leave {it} out.")
-    check_given(context)
-
-
-def check_given(context: typer.Context) -> None:
-    """Raise UsageError for flags of the command that runs that say nothing, or one thing twice."""
-    given = _given(context)
-    if "force" in given and "write" not in given:
-        raise UsageError("--force does nothing without --write", "Leave it out.")
-    for one, two in _EITHER:
-        if one in given and two in given:
-            raise UsageError(f"{given[one][0]} and {given[two][0]}", "Give one of them.")
-    for name in _NAMED:
-        flag, value = given.get(name, ("", "some"))
-        if isinstance(value, str) and not value.strip(" ,"):
-            raise UsageError(f"{flag} is empty", "Give it a value, or leave it out.")
-
-
-def _given(context: typer.Context) -> dict[str, tuple[str, object]]:
-    """The parameters that stand on the command line: each as it is written, and its value."""
-    found = {}
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            value = context.params.get(name)
-            written = parameter.secondary_opts if value is False else parameter.opts
-            flag = max(written or parameter.opts, key=len)
-            found[name] = (flag if flag.startswith("-") else "naming texts", value)
-    items = context.params.get("set") or () if found.pop("set", None) else ()
-    names = [item.partition("=")[0].replace("-", "_") for item in items]
-    return found | {name: (f"--set {name}", "set") for name in names}

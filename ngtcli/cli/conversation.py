@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.cli.answer_report import DocumentObject, document_objects
+from ngtcli.cli.answer_object import DocumentObject, document_objects
 from ngtcli.draft.steps import Statistics
 from ngtcli.grounding.sources import Sources
 from ngtcli.prompt.turns import Turn

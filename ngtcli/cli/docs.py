@@ -1,30 +1,26 @@
 """`ngt docs`: what is read of documents, and what the cache has of them."""
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
+from functools import cache
 from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.cache import print_folder, print_removed
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, VerboseOption, resolve_without_preset, with_settings
-from ngtcli.cli.output import print_json, print_line, print_table
 from ngtcli.cli.reading import distinct, read_documents, standard_input, tell_skipped, tell_warnings
+from ngtcli.cli.show import Shown, reports
 from ngtcli.config import SETTINGS, Use, settings_where
 from ngtcli.documents.content import About
 from ngtcli.documents.find import Skipped
-from ngtcli.documents.load import Document, Row, survey
+from ngtcli.documents.load import Document, Row, Survey, survey
 from ngtcli.documents.passages import Cutting, place
 from ngtcli.documents.passages import passages as passages_of
 from ngtcli.errors import UsageError, counted
-from ngtcli.model_files.checkpoint import fetch, find
+from ngtcli.model_files.checkpoint import find, tokenizer_key
 from ngtcli.render.terminal import visible
-from ngtcli.system.files import read_bounded
 from ngtcli.system.json_form import json_key, to_json
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -33,39 +29,24 @@ docs_app = typer.Typer(
 )
 _LEFT_OUT = 100  # files left out that a list names, more with -v; guess
 _BEGINNING = 40  # characters of a passage that are shown; guess
+_COLUMNS = ["document", "format", "pages", "characters", "tokens"]
+_FACTS = ("name", "path", "format", "pages", "dropped", "characters", "tokens")
 _READ = ("model", *settings_where(Use.READS))
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-_TOKENIZER_BYTES = 256_000_000  # most of one of them; as model_files has it
 
 
-class _Counter:
+def _counter(model: str, notes: Notes) -> Callable[[str], int]:
     """Counts tokens; the tokenizer is loaded when the first text comes."""
 
-    def __init__(self, model: str, notes: Notes) -> None:
-        self._model, self._notes = model, notes
-
-    def __call__(self, text: str) -> int:
-        return len(self._tokenizer.encode(text.strip()))
-
-    @cached_property
-    def _tokenizer(self) -> Tokenizer:
+    @cache
+    def tokenizer() -> Tokenizer:
         from ngtcli.model_files.pretrained import load_tokenizer  # here: it takes a second
 
-        self._notes.status(f"Loading the tokenizer of {self._model} …")
-        tokenizer = load_tokenizer(self._model)
-        self._notes.status("Reading the documents …")
-        return tokenizer
+        notes.status(f"Loading the tokenizer of {model} …")
+        loaded = load_tokenizer(model)
+        notes.status("Reading the documents …")
+        return loaded
 
-    @property
-    def key(self) -> str:
-        """What stands for the tokenizer in the cache: a hash of its files."""
-        place = Path(fetch(self._model, ["tokenizer"]))
-        digest = hashlib.sha256()
-        for name in _TOKENIZER_FILES:
-            if (place / name).is_file():
-                digest.update(f"{name}\0".encode())
-                digest.update(read_bounded(place / name, _TOKENIZER_BYTES))
-        return digest.hexdigest()
+    return lambda text: len(tokenizer().encode(text.strip()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,29 +89,33 @@ class ShownDocuments:
     skipped: Sequence[Skipped]
 
 
+def _row(row: Row) -> list[object]:
+    return [row.name, row.format, row.pages or "", row.characters, row.tokens]
+
+
 @docs_app.command("list")
 @with_settings(_READ)
+@reports(lambda found: (_COLUMNS, map(_row, found.documents)))
 def docs_list(
     flags: dict[str, Any],
     paths: Annotated[list[str], typer.Argument(help="Files, folders, globs.")],
-    json: JsonOption = False,
     verbose: VerboseOption = False,
-) -> None:
+) -> Generator[DocumentList, bool]:
     """List documents with format, pages, characters, tokens, and what was left out."""
     settings = resolve_without_preset(flags).settings
     if "-" in paths:
         raise UsageError("standard input is not a file to list", "Name files or folders.")
     notes = Notes(verbose)
     notes.status("Looking for documents …")
-    counter = _Counter(settings.model, notes)
-    found = survey(paths, settings, counter.key, counter, notes.status)
+    key, count = tokenizer_key(settings.model), _counter(settings.model, notes)
+    found = survey(paths, settings, key, count, notes.status)
     notes.clear()
-    if json:
-        print_json(DocumentList(found.rows, distinct(found.skipped)))
-        return
-    columns = ["document", "format", "pages", "characters", "tokens"]
-    rows = [[r.name, r.format, r.pages or "", r.characters, r.tokens] for r in found.rows]
-    print_table(columns, rows)
+    if (yield DocumentList(found.rows, distinct(found.skipped))):
+        _tell(found, notes)
+
+
+def _tell(found: Survey, notes: Notes) -> None:
+    """What people are told below a list: remarks, what was left out, sums."""
     tell_warnings([(row.name, row.warnings, row.dropped) for row in found.rows], notes)
     tell_skipped(found.skipped, notes, _LEFT_OUT)
     if any(not one.kind for one in found.skipped):
@@ -146,8 +131,29 @@ _CUT = ("passage_tokens", "passage_overlap")
 _PASSAGES = typer.Option("--passages", help="Show the passages that questions find it by.")
 
 
+def _show_view(shown: ShownDocuments | str) -> Iterator[Shown]:
+    """The text alone; or of each document its facts, and its passages or else its sections."""
+    if isinstance(shown, str):
+        yield shown
+        return
+    for one in shown.documents:
+        values = to_json(one)
+        facts = [(name, values[name]) for name in _FACTS if values[name]]
+        warned = ((f"warning {i}", words) for i, words in enumerate(one.about.warnings, 1))
+        yield ["what", "value"], [*facts, *warned]
+        if one.passages is not None:
+            ends = ((p, min(p.end, p.start + _BEGINNING)) for p in one.passages)
+            begun = ((p, one.text[p.start : end]) for p, end in ends)
+            rows = [[p.start, p.end, p.tokens, p.page or "", p.heading, text] for p, text in begun]
+            yield ["from character", "to", "tokens", "page", "heading", "begins"], rows
+        elif one.about.sections:
+            places = [[s.start, s.page or "", s.heading] for s in one.about.sections]
+            yield ["from character", "page", "heading"], places
+
+
 @docs_app.command("show")
 @with_settings((*_READ, *_CUT))
+@reports(_show_view, schema=ShownDocuments)
 def docs_show(
     flags: dict[str, Any],
     path: Annotated[str, typer.Argument(help="A file, folder or glob; - is stdin.")],
@@ -155,7 +161,7 @@ def docs_show(
     passages: Annotated[bool, _PASSAGES] = False,
     json: JsonOption = False,
     verbose: VerboseOption = False,
-) -> None:
+) -> ShownDocuments | str:
     """Show what was read of a document: its pages and headings, its passages, or its text."""
     settings = resolve_without_preset(flags).settings
     if text and json:
@@ -170,62 +176,28 @@ def docs_show(
         find(settings.model, ["tokenizer"])  # a wrong name is told before documents are read
     loaded = read_documents([path], standard_input([path]), settings, notes)
     if text:
-        print_line("\n\n".join(visible(d.text) for d in loaded.documents))
-        return
-    counter = _Counter(settings.model, notes)
+        return "\n\n".join(visible(d.text) for d in loaded.documents)
+    count = _counter(settings.model, notes)
     cut = Cutting(settings.passage_tokens, settings.passage_overlap) if passages else None
-    shown = [_shown(d, counter, cut) for d in loaded.documents]
+    shown = [_shown(d, count, cut) for d in loaded.documents]
     notes.clear()
-    if json:
-        print_json(ShownDocuments(shown, distinct(loaded.skipped)))
-        return
-    for document in shown:
-        _print_document(document)
+    return ShownDocuments(shown, distinct(loaded.skipped))
 
 
-def _shown(document: Document, counter: _Counter, cut: Cutting | None) -> ShownDocument:
+def _shown(document: Document, count: Callable[[str], int], cut: Cutting | None) -> ShownDocument:
     """A document as it is shown; with its passages, where it is to be cut."""
     text, found = document.text, None
     if cut is not None:
         found = []
         for p in passages_of(document, cut):
-            section, tokens = place(document, p.start), counter(text[p.start : p.end])
+            section, tokens = place(document, p.start), count(text[p.start : p.end])
             found.append(ShownPassage(p.start, p.end, tokens, section.page, section.heading))
     return ShownDocument(
         name=document.name,
         path=document.path,
         about=document.about,
         characters=len(text),
-        tokens=counter(text),
+        tokens=count(text),
         text=text,
         passages=found,
     )
-
-
-def _print_document(shown: ShownDocument) -> None:
-    names = ("name", "path", "format", "pages", "dropped", "characters", "tokens")
-    values, about = to_json(shown), shown.about
-    facts = [[name, values[name]] for name in names if values[name]]
-    warnings = [[f"warning {i}", words] for i, words in enumerate(about.warnings, 1)]
-    print_table(["what", "value"], [*facts, *warnings])
-    if shown.passages is not None:
-        rows = []
-        for p in shown.passages:
-            begins = shown.text[p.start : min(p.end, p.start + _BEGINNING)]
-            rows.append([p.start, p.end, p.tokens, p.page or "", p.heading, begins])
-        print_table(["from character", "to", "tokens", "page", "heading", "begins"], rows)
-    elif about.sections:
-        places = [[s.start, s.page or "", s.heading] for s in about.sections]
-        print_table(["from character", "page", "heading"], places)
-
-
-@docs_app.command("clear")
-def docs_clear(json: JsonOption = False) -> None:
-    """Delete what the cache has of documents; their files stay."""
-    print_removed(["documents", "passages", "parts", "prefixes"], json)
-
-
-@docs_app.command("path")
-def docs_path(json: JsonOption = False) -> None:
-    """Print the folder of what the cache has of documents."""
-    print_folder("documents", json)

@@ -12,9 +12,10 @@ from safetensors import SafetensorError
 
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes, once
-from ngtcli.cli.options import JsonOption, VerboseOption, file_option, resolve_tasks, with_settings
-from ngtcli.cli.output import check_name, print_either
+from ngtcli.cli.options import VerboseOption, file_option, resolve_tasks, with_settings
+from ngtcli.cli.output import check_name
 from ngtcli.cli.reading import read_documents
+from ngtcli.cli.show import reports
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.errors import (
@@ -80,7 +81,6 @@ class TrainFlags:
     batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a step.")] = 2048
     rate: Annotated[float, typer.Option(min=0.0, help="Learning rate; 0: the kind's own.")] = 0.0
     seed: Annotated[int, typer.Option(min=0, help="Of first weights and of order.")] = 0
-    json: JsonOption = False
     verbose: VerboseOption = False
 
 
@@ -91,7 +91,8 @@ def heads() -> None:
 
 @heads_app.command("train")
 @with_settings(_READ)
-def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> None:
+@reports(lambda trained: trained.folder)
+def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> Trained:
     """Train a head on a model's own answers: ngt heads train --kind medusa -d notes/ -o head
 
     The same command goes on where it was interrupted.
@@ -125,7 +126,7 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> None:
                 f"{folder.path}: {reason_of(error)}", "The same command goes on."
             ) from None
     notes.clear()
-    print_either(report, given.json, str(folder.path))
+    return report
 
 
 def _refuse_idle(given: TrainFlags) -> None:

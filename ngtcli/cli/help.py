@@ -1,5 +1,6 @@
 """`ngt help`: the pages of the manual, in `ngtcli/manual/`."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,13 @@ def topics() -> dict[str, Path]:
     return {p.stem: p for p in sorted((Path(ngtcli.__file__).parent / "manual").glob("*.md"))}
 
 
+def about(page: Path) -> str:
+    """The first sentence of a page, which stands below its title, without marks of Markdown."""
+    opening = " ".join(page.read_text("utf-8").split("\n\n")[1].split())
+    sentence = re.split(r"(?<=\.) ", opening)[0]
+    return re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", sentence).replace("`", "")
+
+
 def help_page(
     topic: Annotated[
         str,
@@ -29,8 +37,7 @@ def help_page(
     """Show a page of the manual, or list the pages: ngt help documents"""
     pages = topics()
     if not topic:
-        rows = [[name, page.read_text("utf-8").split("\n\n")[1]] for name, page in pages.items()]
-        print_table(["topic", "about"], [[name, " ".join(about.split())] for name, about in rows])
+        print_table(["topic", "about"], [[name, about(page)] for name, page in pages.items()])
     elif topic in pages:
         _show(pages[topic].read_text("utf-8"))
     else:

@@ -5,7 +5,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,12 +13,13 @@ import typer
 
 from ngtcli.cli.completion import models
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import JsonOption
-from ngtcli.cli.output import Removed, print_either, print_rows
+from ngtcli.cli.show import reports, table
 from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest
-from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, pull
+from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, lacks_files, pull
 from ngtcli.model_files.hub import be_quiet, cache_folder, cached_ids, split_id
 from ngtcli.model_files.quantized import kept
+from ngtcli.system.cache import Removed
+from ngtcli.system.json_form import HIDDEN
 from ngtcli.system.progress import sized
 
 models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
@@ -33,7 +34,8 @@ class Model:
 
     `quantized_bytes`: so much the cache keeps of it in quantised weights, 0 for nothing; their
     `kinds` are int4 and int8.
-    `unfinished_bytes`: so much is there of downloads that were broken off.
+    `unfinished_bytes`: so much is there of downloads that were broken off. `lacking`: a part that a
+    model needs is not there yet.
     """
 
     name: str
@@ -42,31 +44,28 @@ class Model:
     quantized_bytes: int = 0
     unfinished_bytes: int = 0
     kinds: tuple[str, ...] = ()
+    lacking: bool = field(default=False, metadata=HIDDEN)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFolders:
-    """Where models are."""
-
-    builtin: str
-    hub: str
-
-
-@models_app.command("path")
-def models_path(json: JsonOption = False) -> None:
-    """Print where the built-in model and downloaded models are."""
-    folders = ModelFolders(str(BUILTIN_PATH), str(cache_folder()))
-    print_either(folders, json, f"{folders.builtin}\n{folders.hub}")
+def _cells(model: Model) -> list[str]:
+    size = sized(model.bytes) if Path(model.path).exists() else "gone"
+    if model.unfinished_bytes or model.lacking:
+        more = f" and {sized(model.unfinished_bytes)}" if model.unfinished_bytes else ","
+        size += f"{more} unfinished"
+    whole = [sized(model.quantized_bytes), "in", " and ".join(sorted(model.kinds))]
+    return [model.name, size, " ".join(whole) if model.kinds else "", model.path]
 
 
 @models_app.command("list")
-def models_list(json: JsonOption = False) -> None:
+@reports(table("name,size,quantised,path", _cells))
+def models_list() -> list[Model]:
     """List models that can be used without a download, and those kept with quantised weights."""
     found = [Model(BUILTIN, _size(BUILTIN_PATH), str(BUILTIN_PATH))]
     _, repos, broken = _scan()
     for repo in repos:
-        path = str(repo.repo_path)
-        found.append(Model(repo.repo_id, repo.size_on_disk, path, 0, _unfinished(repo)))
+        is_cut = all(lacks_files(Path(revision.snapshot_path)) for revision in repo.revisions)
+        sizes = repo.size_on_disk, str(repo.repo_path), 0, _unfinished(repo)
+        found.append(Model(repo.repo_id, *sizes, lacking=is_cut))
     for name, folder in broken.items():
         found.append(Model(name, 0, str(folder), 0, _size(folder / "blobs")))
     for one in kept():
@@ -79,7 +78,7 @@ def models_list(json: JsonOption = False) -> None:
             folder = Path(one.folder)
             kinds = (one.kind,)
             found.append(Model(one.folder, _size(folder), one.folder, one.bytes, kinds=kinds))
-    print_rows(found, json, ["name", "size", "quantised", "path"], _cells)
+    return found
 
 
 def _scan() -> tuple[Any, list[Any], dict[str, Path]]:
@@ -104,25 +103,17 @@ def _unfinished(repo: Any) -> int:
     return sum(p.stat().st_size for p in Path(repo.repo_path).glob("blobs/*.incomplete"))
 
 
-def _cells(model: Model) -> list[str]:
-    size = sized(model.bytes) if Path(model.path).exists() else "gone"
-    if model.unfinished_bytes:
-        size += f" and {sized(model.unfinished_bytes)} unfinished"
-    whole = [sized(model.quantized_bytes), "in", " and ".join(sorted(model.kinds))]
-    return [model.name, size, " ".join(whole) if model.kinds else "", model.path]
-
-
 def _size(path: Path) -> int:
     files = [path] if path.is_file() else path.glob("*")
     return sum(f.stat().st_size for f in files if f.is_file())
 
 
 @models_app.command("pull")
+@reports(lambda model: model.path)
 def models_pull(
     name: Name,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
-    json: JsonOption = False,
-) -> None:
+) -> Model:
     """Download what is needed of a hub's model, or go on with that; print its folder."""
     if name == BUILTIN or not split_id(name)[0]:
         raise UsageError(f"{name}: not a hub id", "Give one, as in ngt models pull Qwen/Qwen3-8B")
@@ -133,15 +124,19 @@ def models_pull(
     status(f"Asking the hub for {name} …")
     folder = pull(name, status)
     notes.clear()
-    print_either(Model(name, _size(Path(folder)), folder), json, folder)
+    return Model(name, _size(Path(folder)), folder)
+
+
+def _whole(removed: Removed) -> str:
+    return f"{counted(removed.files, 'file')}, {sized(removed.bytes)}"
 
 
 @models_app.command("rm")
+@reports(lambda removed: f"{_whole(removed)} removed")
 def models_rm(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    json: JsonOption = False,
-) -> None:
+) -> Removed:
     """Delete a hub's model from its cache, or one revision, and quantised weights made of it.
 
     Of a folder of yours only the quantised weights are deleted, which ngt's cache keeps.
@@ -167,12 +162,9 @@ def models_rm(
         others = {f.blob_path for r in there if r not in chosen for f in r.files}
         files |= {f.blob_path for r in chosen for f in r.files} - others
         size += plan.expected_freed_size + (0 if others else _unfinished(repo))
-    whole = f"{counted(len(files), 'file')}, {sized(size)}"
+    removed = Removed(len(files), size)
     if not yes:
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise UsageError(f"{name}: {whole} would be removed", "Give --yes to do that.")
-        if not typer.confirm(f"Remove {name}: {whole}?", err=True):
-            raise NgtError("nothing was removed")
+        _confirm(name, _whole(removed))
     if plan is not None:
         plan.execute()  # raises nothing
     for path in (*(r.snapshot_path for r in chosen), *(one.file for one in weights), *lost):
@@ -181,4 +173,12 @@ def models_rm(
             path.unlink()
         if path.exists():
             raise NgtError(f"{path}: it cannot be deleted", "Delete it by hand.")
-    print_either(Removed(len(files), size), json, f"{whole} removed")
+    return removed
+
+
+def _confirm(name: str, whole: str) -> None:
+    """Ask whether to remove so much. Raises UsageError where nobody can answer, NgtError for no."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{name}: {whole} would be removed", "Give --yes to do that.")
+    if not typer.confirm(f"Remove {name}: {whole}?", err=True):
+        raise NgtError("nothing was removed")

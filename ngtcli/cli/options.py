@@ -63,6 +63,10 @@ ThinkingOption = Annotated[
     bool,
     typer.Option("--show-thinking", help="Show the thought, too, before the answer."),
 ]
+ForceOption = Annotated[
+    bool,
+    typer.Option("--force", help="Write over a file that ngt did not write, or that was edited."),
+]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")]
 
 
@@ -181,12 +185,12 @@ def _bound_cache(verbose: bool) -> None:
     if removed.largest > removed.most:
         Notes(verbose).warn(
             f"a file of {removed.largest / 1e6:.1f} MB is larger than the cache may be"
-            f" (--cache-mb {most}): it was removed, and is made again when it is needed"
+            f" (--set cache_mb={most}): it was removed, and is made again when it is needed"
         )
     if removed.bytes and verbose:
         Notes(verbose).remark(
             f"Removed from the cache what was used longest ago, {removed.words}: it may have"
-            f" {most} MB (--cache-mb)."
+            f" {most} MB (--set cache_mb)."
         )
 
 
@@ -234,7 +238,7 @@ def resolve_tasks(
 ) -> dict[str, tuple[Resolved, Preset]]:
     """For each task, settings from all layers and its preset. Raises UsageError."""
     presets = {task: load_preset(task if preset is None else preset) for task in tasks}
-    layers = _layers(flags)
+    layers = layers_of(flags)
     return {task: (settings_of([*layers, p.settings]), p) for task, p in presets.items()}
 
 
@@ -242,19 +246,19 @@ def tasks_of(
     flags: dict[str, Any], preset: str | None, tasks: Sequence[str], *, worded: bool = False
 ) -> Tasks:
     """The tasks by all layers; `worded` as for `Tasks.resolved`. Raises UsageError."""
-    return Tasks.resolved(_layers(flags), preset, tasks, worded=worded)
+    return Tasks.resolved(layers_of(flags), preset, tasks, worded=worded)
 
 
 def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
     """Settings from all layers but a preset. Raises UsageError."""
-    return settings_of(_layers(flags))
+    return settings_of(layers_of(flags))
 
 
 def resolve_served(
     flags: dict[str, Any], tasks: Sequence[str]
 ) -> tuple[Settings, dict[str, tuple[Settings, Preset]]]:
     """The settings without a preset, and for each task those with its own, over the same model."""
-    layers = _layers(flags)
+    layers = layers_of(flags)
     settings = settings_of(layers).settings
     loaded = {name: getattr(settings, name) for name in settings_where(Use.LOADS)}
     presets = {task: load_preset(task) for task in tasks}
@@ -264,17 +268,18 @@ def resolve_served(
     }
 
 
-def _layers(flags: dict[str, Any]) -> list[Layer]:
+def layers_of(flags: Mapping[str, Any]) -> list[Layer]:
     """All layers but a preset; variables that are not read are named on stderr."""
     for name, hint in unknown_variables(os.environ):
         Notes().warn(f"{name} is not read. {hint}")
     return [Layer("flag", flags), *environment_and_file_layers()]
 
 
-def card_words(resolved: Resolved) -> str:
-    """The settings that are as the model's card has them; "" for none."""
-    card = load_card(resolved.settings.model).settings
-    held = [f"{n} {v}" for n, v in card.values.items() if resolved.origins[n] == card.origin]
+def card_words(flags: Mapping[str, Any], model: str, preset: Preset) -> str:
+    """The settings that are as the card of a model has them; "" for none."""
+    card = load_card(model).settings
+    layers = [Layer("flag", flags), *environment_and_file_layers(), preset.settings]
+    held = [f"{n} {v}" for n, v in card.values.items() if not any(n in of.values for of in layers)]
     return f"From the {card.origin}: {', '.join(held)}." if held else ""
 
 

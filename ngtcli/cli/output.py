@@ -2,23 +2,24 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ngtcli.cli.streams import terminal_width
+from ngtcli.cli.written import check_own, remember
 from ngtcli.documents.find import WRITES_OVER
 from ngtcli.errors import NgtError, UsageError, reason_of, shortened
 from ngtcli.render.terminal import reveal, wants_color
 from ngtcli.system.files import identity, write_atomically
-from ngtcli.system.json_form import dump_json, to_json
+from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:
     from ngtcli.render.tables import Forms
 
 Row = TypeVar("Row")
 _ELSEWHERE = "Choose another file."
+_FORCE = "Name another file, or give --force to write over it."
 
 
 def check_output_file(path: Path | None) -> None:
@@ -82,12 +83,21 @@ def check_not_read(
             raise UsageError(f"{output}: {WRITES_OVER}", hint)
 
 
+def check_written(outputs: Iterable[Path | None], force: bool = False) -> None:
+    """Raise UsageError for a file that is there already and not as ngt wrote it, unless `force`.
+
+    After `check_not_read`, whose error says more.
+    """
+    for path in filter(None, outputs):
+        check_own(path, _FORCE, force)
+
+
 def files_of(outputs: Iterable[Path | None]) -> dict[tuple[int, int] | None, Path]:
     """The outputs that are files already, by their `identity`."""
     return {identity(path): path for path in outputs if path is not None and path.is_file()}
 
 
-def write_result(text: str, path: Path | None, hint: str = _ELSEWHERE) -> None:
+def write_result(text: str, path: Path | None, hint: str = _ELSEWHERE, force: bool = False) -> None:
     """Write a result, without its last newline, whole to `path`; to stdout where that is None.
 
     Where the file cannot be written, the result goes to stdout, rather there than lost, and
@@ -97,16 +107,21 @@ def write_result(text: str, path: Path | None, hint: str = _ELSEWHERE) -> None:
         print_line(text)
         return
     try:
-        write_page(text + "\n", path, hint)
+        write_page(text + "\n", path, hint, force)
     except NgtError:
         print_line(text)
         raise
 
 
-def write_page(text: str, path: Path, hint: str = _ELSEWHERE) -> None:
-    """Write `text` whole to `path`, and nowhere else. Raises NgtError with `hint`."""
+def write_page(text: str, path: Path, hint: str = _ELSEWHERE, force: bool = False) -> None:
+    """Write `text` whole to `path`, and nowhere else. Raises NgtError with `hint`.
+
+    Without `force` it is refused where another file came there meanwhile.
+    """
+    check_own(path, hint, force)
     try:
         write_atomically(path, text)
+        remember(path, text)
     except OSError as error:
         raise NgtError(f"{path}: {reason_of(error)}", hint) from None
 
@@ -123,40 +138,11 @@ def print_json(value: object) -> None:
     print_line(dump_json(value))
 
 
-def print_either(value: object, json: bool, text: str) -> None:
-    """`value` as JSON, or the lines of `text`."""
-    print_line(dump_json(value) if json else text)
-
-
-def print_rows(
-    rows: Sequence[Row],
-    json: bool,
-    columns: Sequence[str],
-    cells: Callable[[Row], Sequence[object]],
-) -> None:
-    """`rows` as JSON, or as a table with the `cells` of each."""
-    if json:
-        print_json(rows)
-    else:
-        print_table(columns, [cells(row) for row in rows])
-
-
-def print_facts(value: object, json: bool) -> None:
-    """A dataclass as JSON, or as a table of its keys and their values, a list's in rows."""
-    if json:
-        print_json(value)
-    else:
-        facts = to_json(value).items()
-        rows = [[k, one] for k, v in facts for one in (v if isinstance(v, list) else [v])]
-        print_table(["what", "value"], rows)
-
-
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table on a terminal, tab-separated values without headings elsewhere."""
     cells = [[str(value) for value in row] for row in rows]
     if sys.stdout.isatty():
-        from ngtcli.render.tables import Column, Table  # here: an answer needs no tables
-        from ngtcli.render.terminal_tables import to_terminal
+        from ngtcli.render.tables import Column, Table, to_terminal  # here: answers need none
 
         table = Table("", [Column(title, left=True) for title in columns], cells)
         width, colour = terminal_width(sys.stdout), wants_color(sys.stdout, "auto")
@@ -165,22 +151,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         from ngtcli.render.tables import to_tabs
 
         print_line(to_tabs(cells))
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """How much was deleted: files, bytes, and pieces of the cache's store."""
-
-    files: int
-    bytes: int
-    pieces: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where something is."""
-
-    path: str
 
 
 def asked_form(forms: Mapping[str, bool], output: Path | None, html: Path | None) -> str:
@@ -197,7 +167,12 @@ def asked_form(forms: Mapping[str, bool], output: Path | None, html: Path | None
 
 
 def write_forms(
-    forms: "Forms", asked: str, output: Path | None, html: Path | None, color: str
+    forms: "Forms",
+    asked: str,
+    output: Path | None,
+    html: Path | None,
+    color: str,
+    force: bool = False,
 ) -> None:
     """Write a result in the form that was asked for, and its page to `html`. Raises NgtError."""
     if asked:
@@ -206,6 +181,6 @@ def write_forms(
         text = forms.terminal(terminal_width(sys.stdout), wants_color(sys.stdout, color))
     else:
         text = forms.plain()
-    write_result(text, output)
+    write_result(text, output, force=force)
     if html is not None:
-        write_page(forms.page(), html)
+        write_page(forms.page(), html, force=force)

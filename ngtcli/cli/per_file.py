@@ -43,7 +43,7 @@ def check_folder(request: AnswerRequest, folder: Path | None) -> Path:
         check_name(folder)
         if os.path.exists(folder):
             raise UsageError(f"{folder}: not a folder", "With --per-file, name a folder with -o.")
-    others = {"--dry-run": request.dry_run, "--html": request.html, "--svg": request.svg}
+    others = {"--dry-run": request.dry_run, "--html": request.html}
     refuse_with("a file for each summary", others, "Name a file with -o, or none.")
     return folder
 

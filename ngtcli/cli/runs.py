@@ -1,6 +1,5 @@
 """`ngt runs`: the log of answers, and what drafting brought."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -8,12 +7,10 @@ import typer
 
 from ngtcli.cli.completion import quietly
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import JsonOption
-from ngtcli.cli.output import Place, print_either, print_facts, print_rows
+from ngtcli.cli.show import facts, reports, table
 from ngtcli.errors import InputError, counted
 from ngtcli.render.terminal import visible
 from ngtcli.session.run_records import ModelRuns, RunRecord, read_runs, totals
-from ngtcli.session.runs import folder
 
 runs_app = typer.Typer(
     help="The log of answers: what drafting brought, by model.", no_args_is_help=True
@@ -24,13 +21,6 @@ _ID = typer.Argument(
     help="Its id, or how that begins; without, the last.", metavar="ID", autocompletion=_ids
 )
 _LAST = typer.Option("--last", min=0, help="Only the last N; 0: all.", metavar="N")
-
-
-@runs_app.command("list")
-def runs_list(last: Annotated[int, _LAST] = 20, json: JsonOption = False) -> None:
-    """List the answers in the log, the last one below."""
-    columns = ["id", "when", "by", "model", "method", "tokens", "length", "tokens/s", "saved"]
-    print_rows(_runs()[-last:], json, columns, _run_cells)
 
 
 def _run_cells(run: RunRecord) -> list[object]:
@@ -54,28 +44,22 @@ def _saved(seconds: float | None) -> str:
     return _UNKNOWN if seconds is None else f"{seconds:.2f} s"
 
 
+@runs_app.command("list")
+@reports(table("id,when,by,model,method,tokens,length,tokens/s,saved", _run_cells))
+def runs_list(last: Annotated[int, _LAST] = 20) -> list[RunRecord]:
+    """List the answers in the log, the last one below."""
+    return _runs()[-last:]
+
+
 @runs_app.command("show")
-def runs_show(name: Annotated[str, _ID] = "", json: JsonOption = False) -> None:
+@reports(facts)
+def runs_show(name: Annotated[str, _ID] = "") -> RunRecord:
     """Show one answer's line in the log."""
     found = [run for run in _runs() if run.id.startswith(name)]
     if not found:
         what = f"the log has no run {name!r}" if name else "the log is empty"
         raise InputError(what, "See ngt runs list --last 0.")
-    print_facts(found[-1], json)
-
-
-@runs_app.command("stats")
-def runs_stats(json: JsonOption = False) -> None:
-    """Sum the log by model: runs, tokens, acceptance length, speed, and the time drafts saved.
-
-    The time saved is what plain decoding would have taken, less what decoding took. Plain decoding
-    makes one token a pass: it would have taken the answer's tokens times the cost of a pass over
-    one row, as auto measures it on this device and refines it by the steps of each run; with other
-    methods, the mean of the run's own steps without drafts. Where that is not known, and of texts
-    that were decoded together, it is unknown; the last column says of how many runs the sum is.
-    """
-    columns = ["model", "runs", "tokens", "length", "tokens/s", "plain", "saved", "of"]
-    print_rows(totals(_runs()), json, columns, _model_cells)
+    return found[-1]
 
 
 def _model_cells(sums: ModelRuns) -> list[object]:
@@ -88,13 +72,21 @@ def _model_cells(sums: ModelRuns) -> list[object]:
     return [visible(sums.model), sums.runs, *figures, plain, saved, compared]
 
 
-@runs_app.command("path")
-def runs_path(json: JsonOption = False) -> None:
-    """Print the folder of the log; delete it to forget all runs."""
-    print_either(Place(str(folder())), json, str(folder()))
+@runs_app.command("stats")
+@reports(table("model,runs,tokens,length,tokens/s,plain,saved,of", _model_cells))
+def runs_stats() -> list[ModelRuns]:
+    """Sum the log by model: runs, tokens, acceptance length, speed, and the time drafts saved.
+
+    The time saved is what plain decoding would have taken, less what decoding took. Plain decoding
+    makes one token a pass: it would have taken the answer's tokens times the cost of a pass over
+    one row, as auto measures it on this device and refines it by the steps of each run; with other
+    methods, the mean of the run's own steps without drafts. Where that is not known, and of texts
+    that were decoded together, it is unknown; the last column says of how many runs the sum is.
+    """
+    return totals(_runs())
 
 
-def _runs() -> Sequence[RunRecord]:
+def _runs() -> list[RunRecord]:
     """The log; damaged lines are counted on stderr. Raises NgtError."""
     found, damaged = read_runs()
     if damaged:

@@ -4,13 +4,15 @@ The schemas are made from the dataclasses that are printed. No object may have a
 described here.
 """
 
+from collections.abc import Iterator
+from inspect import isfunction
 from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.output import print_json
+from ngtcli.cli.output import print_line
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
-from ngtcli.system.json_form import Schema, schema_of
+from ngtcli.system.json_form import Schema, dump_json, schema_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -21,7 +23,7 @@ def schema(
     ] = None,
 ) -> None:
     """Print the JSON Schema of what --json prints, of one command or of all of them."""
-    print_json(build(" ".join(command or [])))
+    print_line(dump_json(build(" ".join(command or []))))
 
 
 def build(command: str = "") -> Schema:
@@ -30,8 +32,7 @@ def build(command: str = "") -> Schema:
     if command and command not in outputs:
         raise UsageError(f"no schema of {command[:100]!r}", nearest(command, outputs))
     chosen = {command: outputs[command]} if command else outputs
-    printed = {name: of for part in chosen.values() for name, of in part.items()}
-    schemas = {n: of if isinstance(of, dict) else schema_of(of) for n, of in printed.items()}
+    schemas = {name: of for part in chosen.values() for name, of in part.items()}
     return {
         "$schema": DIALECT,
         "title": f"ngt {command or 'COMMAND'} --json",
@@ -51,69 +52,31 @@ def exit_codes() -> Schema:
     return {"oneOf": [{"const": code, "description": known[code]} for code in sorted(known)]}
 
 
-def _outputs() -> dict[str, dict[str, Any]]:
-    """For each command its outputs by name: their types, or a schema that no type says."""
-    from ngtcli.cli import about, docs, models, trie
-    from ngtcli.cli.answer_object import AnswerObject, FailedLineObject, LineObject
-    from ngtcli.cli.dry_run import DryRunObject
-    from ngtcli.cli.output import Place, Removed
-    from ngtcli.heads.training.folder import Trained
-    from ngtcli.measure.results import (
-        CheckReport,
-        LiveResult,
-        QualityResult,
-        RecordResult,
-        ReplayResult,
-        SweepReport,
-    )
-    from ngtcli.prompt.preset import BrokenPreset
-    from ngtcli.serve.wire import Served
-    from ngtcli.session.run_records import ModelRuns, RunRecord
-    from ngtcli.system.cache import Held
-    from ngtcli.trie.files import KeptFile, PoolFile
+def _outputs() -> dict[str, dict[str, Schema]]:
+    """For each command that prints JSON the schemas of that, by name: those of its reports.
 
-    removed, place = {"removed": Removed}, {"path": Place}
+    What no report says stands here: `ngt batch` writes lines, and commands that answer stream.
+    """
+    from ngtcli.cli.answer_object import AnswerObject, DryRunObject, FailedLineObject, LineObject
+    from ngtcli.cli.app import COMMANDS, load
+
     answers = {"answer": AnswerObject, "dry_run": DryRunObject}
-    return {
-        "summarize": answers,
-        "ask": answers,
-        "generate": answers,
+    kinds: dict[str, dict[str, Any]] = {
+        **dict.fromkeys(("summarize", "ask", "generate"), answers),
         "batch": {"line": LineObject, "failed": FailedLineObject},
-        "serve status": {"served": list[Served]},
-        "check": {"check": CheckReport},
-        "bench": {"live": LiveResult},
-        "bench replay": {"replay": ReplayResult},
-        "bench quality": {"quality": QualityResult},
-        "bench record": {"record": RecordResult},
-        "tune": {"tune": SweepReport},
-        "heads train": {"trained": Trained},
-        "config show": {"settings": about.config_schema()},
-        "cache list": {"stores": list[Held]},
-        "cache show": {"store": Held},
-        "cache clear": removed,
-        "cache path": place,
-        "runs list": {"runs": list[RunRecord]},
-        "runs show": {"run": RunRecord},
-        "runs stats": {"models": list[ModelRuns]},
-        "runs path": place,
-        "trie build": {"built_trie": trie.BuiltTrie, "built_file": trie.BuiltFile},
-        "trie list": {"tries": list[KeptFile]},
-        "trie show": {"trie": trie.ShownTrie | KeptFile},
-        "trie clear": removed,
-        "trie path": place,
-        "trie pool show": {"pools": list[PoolFile]},
-        "trie pool clear": removed,
-        "docs list": {"documents": docs.DocumentList},
-        "docs show": {"documents_shown": docs.ShownDocuments},
-        "docs clear": removed,
-        "docs path": place,
-        "presets list": {"presets": list[about.PresetRow | BrokenPreset]},
-        "presets show": {"preset": about.preset_schema()},
-        "presets path": {"paths": list[str]},
-        "config path": {"paths": list[str]},
-        "models list": {"models": list[models.Model]},
-        "models path": {"model_paths": models.ModelFolders},
-        "models pull": {"model": models.Model},
-        "models rm": removed,
-        "env": {"env": about.env_schema()},
     }
+    for name in COMMANDS:
+        for words, command in _below(load(name), name):
+            if (printed := getattr(command.callback, "printed", None)) is not None:
+                kinds[words] = {words.replace(" ", "_"): printed}
+    return {
+        words: {name: schema_of(of) if not isfunction(of) else of() for name, of in named.items()}
+        for words, named in kinds.items()
+    }
+
+
+def _below(command: Any, words: str) -> Iterator[tuple[str, Any]]:
+    """The commands of a group, or a command itself, by their words."""
+    yield words, command
+    for name, one in getattr(command, "commands", {}).items():
+        yield from _below(one, f"{words} {name}")

@@ -1,6 +1,6 @@
 """`ngt serve`: a process that keeps a model loaded, and answers what other commands ask."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -11,12 +11,11 @@ from ngtcli.cli.completion import models
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
     OF_OWN_ENGINE,
-    JsonOption,
     resolve_served,
     with_settings,
 )
-from ngtcli.cli.output import print_rows
 from ngtcli.cli.serve_http import TASKS, HttpFlags
+from ngtcli.cli.show import reports, table
 from ngtcli.config import Settings, seconds_of
 from ngtcli.errors import NgtError, counted
 from ngtcli.serve.client import request
@@ -66,12 +65,17 @@ def _load(settings: Settings, status: Callable[[str], None]) -> Answerer:
     return Resident(settings, status=status, warn=Notes().warn)
 
 
+def _cells(row: Served) -> list[object]:
+    state = f"{row.state}, leaves after {row.idle_s:g} s idle" if row.idle_s else row.state
+    return [row.model, state, row.process, f"{row.running_s:.0f} s", row.answered]
+
+
 @serve_app.command("status")
-def status(json: JsonOption = False) -> None:
+@reports(table("model,state,process,for,answered", _cells))
+def status() -> Generator[list[Served], bool]:
     """List the models that are kept loaded."""
     rows = [served for _, served in _described("")]
-    print_rows(rows, json, ["model", "state", "process", "for", "answered"], _cells)
-    if not rows and not json:
+    if (yield rows) and not rows:
         Notes().say("No model is kept loaded.")
 
 
@@ -96,8 +100,3 @@ def _described(model: str) -> list[tuple[Place, Served]]:
     name = absolute(Settings(model=model)).model if model else ""
     found = [(place, request(place, Describe())) for place in places()]
     return [(place, one) for place, one in found if one and name in ("", one.model)]
-
-
-def _cells(row: Served) -> list[object]:
-    state = f"{row.state}, leaves after {row.idle_s:g} s idle" if row.idle_s else row.state
-    return [row.model, state, row.process, f"{row.running_s:.0f} s", row.answered]

@@ -8,12 +8,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ngtcli.background.files import check_new_name
-from ngtcli.cli.cache import cleared, print_folder, print_removed
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import JsonOption, PresetOption, resolve, with_settings
-from ngtcli.cli.output import Removed, print_either, print_rows
+from ngtcli.cli.options import PresetOption, resolve, with_settings
 from ngtcli.cli.reading import distinct, read_documents, standard_input
+from ngtcli.cli.show import reports, table
 from ngtcli.config import SETTINGS, Settings, Use, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Loaded
@@ -22,18 +21,9 @@ from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.render.terminal import one_line, visible
 from ngtcli.system.files import DamagedFileError
-from ngtcli.system.json_form import json_key, to_json
+from ngtcli.system.json_form import HIDDEN, json_key, to_json
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.files import (
-    BACKGROUNDS,
-    DATASTORES,
-    TRIES,
-    KeptFile,
-    PoolFile,
-    describe,
-    list_files,
-    list_pools,
-)
+from ngtcli.trie.files import BACKGROUNDS, DATASTORES, TRIES, KeptFile, describe, list_files
 
 trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_help=True)
 
@@ -58,6 +48,7 @@ class BuiltTrie:
 class BuiltFile:
     """What `ngt trie build` prints of a datastore, or of a background, which has nodes."""
 
+    kind: str = field(metadata=HIDDEN)
     status: Literal["built"] = "built"
     name: str
     tokens: int
@@ -83,8 +74,19 @@ class ShownTrie:
     skipped: Sequence[Skipped]
 
 
+def _built_view(built: BuiltTrie | BuiltFile) -> str:
+    tokens = counted(built.tokens, "token")
+    if isinstance(built, BuiltFile):
+        line = f"built: {built.kind} {one_line(built.name)}, {tokens}"
+    else:
+        nodes, ms = counted(built.nodes, "node"), f"{built.seconds * 1000:.0f} ms"
+        line = f"{built.status}: {tokens}, {nodes} in {ms}"
+    return f"{line}\n{one_line(built.path)}"
+
+
 @trie_app.command("build")
 @with_settings(_READ)
+@reports(_built_view)
 def trie_build(
     flags: dict[str, Any],
     paths: PathsArgument,
@@ -96,8 +98,7 @@ def trie_build(
     ] = False,
     name: Annotated[str | None, typer.Option(help="Name of the datastore or background.")] = None,
     preset: PresetOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> BuiltTrie | BuiltFile:
     """Build and cache the trie of documents ahead of the first question."""
     if rest and background:
         raise UsageError("--rest with --background", "Give one of them.")
@@ -111,13 +112,12 @@ def trie_build(
     tokenizer = load_tokenizer(settings.model)
     built: BuiltTrie | BuiltFile
     if kind == "trie":
-        built, line = _build_trie(loaded, tokenizer, settings, notes)
+        built = _build_trie(loaded, tokenizer, settings, notes)
     else:
-        name = name or ("default" if rest else "own")
-        built = _build_file(kind, name, loaded, tokenizer, settings.model)
-        line = f"built: {kind} {one_line(name)}, {counted(built.tokens, 'token')}"
+        named = name or ("default" if rest else "own")
+        built = _build_file(kind, named, loaded, tokenizer, settings.model)
     notes.clear()
-    print_either(built, json, f"{line}\n{one_line(built.path)}")
+    return built
 
 
 def _check(kind: str, name: str | None, flags: Mapping[str, Any]) -> None:
@@ -143,14 +143,13 @@ def _check(kind: str, name: str | None, flags: Mapping[str, Any]) -> None:
 
 def _build_trie(
     loaded: Loaded, tokenizer: Tokenizer, settings: Settings, notes: Notes
-) -> tuple[BuiltTrie, str]:
-    """What was built, and a line that says so."""
+) -> BuiltTrie:
     from ngtcli.trie.store import document_trie  # here: it loads numpy
 
     trie, report = document_trie(
         loaded.documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
     )
-    built = BuiltTrie(
+    return BuiltTrie(
         status=report.status,
         seconds=report.seconds,
         nodes=report.nodes,
@@ -158,8 +157,6 @@ def _build_trie(
         path=str(report.path or ""),
         skipped=distinct(loaded.skipped),
     )
-    sizes = f"{counted(len(trie), 'token')}, {counted(report.nodes, 'node')}"
-    return built, f"{report.status}: {sizes} in {report.seconds * 1000:.0f} ms"
 
 
 def _build_file(
@@ -180,26 +177,53 @@ def _build_file(
             tokens = len(built)
     except OSError as error:
         what = f"the {kind} cannot be written: {reason_of(error)}"
-        raise NgtError(what, "See ngt trie path.") from None
-    skipped = distinct(loaded.skipped)
-    return BuiltFile(name=name, tokens=tokens, nodes=nodes, path=str(path), skipped=skipped)
+        raise NgtError(what, "See ngt cache path tries.") from None
+    return BuiltFile(
+        kind=kind,
+        name=name,
+        tokens=tokens,
+        nodes=nodes,
+        path=str(path),
+        skipped=distinct(loaded.skipped),
+    )
+
+
+def _cells(file: KeptFile) -> list[object]:
+    """What `ngt trie list` shows of a file."""
+    size, names = f"{file.bytes / 1e6:.1f} MB", ", ".join(file.documents[:3])
+    if len(file.documents) > 3:
+        names += f" and {len(file.documents) - 3} more"
+    names += f" (for {file.model})" if file.model else ""
+    what, tokens = f"{file.kind} {file.name or ''}".strip(), file.tokens or ""  # of phrases none
+    numbers = ["" if number is None else number for number in (file.nodes, file.n, file.lp)]
+    return [what, file.key[:12], tokens, numbers[0], size, *numbers[1:], names]
+
+
+def _lines(shown: ShownTrie | KeptFile) -> Iterator[str]:
+    """What is known of a file, a line each, then the most frequent n-grams."""
+    file, top = (shown, ()) if isinstance(shown, KeptFile) else (shown.file, shown.most_frequent)
+    for name, value in to_json(file).items():
+        text = ", ".join(value) if isinstance(value, list) else value
+        yield f"{name}: {one_line(str(text))}"
+    for gram in top:
+        yield f"{gram.count:>8}  {visible(gram.text).strip()!r}"
 
 
 @trie_app.command("list")
-def trie_list(json: JsonOption = False) -> None:
+@reports(table("what,key,tokens,nodes,size,n,lp,documents", _cells))
+def trie_list() -> list[KeptFile]:
     """List cached tries, datastores and backgrounds, the newest first."""
-    columns = ["what", "key", "tokens", "nodes", "size", "n", "lp", "documents"]
-    print_rows(list_files(), json, columns, _cells)
+    return list(list_files())
 
 
 @trie_app.command("show")
 @with_settings(_READ)
+@reports(_lines)
 def trie_show(
     flags: dict[str, Any],
     path: Annotated[str, typer.Argument(help="A document, a folder, or a file of the cache.")],
     preset: PresetOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> ShownTrie | KeptFile:
     """Show the cached trie of documents and its most frequent n-grams."""
     if path.endswith((TRIES.suffix, DATASTORES.suffix, BACKGROUNDS.suffix)):
         file = describe(Path(path))
@@ -207,15 +231,12 @@ def trie_show(
             raise InputError(f"{path}: not a trie file", "See ngt trie list.")
         given = {SETTINGS[name].flag: True for name in flags} | {"--preset": preset}
         refuse_with("a file of the cache", given, "Leave it out, or name the document.")
-        print_either(file, json, "\n".join(_lines(file)))
-        return
+        return file
     settings = resolve(flags, preset, "summarize")[0].settings
     tokenizer = load_tokenizer(settings.model)
     loaded = read_documents([path], standard_input([path]), settings, Notes())
     found, top = _cached(path, loaded.documents, settings, tokenizer)
-    grams = [f"{gram.count:>8}  {visible(gram.text).strip()!r}" for gram in top]
-    shown = ShownTrie(found, top, distinct(loaded.skipped))
-    print_either(shown, json, "\n".join([*_lines(found), *grams]))
+    return ShownTrie(found, top, distinct(loaded.skipped))
 
 
 def _cached(
@@ -235,55 +256,3 @@ def _cached(
         raise InputError(f"{path}: no trie is cached for it", hint)
     frequent = trie.most_frequent(settings.lp, 10)
     return file, [FrequentGram(tokenizer.decode(gram), count) for gram, count in frequent]
-
-
-@trie_app.command("clear")
-def trie_clear(json: JsonOption = False) -> None:
-    """Delete all cached tries, datastores and backgrounds."""
-    print_removed(["tries", "datastores", "backgrounds"], json)
-
-
-@trie_app.command("path")
-def trie_path(json: JsonOption = False) -> None:
-    """Print the folder of cached tries."""
-    print_folder("tries", json)
-
-
-def _cells(file: KeptFile) -> list[object]:
-    """What `ngt trie list` shows of a file."""
-    size, names = f"{file.bytes / 1e6:.1f} MB", ", ".join(file.documents[:3])
-    if len(file.documents) > 3:
-        names += f" and {len(file.documents) - 3} more"
-    names += f" (for {file.model})" if file.model else ""
-    what, tokens = f"{file.kind} {file.name or ''}".strip(), file.tokens or ""  # of phrases none
-    numbers = ["" if number is None else number for number in (file.nodes, file.n, file.lp)]
-    return [what, file.key[:12], tokens, numbers[0], size, *numbers[1:], names]
-
-
-def _lines(file: KeptFile) -> Iterator[str]:
-    """What is known of a file, a line each."""
-    for name, value in to_json(file).items():
-        shown = ", ".join(value) if isinstance(value, list) else value
-        yield f"{name}: {one_line(str(shown))}"
-
-
-pool_app = typer.Typer(help="The pool of earlier answers, for auto.", no_args_is_help=True)
-trie_app.add_typer(pool_app, name="pool")
-
-
-@pool_app.command("show")
-def pool_show(json: JsonOption = False) -> None:
-    """List the pools: one a model."""
-
-    def cells(pool: PoolFile) -> list[object]:
-        return [pool.model, pool.answers, pool.tokens, f"{pool.bytes / 1e3:.0f} kB"]
-
-    print_rows(list_pools(), json, ["model", "pieces", "tokens", "size"], cells)
-
-
-@pool_app.command("clear")
-def pool_clear(json: JsonOption = False) -> None:
-    """Forget all earlier answers, of every model."""
-    removed = cleared(["pools"])
-    text = f"{counted(removed.files, 'pool')}, {removed.bytes / 1e3:.0f} kB removed"
-    print_either(Removed(removed.files, removed.bytes), json, text)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,18 +13,28 @@ from ngtcli.render.terminal import is_plain, visible
 from ngtcli.system.files import home, private_folder
 
 _PROMPT, _BELOW = "> ", "  "
+_NO_UTF8 = "the input is not UTF-8: what is not is read as �; iconv -f LATIN1 converts it"
 _HISTORY = "chat_history"  # a file of the state folder
 _KEPT = 500_000  # bytes of it that are kept where it has grown to twice as many; guess
 
 
-def piped(stream: BinaryIO, max_mb: int) -> Iterator[str]:
-    """The lines of a pipe; one that ends in a backslash goes on. Raises InputError."""
+def piped(stream: BinaryIO, max_mb: int, warn: Callable[[str], object]) -> Iterator[str]:
+    """The lines of a pipe; one that ends in a backslash goes on. Raises InputError.
+
+    What is not UTF-8 becomes �, and `warn` is told so once.
+    """
     most = max_mb * 1_000_000
-    text = ""
+    text, told = "", False
     while line := stream.readline(most + 1):
         if len(text) + len(line) > most:
             raise InputError(f"a line of more than {max_mb} MB", "Raise the bound with --max-mb.")
-        text += line.decode("utf-8", "replace").rstrip("\r\n")
+        try:
+            text += line.decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            text += line.decode("utf-8", "replace").rstrip("\r\n")
+            if not told:
+                warn(_NO_UTF8)
+            told = True
         if text.endswith("\\"):
             text = text[:-1] + "\n"
             continue

@@ -21,7 +21,7 @@ from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.layout import capacity_for
 from ngtcli.decode.memory_limits import fits, read_prompt, too_long
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.scores import guessed, highest
+from ngtcli.decode.scores import as_guesses, highest, likeliest
 from ngtcli.draft.drafter import Context, Drafters, Feedback
 from ngtcli.draft.guesses import Guessed
 from ngtcli.draft.origins import PolicyReport
@@ -378,7 +378,7 @@ class Decoder:
             return
 
         def after(nodes: Sequence[int]) -> Guessed:
-            return guessed(scores[[node + 1 for node in nodes]])
+            return as_guesses(*likeliest(scores[[node + 1 for node in nodes]]))
 
         self._drafters.learn(member.drafter, Feedback(tree, top.numpy(), stop, after))
 
@@ -389,7 +389,7 @@ def on_host(found: Sequence[Tensor | None]) -> list[Tensor | None]:
     if not there:
         return list(found)
     whole = there[0].flatten() if len(there) == 1 else torch.cat([one.flatten() for one in there])
-    parts = iter(whole.cpu().split([one.numel() for one in there]))
+    parts = iter(torch.split(whole.cpu(), [one.numel() for one in there]))
     return [
         one if one is None or one.device.type == "cpu" else next(parts).view(one.shape)
         for one in found

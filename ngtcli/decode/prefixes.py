@@ -26,9 +26,11 @@ from torch import Tensor
 
 from ngtcli.decode.kv_cache import CHUNK, Chunk, Keeping, Region, RollbackCache, Rows
 from ngtcli.draft.steps import Reused
+from ngtcli.errors import reason_of
 from ngtcli.system.arrays import Array, ArrayFile
 from ngtcli.system.files import DamagedFileError, key_of
 from ngtcli.system.machine import free_memory
+from ngtcli.system.progress import sized
 from ngtcli.system.trials import device_and_threads, versions_and_cpu
 from ngtcli.weights.trials import SPREAD, places_of, what_matters
 
@@ -56,6 +58,7 @@ class Prefixes:
         self._model, self._device, self._memory = model, device, memory
         self._held: OrderedDict[str, _Held] = OrderedDict()  # by key; used last are the last
         self._bytes = 0
+        self.not_stored = ""  # why chunks were not written to disk, though they were to be
 
     def start(
         self,
@@ -113,22 +116,29 @@ class Prefixes:
     def store(self, cache: RollbackCache, region: Region | None = None) -> int:
         """Write the chunks of a region, or of all, to disk, where they are to be; the bytes.
 
-        A disk that is full or closed to the user ends it.
+        A disk that is full or closed to the user ends it, and `not_stored` says so.
         """
         if region is None:
             return sum(self.store(cache, one) for one in cache.regions)
         keeping, chunks = region.keeping, region.chunks
         size = cache.bytes_of(len(chunks) * CHUNK) + sum(map(_bytes_of_states, chunks))
-        if keeping is None or not chunks or size > keeping.most:
+        if keeping is None or not chunks:
+            return 0
+        if size > keeping.most:
+            self.not_stored = (
+                f"it takes {sized(size)}, and the cache may have {sized(keeping.most)}"
+            )
             return 0
         if sum(chunk.seconds for chunk in chunks) < keeping.least_s:
             return 0
         written = 0
-        with suppress(OSError):
+        try:
             # The last first: the bound removes what was used longest ago, and the first are needed.
             for at in reversed(range(len(chunks))):
                 if not (path := _path(chunks[at].key, chunks[at].states)).exists():
                     written += _write(path, chunks[at], self._model, cache.chunk(region, at))
+        except OSError as error:
+            self.not_stored = reason_of(error)
         return written
 
     def drop(self) -> None:

@@ -56,15 +56,19 @@ def highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, places.gather(1, found)
 
 
-def guessed(scores: Tensor, ids: Tensor | None = None) -> Guessed:
-    """The likeliest tokens by scores (m, vocabulary), as guesses.
+def likeliest(scores: Tensor, ids: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The likeliest tokens by scores (m, vocabulary), and their probabilities, both (m, WIDTH).
 
     `ids`, int64 (vocabulary,), are the tokens of a vocabulary of the scores' own.
     """
     scores = scores.float()
     values, found = highest(scores, WIDTH)
-    probabilities = (values - scores.logsumexp(-1, keepdim=True)).exp()
     tokens = found if ids is None else ids[found]
+    return tokens, (values - scores.logsumexp(-1, keepdim=True)).exp()
+
+
+def as_guesses(tokens: Tensor, probabilities: Tensor) -> Guessed:
+    """What `likeliest` gave, on the CPU; MPS knows no float64."""
     return Guessed(tokens.to("cpu", torch.int32).numpy(), probabilities.cpu().double().numpy())
 
 

@@ -1,7 +1,7 @@
 """Documents from files, folders, globs and standard input, and surveys of them.
 
 A file that the user named and that cannot be read is an error. One in a folder or glob is skipped
-and reported; only hidden files are skipped silently. A survey reads no file that is unchanged.
+and reported; only hidden files are skipped silently.
 """
 
 import hashlib
@@ -9,21 +9,24 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from itertools import count as count_from
 from typing import IO, TypeVar
 
 from ngtcli.config import Settings
-from ngtcli.documents.content import About
+from ngtcli.documents.content import About, Extracted
 from ngtcli.documents.find import STDIN, Found, Listing, Skipped, find
 from ngtcli.documents.parsers import INSTALL
-from ngtcli.documents.read import Documents
+from ngtcli.documents.read import Documents, Outcome
 from ngtcli.documents.text import Unreadable, utf8
 from ngtcli.system import store
+from ngtcli.system.files import key_of
+from ngtcli.system.store import Kind
 
-Read = TypeVar("Read")
+Kept = TypeVar("Kept")
+TOKENS = Kind("tokens", int)  # numbers of them, by text and tokenizer
 _STDIN_NAME = "stdin"
 _INTERVAL_S = 0.3  # between two status lines; guess
 
@@ -104,12 +107,9 @@ def load(
     """
     settings = settings or Settings()
     listing = find(paths, settings, written, inside)
-    reader = files or Documents(settings)
-    try:
-        read = _readable(listing, reader.read(listing.found.values(), stdin), status)
-    finally:
-        if files is None:
-            reader.close()
+    with nullcontext(files) if files else closing(Documents(settings)) as reader:
+        results = reader.read(listing.found.values(), stdin)
+        read = _readable(listing, results, status, lambda _, text: text)
     documents = tuple(
         Document(name, text.text, text.about, "" if found.real == STDIN else found.path)
         for name, (found, text) in read
@@ -119,14 +119,15 @@ def load(
 
 def _readable(
     listing: Listing,
-    results: Generator[tuple[Found, Read | Unreadable], None, None],
+    results: Generator[tuple[Found, Outcome], None, None],
     status: Callable[[str], None],
-) -> Iterable[tuple[str, tuple[Found, Read]]]:
-    """The name of each document and what was read of it; files of folders may be left out.
+    kept: Callable[[Found, Extracted], Kept],
+) -> Iterable[tuple[str, tuple[Found, Kept]]]:
+    """The name of each document and what is `kept` of its text; files of folders may be left out.
 
     Raises InputError for one that was named outright, and for a path of which nothing is left.
     """
-    read: dict[str, tuple[Found, Read]] = {}
+    read: dict[str, tuple[Found, Kept]] = {}
     done, told = set[str](), time.monotonic()
     with closing(results):
         for path, reals in listing.named.items():
@@ -134,7 +135,7 @@ def _readable(
                 done.add(real)
                 found, result = next(results)
                 if not isinstance(result, Unreadable):
-                    read[real] = found, result
+                    read[real] = found, kept(found, result)
                 elif found.outright:
                     raise result.of(utf8(found.path))
                 else:
@@ -172,7 +173,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The rows of documents, the files left out, remarks on the cache, and how many were read."""
+    """The rows of documents, the files left out, remarks on the cache, and how many were counted.
+
+    `read` are the texts whose tokens were not known.
+    """
 
     rows: tuple[Row, ...]
     skipped: tuple[Skipped, ...]
@@ -187,21 +191,28 @@ def survey(
     count: Callable[[str], int],
     status: Callable[[str], None] = lambda _: None,
 ) -> Survey:
-    """The documents of `paths`, in the order of `load`. Raises InputError as `load` does.
+    """The documents of `paths`, in the order of `load`; there is no bound on all together.
 
-    `tokenizer` and `count` are as in `Documents.about`.
+    `tokenizer` is the key in the cache of the one that `count` counts with. Raises InputError as
+    `load` does.
     """
-    listing, reader = find(paths, settings), Documents(settings)
-    try:
-        read = _readable(listing, reader.about(listing.found.values(), tokenizer, count), status)
-    finally:
-        reader.close()
-    rows = tuple(
-        Row(name, utf8(found.path), entry.about.format, entry.about.pages, entry.characters,
-            tokens, entry.about.dropped, entry.about.warnings)
-        for name, (found, (entry, tokens)) in read
-    )  # fmt: skip
-    return Survey(rows, listing.all_skipped(), _remarks(), reader.opened)
+    listing, counted = find(paths, settings), dict[str, int]()
+
+    def row(found: Found, text: Extracted) -> Row:
+        key, about = key_of(Document("", text.text).sha256, tokenizer), text.about
+        if (tokens := TOKENS.get(key)) is None:
+            tokens = counted[key] = count(text.text)
+        return Row("", utf8(found.path), about.format, about.pages, len(text.text), tokens,
+                   about.dropped, about.warnings)  # fmt: skip
+
+    with closing(Documents(settings)) as reader:
+        results = reader.read(listing.found.values(), is_bounded=False)
+        try:
+            read = _readable(listing, results, status, row)
+        finally:
+            TOKENS.put_many(counted)
+    rows = tuple(replace(one, name=name) for name, (_, one) in read)
+    return Survey(rows, listing.all_skipped(), _remarks(), len(counted))
 
 
 def _remarks() -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import errno
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import IO
 
 from ngtcli.config import Settings
-from ngtcli.documents.catalog import NO_FILE, TEXTS, TOKENS, Catalog, Entry, stamp_of
+from ngtcli.documents.catalog import FILES, NO_FILE, TEXTS, Catalog, Entry, stamp_of
 from ngtcli.documents.content import Extracted, Source, markdown
 from ngtcli.documents.find import STDIN, Found
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, reason_of
-from ngtcli.system.files import key_of, read_bounded, read_stream
+from ngtcli.system.files import read_bounded, read_stream
 
 Outcome = Extracted | Unreadable  # a file's text, or why it has none
 _GROUP = 256  # files of which is asked at once what is known; guess
@@ -87,76 +87,34 @@ class Documents:
         self._parsers = Parsers(settings.parser_seconds, settings.parser_mb)
         self._threads = ThreadPoolExecutor(self._parsers.size)
         self._catalog = Catalog(settings)
-        self.opened = 0  # files of which too little was known for a survey
 
     def read(
-        self, found: Iterable[Found], stdin: IO[bytes] | None = None
+        self, found: Iterable[Found], stdin: IO[bytes] | None = None, is_bounded: bool = True
     ) -> Generator[tuple[Found, Outcome], None, None]:
         """The text of each file in order, or why it has none; some are read ahead.
 
-        Raises InputError where they are larger than the bound in all, and where nothing is piped
-        in. Plain text is not stored: to take it from the store takes as long as from its file.
+        Raises InputError where they are larger than the bound in all, if there `is_bounded`, and
+        where nothing is piped in. Plain text is not stored: to take it from the store takes as long
+        as from its file.
         """
-        reader = Reader(self._settings.max_mb)
-        try:
-            for group in _groups(found):
-                known = self._known(one for one in group if not _is_plain(one))
-                for one, entry, outcome in self._each(group, known, stdin):
-                    if entry.source and entry is not known.get(one.real):
-                        self._note(one, entry.of(outcome), outcome)
-                    try:
-                        if isinstance(outcome, Extracted):
-                            reader.count(len(outcome.text))
-                    except Unreadable as error:
-                        outcome = error
-                    yield one, outcome
-        finally:
-            self._catalog.save()
-
-    def about(
-        self, found: Iterable[Found], tokenizer: str, count: Callable[[str], int]
-    ) -> Generator[tuple[Found, tuple[Entry, int] | Unreadable], None, None]:
-        """What is known of each file and how many tokens it has, or why it has no text.
-
-        `tokenizer` is the key in the cache of the one that `count` counts with. No file that is
-        unchanged is opened, and there is no bound on all.
-        """
-        for group in _groups(found):
-            known = self._known(group)
-            keys = {real: key_of(entry.text, tokenizer) for real, entry in known.items()}
-            counts = TOKENS.get_many(keys.values())
-            told = {r: e for r, e in known.items() if e.reason or keys[r] in counts}
-            rest = [one for one in group if one.real not in told]
-            self.opened += len(rest)
-            results, tokens = self._each(rest, known), dict[str, int]()
-            try:
-                for one in group:
-                    if entry := told.get(one.real):
-                        yield one, entry.error or (entry, counts[keys[one.real]])
-                        continue
-                    _, entry, outcome = next(results)
-                    entry = entry.of(outcome)
-                    self._note(one, entry, outcome)
-                    if isinstance(outcome, Unreadable):
-                        yield one, outcome
-                    else:
-                        number = count(outcome.text)
-                        tokens[key_of(entry.text, tokenizer)] = number
-                        yield one, (entry, number)
-            finally:
-                self._catalog.save()
-                TOKENS.put_many(tokens)
-
-    def _known(self, found: Iterable[Found]) -> dict[str, Entry]:
-        return self._catalog.known({one.real: suffix_of(one.path) for one in found})
-
-    def _note(self, one: Found, entry: Entry, outcome: Outcome) -> None:
-        self._catalog.note(one.real, suffix_of(one.path), entry, outcome)
+        reader, rest = Reader(self._settings.max_mb), iter(found)
+        while group := list(islice(rest, _GROUP)):
+            suffixes = {one.real: suffix_of(one.path) for one in group if not _is_plain(one)}
+            for one, outcome in self._each(group, self._catalog.known(suffixes), stdin):
+                try:
+                    if isinstance(outcome, Extracted) and is_bounded:
+                        reader.count(len(outcome.text))
+                except Unreadable as error:
+                    outcome = error
+                yield one, outcome
 
     def _each(
-        self, group: list[Found], known: Mapping[str, Entry], stdin: IO[bytes] | None = None
-    ) -> Iterator[tuple[Found, Entry, Outcome]]:
-        """What comes of each file in order; those that are parsed are read ahead, in threads.
+        self,
+        group: list[Found],
+        known: Mapping[str, Entry],
+        stdin: IO[bytes] | None,
+    ) -> Iterator[tuple[Found, Outcome]]:
+        """What comes of each file in order, and is stored; those that are parsed are read ahead.
 
         What is known, plain text and pipes are read when they are asked for: the first two take no
         time, and if nobody writes to a pipe, a thread would not end.
@@ -164,14 +122,21 @@ class Documents:
         parsed = [o for o in group if o.real not in known and not _is_plain(o) and stamp_of(o.real)]
         threads = (self._threads.submit(self._outcome, one) for one in parsed)
         waiting = deque(islice(threads, _AHEAD * self._parsers.size))
-        ahead = {one.real for one in parsed}
-        for one in group:
-            if one.real in ahead:
-                entry, outcome = waiting.popleft().result()
-                waiting.extend(islice(threads, 1))
-            else:
-                entry, outcome = self._outcome(one, known.get(one.real), stdin)
-            yield one, entry, outcome
+        ahead, new = {one.real for one in parsed}, dict[str, Entry]()
+        try:
+            for one in group:
+                if one.real in ahead:
+                    entry, outcome = waiting.popleft().result()
+                    waiting.extend(islice(threads, 1))
+                else:
+                    entry, outcome = self._outcome(one, known.get(one.real), stdin)
+                if entry.source and entry is not known.get(one.real):
+                    entry = entry.of(outcome)
+                    if entry.stamp != NO_FILE:
+                        new[self._catalog.key(one.real, suffix_of(one.path))] = entry
+                yield one, outcome
+        finally:
+            FILES.put_many(new)
 
     def _outcome(
         self, one: Found, known: Entry | None = None, stdin: IO[bytes] | None = None
@@ -198,28 +163,24 @@ class Documents:
     def _parsed(self, form: Format, data: bytes, suffix: str, entry: Entry) -> Extracted:
         """The text of a file of a format other than plain text. Raises Unreadable."""
         _check_begin(form, data[:HEAD])
-        settings = self._settings
-        return TEXTS.get(entry.source) or self._parsers.extract(
-            form,
-            Source(
+        if (text := TEXTS.get(entry.source)) is None:
+            settings = self._settings
+            source = Source(
                 data=data,
                 suffix=suffix,
                 most=settings.max_mb * 1_000_000,
                 password=settings.password,
                 field=settings.field,
-            ),
-        )
+            )
+            text = self._parsers.extract(form, source)
+            if entry.stamp != NO_FILE and not text.about.secret:
+                TEXTS.put(entry.source, text)
+        return text
 
     def close(self) -> None:
         """End the workers."""
         self._parsers.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
-
-
-def _groups(found: Iterable[Found]) -> Iterator[list[Found]]:
-    rest = iter(found)
-    while group := list(islice(rest, _GROUP)):
-        yield group
 
 
 def _is_plain(one: Found) -> bool:

@@ -6,7 +6,7 @@ attention of each layer as they are. What leaves the network at a mask goes to t
 scores, or to those of a smaller vocabulary.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig
 
 from ngtcli.heads.files import HeadFiles, Target
 from ngtcli.heads.layers import HeadLayer, layer_config, norm, own_ids, rotary
-from ngtcli.heads.rows import DraftRows, HeadPass, Sight
+from ngtcli.heads.rows import HeadPass, Sight
 
 _BLOCK = 16  # tokens of a block where the configuration names none; that of published heads
 # What config.json says of variants that have other formulas: DFlash 2, DSpark, norms before `fc`,
@@ -85,11 +85,11 @@ class DFlash(nn.Module):
 
     def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
         self.remember(states[None], given)
-        return states[-1:]
+        return given.last_of(states)
 
-    def guess(self, last: Tensor, root: int, rows: DraftRows) -> Tensor:
-        tokens = torch.tensor([root] + self.depth * [self.mask], device=last.device)
-        return self.scores(self.through(tokens, rows.block(self.block))[0, 1:])
+    def guess(self, last: Tensor, root: Tensor, block: Callable[[int], HeadPass]) -> Tensor:
+        tokens = torch.cat([root, root.new_full((self.depth,), self.mask)])
+        return self.scores(self.through(tokens, block(self.block))[0, 1:])
 
 
 def layers_read(values: Mapping[str, Any], depth: int) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ class _Network(nn.Module):
         raise NotImplementedError
 
     def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
-        return self.step(self.fuse(states), following, (), given)[-1:]
+        return given.last_of(self.step(self.fuse(states), following, (), given))
 
     def step(self, states: Tensor, tokens: Tensor, depths: Depths, given: HeadPass) -> Tensor:
         embedded = (self.embed_tokens or self.target.embed)(tokens).to(states.dtype)

@@ -4,17 +4,22 @@ There are two ways: `AtOnce` guesses all depths by one call of its network, `ByP
 each node that is drafted. What differs between kinds are the networks and their files (kinds.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ngtcli.decode.scores import guessed
+from ngtcli.decode.replays import Replays
+from ngtcli.decode.scores import as_guesses, likeliest
 from ngtcli.draft.guesses import Guessed
 from ngtcli.heads.files import Target
 from ngtcli.heads.rows import Depths, DraftRows, HeadPass, Sight
+
+_SIZES = (8, 64)  # rows that are read with a plan, padded to one of these; guess
+_BEAM = 8  # nodes of each depth that a plan has; guess: as many as are asked after at once
 
 
 class Network(Protocol):
@@ -38,8 +43,11 @@ class Network(Protocol):
         """
 
     # Of those that guess at once:
-    def guess(self, last: Tensor, root: int, rows: DraftRows) -> Tensor:
-        """Scores (depth, vocabulary) behind the last token, from the state of its row."""
+    def guess(self, last: Tensor, root: Tensor, block: Callable[[int], HeadPass]) -> Tensor:
+        """Scores (depth, vocabulary) behind `root`, int64 (1,), the token after a row with a state.
+
+        `block` gives the places of so many rows behind the text.
+        """
 
     # Of those that guess by path, whose states are those of nodes:
     def step(self, states: Tensor, tokens: Tensor, depths: Depths, given: HeadPass) -> Tensor:
@@ -53,40 +61,107 @@ class Head:
     """What both ways have; a Guesser (draft/guesses.py). Its network computes for `target`.
 
     `layers` are the hidden states that it wants. With `reads_all` it wants those of every row of
-    the text, else of the last one alone.
+    the text, else of the last one alone. On a CPU it guesses what it is asked. Elsewhere the last
+    rows wait until it is asked; then they are read, and all that it may be asked in this step is
+    planned, in passes of few shapes, which are captured if it `captures`.
     """
 
     by_path = False
 
-    def __init__(self, kind: str, network: Any, target: Target) -> None:
+    def __init__(self, kind: str, network: Any, target: Target, captures: bool = False) -> None:
         self.kind, self.depth, self.layers = kind, network.depth, network.reads
         self.reads_all = bool(network.sights)
-        self._target = target
+        self._target, self._plans_ahead = target, target.device.type != "cpu"
         self.network: Network = network
         self._rows = DraftRows(network.sights, target.device, target.dtype)
+        self._replays = Replays(target.device, captures)
+        self._buffers: dict[
+            int, Tensor
+        ] = {}  # of the states of rows that are read, by their number
         self.reset()
 
     def reset(self) -> None:
         """A new text begins."""
         self._rows.clear()
         self._last = torch.empty(0)  # (1, size): the state that the network gave for the last row
+        self._waiting: tuple[Tensor, Tensor, int] | None = None  # what `read` is to read
+        self._guesses: Guessed | None = None  # of the last plan
 
     @torch.inference_mode()
     def read(self, states: Tensor, following: Tensor, start: int) -> None:
         """Read rows of the text that were accepted.
 
         `states`, (rows, len(layers) * hidden size), are their hidden states, layer by layer;
-        `following`, int64 (rows,), is the token after each; the first row stands at position
-        `start`, the others behind it. What stood before may be missing.
+        `following`, int64 (rows,) on the CPU, is the token after each; the first row stands at
+        position `start`, the others behind it. What stood before may be missing.
         """
+        if self._waiting is not None:
+            self._read(*self._waiting)
+            self._waiting = None
+        cut = max(0, len(states) - _SIZES[-1]) if self._plans_ahead else len(states)
+        if cut:
+            self._read(states[:cut], following[:cut], start)
+        if self._plans_ahead:
+            self._waiting = states[cut:], following[cut:], start + cut
+
+    def _read(self, states: Tensor, following: Tensor, start: int) -> None:
         on, given = self._target.device, self._rows.chain(len(states), start)
-        own = states.to(on, self._target.dtype)
-        self._last = self.network.read(own, following.to(on), given)
+        self._last = self.network.read(states.to(on, self._target.dtype), following.to(on), given)
         self._rows.keep()
 
     def first(self, root: int) -> Guessed:
         """As Guesser.first; `root` is the last of `following`."""
         raise NotImplementedError
+
+    def _plan(self, last: Tensor, length: Tensor, root: Tensor) -> list[Tensor]:
+        """What may be asked behind `root`, int64 (1,), as the first two tensors of `as_guesses`.
+
+        Other int64 tensors may follow. `last` is the state of the last of `length` rows.
+        """
+        raise NotImplementedError
+
+    def _planned(self, behind: int) -> tuple[Guessed, npt.NDArray[np.int32]] | None:
+        """Read what waits, and make a plan, whose draft has `behind` rows; None: nothing waits.
+
+        What `_plan` gives is read at once: guesses, and its other tensors, flat.
+        """
+        if self._waiting is None:
+            return None
+        (states, following, start), self._waiting = self._waiting, None
+        count, kept = len(states), self._rows.go_to(start)
+        size = next(size for size in _SIZES if size >= count)
+        if self._rows.reserve(size + behind):
+            self._replays.forget()
+        if size not in self._buffers:
+            own = torch.zeros((size, states.shape[1]), dtype=self._target.dtype)
+            self._buffers[size] = own.to(self._target.device)
+        self._buffers[size][:count] = states
+        given = torch.zeros(2 + size, dtype=torch.int64)
+        given[0], given[1], given[2 : 2 + count] = kept, count, following
+        (whole,) = self._replays.run(size, self._pass(size), given)
+        self._rows.keep(count)
+        found, numbers = whole.cpu().numpy(), self._shape.numel()
+        tokens, probabilities = (
+            found[at : at + numbers].reshape(self._shape) for at in (0, numbers)
+        )
+        guesses = Guessed(tokens, probabilities.view(np.float32).astype(np.float64))
+        return guesses, found[2 * numbers :]
+
+    def _pass(self, size: int) -> Callable[[Tensor], tuple[Tensor]]:
+        """A pass over `size` rows of the text, and the plan behind those that count."""
+
+        def run(given: Tensor) -> tuple[Tensor]:
+            length, count, ids = given[:1], given[1:2], given[2:]
+            depths = torch.arange(size, device=ids.device)
+            sees = depths <= depths[:, None]
+            own = self._rows.given(length, sees, depths, 0, last=count - 1)
+            last = self.network.read(self._buffers[size], ids, own)
+            plan = self._plan(last, length + count, own.last_of(ids))
+            self._shape = plan[0].shape
+            bits = [o.view(torch.int32) if o.is_floating_point() else o.int() for o in plan]
+            return (torch.cat([one.flatten() for one in bits]),)
+
+        return run
 
 
 class AtOnce(Head):
@@ -94,28 +169,54 @@ class AtOnce(Head):
 
     @torch.inference_mode()
     def first(self, root: int) -> Guessed:
+        if (plan := self._planned(self.depth + 1)) is not None:
+            self._guesses = plan[0]
+        if self._guesses is not None:
+            return self._guesses
         if not len(self._last):
             return _nothing(self.depth)
-        return guessed(self.network.guess(self._last, root, self._rows), self.network.ids)
+        scores = self.network.guess(self._last, torch.tensor([root]), self._rows.block)
+        return as_guesses(*likeliest(scores, self.network.ids))
+
+    def _plan(self, last: Tensor, length: Tensor, root: Tensor) -> list[Tensor]:
+        def block(rows: int) -> HeadPass:
+            depths = torch.arange(rows, device=last.device)
+            sees = torch.ones((rows, rows), dtype=torch.bool, device=last.device)
+            return self._rows.given(length, sees, depths, 0)
+
+        return [*likeliest(self.network.guess(last, root, block), self.network.ids)]
 
 
 class ByPath(Head):
-    """Guesses by the tokens that lead to a node; a node has a state and a depth."""
+    """Guesses by the tokens that lead to a node; a node has a state and a depth.
+
+    A plan has the likeliest nodes of each depth by what leads to them; it guesses after no others.
+    """
 
     by_path = True
 
     def reset(self) -> None:
         super().reset()
         self._states = self._last
+        self._led: dict[tuple[int, int], int] = {}  # places in a plan by place before and token
+        self._places: list[int] = []  # in it, of nodes; -1: it has none
 
     @torch.inference_mode()
     def first(self, root: int) -> Guessed:
+        if (plan := self._planned(_BEAM * (self.depth - 1))) is not None:
+            self._take(*plan)
+        if self._guesses is not None:
+            self._places = []
+            return self._at([0])
         self._rows.drop()
         self._states, self._depths = self._last, [0]
         return self._guessed(self._states, [0]) if len(self._states) else _nothing(1)
 
     @torch.inference_mode()
     def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
+        if self._guesses is not None:
+            before = [self._places[state] for state in states]
+            return self._at([self._led.get(one, -1) for one in zip(before, tokens, strict=True)])
         if not len(self._states):
             return _nothing(len(states))
         given = self._rows.tree([state - 1 for state in states])  # state 0 is of a row that is kept
@@ -127,7 +228,46 @@ class ByPath(Head):
         return self._guessed(found, depths)
 
     def _guessed(self, states: Tensor, depths: Sequence[int]) -> Guessed:
-        return guessed(self.network.scores(states, depths), self.network.ids)
+        return as_guesses(*likeliest(self.network.scores(states, depths), self.network.ids))
+
+    def _plan(self, last: Tensor, length: Tensor, root: Tensor) -> list[Tensor]:
+        """Guesses after the root and the nodes of each depth; their parents and tokens follow."""
+        network, states = self.network, last
+        tokens, paths = likeliest(network.scores(states, [0]), network.ids)
+        found, led, width = [(tokens, paths)], list[tuple[Tensor, Tensor]](), tokens.shape[1]
+        beam = min(_BEAM, width)
+        nodes = torch.arange(beam * (self.depth - 1), device=last.device)
+        sees = torch.zeros((1, len(nodes)), dtype=torch.bool, device=last.device)
+        for depth in range(1, self.depth):
+            best, at = paths.flatten().topk(beam)
+            parents, ids, before = at // width, tokens.flatten()[at], (depth - 1) * beam
+            sees = sees.index_select(0, parents) | (nodes == nodes[before : before + beam, None])
+            given = self._rows.given(length, sees, nodes // beam, before)
+            states = network.step(states.index_select(0, parents), ids, beam * [depth], given)
+            tokens, own = likeliest(network.scores(states, beam * [depth]), network.ids)
+            paths = best[:, None] * own
+            found.append((tokens, own))
+            led.append((parents, ids))
+        return [torch.cat(part) for part in (*zip(*found, strict=True), *zip(*led, strict=True))]
+
+    def _take(self, found: Guessed, led: npt.NDArray[np.int32]) -> None:
+        """Know what a plan says: after its nodes, and after others nothing."""
+        nothing = np.zeros_like(found.tokens[:1])
+        self._guesses = Guessed(
+            np.concatenate([found.tokens, nothing]), np.concatenate([found.probabilities, nothing])
+        )
+        parents, tokens = led.reshape(2, -1)
+        beam = len(tokens) // max(1, self.depth - 1)
+        nodes = np.arange(1, 1 + len(tokens))
+        before = parents + np.maximum(0, (nodes - 1) // max(1, beam) * beam - beam + 1)
+        led_by = zip(before.tolist(), tokens.tolist(), strict=True)
+        self._led = dict(zip(led_by, nodes.tolist(), strict=True))
+
+    def _at(self, places: list[int]) -> Guessed:
+        """The guesses at places of a plan, which are those of the next nodes."""
+        assert self._guesses is not None
+        self._places += places
+        return Guessed(self._guesses.tokens[places], self._guesses.probabilities[places])
 
 
 def _nothing(states: int) -> Guessed:

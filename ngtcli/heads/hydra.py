@@ -10,10 +10,10 @@ which published files count too, do not matter. config.json says with `hidden_st
 layers before the end the hidden states are from (0), with `hydra_head_arch` what is not known here.
 """
 
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AutoModel
 
@@ -64,27 +64,41 @@ class Hydra(nn.Module):
                 past_key_values=given.cache,
                 use_cache=True,
             ).last_hidden_state[0]
-        rest = states.new_zeros(1, self.depth * self.target.width)
-        path = torch.cat([states[-1:], rest], 1)
-        return self.step(path, following[-1:], [0], given)
+        last = given.last_of(states)
+        path = nn.functional.pad(last, (0, self.depth * self.target.width))
+        return self.step(path, given.last_of(following), [0], given)
 
     def step(self, states: Tensor, tokens: Tensor, depths: Depths, given: HeadPass) -> Tensor:
         paths = states.view(len(states), -1, self.target.width).clone()
-        paths[range(len(depths)), [depth + 1 for depth in depths]] = self.target.embed(tokens)
+        embedded = self.target.embed(tokens)
+        for depth, rows in _by_depth(depths):
+            paths[rows, depth + 1] = embedded[rows]
         return paths.flatten(1)
 
     def scores(self, states: Tensor, depths: Depths) -> Tensor:
         found = [
-            self.scores_at(depth, one[None, : (depth + 2) * self.target.width])
-            for one, depth in zip(states, depths, strict=True)
+            (rows, self.scores_at(depth, states[rows, : (depth + 2) * self.target.width]))
+            for depth, rows in _by_depth(depths)
         ]
-        return torch.cat(found)
+        if len(found) == 1:
+            return found[0][1]
+        whole = states.new_empty(len(states), self.target.vocabulary)
+        for rows, scores in found:
+            whole[rows] = scores
+        return whole
 
     def scores_at(self, i: int, inputs: Tensor) -> Tensor:
         """The scores (n, vocabulary) of head i for inputs (n, (i + 2) * width)."""
         last = self.hydra_lm_head[i] if self.hydra_lm_head else self.target.score
         found: Tensor = last(self.hydra_mlp[i](inputs))
         return found
+
+
+def _by_depth(depths: Depths) -> Iterator[tuple[int, slice | list[int]]]:
+    """Each depth, and the nodes that have it."""
+    for depth in (found := set(depths)):
+        nodes = [node for node, own in enumerate(depths) if own == depth]
+        yield depth, slice(None) if len(found) == 1 else nodes
 
 
 def prefix_layer(config: Any) -> nn.Module:

@@ -8,6 +8,7 @@ config.json nothing is read: published ones say 2 heads where the file has 5.
 """
 
 import re
+from collections.abc import Callable
 from itertools import islice
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from ngtcli.heads.files import HeadFiles, Target
 from ngtcli.heads.layers import ResidualBlock
-from ngtcli.heads.rows import DraftRows, HeadPass, Sight
+from ngtcli.heads.rows import HeadPass, Sight
 
 _NAME = re.compile(r"(?:medusa_heads?\.)?\d{1,4}\.\d{1,4}\.(?:linear\.)?(?:weight|bias)")
 
@@ -39,9 +40,9 @@ class Medusa(nn.ModuleList):
             self.append(nn.Sequential(*layers))
 
     def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
-        return states[-1:]
+        return given.last_of(states)
 
-    def guess(self, last: Tensor, root: int, rows: DraftRows) -> Tensor:
+    def guess(self, last: Tensor, root: Tensor, block: Callable[[int], HeadPass]) -> Tensor:
         return self.scores(last)[:, 0]
 
     def scores(self, states: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ class Mtp:
         self.sights = (Sight(model.config.sliding_window if slides else None),)
 
     def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
-        return self.step(states, following, (), given)[-1:]
+        return given.last_of(self.step(states, following, (), given))
 
     def step(self, states: Tensor, tokens: Tensor, depths: Depths, given: HeadPass) -> Tensor:
         model, places = self._model, given.positions[None]

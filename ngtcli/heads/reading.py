@@ -57,13 +57,14 @@ class HeadRows:
 
     def _hand_over(self, last: int, keep: int) -> None:
         """All rows but the last `keep`; `last` follows the last of those handed over."""
-        states = torch.cat(self._states)
+        states = torch.cat(self._states) if len(self._states) > 1 else self._states[0]
         count = len(self._ids) - keep
-        following = torch.tensor([*self._ids[1:count], last], device=states.device)
+        following = torch.tensor([*self._ids[1:count], last])
         for head in self.guessers:
-            wanted = [self.layers.index(layer) for layer in head.layers]
-            own = states[:count, wanted].flatten(1)
             rows = count if head.reads_all else 1
-            head.read(own[-rows:], following[-rows:], self._start + count - rows)
+            own = states[count - rows : count]
+            if head.layers != self.layers:
+                own = own[:, [self.layers.index(layer) for layer in head.layers]]
+            head.read(own.flatten(1), following[-rows:], self._start + count - rows)
         self._ids, self._states = self._ids[count:], [states[count:]] if keep else []
         self._start += count

@@ -13,6 +13,7 @@ from ngtcli.decode.kv_cache import RollbackCache
 from ngtcli.draft.tree import ROOT
 
 Depths = Sequence[int]  # of nodes
+_LEAST = 4096  # places that there is room for on a device, where more are captured anew; guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,18 @@ class HeadPass:
 
     Layers give their keys and values to `cache`, as those of transformers do. `positions` are int64
     (rows,), and `mask` gives a layer's: (1, 1, rows, places), 0 where a row sees, else the lowest
-    number; in training bool (rows, places).
+    number; in training bool (rows, places). `last` is the number of the last row that counts, int64
+    (1,); None: of all.
     """
 
     cache: Any
     positions: Tensor
     mask: Callable[[int], Tensor]
+    last: Tensor | None = None
+
+    def last_of(self, rows: Tensor) -> Tensor:
+        """That of the last row, (1, size), of what a network gives for all, (rows, size)."""
+        return rows[-1:] if self.last is None else rows.index_select(0, self.last)
 
 
 class DraftRows:
@@ -53,83 +60,115 @@ class DraftRows:
     """
 
     def __init__(self, sights: Sequence[Sight], device: torch.device, dtype: torch.dtype) -> None:
-        self._sights, self._device, self._dtype = tuple(sights), device, dtype
+        self.device, self._sights, self._dtype = device, tuple(sights), dtype
         self._window = max((one.window or 0 for one in sights), default=0)
         self._cache = RollbackCache([one.window is not None for one in sights], 0)
-        self._positions: list[int] = []  # of the draft's rows
+        self._depths: list[int] = []  # of the draft's rows, which stand so far behind those kept
         self.clear()
 
+    @torch.inference_mode()
     def clear(self) -> None:
         """Forget all rows; the buffers stay."""
-        self._cache.truncate(0)
+        if self.device.type == "cpu":
+            self._cache.truncate(0)
+        else:  # passes see all places, and a NaN must not outlive its text
+            self._cache.reset(self._cache.regions[0])
         self._end = 0  # the position in the text behind the rows that are kept
         self.drop()
 
-    def chain(self, rows: int, start: int) -> HeadPass:
-        """The next rows of a text, from position `start` on.
-
-        Kept rows that do not reach to there are forgotten.
-        """
+    def go_to(self, start: int) -> int:
+        """How many rows are kept; they are forgotten if they do not reach to position `start`."""
         if start != self._end:
             self.clear()
             self._end = start
+        return self._cache.length
+
+    def chain(self, rows: int, start: int) -> HeadPass:
+        """The next rows of a text, from position `start` on."""
+        self.go_to(start)
         return self.block(rows, np.tri(rows, dtype=np.bool_))
 
     def block(self, rows: int, sees: Any = None) -> HeadPass:
         """A new draft, whose rows all see each other, or as `sees`, bool (rows, rows), says."""
-        self._positions = [*range(self._cache.length, self._cache.length + rows)]
+        self._depths = [*range(rows)]
         self._sees = np.ones((rows, rows), np.bool_) if sees is None else sees
-        return self._pass(rows)
+        return self._last(rows)
 
     def tree(self, parents: Sequence[int]) -> HeadPass:
         """Further rows of a draft: each sees the kept rows, itself and what leads to it.
 
         A parent is a row of the draft, by number, or ROOT.
         """
-        before, rows = len(self._positions), len(parents)
+        before, rows = len(self._depths), len(parents)
         sees = np.eye(before + rows, dtype=np.bool_)
         sees[:before, :before] = self._sees
         for row, parent in enumerate(parents, before):
             if parent != ROOT:
                 sees[row] |= sees[parent]
-            at = self._cache.length if parent == ROOT else self._positions[parent] + 1
-            self._positions.append(at)
+            self._depths.append(0 if parent == ROOT else self._depths[parent] + 1)
         self._sees = sees
-        return self._pass(rows)
+        return self._last(rows)
 
-    def keep(self) -> None:
-        """Keep the draft's rows, which are a chain."""
-        self._cache.length += len(self._positions)
-        self._end += len(self._positions)
+    def keep(self, rows: int | None = None) -> None:
+        """Keep the draft's rows, which are a chain, or the first `rows` of a pass of `given`."""
+        rows = len(self._depths) if rows is None else rows
+        self._cache.length += rows
+        self._end += rows
         self.drop()
 
     def drop(self) -> None:
         """Drop the draft's rows."""
-        self._positions.clear()
+        self._depths = []
         self._sees = np.zeros((0, 0), np.bool_)  # which rows of the draft each of them sees
 
-    def _pass(self, rows: int) -> HeadPass:
-        """The last `rows` rows of the draft."""
-        length, own = self._cache.length, np.asarray(self._positions)
-        end, asking, sees = length + len(own), own[-rows:], self._sees[-rows:]
-        # Layers with windows are given the places from here on, which some row sees.
-        first = min(max(0, int(asking.min()) - self._window + 1), length)
-        slots = torch.arange(end - rows, end, device=self._device)
-        self._cache.reserve(end)
-        self._cache.aim(slots, end, length, first)
+    def reserve(self, rows: int) -> bool:
+        """Make room for so many rows behind those kept; whether buffers have moved."""
+        places = max(_LEAST, 1 << (self._cache.length + rows - 1).bit_length())
+        return self._cache.reserve(places)
+
+    @property
+    def places(self) -> int:
+        """Rows that there is room for."""
+        return self._cache.places
+
+    def _last(self, rows: int) -> HeadPass:
+        """A pass over the last `rows` rows of the draft."""
+        length, depths = self._cache.length, torch.tensor(self._depths, device=self.device)
+        self._cache.reserve(length + len(depths))
+        sees = torch.from_numpy(self._sees[-rows:]).to(self.device)
+        first = max(0, length + min(self._depths[-rows:]) - self._window + 1)
+        return self.given(length, sees, depths, len(depths) - rows, min(first, length))
+
+    def given(
+        self, length: int | Tensor, sees: Tensor, depths: Tensor, start: int, first: int = 0,
+        last: Tensor | None = None,
+    ) -> HeadPass:  # fmt: skip
+        """A pass over the rows of a draft, behind `length` rows, from its row number `start` on.
+
+        They see of its rows, which have such `depths`, int64 (n,), those where `sees`, bool (rows,
+        n), is true. Layers with windows are given the places from `first` on, which some row sees.
+        A length that is a tensor may be another when what is done with it is done again: then a
+        pass sees all places. `last`, int64 (1,), is the number of its last row.
+        """
+        own = torch.arange(len(depths), device=self.device) + length
+        at, rows = depths + length, len(sees)
+        end = length + len(depths) if isinstance(length, int) else self.places
+        slots, asking = own[start : start + rows], at[start : start + rows]
+        self._cache.aim(slots, end, end - len(depths), first)
 
         @cache
         def mask(sight: Sight) -> Tensor:
             low = 0 if sight.window is None else first
-            behind = asking[:, None] < own if sight.causal else np.zeros_like(sees)
-            seen = np.concatenate([np.ones((rows, length - low), np.bool_), sees & ~behind], axis=1)
+            places = torch.arange(low, end, device=self.device)
+            seen = (places < length).expand(rows, -1).index_copy(1, own - low, sees)
+            positions = places.index_copy(0, own - low, at)
+            if sight.causal:
+                seen &= positions <= asking[:, None]
             if sight.window is not None:
-                at = np.concatenate([np.arange(low, length), own])
-                seen &= abs(asking[:, None] - at) < sight.window
-            return additive(torch.from_numpy(seen).to(self._device), self._dtype)
+                seen &= (positions - asking[:, None]).abs() < sight.window
+            return additive(seen, self._dtype)
 
-        positions = torch.from_numpy(asking).to(self._device)
-        return HeadPass(self._cache, positions, lambda layer: mask(self._sights[layer]))
+        return HeadPass(self._cache, asking, lambda layer: mask(self._sights[layer]), last)
 
 
 def additive(seen: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,15 +1,44 @@
-"""Does drafting change a token? Runs prompts with and without drafts and compares the ids."""
+"""Does drafting change a token? Prompts with and without drafts, their ids compared.
 
-from collections.abc import Iterator, Sequence
+The source is that of `ngt bench`, and so are its cells: a method at each number of nodes, and plain
+decoding in passes of the same shape.
+"""
 
+from collections.abc import Callable, Iterator, Sequence
+
+from ngtcli.config import Settings
 from ngtcli.decode.sampling import penalizes
 from ngtcli.draft.drafter import PassRows
-from ngtcli.errors import NgtError
-from ngtcli.measure.live import generate
-from ngtcli.measure.results import Comparison
+from ngtcli.errors import NgtError, counted
+from ngtcli.measure.live import Live, generate
+from ngtcli.measure.results import CheckReport, Comparison, GenerateReport
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.local import LocalSession
 from ngtcli.session.session import AnswerOptions, AnswerRun
+
+
+def run_check(
+    source: Live, settings: Settings, num_drafts: Sequence[int], progress: Callable[[str], None]
+) -> CheckReport:
+    """Every prompt of the source at each of `num_drafts`; `skipped` is left empty."""
+    session, found = source.session(settings), list[Comparison]()
+    for done, prompt in enumerate(source.worded(session)):
+        progress(f"{done} of {counted(len(source.items), 'prompt')} compared")
+        found += compare(session, [(source.items[done].id, prompt)], num_drafts)
+    return CheckReport(
+        model=settings.model,
+        method=settings.method,
+        dtype=settings.dtype,
+        quantize=settings.quantize,
+        exact=all(c.exact for c in found),
+        prompts=len(source.items),
+        num_draft=num_drafts,
+        runs=len(found),
+        identical=sum(c.identical for c in found),
+        results=found,
+        generate=list(_against_generate(found, num_drafts)),
+        skipped=(),
+    )
 
 
 def compare(
@@ -36,16 +65,25 @@ def compare(
             )
 
 
+def _against_generate(
+    found: Sequence[Comparison], num_drafts: Sequence[int]
+) -> Iterator[GenerateReport]:
+    """For each number of drafts, how many plain answers are as `generate` gives them."""
+    for num_draft in num_drafts:
+        tried = [c.as_generate for c in found if c.num_draft == num_draft]
+        if known := [same for same in tried if same is not None]:
+            yield GenerateReport(num_draft, len(known), sum(known))
+
+
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     """Index of the first difference of two sequences, None if they are equal.
 
     >>> first_difference([1, 2, 3], [1, 2])
     2
     """
-    for i, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return i
-    return None if len(a) == len(b) else min(len(a), len(b))
+    pairs = zip(a, b, strict=False)
+    differing = (i for i, (x, y) in enumerate(pairs) if x != y)
+    return next(differing, None if len(a) == len(b) else min(len(a), len(b)))
 
 
 def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> AnswerRun:

@@ -17,8 +17,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ngtcli.config import SETTINGS, Settings, Use, settings_where
-from ngtcli.errors import GrammarError, UsageError, nearest
+from ngtcli.config import SETTINGS, Resolved, Settings, Use, names_of, settings_where
+from ngtcli.errors import GrammarError, NgtError, UsageError, nearest
 
 Value = int | float | str | bool | tuple[str, ...]
 Axes = Mapping[str, tuple[Value, ...]]  # by name the values it is to take, in order, each once
@@ -148,7 +148,7 @@ def _values(name: str, part: str) -> list[Value]:
     if not part:
         raise GrammarError("a value is missing", part, 0, _FORMS)
     if kind is tuple:
-        return [(part,)]
+        return [names_of([part]) if Use.NAMES in SETTINGS[name].uses else (part,)]
     if kind is str:
         return [part]
     if kind is bool:
@@ -223,3 +223,94 @@ def grid(axes: Axes, base: Settings) -> Grid:
         reason = made.skipped[0].reason
         raise UsageError(f"no cell is left to measure: {reason}", "Sweep other values.")
     return made
+
+
+def swept_base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
+    """The settings below the cells, with a remark where they are not what was asked for.
+
+    They are those of method trie where the method is auto, by preset or default, which does not
+    read what is swept. Raises UsageError where the user has asked for auto.
+    """
+    base = resolved.settings
+    foreign = [name for name in swept if name in settings_where(Use.TRIE)]
+    method, origin = base.method, resolved.origins["method"]
+    if not foreign or "method" in swept or method.split(":")[0] != "auto":
+        return base, ""
+    if origin != "default" and not origin.startswith("preset"):
+        what = f"auto does not read {foreign[0]} (method is auto from {origin})"
+        raise UsageError(what, "Give --method trie, or sweep method as well.")
+    base = replace(base, method="trie")
+    if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
+        base = replace(base, num_draft=Settings().num_draft)
+    return base, "Measured with --method trie, which reads what is swept."
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A method that takes no part, and why."""
+
+    method: str
+    reason: str
+
+
+def refusal(method: str, error: Exception) -> Refusal:
+    """Why a method does not take part, as results name it."""
+    hint = error.hint if isinstance(error, NgtError) else ""
+    return Refusal(method, f"{error}. {hint}" if hint else str(error))
+
+
+IDS = ("all", "odd", "even")  # of a recording
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What is measured and how, live or on a recording.
+
+    Live, plain decoding always takes part: the others are set against it. `tasks` (none: all) and
+    `limit`, per task, choose prompts; of a recording `ids` keeps the questions with "odd" or "even"
+    ids, or "all".
+    """
+
+    methods: Sequence[str] = ("trie",)
+    num_drafts: Sequence[int] = (32,)
+    against: bool = False
+    rounds: int = 1
+    fresh: bool = False
+    quality: bool = True
+    tasks: Sequence[str] = ()
+    limit: int | None = None
+    ids: str = "all"
+
+
+def cells_of(
+    methods: Sequence[str], num_drafts: Sequence[int], settings: Settings
+) -> tuple[list[Cell], list[Refusal]]:
+    """A cell for each method and number of nodes, each once; what cannot be is refused, once."""
+    cells: dict[str, Cell] = {}
+    refused: dict[Refusal, None] = {}
+    for method, number in product(dict.fromkeys(methods), num_drafts):
+        try:
+            cell = cell_of(method, number, settings)
+        except NgtError as error:
+            refused[refusal(method, error)] = None
+        else:
+            cells[cell.key] = cell
+    return list(cells.values()), list(refused)
+
+
+def check_some_left(
+    methods: Sequence[str], cells: Sequence[Cell], refused: Sequence[Refusal]
+) -> None:
+    """Raise UsageError where none of `methods` is left among the cells."""
+    if not any(cell.values["method"] in methods for cell in cells):
+        reason = next((r.reason for r in refused), "none is named")
+        raise UsageError(f"no method can run: {reason}", "Choose others with --methods.")
+
+
+def check_against(settings: Settings) -> None:
+    """Raise UsageError where `generate` would not be asked for the same text."""
+    penalties = (settings.presence_penalty, settings.frequency_penalty)
+    if settings.temperature > 0 or settings.repetition_penalty != 1 or any(penalties):
+        raise UsageError("--against hf compares greedy decoding", "Leave out sampling flags.")
+    if settings.stop:
+        raise UsageError("--against hf knows no stop strings", "Leave out --stop.")

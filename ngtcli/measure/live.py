@@ -17,8 +17,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
 from ngtcli.draft.steps import PARTS
 from ngtcli.errors import ContextOverflowError, NgtError, counted
-from ngtcli.measure.grid import Cell
-from ngtcli.measure.options import BenchOptions, cells_of, check_some_left
+from ngtcli.measure.grid import BenchOptions, Cell, cells_of, check_some_left
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.quality import Quality, Scores
 from ngtcli.measure.records import (
@@ -228,7 +227,7 @@ def run_live(
         cells.append(replace(cells[0], key=name, values={"method": name}))
     made = warmed_up(source, cells, source.prompts, options.fresh, progress)
     refused += made.refused
-    check_some_left(options.methods, refused)
+    check_some_left(options.methods, made.cells, refused)
     turns = list(by_prompt(made.cells, len(prompts), options.rounds))
     for _ in run(source, made, turns, fresh=options.fresh, splits=True, progress=progress):
         pass

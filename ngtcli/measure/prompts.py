@@ -17,6 +17,7 @@ from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, UsageError, nearest
 from ngtcli.measure.rows import InputRow, read_rows
+from ngtcli.prompt.preset import Preset, can_ask
 
 CheckPath = Callable[[Path], None]
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -92,6 +93,28 @@ def items_from(
     if lines is not None:
         return read_jsonl(lines, settings, check)
     return file_items(texts, asked) if texts or asked else builtin_items()
+
+
+def preset_items(
+    texts: Sequence[Document],
+    preset: Preset,
+    limit: int | None = None,
+    lines: Path | None = None,
+    settings: Settings | None = None,
+    check: CheckPath = lambda path: None,
+) -> list[Item]:
+    """As `items_from`, what a preset is for: with a question if it asks for one, else without.
+
+    Raises InputError.
+    """
+    asks = can_ask(preset)
+    summarized, asked = ([], texts) if asks else (texts, [])
+    items = items_from(lines, summarized, asked, settings, check)
+    chosen = [item for item in items if bool(item.question) == asks]
+    if not chosen:
+        what = f"{lines}: no prompt {'with' if asks else 'without'} a question"
+        raise InputError(what, f"Preset {preset.name} wants one; see -p.")
+    return chosen[:limit]
 
 
 def read_jsonl(

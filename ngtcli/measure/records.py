@@ -16,7 +16,7 @@ from typing import Annotated, Protocol, TypeVar
 from msgspec import Meta
 
 from ngtcli.errors import NgtError, counted
-from ngtcli.measure.grid import Cell
+from ngtcli.measure.grid import Cell, Refusal, refusal
 from ngtcli.system.progress import time_left
 
 BASELINE = "none"  # plain decoding, which the others are set against
@@ -92,20 +92,6 @@ class Turn:
     cell: Cell
     prompt: int
     round: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A method that takes no part, and why."""
-
-    method: str
-    reason: str
-
-
-def refusal(method: str, error: Exception) -> Refusal:
-    """Why a method does not take part, as results name it."""
-    hint = error.hint if isinstance(error, NgtError) else ""
-    return Refusal(method, f"{error}. {hint}" if hint else str(error))
 
 
 @dataclass(slots=True)

@@ -22,8 +22,7 @@ from ngtcli.draft.registry import parse_method
 from ngtcli.draft.steps import Statistics
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import InputError, ModelError, NgtError, UsageError, nearest, reason_of
-from ngtcli.measure.grid import Cell, Grid
-from ngtcli.measure.options import IDS, BenchOptions, cells_of
+from ngtcli.measure.grid import IDS, BenchOptions, Cell, Grid, cells_of
 from ngtcli.measure.prompts import choose
 from ngtcli.measure.records import (
     Answering,

@@ -14,8 +14,7 @@ from typing import Any, Literal
 from ngtcli import __version__
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import Skipped
-from ngtcli.measure.grid import SkippedCell
-from ngtcli.measure.records import Refusal
+from ngtcli.measure.grid import Refusal, SkippedCell
 from ngtcli.measure.summary import (
     LIVE,
     QUALITY,

@@ -11,7 +11,7 @@ what could not be known. Knows no torch.
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, get_type_hints
 
@@ -196,17 +196,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A figure of a row: `of` computes it, for the `kinds` of measurements that have it.
+    """A figure of a row, the field `name`: `of` computes it, for the `kinds` that have it.
 
-    In JSON it is called `key`, by default as its field, rounded to `digits`, and left out where the
-    field `needs` is None, or if `hidden`. `shown` has its place in the table of a kind and its rank
-    (see `render.tables.Column`); there it stands under `heading`, times `scale`, in `form`, which
-    may read the row as `{1}`. `less`: less is better.
+    In JSON it is rounded to `digits`, and left out where the field `needs` is None, or if `hidden`.
+    `shown` has its place in the table of a kind and its rank (see `render.tables.Column`); there it
+    stands under `heading`, times `scale`, in `form`, which may read the row as `{1}`, and with a
+    `bar` behind it where it is compared. `less`: less is better.
     """
 
     of: Callable[[Any], Any]
     kinds: Sequence[str]
-    key: str = ""
+    name: str = ""
     needs: str = ""
     heading: str = ""
     form: str = "{}"
@@ -214,16 +214,17 @@ class Figure:
     digits: int | None = None
     hidden: bool = False
     less: bool = False
+    bar: bool = False
     shown: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
-    def value(self, row: Any, name: str) -> float | None:
-        """What is shown of the field `name`, in the unit of the heading."""
-        value: float | None = getattr(row, name)
+    def value(self, row: Any) -> float | None:
+        """What is shown of it, in the unit of the heading."""
+        value: float | None = getattr(row, self.name)
         return value if value is None or self.scale == 1 else value * self.scale
 
-    def text(self, row: Any, name: str) -> str:
+    def text(self, row: Any) -> str:
         """The same as text; a dash for None."""
-        value = self.value(row, name)
+        value = self.value(row)
         return MISSING if value is None else self.form.format(value, row)
 
 
@@ -284,7 +285,7 @@ class Row:
     drafted_tokens: int | None = column(_sum("drafted"), kinds=_LIVE)
     accepted_tokens: int | None = column(_sum("accepted"), kinds=_LIVE)
     mean_acceptance_length: float | None = column(
-        Group.length, "accept. length", "{:.2f}", live=(3, 1), replay=(0, 0)
+        Group.length, "accept. length", "{:.2f}", live=(3, 1), replay=(0, 0), bar=True
     )
     draft_acceptance_rate: float | None = column(
         Group.acceptance_rate, "accepted", "{:.1%}", live=(11, 10), replay=(1, 1)
@@ -309,7 +310,7 @@ class Row:
     )
     prefill_s_median: float | None = column(Group.prefill_s, kinds=_LIVE)
     setup_s_median: float | None = column(Group.setup_s, kinds=_LIVE)
-    speedup: float = column(lambda g: g.speedup()[0], "speed-up", "{:.2f}×", live=(0, 0))
+    speedup: float = column(lambda g: g.speedup()[0], "speed-up", "{:.2f}×", live=(0, 0), bar=True)
     speedup_quartiles: Pair = column(
         lambda g: g.speedup()[1], "quartiles", "{0[0]:.2f}–{0[1]:.2f}", live=(1, 4)
     )
@@ -398,34 +399,33 @@ AnyRow = Row | QualityRow | CellRow
 _ROWS: dict[str, type[Any]] = {LIVE: Row, REPLAY: Row, QUALITY: QualityRow, TUNE: CellRow}
 
 
-def columns(kind: str, rows: type[Any] | None = None) -> dict[str, Figure]:
-    """The columns of a kind by the names of their fields, in the order of JSON."""
-    found = {f.name: f.metadata["column"] for f in fields(rows or _ROWS[kind])}
-    return {name: one for name, one in found.items() if kind in one.kinds}
+def columns(kind: str, rows: type[Any] | None = None) -> list[Figure]:
+    """The columns of a kind in the order of JSON."""
+    found = (replace(f.metadata["column"], name=f.name) for f in fields(rows or _ROWS[kind]))
+    return [one for one in found if kind in one.kinds]
 
 
-def shown_columns(kind: str, rows: type[Any] | None = None) -> list[tuple[str, Figure]]:
-    """The columns in the table of a kind, with the names of their fields."""
-    found = [(name, one) for name, one in columns(kind, rows).items() if kind in one.shown]
-    return sorted(found, key=lambda pair: pair[1].shown[kind][0])
+def shown_columns(kind: str) -> list[Figure]:
+    """The columns in the table of a kind."""
+    found = [one for one in columns(kind) if kind in one.shown]
+    return sorted(found, key=lambda one: one.shown[kind][0])
 
 
 def row_of(kind: str, group: Any, rows: type[Any] | None = None) -> Any:
     """The row of a group (for quality: of what was scored): every column computed."""
-    found = {name: one.of(group) for name, one in columns(kind, rows).items()}
-    return (rows or _ROWS[kind])(**found)
+    return (rows or _ROWS[kind])(**{one.name: one.of(group) for one in columns(kind, rows)})
 
 
 def json_rows(kind: str, rows: type[Any] | None = None) -> Any:
     """The field of a result that holds the rows of a kind: their JSON and its schema."""
     own = rows or _ROWS[kind]
-    named = {name: one for name, one in columns(kind, own).items() if not one.hidden}
+    printed = [one for one in columns(kind, own) if not one.hidden]
 
     def form(found: Sequence[Any]) -> list[dict[str, Any]]:
         return [
             {
-                one.key or name: to_json(getattr(row, name), one.digits)
-                for name, one in named.items()
+                one.name: to_json(getattr(row, one.name), one.digits)
+                for one in printed
                 if not one.needs or getattr(row, one.needs) is not None
             }
             for row in found
@@ -433,9 +433,8 @@ def json_rows(kind: str, rows: type[Any] | None = None) -> Any:
 
     def schema() -> Schema:
         hints = get_type_hints(own)
-        keys = {one.key or name: schema_of(hints[name]) for name, one in named.items()}
-        optional = [one.key or name for name, one in named.items() if one.needs]
-        return {"type": "array", "items": shape(keys, optional)}
+        keys = {one.name: schema_of(hints[one.name]) for one in printed}
+        return {"type": "array", "items": shape(keys, [o.name for o in printed if o.needs])}
 
     return field(metadata=json_key(form=form, schema=schema))
 

@@ -6,6 +6,7 @@ read. What is downloaded is a folder before anything loads it.
 """
 
 import difflib
+import hashlib
 import json
 import os
 from collections.abc import Collection
@@ -17,7 +18,7 @@ from typing import Any
 
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.model_files import hub
-from ngtcli.system.files import read_bounded
+from ngtcli.system.files import key_of, read_bounded
 
 Notify = hub.Notify
 BUILTIN = "builtin"
@@ -99,6 +100,23 @@ def pull(name: str, progress: Notify) -> str:
     """The folder of the hub's model `name` as it is there now, downloaded. Raises as `fetch`."""
     _check_hub(name, NEEDS)
     return hub.download(name, True, progress)
+
+
+def tokenizer_key(name: str) -> str:
+    """What stands for a model's tokenizer without loading it: a hash of all files that make it.
+
+    Raises ModelError as `fetch`, OSError for a file that is too large.
+    """
+    folder = Path(fetch(name, ["tokenizer"]))
+    made_of = (*_TOKENIZERS, "config.json", "special_tokens_map.json", "added_tokens.json")
+    own = sorted(one for one in _names(folder) if any(fnmatchcase(one, of) for of in made_of))
+    contents = (read_bounded(folder / one, LARGEST_JSON) for one in own)
+    return key_of(*own, *(hashlib.sha256(content).hexdigest() for content in contents))
+
+
+def lacks_files(folder: Path) -> bool:
+    """Whether a folder lacks something that a model needs, as after a download that broke off."""
+    return bool(_lacking(_names(folder), NEEDS, folder)[0])
 
 
 def check_models(model: str, draft_model: str = "", needs: Collection[str] = NEEDS) -> None:

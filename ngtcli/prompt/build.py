@@ -251,8 +251,8 @@ def code(message: Message, tokenizer: Tokenizer) -> tuple[str, list[int], list[t
     check_chat(tokenizer, message.chat)
     chat = switched(tokenizer, message.chat)
     if tokenizer.has_chat_template:
-        before = [(said.role, said.text) for said in message.said[:-1]]
-        rendered = render(tokenizer.backend, message.text, chat, message.given, before)
+        turns = [(said.role, said.text) for said in message.said]
+        rendered = render(tokenizer.backend, turns, chat, message.given)
         text, places = rendered.text, rendered.documents or _places(message, rendered)
         coded = tokenizer.locate(text, template=rendered.template)
     else:
@@ -269,8 +269,7 @@ def code(message: Message, tokenizer: Tokenizer) -> tuple[str, list[int], list[t
 def _places(message: Message, rendered: Rendered) -> Spans:
     """The spans of the documents in the rendered turns; none if the template changed one."""
     found: list[tuple[int, int]] = []
-    places = *rendered.before, rendered.message
-    for said, (first, last) in zip(message.said, places, strict=True):
+    for said, (first, last) in zip(message.said, rendered.said, strict=True):
         shown, own = rendered.text[first:last], said.text
         if said.documents and shown not in (own, own.strip()):
             return ()

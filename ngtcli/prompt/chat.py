@@ -1,16 +1,18 @@
 """A chat in a model's format, and which parts of it the template wrote.
 
-The template is first rendered with a placeholder for each text: what is around the placeholders is
-the template's, and all else is text, even if the template trimmed, escaped or repeated it.
+The template is rendered with placeholders, in bounds of time and memory, once for each form that a
+conversation has: what is around them is the template's. Texts are then put in their places, changed
+as the template changes others: trimmed, escaped for JSON, or without a thought.
 """
 
 import inspect
 import json
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby, product
 from operator import itemgetter
 from typing import Any
@@ -25,23 +27,25 @@ from ngtcli.tokens.tokenizer import Tokenizer
 # Digits, since no filter of a template changes them; those in the middle number the text.
 _PLACEHOLDER = "7302{:07d}9"
 _PLACES = re.compile(r"7302(\d{7})9")
-# Numbers of texts: the message's, the system text's, of each document its name's, which is even and
-# which a template need not write, and its text's; and from _TURNS on those of the turns before.
-_NONE, _MESSAGE, _SYSTEM, _DOCUMENTS, _TURNS = -1, 0, 1, 2, 5_000_000
+# What is changed where a template does more than trim or escape; no template writes U+2003.
+_PROBE = '\n\u2003É"<\\&\n 7302{:07d}9 a\u2003\n'
+# Numbers of texts: of each document its name's, which is even and which a template need not write,
+# and its text's; from _SAID on those of the turns, of which a system text is the first.
+_NONE, _SAID = -1, 5_000_000
 # A template's program: real ones take milliseconds and some thousand characters; guesses.
 _SECONDS = 5.0
 _MEGABYTES = 256
 _LONGEST = 1_000_000  # characters around the copies of the texts
-_COPIES = 8  # of the texts, for each of which there is memory
+_COPIES = 8  # of the texts
 # How a template that takes no list of parts writes one.
 _SPELLED_OUT = ("'text': '", '"text": "')
-Content = str | list[dict[str, str]]
-Form = Callable[[str], Content]
-_FORMS: tuple[Form, ...] = (str, lambda text: [{"type": "text", "text": text}])
+_DEPENDS = "the chat template depends on the text that it is given"
+_THOUGHT_ENDS = ("</think>", "[/THINK]", "</thought>")  # behind which templates look for an answer
+_STRIPPED = ("", "\n", None)  # at an end of a text, as `str.strip` has it
+_CONTENTS: tuple[Callable[[str], Any], ...] = (str, lambda text: [{"type": "text", "text": text}])
 Texts = Mapping[int, str]  # by their numbers
-Turns = Sequence[tuple[str, tuple[int, ...]]]  # by each role the texts of these numbers
-Apply = Callable[[Texts], str]
-Frame = list[tuple[str, int]]  # what the template wrote, and which text is behind it; last _NONE
+Turns = tuple[tuple[str, tuple[int, ...]], ...]  # by each role the texts of these numbers
+Pieces = tuple[tuple[str, int], ...]  # what the template wrote, and the text behind it; last _NONE
 Span = tuple[int, int]
 
 
@@ -81,17 +85,16 @@ _PLAIN = Chat()
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A rendered chat: its text, the spans that the template wrote, and the first of the message.
+    """A rendered chat: its text and the spans that the template wrote.
 
-    `documents` are the first spans of the texts of those that the template was given, `before`
-    those of the turns before the message.
+    `said` are the first spans of the turns, without the system text's, `documents` those of the
+    texts of the documents that the template was given.
     """
 
     text: str
     template: tuple[Span, ...]
-    message: Span
+    said: tuple[Span, ...]
     documents: tuple[Span, ...] = ()
-    before: tuple[Span, ...] = ()
 
 
 def check_chat(tokenizer: Tokenizer, chat: Chat) -> None:
@@ -134,96 +137,157 @@ def try_chat(tokenizer: Tokenizer, chat: Chat) -> Iterator[str]:
 
 def short_chat(tokenizer: Tokenizer, chat: Chat) -> str:
     """The chat of short texts. Raises ModelError as `render`."""
-    return render(tokenizer.backend, "1", chat, [("1", "1")] * chat.documents).text
+    documents = [("1", "1")] if chat.documents else []
+    return render(tokenizer.backend, [("user", "1")], chat, documents).text
+
+
+def template_of(backend: Any, name: str = "") -> str:
+    """The source of the chat template, of several that of this name; "" for none."""
+    templates = getattr(backend, "chat_template", None) or ""
+    if isinstance(templates, dict):
+        return str(templates.get(name or "default", ""))
+    return str(templates)
 
 
 def render(
     backend: Any,
-    message: str,
+    said: Sequence[tuple[str, str]],
     chat: Chat = _PLAIN,
     documents: Sequence[tuple[str, str]] = (),
-    before: Sequence[tuple[str, str]] = (),
 ) -> Rendered:
-    """The chat with `message` as the user's turn, up to the start of the assistant's.
+    """The chat of turns (role, text), up to the start of the assistant's.
 
-    `documents` are given to the template as (name, text), turns `before` as (role, text); adjacent
-    ones of a role become one where the template does not take them. Raises ModelError if the
-    template fails, omits the message, the system text, a turn or a document, or writes other text
-    around these than around the placeholders, so that text and template cannot be distinguished.
+    Adjacent turns of a role become one where the template does not take them. `documents` are given
+    to it as (name, text). Raises ModelError if it fails, omits the system text, a turn or a
+    document, or depends on what the texts say.
     """
-    texts = [message, chat.system, *(text for pair in (*documents, *before) for text in pair)]
+    said = [("system", chat.system), *said] if chat.system else said
+    texts = dict(enumerate(utf8(text) for pair in documents for text in pair))
+    texts |= {_SAID + i: utf8(text) for i, (_, text) in enumerate(said)}
+    source = template_of(backend, chat.template)
+    now = time.strftime("%Y-%m-%d %H:%M") if "strftime_now" in source else ""
+    roles = tuple(role for role, _ in said)
+    form = Form(chat.template, chat.arguments, roles, len(documents), now)
     try:
-        return bounded(
-            partial(_render, backend, message, chat, documents, before),
-            seconds=_SECONDS,
-            megabytes=_MEGABYTES + 4 * _COPIES * sum(map(len, texts)) // 1_000_000,
-        )
-    except BoundError as error:
-        raise ModelError(f"the chat template fails: {error}", TEMPLATE_HINT) from None
-
-
-def _render(
-    backend: Any,
-    message: str,
-    chat: Chat,
-    documents: Sequence[tuple[str, str]],
-    before: Sequence[tuple[str, str]],
-) -> Rendered:
-    """As `render`, without bounds."""
-    turns = [(role, (_TURNS + i,)) for i, (role, _) in enumerate(before)]
-    own = [(_SYSTEM, chat.system)] if chat.system else []
-    turns = [*(("system", (number,)) for number, _ in own), *turns, ("user", (_MESSAGE,))]
-    others = enumerate((text for pair in documents for text in pair), _DOCUMENTS)
-    earlier = enumerate((text for _, text in before), _TURNS)
-    texts = dict([(_MESSAGE, message), *own, *others, *earlier])
-    try:
-        apply, frame = _frame(backend, chat, turns, texts)
-        text = apply(texts)
-        shown = _as_written(apply, frame, texts, text)
+        frame = _frame(backend, source, form)
     except ModelError as error:
         if not chat.flags:
             raise
-        plain = Chat(template=chat.template)
-        _render(backend, message, plain, (), before)  # else this is what fails
+        turns = tuple(role for role in roles if role != "system")
+        _frame(backend, source, Form(chat.template, (), turns, 0, now))  # else this is what fails
         names = _names(backend)
         other = f" Or choose from {', '.join(names)} with --set chat_template." if names else ""
         hint = f"It takes a message without {' and '.join(chat.flags)}.{other}"
         raise ModelError(str(error), hint) from error
-    spans = _filled(frame, shown)[1]
-    ends = [0, *(end for _, end in spans)]
-    written = tuple((end, start) for end, (start, _) in zip(ends, spans, strict=False))
-    first = {n: span for (_, n), span in zip(reversed(frame), reversed(spans), strict=True)}
-    given = tuple(first[n] for n in texts if not _is_said(n) and n % 2)
-    said = tuple(first[_TURNS + i] for i in range(len(before)))
-    return Rendered(text, written, first[_MESSAGE], given, said)
+    filled = _filled(frame, texts, chat.ending)
+    return replace(filled, said=filled.said[1:]) if chat.system else filled
 
 
-def _is_said(number: int) -> bool:
-    """Whether a text is a turn's, and not a document's."""
-    return not _DOCUMENTS <= number < _TURNS
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A conversation without its texts; `now` is the time to the minute where that is written."""
+
+    template: str
+    arguments: tuple[str, ...]
+    roles: tuple[str, ...]
+    documents: int
+    now: str
+
+    @property
+    def numbers(self) -> list[int]:
+        """Those of its texts."""
+        return [*range(2 * self.documents), *range(_SAID, _SAID + len(self.roles))]
 
 
-def _frame(backend: Any, chat: Chat, turns: Turns, texts: Texts) -> tuple[Apply, Frame]:
-    """What renders texts, in the form that the template takes, and their frame."""
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a template does to a text: behind `mark` alone, stripped at its ends, as in JSON."""
+
+    mark: str = ""
+    first: str | None = ""
+    last: str | None = ""
+    as_json: bool = False
+
+    def of(self, text: str) -> str:
+        """The text as the template writes it."""
+        text = text.rpartition(self.mark)[2] if self.mark else text
+        text = text.lstrip(self.first).rstrip(self.last)
+        return json.dumps(text, ensure_ascii=False)[1:-1] if self.as_json else text
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a template writes around texts, and how it changes the text behind each piece.
+
+    `answers` is the change of those turns before that have `mark`, the end of a thought, in them;
+    None where the template does something else to them.
+    """
+
+    pieces: Pieces
+    changes: tuple[Change | None, ...]
+    answers: tuple[Change | None, ...]
+    mark: str
+
+
+@lru_cache(64)
+def _frame(backend: Any, source: str, form: Form) -> Frame:
+    """The frame that a template gives to a form. Raises ModelError."""
+    work = partial(_probed, backend, source, form)
+    try:
+        return bounded(work, seconds=_SECONDS, megabytes=_MEGABYTES)
+    except BoundError as error:
+        raise ModelError(f"the chat template fails: {error}", TEMPLATE_HINT) from None
+
+
+def _probed(backend: Any, source: str, form: Form) -> Frame:
+    """As `_frame`, without bounds."""
+    apply, pieces = _placed(backend, source, form)
+    probes = {n: _PROBE.format(n) for n in form.numbers}
+    changes = _changes(pieces, probes, apply(probes))
+    if None in changes:
+        raise ModelError(_DEPENDS, TEMPLATE_HINT)
+    mark = next((end for end in _THOUGHT_ENDS if end in source), "")
+    said = {_SAID + i for i, role in enumerate(form.roles) if mark and role == "assistant"}
+    answers = tuple(None if n in said else old for (_, n), old in zip(pieces, changes, strict=True))
+    if said:
+        thoughts = probes | {n: f"{_PLACEHOLDER}{mark}{probes[n]}" for n in said}
+        with suppress(ModelError):  # it takes no thoughts
+            found = _changes(pieces, thoughts, apply(thoughts), mark)
+            answers = answers if None in found else found
+    return Frame(pieces, changes, answers, mark)
+
+
+def _placed(backend: Any, source: str, form: Form) -> tuple[Callable[[Texts], str], Pieces]:
+    """What renders texts, in the way that the template takes, and its pieces around them."""
     failure: ModelError | None = None
-    for alike, form in product(dict.fromkeys((tuple(turns), _alternating(turns))), _FORMS):
-        apply = partial(_apply, backend, chat, alike, form)
+    turns = tuple((role, (_SAID + i,)) for i, role in enumerate(form.roles))
+    for alike, content in product(dict.fromkeys((turns, _alternating(turns))), _CONTENTS):
+        apply = partial(_apply, backend, source, form, alike, content)
         try:
-            text = apply(_placeholders(texts))
+            text = apply({n: _PLACEHOLDER.format(n) for n in form.numbers})
         except ModelError as error:
             failure = failure or error
             continue
         parts = _PLACES.split(text)
-        frame = [*zip(parts[::2], map(int, parts[1::2]), strict=False), (parts[-1], _NONE)]
-        found = {n for piece, n in frame if not (_is_said(n) and piece.endswith(_SPELLED_OUT))}
-        missing = [n for n in texts if n not in found and (_is_said(n) or n % 2)]
+        pieces = (*zip(parts[::2], map(int, parts[1::2]), strict=False), (parts[-1], _NONE))
+        found = {n for piece, n in pieces if n < _SAID or not piece.endswith(_SPELLED_OUT)}
+        missing = [n for n in form.numbers if n not in found and (n >= _SAID or n % 2)]
         if not missing:
-            return apply, frame
-        what = {_MESSAGE: "the text", _SYSTEM: "the system text"}.get(missing[0], "documents")
-        what = "a turn of the conversation" if missing[0] >= _TURNS else what
-        failure = failure or ModelError(f"the chat template leaves {what} out", TEMPLATE_HINT)
+            return apply, pieces
+        what = f"the chat template leaves {_name_of(missing[-1], form)} out"
+        failure = failure or ModelError(what, TEMPLATE_HINT)
     assert failure is not None
     raise failure
+
+
+def _name_of(number: int, form: Form) -> str:
+    """What a text is, in words."""
+    if number < _SAID:
+        return "documents"
+    at = number - _SAID
+    if form.roles[at] == "system":
+        return "the system text"
+    return "the text" if at == len(form.roles) - 1 else "a turn of the conversation"
 
 
 def _alternating(turns: Turns) -> Turns:
@@ -232,56 +296,48 @@ def _alternating(turns: Turns) -> Turns:
     return tuple((role, tuple(n for _, own in group for n in own)) for role, group in by_role)
 
 
-def _placeholders(texts: Texts) -> dict[int, str]:
-    return {number: _PLACEHOLDER.format(number) for number in texts}
+def _changes(pieces: Pieces, texts: Texts, shown: str, mark: str = "") -> tuple[Change | None, ...]:
+    """How each text was changed where it stands in a rendered chat; None where that is not known.
 
-
-def _as_written(apply: Apply, frame: Frame, texts: Texts, chat: str) -> Texts:
-    """The texts as they stand in the chat, which the template may have changed.
-
-    All texts that are said are trimmed; or each in turn takes its placeholder's place. Its copies
-    have one length, if the template adds no more. An answer may lack its start, as a thought does.
-    Documents are as they are given, or as in JSON. Raises ModelError for another chat than the
-    frame with these texts.
+    The last is for _NONE; it is None for another end than the frame's.
     """
-    trimmed = {n: text.strip() if _is_said(n) else text for n, text in texts.items()}
-    for written in (texts, trimmed):
-        if _filled(frame, written)[0] == chat:
-            return written
-    failure = ModelError("the chat template depends on the text that it is given", TEMPLATE_HINT)
-    given = _placeholders(texts)
-    shown = dict(given)
-    for number in filter(_is_said, texts):
-        before, spans = _filled(frame, shown)
-        places = [span for (_, n), span in zip(frame, spans, strict=True) if n == number]
-        given[number], own = texts[number], texts[number].strip()
-        whole = chat if given == texts else apply(given)
-        start, end = places[0]
-        end = max(start, end + (len(whole) - len(before)) // len(places))
-        shown[number] = whole[start:end]
-        if number >= _TURNS and own.endswith(shown[number].strip()):
-            continue
-        head, found, tail = shown[number].partition(own) if own else ("", True, shown[number])
-        if found and (head + tail).replace("\\", "").strip():  # more than space and JSON's escapes
-            raise failure
-    for write in (str, lambda text: json.dumps(text, ensure_ascii=False)[1:-1]):
-        shown |= {n: write(text) for n, text in texts.items() if not _is_said(n)}
-        if _filled(frame, shown)[0] == chat:
-            return shown
-    raise failure
+    found: list[Change | None] = []
+    at = len(pieces[0][0]) if shown.startswith(pieces[0][0]) else len(shown)
+    ways = product(dict.fromkeys(("", mark)), _STRIPPED, _STRIPPED, (False, True))
+    every = [Change(*one) for one in ways]
+    for (_, number), (piece, _) in zip(pieces, pieces[1:], strict=False):
+        written = ((one, one.of(texts[number]) + piece) for one in every)
+        one, text = next((w for w in written if shown.startswith(w[1], at)), (None, ""))
+        found.append(one)
+        at += len(text)
+    return (*found, Change() if at == len(shown) else None)
 
 
-def _filled(frame: Frame, texts: Texts) -> tuple[str, list[Span]]:
-    """The chat with these texts in their places, and the span of each; the last one is empty."""
+def _filled(frame: Frame, texts: Texts, ending: str) -> Rendered:
+    """The chat of a frame with these texts in their places. Raises ModelError as `render`."""
     parts: list[str] = []
-    spans: list[Span] = []
-    at = 0
-    for piece, number in frame:
-        text = texts.get(number, "")
+    spans: dict[int, Span] = {}  # the first of each text
+    template: list[Span] = []
+    at, most = 0, _LONGEST + _COPIES * sum(map(len, texts.values()))
+    each = zip(frame.pieces, frame.changes, frame.answers, strict=True)
+    for (piece, number), usual, answer in each:
+        text = texts.get(number, ending)
+        change = answer if number >= _SAID and frame.mark and frame.mark in text else usual
+        if change is None:
+            raise ModelError(_DEPENDS, TEMPLATE_HINT)
+        text = change.of(text)
+        template.append((at, at + len(piece)))
+        spans.setdefault(number, (at + len(piece), at + len(piece) + len(text)))
         parts += piece, text
         at += len(piece) + len(text)
-        spans.append((at - len(text), at))
-    return "".join(parts), spans
+        if at > most:
+            raise ModelError(
+                f"the chat template writes more than {most:,} characters", TEMPLATE_HINT
+            )
+    template[-1] = (template[-1][0], at)  # the ending is the template's, too
+    documents = tuple(spans[n] for n in texts if n < _SAID and n % 2)
+    said = tuple(spans[n] for n in texts if n >= _SAID)
+    return Rendered("".join(parts), tuple(template), said, documents)
 
 
 def _names(backend: Any) -> list[str]:
@@ -290,20 +346,28 @@ def _names(backend: Any) -> list[str]:
     return sorted(templates) if isinstance(templates, dict) else []
 
 
-def _apply(backend: Any, chat: Chat, turns: Turns, form: Form, texts: Texts) -> str:
+def _apply(
+    backend: Any,
+    source: str,
+    form: Form,
+    turns: Turns,
+    content: Callable[[str], Any],
+    texts: Texts,
+) -> str:
     """The rendered chat. Raises ModelError with the template's message, MemoryError, BoundError."""
     messages = [
-        {"role": role, "content": form("\n\n".join(texts[n] for n in numbers))}
+        {"role": role, "content": content("\n\n".join(texts[n] for n in numbers))}
         for role, numbers in turns
     ]
-    options = arguments_of(chat.arguments)
-    if chat.template:
-        options["chat_template"] = chat.template
-    if names := [n for n in texts if not _is_said(n) and n % 2 == 0]:
-        numbered = "doc_id" in backend.get_chat_template(chat.template or None)  # Granite's
+    options = arguments_of(form.arguments)
+    if form.template:
+        options["chat_template"] = form.template
+    if form.documents:
+        numbered = "doc_id" in source  # Granite's
         options["documents"] = [
-            ({"doc_id": i} if numbered else {}) | {"title": texts[n], "text": texts[n + 1]}
-            for i, n in enumerate(names, 1)
+            ({"doc_id": i + 1} if numbered else {})
+            | {"title": texts[2 * i], "text": texts[2 * i + 1]}
+            for i in range(form.documents)
         ]
     try:
         text: str = backend.apply_chat_template(
@@ -316,4 +380,4 @@ def _apply(backend: Any, chat: Chat, turns: Turns, form: Form, texts: Texts) -> 
         raise ModelError(f"the chat template fails: {lines[0]}", TEMPLATE_HINT) from error
     if len(text) > _LONGEST + _COPIES * sum(map(len, texts.values())):
         raise BoundError(f"it writes {len(text):,} characters")
-    return utf8(text) + chat.ending
+    return utf8(text)

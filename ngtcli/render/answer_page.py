@@ -8,23 +8,19 @@ leads from a place back to the stretch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+from functools import partial
 from itertools import accumulate, pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import counted
 from ngtcli.grounding.sources import Source, Sources
 from ngtcli.render.answer_view import short
-from ngtcli.render.page import page, text
-from ngtcli.render.terminal import visible
+from ngtcli.render.page import FOLDER, policy, rendered
 
 if TYPE_CHECKING:
     from ngtcli.draft.steps import Step
 
-_STYLE = Path(__file__).parent / "answer_page.css"
-_SCRIPT = Path(__file__).parent / "answer_page.js"
 _LEGEND = (
     "Coloured words stand in the document of that colour, word for word; whether it supports what"
     " is said is for you to judge. Underlined words come from accepted drafts. A click or Enter"
@@ -41,6 +37,45 @@ _QUOTE = 400  # characters of a quotation shown with a stretch, about; guess
 _TITLE = 200  # characters of a title; guess
 
 
+class Piece(NamedTuple):
+    """Text that was drafted, or not."""
+
+    drafted: bool
+    text: str
+
+
+class Part(NamedTuple):
+    """Some of an answer: a stretch with its source and the steps that wrote it, or what is none."""
+
+    pieces: Sequence[Piece]
+    source: Source | None = None
+    steps: str = ""
+
+
+class Run(NamedTuple):
+    """Text of a document, which may begin a page; `left_out` characters are missing behind it."""
+
+    text: str = ""
+    page: int = 0
+    left_out: int = 0
+
+
+class Segment(NamedTuple):
+    """Some of a document: a place that the answer has, or what is none."""
+
+    runs: Sequence[Run]
+    source: Source | None = None
+
+
+class Shown(NamedTuple):
+    """A document, with what is `said` of its places; one without any is closed, or empty."""
+
+    name: str
+    places: int
+    said: str
+    segments: Sequence[Segment]
+
+
 def answer_page(
     title: str,
     command: str,
@@ -50,122 +85,73 @@ def answer_page(
     facts: Sequence[str],
 ) -> str:
     """The HTML. `title` is what was asked, `facts` what the line below an answer says."""
-    answer = (
-        '<section class="answer" aria-label="Answer"><h2>Answer</h2><p class="text" dir="auto">'
-        f"{''.join(_answer(steps, sources))}</p>{_list(sources)}{_thought(steps)}</section>"
-    )
+    tokens = [token for step in steps for token in step.tokens if token.thought is not None]
     is_long = sum(len(d.text) for d in documents) > _MOST_OF_ALL
-    shown = "".join(
-        _document(i, document, [s for s in sources.spans if s.span.document == i], is_long)
-        for i, document in enumerate(documents)
-    )
-    return page(
-        short(title, _TITLE), "ngt", what=_LEGEND,
-        terms={"Command": command, "Answer": " · ".join(facts)}, warnings=[],
-        body=[
-            f"<style>\n{_STYLE.read_text(encoding='utf-8')}</style>",
-            f'<div class="columns">{answer}<section class="documents" aria-label="Documents">'
-            f"<h2>Documents</h2>{shown}</section></div>",
+    script = (FOLDER / "answer_page.js").read_text(encoding="utf-8")
+    return rendered(
+        "answer.html.j2",
+        title=short(title, _TITLE),
+        about="ngt",
+        what=_LEGEND,
+        terms={"Command": command, "Answer": " · ".join(facts)},
+        warnings=(),
+        policy=policy(script),
+        script=script,
+        answer=list(_answer(steps, sources)),
+        places=sources.places(),
+        thought=[Piece(token.drafted, token.thought or "") for token in tokens],
+        thought_tokens=counted(len(tokens), "token"),
+        documents=[
+            _document(document, [s for s in sources.spans if s.span.document == i], is_long)
+            for i, document in enumerate(documents)
         ],
-        script=_SCRIPT.read_text(encoding="utf-8"),
-    )  # fmt: skip
+        hue=lambda document: round(_FIRST_HUE + document * _HUE) % 360,
+        short=short,
+        quote=partial(short, longest=_QUOTE),
+    )
 
 
-def _answer(steps: "Sequence[Step]", sources: Sources) -> Iterator[str]:
-    """The answer in pieces of one kind each: within one stretch or none, drafted or not."""
+def _answer(steps: "Sequence[Step]", sources: Sources) -> Iterator[Part]:
+    """The answer in parts, each within one stretch or none."""
     written = [(token, number) for number, step in enumerate(steps, 1) for token in step.tokens]
     starts = [0, *accumulate(len(token.text) for token, _ in written)]
 
-    def between(start: int, end: int) -> tuple[str, list[int]]:
+    def between(start: int, end: int) -> tuple[list[Piece], list[int]]:
         """The characters from `start` to `end`, and the steps that wrote them."""
         pieces, numbers = [], []
         for (token, number), begin in zip(written, starts, strict=False):
             if begin < end and begin + len(token.text) > start:
                 part = token.text[max(0, start - begin) : max(0, end - begin)]
-                pieces.append(_piece(token.drafted, part))
+                pieces.append(Piece(token.drafted, part))
                 numbers.append(number)
-        return "".join(pieces), numbers
+        return pieces, numbers
 
     at = 0
     for source in sources.spans:
-        yield between(at, source.span.start)[0]
-        inner, numbers = between(source.span.start, source.span.end)
-        yield _stretch(source, inner, numbers[0], numbers[-1])
+        yield Part(between(at, source.span.start)[0])
+        pieces, numbers = between(source.span.start, source.span.end)
+        first, last = numbers[0], numbers[-1]
+        told = f"step {first}" if first == last else f"steps {first}–{last}"
+        yield Part(pieces, source, told)
         at = source.span.end
-    yield between(at, starts[-1])[0]
+    yield Part(between(at, starts[-1])[0])
 
 
-def _thought(steps: "Sequence[Step]") -> str:
-    """What the model thought before the answer, closed; "" for nothing."""
-    tokens = [token for step in steps for token in step.tokens if token.thought is not None]
-    pieces = "".join(_piece(token.drafted, token.thought or "") for token in tokens)
-    if not pieces:
-        return ""
-    return (
-        f'<details class="thought"><summary>Thought <small>{counted(len(tokens), "token")}</small>'
-        f'</summary><div class="text" dir="auto">{pieces}</div></details>'
-    )
-
-
-def _piece(drafted: bool, part: str) -> str:
-    shown = escape(visible(part))
-    return f"<u>{shown}</u>" if drafted and part else shown
-
-
-def _stretch(source: Source, inner: str, first: int, last: int) -> str:
-    """A stretch as a link, and what is shown with it while it is looked at.
-
-    It was written by the steps from number `first` to `last`.
-    """
-    steps = f"step {first}" if first == last else f"steps {first}–{last}"
-    number, at = source.number, source.span.start
-    return (
-        f'<a class="stretch" style="--hue:{_hue(source.span.document)}" href="#place-{number}"'
-        f' id="stretch-{at}" aria-describedby="about-{at}">{inner}<sup>[{number}]</sup></a>'
-        f'<span class="about" role="tooltip" id="about-{at}"><b>{_isolated(source.place)}</b>'
-        f" <i>{steps}</i><q>{text(source.before)}<b>{text(short(source.quote, _QUOTE))}</b>"
-        f"{text(source.after)}</q></span>"
-    )
-
-
-def _isolated(name: str) -> str:
-    """A name, which cannot turn the direction of the text around it."""
-    return f"<bdi>{text(name)}</bdi>"
-
-
-def _list(sources: Sources) -> str:
-    """The places by number, for print and for readers that show no colours."""
-    lines = "".join(
-        f'<li value="{source.number}"><a href="#place-{source.number}">{_isolated(source.place)}'
-        f"</a><q>{text(short(source.quote))}</q></li>"
-        for source in sources.places()
-    )
-    return f'<ol class="places">{lines}</ol>' if lines else ""
-
-
-def _hue(document: int) -> int:
-    return round(_FIRST_HUE + document * _HUE) % 360
-
-
-def _document(index: int, document: Document, found: Sequence[Source], is_long: bool) -> str:
-    """A document with its stretches marked; one without any is closed, or empty."""
+def _document(document: Document, found: Sequence[Source], is_long: bool) -> Shown:
+    """A document with its stretches marked."""
     marks: dict[tuple[int, int], Source] = {}
     for source in found:
         marks.setdefault((source.span.source_start, source.span.source_end), source)
-    body = _left_out(len(document.text))
+    segments = [Segment([Run(left_out=len(document.text))])]
     if marks or not is_long:
-        body = "".join(_marked(document, marks, 2 * _NEAR if is_long else _MOST))
-    opened = " open" if found else ""
-    count = counted(len(marks), "place") if marks else "not quoted"
-    return (
-        f'<details style="--hue:{_hue(index)}"{opened}><summary>{_isolated(document.name)}'
-        f' <small>{count}</small></summary><div class="text" dir="auto">{body}</div></details>'
-    )
+        segments = list(_marked(document, marks, 2 * _NEAR if is_long else _MOST))
+    said = counted(len(marks), "place") if marks else "not quoted"
+    return Shown(document.name, len(marks), said, segments)
 
 
 def _marked(
     document: Document, marks: Mapping[tuple[int, int], Source], most: int
-) -> Iterator[str]:
+) -> Iterator[Segment]:
     """The text of a document, with a mark around each place; places may overlap.
 
     A place that begins within another one is marked from where the other ends. Of a document of
@@ -174,35 +160,22 @@ def _marked(
     shown, whole = document.text, len(document.text) <= most
     pages = {section.start: section.page for section in document.about.sections if section.page}
 
-    def paged(start: int, end: int) -> str:
+    def paged(start: int, end: int) -> list[Run]:
         """Text, with the number of each page that begins in it."""
-        pieces = []
         cuts = [start, *sorted(at for at in pages if start < at < end), end]
-        for low, high in pairwise(cuts if start < end else ()):
-            if low in pages:
-                pieces.append(f'<span class="page">page {pages[low]}</span>')
-            pieces.append(escape(visible(shown[low:high])))
-        return "".join(pieces)
+        bounds = pairwise(cuts if start < end else ())
+        return [Run(shown[low:high], pages.get(low, 0)) for low, high in bounds]
 
-    def between(start: int, end: int) -> str:
+    def between(start: int, end: int) -> list[Run]:
         """Text without a mark; the middle of a very long one is left out."""
         if whole or end - start <= 2 * _NEAR:
             return paged(start, end)
         low, high = start + _NEAR * bool(start), end - _NEAR * (end < len(shown))
-        return paged(start, low) + _left_out(high - low) + paged(high, end)
+        return [*paged(start, low), Run(left_out=high - low), *paged(high, end)]
 
     at = 0
     for (start, end), source in sorted(marks.items(), key=lambda mark: mark[0]):
-        yield between(at, max(start, at))
-        number, back = source.number, source.span.start
-        yield (
-            f'<mark id="place-{number}" tabindex="-1"><sup><a href="#stretch-{back}"'
-            f' aria-label="[{number}], back to the answer">[{number}]</a></sup>'
-            f"{paged(max(start, at), end)}</mark>"
-        )
+        yield Segment(between(at, max(start, at)))
+        yield Segment(paged(max(start, at), end), source)
         at = max(at, end)
-    yield between(at, len(shown))
-
-
-def _left_out(characters: int) -> str:
-    return f'<p class="left-out">{characters:,} characters are left out here.</p>'
+    yield Segment(between(at, len(shown)))

@@ -1,13 +1,10 @@
-"""An answer as a terminal shows it, with the marks and the list of its sources; also as a picture.
+"""An answer as a terminal shows it, with the marks and the list of its sources.
 
 Links lead to files by their paths; no text of a document or an answer becomes a link.
 """
 
 import io
-import re
 from collections.abc import Iterator, Sequence
-from html import escape, unescape
-from pathlib import Path
 
 from rich.cells import cell_len
 
@@ -25,12 +22,8 @@ from ngtcli.render.terminal import (
     visible,
 )
 
-# The format of Rich's export, without the fonts that its own one fetches from a server.
-_SVG = Path(__file__).parent / "answer_picture.svg"
-_LENGTH = re.compile(r'textLength="([\d.]+)"([^>]*>)([^<\n]+)<')
 _LONGEST_QUOTE = 120  # characters of a quotation in a list; guess
 _LEAST_QUOTE = 16  # columns: less of a quotation is left out; guess
-_NO_XML = {0xFFFE: 0xFFFD, 0xFFFF: 0xFFFD}  # what XML lacks, in addition to control characters
 
 
 def with_marks(runs: Sequence[Run], sources: Sources) -> list[Run]:
@@ -121,28 +114,3 @@ def legend(origins: Sequence[str]) -> str:
     """What the colours of an answer mean."""
     drafted = [paint(name, drafted_style(name)) for name in origins]
     return f"Sources: {' · '.join(drafted)} · the model's own"
-
-
-def svg(shown: str, title: str, width: int) -> str:
-    """A picture of a terminal that shows `shown`, text and sequences for styles, by Rich.
-
-    `title` describes it to those who do not see it.
-    """
-    from rich.console import Console  # here: they take long to load, and few runs need them
-    from rich.text import Text
-
-    console = Console(
-        record=True, file=io.StringIO(), width=width, force_terminal=True, color_system="standard"
-    )
-    console.print(Text.from_ansi(shown.translate(_NO_XML)), overflow="fold", end="")
-    described = escape(reveal(visible(" ".join(title.split()))).translate(_NO_XML))
-    picture = console.export_svg(title="ngt", code_format=_SVG.read_text(encoding="utf-8"))
-    picture = _LENGTH.sub(_in_cells, picture)
-    return picture.replace("<title>TITLE</title>", f"<title>{described}</title>", 1)
-
-
-def _in_cells(match: re.Match[str]) -> str:
-    """A text with its length in cells; Rich gives one to each character, wide ones too."""
-    length, between, shown = match.groups()
-    text = unescape(shown)
-    return f'textLength="{float(length) * cell_len(text) / len(text):g}"{between}{shown}<'

@@ -1,12 +1,28 @@
-"""Tables of text for a pipe, CSV, Markdown and HTML. Independent of what is in them."""
+"""Tables in four forms: for a pipe (and CSV), Markdown, HTML and terminals, which Rich draws.
+
+Independent of what is in them. On a terminal what does not fit is folded or left out, and said.
+"""
 
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
+from typing import TYPE_CHECKING
 
-from ngtcli.render.terminal import cell
+from rich.cells import cell_len
+
+from ngtcli.render.page import rendered
+from ngtcli.render.terminal import DIM, cell, reveal
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType  # tables are drawn by few runs, and it loads slowly
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+_BETWEEN = 3  # columns of the terminal between two tables side by side; guessed
+# Colours of 256, pale to strong green, legible with black letters; guessed.
+_RAMP = (255, 194, 157, 120, 83)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +34,19 @@ class Column:
     left: bool = False
 
 
-class Heated(str):
-    """A cell with a background: `heat` is 0.0 for the worst value of a table, 1.0 for the best."""
+class Shaded(str):
+    """A cell with a background, which repeats what it says.
 
-    heat: float
+    `heat` is 0.0 for the worst value of a table, 1.0 for the best; `bar` the length of a bar behind
+    the text, 1.0 for the whole cell.
+    """
 
-    def __new__(cls, text: str, heat: float) -> "Heated":
+    heat: float | None
+    bar: float | None
+
+    def __new__(cls, text: str, heat: float | None = None, bar: float | None = None) -> "Shaded":
         made = super().__new__(cls, text)
-        made.heat = heat
+        made.heat, made.bar = heat, bar
         return made
 
 
@@ -99,21 +120,138 @@ def markdown_text(text: str) -> str:
 
 def to_html(table: Table) -> str:
     """An HTML table with its title as caption, and with header cells for screen readers."""
-    sides = [' class="left"' if column.left else "" for column in table.columns]
-    head, body = "", []
-    for column, side in zip(table.columns, sides, strict=True):
-        heading = escape(cell(column.title)).replace(" ", "<br>")
-        head += f'<th scope="col"{side}>{heading}</th>'
-    for row in table.rows:
-        cells = f'<th scope="row"{sides[0]}>{escape(cell(row[0]))}</th>'
-        for side, text in zip(sides[1:], row[1:], strict=True):
-            warm = f' style="--heat:{round(100 * text.heat)}"' if isinstance(text, Heated) else ""
-            cells += f"<td{side}{warm}>{escape(cell(text))}</td>"
-        body.append(f"<tr>{cells}</tr>")
-    caption = f"<caption>{escape(cell(table.title))}</caption>" if table.title else ""
-    note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
-    rows = "\n".join(body)
-    return (
-        f'<div class="wide"><table>{caption}\n<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{rows}\n</tbody></table></div>{note}"
+    return rendered("table.html.j2", table=table)
+
+
+def to_terminal(
+    tables: Sequence[Table],
+    *,
+    width: int,
+    colour: bool = True,
+    in_pairs: bool = False,
+    small: Sequence[str] = (),
+    lines: Sequence[str] = (),
+) -> str:
+    """Tables for a terminal of `width` columns, then the lines in `small` print, then `lines`.
+
+    With `in_pairs` two tables stand in a row where all have room for it. Colour repeats what the
+    cells say.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(
+        width=width,
+        force_terminal=colour,
+        color_system="256" if colour else None,
+        highlight=False,
+        legacy_windows=False,
     )
+    with console.capture() as captured:
+        for block in _blocks(tables, width, in_pairs):
+            console.print(block)
+        for line in small:
+            console.print(Text(shown(line), style=DIM))
+        for line in lines:
+            console.print(Text(shown(line)))
+    return "\n".join(line.rstrip() for line in captured.get().split("\n")).rstrip("\n")
+
+
+def shown(text: str) -> str:
+    """`text` on one line, all its characters such that a terminal shows them."""
+    return reveal(cell(text))
+
+
+def full_width(table: Table) -> int:
+    """The columns of a terminal that a table takes with nothing folded or left out."""
+    return max(sum(_widths(table)), cell_len(shown(table.title)))
+
+
+def fit(table: Table, width: int) -> tuple[Table, list[str]]:
+    """The table with only the columns that fit into `width`, and the titles of those omitted.
+
+    The highest ranks are omitted first. Columns of text are folded, to a third of the width, before
+    a column is omitted.
+    """
+    widths, ranks = _widths(table, max(16, width // 3)), [c.rank for c in table.columns]
+    kept, left_out = list(range(len(widths))), list[str]()
+    while sum(widths[i] for i in kept) > width:
+        last = max(kept, key=lambda i: (ranks[i], i))
+        if not ranks[last]:
+            break
+        kept.remove(last)
+        left_out.append(table.columns[last].title)
+
+    rows = [[row[i] for i in kept] for row in table.rows]
+    return replace(table, columns=[table.columns[i] for i in kept], rows=rows), left_out
+
+
+def _widths(table: Table, most: int = 1_000_000) -> list[int]:
+    """Each column's width in columns of a terminal, with two after it; headings break at spaces.
+
+    A column of text takes `most` at most.
+    """
+    widths = []
+    for i, column in enumerate(table.columns):
+        texts = [*column.title.split(" "), *(shown(row[i]) for row in table.rows)]
+        longest = max(map(cell_len, texts))
+        widths.append(2 + (min(longest, most) if column.left else longest))
+    return widths
+
+
+def _blocks(tables: Sequence[Table], width: int, in_pairs: bool) -> "list[RenderableType]":
+    from rich.table import Table as RichTable
+
+    blocks = [_block(table, width) for table in tables]
+    widest = max(map(full_width, tables), default=0)
+    if not in_pairs or 2 * widest + _BETWEEN > width:
+        return blocks
+    pairs = RichTable.grid(padding=(0, _BETWEEN))
+    for i in range(0, len(blocks), 2):
+        pairs.add_row(*blocks[i : i + 2])
+    return [pairs]
+
+
+def _block(table: Table, width: int) -> "RenderableType":
+    """A table with its title above, its note and the names of omitted columns below."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.style import Style
+    from rich.text import Text
+
+    table, left_out = fit(table, width)
+    parts: list[RenderableType] = []
+    if table.title:
+        parts.append(Text(shown(table.title), style=Style(bold=True)))
+    parts.append(Padding(_rich(table), (1 if table.title else 0, 0, 1, 0)))
+    note = f"Left out at this width: {', '.join(left_out)}; --json has all." if left_out else ""
+    parts += [Text(shown(text) + "\n", style=DIM) for text in (table.note, note) if text]
+    return Group(*parts)
+
+
+def _rich(table: Table) -> "RichTable":
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    rich = RichTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for column in table.columns:
+        rich.add_column(
+            Text(shown(column.title).replace(" ", "\n")),
+            justify="left" if column.left else "right",
+            overflow="fold",
+            no_wrap=not column.left,
+        )
+    for row in table.rows:
+        rich.add_row(*map(_cell, row))
+    return rich
+
+
+def _cell(text: str) -> "Text":
+    from rich.style import Style
+    from rich.text import Text
+
+    if not isinstance(text, Shaded) or text.heat is None:
+        return Text(shown(text))
+    level = min(int(text.heat * len(_RAMP)), len(_RAMP) - 1)
+    return Text(shown(text), Style(color="color(16)", bgcolor=f"color({_RAMP[level]})"))

@@ -28,7 +28,7 @@ from ngtcli.config import (
 from ngtcli.documents.load import Document, Loaded, distinct_names, load
 from ngtcli.documents.text import utf8
 from ngtcli.errors import NgtError
-from ngtcli.model_files.checkpoint import BUILTIN
+from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH
 from ngtcli.model_files.hub import cache_folder, cached_ids
 from ngtcli.model_files.quantized import kept
 from ngtcli.prompt.preset import for_task, load_preset
@@ -49,9 +49,10 @@ def names() -> list[str]:
     """The models that `ngt models list` has: built in, in the hub's cache, kept quantised."""
     found = [BUILTIN]
     with suppress(NgtError, OSError):  # what is wrong there is told by `ngt models list`
-        hub = cache_folder()
+        named = (cache_folder(), BUILTIN_PATH)  # what is in these has a shorter name
         found += cached_ids()
-        found += (one.folder for one in kept() if not Path(one.folder).is_relative_to(hub))
+        folders = [Path(one.folder) for one in kept()]
+        found += [str(f) for f in folders if not any(map(f.is_relative_to, named))]
     return found
 
 

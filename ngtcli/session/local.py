@@ -176,7 +176,8 @@ class LocalSession(Session):
             self.warn(f"heads are not used: {self.model.tree_reason}")
             return None
         self.status("Loading heads …")
-        own = self.model.hf, self.model.device, self.model.dtype, self.status
+        model, captures = self.model, self.model.passes.captures
+        own = model.hf, model.device, model.dtype, self.status, captures
         return HeadRows([load_head(name, *own) for name in self.settings.heads])
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
@@ -226,7 +227,12 @@ class LocalSession(Session):
     def store_documents(self) -> int:
         """As `Session.store_documents`."""
         prefixes, cache = self.model.prefixes, self.model.cache
-        return 0 if prefixes is None else prefixes.store(cache)
+        if prefixes is None:
+            return 0
+        stored = prefixes.store(cache)
+        if prefixes.not_stored and self.settings.keep_documents == "on":
+            self.warn(f"what the model read is not kept: {prefixes.not_stored}")
+        return stored
 
     def save_memory(self) -> None:
         """Store what `auto` learned from the answers that have ended."""

@@ -92,6 +92,7 @@ STORES = (
         "stand-ins", "what GGUF files and adapters load with", "the first use of one", "stand-ins/*"
     ),
     Store("checked", "which files were compared with their checksums", "using them", "checked"),
+    Store("written", "which files are as ngt wrote them", "-o, --html, /save", "written"),
     Store("tune", "measurements of ngt tune", "ngt tune", "tune/*", NONE, True),
 )  # fmt: skip
 _BY_PART = [(part, named) for named in STORES for part in named.parts.split()]
@@ -108,16 +109,16 @@ def store_of(part: str | Path) -> Store | None:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was removed: pieces, files, their bytes, and those of the largest file.
+    """What was removed: files, their bytes, pieces, and the bytes of the largest file.
 
     `most` was the bound, in bytes.
     """
 
-    pieces: int = 0
     files: int = 0
     bytes: int = 0
-    largest: int = 0
-    most: int = 0
+    pieces: int = 0
+    largest: int = field(default=0, metadata=HIDDEN)
+    most: int = field(default=0, metadata=HIDDEN)
 
     @property
     def words(self) -> str:
@@ -207,7 +208,7 @@ def _sum(entries: Sequence[_Entry], most: int = 0) -> Removed:
     files = [entry.size for entry in entries if isinstance(entry.of, Path)]
     pieces = sum(entry.of.pieces for entry in entries if isinstance(entry.of, store.Used))
     size = sum(entry.size for entry in entries)
-    return Removed(pieces, len(files), size, max(files, default=0), most)
+    return Removed(len(files), size, pieces, max(files, default=0), most)
 
 
 class CacheBound:

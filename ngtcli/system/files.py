@@ -7,8 +7,6 @@ Only their owner can read those of the cache, since they contain text of documen
 
 import errno
 import hashlib
-import json
-import math
 import os
 import re
 import select
@@ -20,6 +18,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 
+import msgspec
 import platformdirs
 
 from ngtcli.errors import UsageError
@@ -27,7 +26,6 @@ from ngtcli.system import process
 
 PARTIAL = ".partial"  # end of the name of a file that is being written
 Kind = TypeVar("Kind")
-_LARGEST = 2.0**63  # whole numbers in JSON are below; derived: files have int64 at most
 WRITER_WAIT_S = 5.0  # longest wait for the first writer of a named pipe; guess
 _PIECE = 1 << 20  # bytes read at once if the size is not known; guess
 _DIGITS = 32  # hex digits of a key, 128 bits; guess
@@ -102,26 +100,14 @@ def key_of(*parts: object) -> str:
 
 
 def parse_json(text: str | bytes, kind: type[Kind]) -> Kind:
-    """The JSON value in `text`, of type `kind` (dict, list, …). Raises DamagedFileError.
+    """The JSON value in `text`, strictly of type `kind`, as msgspec has it.
 
-    It is also raised for NaN, infinities, whole numbers from 2^63 on, and values nested too deep.
+    Raises DamagedFileError.
     """
     try:
-        value = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
-    except RecursionError:
-        raise DamagedFileError("nested too deep") from None
-    except (ValueError, MemoryError):
-        raise DamagedFileError("not JSON") from None
-    if not isinstance(value, kind):
-        raise DamagedFileError(f"not {'an object' if kind is dict else f'a {kind.__name__}'}")
-    return value
-
-
-def _number(text: str) -> float:
-    is_whole = text.lstrip("-").isdigit()
-    if not abs(float(text)) < (_LARGEST if is_whole else math.inf):  # as NaN is not
-        raise DamagedFileError("a number out of range")
-    return int(text) if is_whole else float(text)
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise DamagedFileError(f"not JSON as it should be ({error})") from None
 
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:

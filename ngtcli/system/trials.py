@@ -57,41 +57,32 @@ class Trial(Generic[Result]):
 
     def find(self, make: Callable[[], Result]) -> Result:
         """The stored result, or else what `make` finds, which is stored."""
-        stored = self._pieces.get(self.key)
-        if stored is not None and not stored[1]:
-            return stored[0]
+        result, left = self._stored() or (None, _MOST_TRIES)
+        if result is not None and not left:
+            return result
         threads = device_and_threads(self.device)[2]
         disturbed = self.timed and busy(threads)
         found = make()
         disturbed = disturbed or (self.timed and busy(threads))
-        left = stored[1] if stored else _MOST_TRIES
         self._pieces.put(self.key, (found, left - 1 if disturbed else 0))
         return found
 
     def load(self) -> Result | None:
         """The stored result, a busy machine's too; None where there is none."""
-        stored = self._pieces.get(self.key)
-        return None if stored is None else stored[0]
+        return (self._stored() or (None, 0))[0]
 
     def save(self, result: Result) -> None:
         """Store what was learned since in the place of a result: it is no surer than that was."""
-        stored = self._pieces.get(self.key)
-        self._pieces.put(self.key, (result, stored[1] if stored else 0))
+        self._pieces.put(self.key, (result, (self._stored() or (None, 0))[1]))
+
+    def _stored(self) -> tuple[Result, int] | None:
+        return self._pieces.get(self.key)
 
     @property
     def _pieces(self) -> Kind[tuple[Result, int]]:
-        return _pieces(self.result)
-
-
-def results(kind: str, result: type[Result]) -> list[Result]:
-    """All results of a kind, of other models and machines too."""
-    return [found for key, (found, _) in _pieces(result).each().items() if key.split()[0] == kind]
-
-
-def _pieces(result: type[Result]) -> Kind[tuple[Result, int]]:
-    """Results, and how often each may still be measured on a busy machine: 0 for a final one."""
-    form: Any = tuple.__class_getitem__((result, int))
-    return Kind("trials", form)
+        """Results, and how often each may still be measured on a busy machine: 0: it is final."""
+        form: Any = tuple.__class_getitem__((self.result, int))
+        return Kind("trials", form)
 
 
 def device_and_threads(device: Any) -> tuple[str, str, int]:
@@ -127,11 +118,6 @@ def versions_and_cpu() -> tuple[str, ...]:
 def _libraries() -> tuple[str, str]:
     """The versions of torch and transformers; to read them takes milliseconds."""
     return version("torch"), version("transformers")
-
-
-def here() -> str:
-    """A name for the versions, the CPU and the switches as they are."""
-    return key_of(*versions_and_cpu())
 
 
 @lru_cache(maxsize=1)

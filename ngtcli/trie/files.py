@@ -3,7 +3,6 @@
 Loads no numpy, since light commands list them.
 """
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -80,17 +79,6 @@ class KeptFile:
     model: str | None = field(default=None, metadata=_OMIT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolFile:
-    """A pool of pieces of a model's answers, as `ngt trie pool show` shows it."""
-
-    model: str
-    answers: int
-    tokens: int
-    bytes: int
-    path: Path
-
-
 _NUMBERS = {"n", "lp", "nodes"}
 _KINDS: dict[str, tuple[ArrayFile, tuple[str, ...]]] = {  # and what else their files say
     "trie": (TRIES, ("n", "lp", "nodes")),
@@ -116,7 +104,7 @@ def describe(path: Path) -> KeptFile | None:
             key=meta["key"],
             tokens=int(meta["tokens"]),
             bytes=path.stat().st_size,
-            documents=tuple(map(str, parse_json(meta["documents"], list))),
+            documents=parse_json(meta["documents"], tuple[str, ...]),
             created=float(meta["created"]),
             **own,
         )
@@ -134,15 +122,3 @@ def list_files(*kinds: ArrayFile) -> list[KeptFile]:
 def list_backgrounds() -> list[KeptFile]:
     """All readable backgrounds, the newest first."""
     return list_files(BACKGROUNDS)
-
-
-def list_pools() -> list[PoolFile]:
-    """All readable pools."""
-    found = []
-    for path in POOLS.paths():
-        with suppress(DamagedFileError, OSError, KeyError, ValueError):
-            meta, _ = read_header(path)
-            counts = {name: int(meta[name]) for name in ("answers", "tokens")}
-            size = path.stat().st_size
-            found.append(PoolFile(model=meta["model"], bytes=size, path=path, **counts))
-    return found

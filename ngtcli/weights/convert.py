@@ -28,7 +28,7 @@ from ngtcli.weights.linear import (
     int4_groups,
     quantized,
 )
-from ngtcli.weights.onednn import Sizes, in_blocks, makes_opaque, opaque
+from ngtcli.weights.onednn import Sizes, in_blocks, opaque
 from ngtcli.weights.places import Site, is_embedding, sites, tie
 from ngtcli.weights.stored import StoredLayer
 from ngtcli.weights.tensor_store import Tensors, TensorStore
@@ -176,13 +176,12 @@ class Conversion:
         is_known = scale.dtype == torch.float32 and size in self.sizes
         if kernel is None or scale.shape != (count * size[0],) or not is_known:
             raise DamagedFileError("it holds layers of other sizes")
-        parts = data.chunk(count) if count > 1 else [data]
         try:
             return [
                 PackedLinear(
                     Int8Blocks(opaque(part, size, self.sizes), size, own, kernel, part), site.bias
                 )
-                for part, own in zip(parts, scale.chunk(count), strict=True)
+                for part, own in zip(data.chunk(count), scale.chunk(count), strict=True)
             ]
         except (RuntimeError, ValueError):
             raise DamagedFileError("it holds layers of other sizes") from None
@@ -244,9 +243,7 @@ def convertible(hf: Any, form: Form) -> list[Site]:
     """
     found = sites(hf, hf.device.type)
     if form.bits:
-        return [
-            one for one in found if (makes_opaque() if one.experts else not one.chooses_experts)
-        ]
+        return [one for one in found if not one.chooses_experts]
     if not (form.packed and has_blocks(hf.dtype)):
         return []
     least = _SMALLEST if hf.dtype == torch.float32 else _SMALLEST_HALF

@@ -82,14 +82,14 @@ class Int8Blocks(Storage):
     """Integers of 8 bits in the order of oneDNN's kernel; `packed` is opaque to most of torch.
 
     `scale`, float32 (out,), is what an integer of each output's weights stands for. `held` is what
-    the memory of `packed` belongs to, if that is not the tensor itself.
+    the memory of `packed` belongs to.
     """
 
     packed: Tensor
     size: tuple[int, int]
     scale: Tensor
     kernel: Int8Kernel
-    held: Tensor | None = None
+    held: Tensor
     bits = 8
 
     @cached_property

@@ -5,7 +5,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from math import prod
 from typing import Any
 
@@ -17,18 +17,19 @@ from ngtcli.model_files.pretrained import read_config
 from ngtcli.model_files.quantized import QUANTIZED, identity, kept_file
 from ngtcli.model_files.scheme import Scheme, scheme_of
 from ngtcli.system.arrays import ArrayWriter
-from ngtcli.system.cache import in_bounds
 from ngtcli.system.files import DamagedFileError, parse_json
+from ngtcli.system.progress import sized
 from ngtcli.weights.checkpoints import empty_model, read_checkpoint, tell_source
 from ngtcli.weights.convert import SCALE, Conversion, quantized_bytes
 from ngtcli.weights.forms import Form
 from ngtcli.weights.linear import VERSION, MappedEmbedding, bits_of, storages
-from ngtcli.weights.onednn import Blocks, makes_opaque
+from ngtcli.weights.onednn import Blocks
 from ngtcli.weights.places import is_embedding
 from ngtcli.weights.tensor_store import TensorStore, tensors_of
 
 Notify = Callable[[str], None]
 Report = dict[str, Any]
+_Order = tuple[int, int, int | None, str]  # of a size, in the metadata of a file
 _SCALES = 1.02  # of the bytes of quantised weights, for their scales; derived: few have 400 inputs
 _MOST = 0.5  # of the weights; where fewer are quantised, one line says so
 
@@ -89,10 +90,10 @@ def _from_cache(wanted: dict[str, Any], config: Any, conversion: Conversion) -> 
     """The model of a file of the cache. Raises OSError, DamagedFileError."""
     arrays, about = QUANTIZED.map(kept_file(wanted), {"about": json.dumps(wanted)})
     try:
-        for outputs, inputs, order, told in parse_json(about["orders"], list):
+        for outputs, inputs, order, told in parse_json(about["orders"], list[_Order]):
             conversion.sizes[outputs, inputs] = Blocks(order, bytes.fromhex(told))
-        unused = [str(name) for name in parse_json(about["unused"], list)]
-    except (KeyError, TypeError, ValueError):
+        unused = parse_json(about["unused"], list[str])
+    except (KeyError, ValueError):
         raise DamagedFileError("it is told otherwise") from None
     hf = empty_model(config)
     made = {name.removesuffix(SCALE) for name in arrays if name.endswith(SCALE)}
@@ -127,15 +128,12 @@ def _from_checkpoint(
         conversion.fill(hf, conversion.store.finish(kept_file(about) if is_same else None, told))
         return hf, report, conversion
 
-    if makes_opaque() or form.kernel is None:
-        try:
-            with closing(_writer(about, config, form)) as writer:
-                found = read(writer)
-            _tell_of_bound(about, warn)
-            return found
-        except OSError as error:
-            warn(f"quantised weights are not kept: {reason_of(error)}")
-    return read(None)
+    try:
+        with closing(_writer(about, config, form)) as writer:
+            return read(writer)
+    except OSError as error:
+        warn(f"quantised weights are not kept: {reason_of(error)}")
+        return read(None)
 
 
 def _writer(about: dict[str, Any], config: Any, form: Form) -> ArrayWriter:
@@ -147,17 +145,8 @@ def _writer(about: dict[str, Any], config: Any, form: Form) -> ArrayWriter:
         room = int(_SCALES * quantized_bytes(empty, empty.dtype))
     if (free := shutil.disk_usage(folder).free) < room:
         writer.close()
-        raise OSError(f"{free / 1e9:.1f} GB are free, and {room / 1e9:.1f} are wanted")
+        raise OSError(f"{sized(free)} are free, and {sized(room)} are wanted")
     return writer
-
-
-def _tell_of_bound(about: dict[str, Any], warn: Notify) -> None:
-    with suppress(OSError):  # it was not kept
-        if (size := kept_file(about).stat().st_size) > in_bounds.most > 0:
-            warn(
-                f"the quantised weights take {size / 1e9:.1f} GB of the cache, more than"
-                f" --set cache_mb={in_bounds.most / 1e6:g}: no other model's stay beside them"
-            )
 
 
 def use_between(hf: Any, dtype: torch.dtype) -> Any:

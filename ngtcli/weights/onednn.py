@@ -60,15 +60,19 @@ class Int8Kernel:
         return out
 
     def is_right(self) -> bool:
-        """Whether products are those of the integers, the largest too; False without kernel."""
-        source = torch.Generator().manual_seed(0)
+        """Whether products are those of the integers, the largest too, of weights in given memory.
+
+        False without a kernel, or where torch makes no opaque tensors of memory.
+        """
+        source, sizes = torch.Generator().manual_seed(0), Sizes()
         try:
             for outputs, inputs in ((96, 128), (100, 67)):
                 whole = torch.randint(-LARGEST, LARGEST + 1, (outputs, inputs), generator=source)
                 rows = torch.randint(-self.most, self.most + 1, (9, inputs), generator=source)
                 whole[0], rows[0], whole[1], rows[1] = LARGEST, self.most, -LARGEST, -self.most
                 given = (rows + self.zero).to(torch.int8 if self.signed else torch.uint8)
-                packed = packed_weight(whole.to(torch.int8))
+                data = in_blocks(whole.to(torch.int8), sizes)
+                packed = opaque(data, (outputs, inputs), sizes)
                 scale, zeros = torch.ones(outputs), torch.zeros(outputs, dtype=torch.int32)
                 true = rows.double() @ whole.double().T
                 for count in (1, 3, 9):
@@ -126,17 +130,16 @@ Sizes = dict[tuple[int, int], Blocks]  # by outputs and inputs
 def in_blocks(whole: Tensor, sizes: Sizes) -> Tensor:
     """int8 (out, in) as its kernel reads it: bytes, int8 of one dimension.
 
-    It is an opaque tensor where torch makes none of bytes. `sizes` are those known, to which a new
-    one is added.
+    `sizes` are those known, to which a new one is added.
     """
     known = sizes.get(size := (whole.shape[0], whole.shape[1]))
-    if known and known.order is not None and makes_opaque():
+    if known and known.order is not None:
         return ordered(whole, known.order)
     packed = packed_weight(whole)
     if known is None:
         about: Tensor = torch.ops.mkldnn._get_mkldnn_serialized_md(packed)
         sizes[size] = Blocks(find_order(packed, whole), bytes(about.tolist()))
-    return elements(packed).clone() if makes_opaque() else packed
+    return elements(packed).clone()
 
 
 def find_order(packed: Tensor, whole: Tensor) -> int | None:
@@ -148,11 +151,8 @@ def find_order(packed: Tensor, whole: Tensor) -> int | None:
 def opaque(data: Tensor, size: tuple[int, int], sizes: Sizes) -> Tensor:
     """The opaque tensor of what `in_blocks` gave for a weight of that size, in its memory.
 
-    `data` must be held as long as the tensor. Raises RuntimeError where torch makes no such tensor;
-    see `makes_opaque`.
+    `data` must be held as long as the tensor. Raises RuntimeError where torch makes no such tensor.
     """
-    if data.is_mkldnn:
-        return data
     make, dtype, device, kind = _maker()
     about, (outputs, inputs) = sizes[size].about, size
     shape, strides = (ctypes.c_int64 * 2)(inputs, outputs), (ctypes.c_int64 * 2)(0, 0)
@@ -184,15 +184,3 @@ def _maker() -> tuple[Any, ...]:
         return (library.aoti_torch_create_tensor_from_blob_v2, *map(ctypes.c_int32, told))
     except (OSError, AttributeError):
         raise RuntimeError("torch has no function for it") from None
-
-
-@cache
-def makes_opaque() -> bool:
-    """Whether torch makes opaque tensors of given memory: only then weights can lie in a file."""
-    try:
-        packed = packed_weight(torch.ones(size := (16, 64), dtype=torch.int8, device="cpu"))
-        about = bytes(torch.ops.mkldnn._get_mkldnn_serialized_md(packed).tolist())
-        opaque(elements(packed).clone(), size, {size: Blocks(None, about)})
-        return True
-    except (RuntimeError, AttributeError, NotImplementedError):
-        return False

@@ -16,12 +16,10 @@ Found = TypeVar("Found")
 SPREAD = "its layers are on several devices"
 
 
-def remembered(
-    kind: str, hf: Any, found: type[Found], *parts: object, timed: bool = False
-) -> Trial[Found]:
-    """A kind of trial of a model, whose result also depends on `parts`; `timed` as in `Trial`."""
+def remembered(kind: str, hf: Any, found: type[Found], *parts: object) -> Trial[Found]:
+    """A kind of trial of a model, whose result also depends on `parts`."""
     device = torch.device("cpu") if hf.device.type == "meta" else hf.device  # without values
-    return Trial(kind, device, (*what_matters(hf), *parts), found, timed)
+    return Trial(kind, device, (*what_matters(hf), *parts), found)
 
 
 def places_of(hf: Any) -> tuple[tuple[str, str], ...]:

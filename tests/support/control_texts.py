@@ -42,6 +42,11 @@ def utf8(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def user(text: str) -> list[tuple[str, str]]:
+    """A conversation of one question."""
+    return [("user", text)]
+
+
 def preset(separator: str = "\n\n", template: str = "{documents}\n\n{question}") -> Preset:
     return Preset("mine", Path("mine.yaml"), template, separator=separator)
 

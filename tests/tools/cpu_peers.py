@@ -31,8 +31,8 @@ import torch
 from ngtcli.config import Settings
 from ngtcli.decode.load import use_threads
 from ngtcli.draft.tree import chain
+from ngtcli.measure.grid import BenchOptions
 from ngtcli.measure.live import AGAINST
-from ngtcli.measure.options import BenchOptions
 from ngtcli.measure.replay import chosen_traces
 from ngtcli.measure.results import versions
 from ngtcli.render.tables import Column, Table, to_markdown

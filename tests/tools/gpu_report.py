@@ -24,8 +24,8 @@ import torch
 from ngtcli.config import Settings
 from ngtcli.decode.load import Tell, Wanted, load_model, use_threads
 from ngtcli.decode.model import TargetModel
+from ngtcli.measure.grid import BenchOptions
 from ngtcli.measure.live import Live, record
-from ngtcli.measure.options import BenchOptions
 from ngtcli.measure.prompts import builtin_items, choose
 from ngtcli.measure.replay import select
 from ngtcli.measure.results import versions

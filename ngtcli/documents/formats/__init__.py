@@ -85,6 +85,7 @@ FORMATS = (
 TEXT_SUFFIXES = ("", ".txt", ".text", ".md", ".markdown", ".rst")
 _PLAIN = tuple(s for f in FORMATS for s in f.suffixes if s != GZIP) + TEXT_SUFFIXES
 SUFFIXES = frozenset((*_PLAIN, *(s + GZIP for s in _PLAIN)))
+_MARKED = [f for f in FORMATS if f.marks]
 _BY_SUFFIX = {suffix: f for f in FORMATS for suffix in f.suffixes}
 
 
@@ -117,7 +118,7 @@ def format_of(suffix: str, head: bytes) -> Format | None:
     if head.startswith(OLE):
         return None
     start = head[:HEAD].lstrip(_BLANK).lower()
-    found = next((f for f in FORMATS if start.startswith(f.marks)), None)
+    found = next((f for f in _MARKED if start.startswith(f.marks)), None)
     named = _BY_SUFFIX.get(GZIP if suffix.endswith(GZIP) else suffix)
     # What begins as HTML may be of another format by its name, and so may a zip archive.
     if named is not None and (found is HTML or (found is ZIP and named.member)):

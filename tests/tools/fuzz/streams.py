@@ -70,7 +70,7 @@ def interrupts(rng: Random, place: Place) -> Case:
 _TERMS = ("xterm-256color", "dumb", "", "vt100", "linux", "screen", "no-such-terminal", "x\x1b[31m")
 _COLUMNS = ("0", "1", "-5", "x", "", "99999999999999999999", "1.5", "80")
 _TABLES = (
-    "presets list", "config show", "trie list", "trie pool show", "models list",
+    "presets list", "config show", "trie list", "cache show pools", "models list",
     "summarize nowhere.txt", "--help", "summarize --help", f"summarize {HARBOUR} --dry-run",
     "bench replay {} --methods trie", "tune --replay {} --sweep=n=5,8 --rounds 1",
     "tune --sweep n=5..x",

@@ -73,8 +73,8 @@ _BAD_COSTS = (
         '{"1024": {"seconds": {"1": Infinity, "2": 0}, "measured": {"1": 1e308}}}',
     )),
 )  # fmt: skip
-_SHOWN = ("trie list", "trie list --json", "trie clear", "trie pool show", "trie pool show --json",
-          "trie pool clear")  # fmt: skip
+_SHOWN = ("trie list", "trie list --json", "cache clear tries", "cache show pools --json",
+          "cache clear pools")  # fmt: skip
 
 
 def caches(rng: Random, place: Place) -> Case:

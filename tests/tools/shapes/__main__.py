@@ -16,7 +16,7 @@ from pathlib import Path
 from ngtcli.cli.options import command_line
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError
-from ngtcli.measure.options import BenchOptions
+from ngtcli.measure.grid import BenchOptions
 from ngtcli.measure.results import Invocation, versions
 from ngtcli.render.tables import Column, Table, to_markdown
 from ngtcli.system.json_form import dump_json

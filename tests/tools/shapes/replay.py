@@ -34,15 +34,13 @@ from ngtcli.draft.pool import TOKENS, Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import ContextOverflowError, NgtError
-from ngtcli.measure.grid import Cell
+from ngtcli.measure.grid import BenchOptions, Cell, Refusal, cells_of, check_some_left
 from ngtcli.measure.live import AGAINST, decoded, machine
-from ngtcli.measure.options import BenchOptions, cells_of, check_some_left
 from ngtcli.measure.records import (
     BASELINE,
     Answering,
     Generation,
     Notify,
-    Refusal,
     by_prompt,
     run,
     warmed_up,
@@ -272,7 +270,7 @@ def replay_with_passes(
     brief = replace(first, id="", output_ids=first.output_ids[:_WARM])
     made = warmed_up(source, cells, [brief], options.fresh, progress)
     refused += made.refused
-    check_some_left(options.methods, refused)
+    check_some_left(options.methods, made.cells, refused)
     turns = list(by_prompt(made.cells, len(traces.traces), options.rounds))
     for _ in run(source, made, turns, fresh=options.fresh, progress=progress):
         pass

@@ -1,0 +1,416 @@
+"""Results of `ngt bench` and `ngt tune` in their forms, from declared columns. Measures nothing.
+
+Two swept names make a grid for each figure of a sweep; every sweep makes a list of its cells.
+Colours and bars only repeat what the numbers and the marks say.
+"""
+
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ngtcli.errors import counted
+from ngtcli.measure.grid import as_written, label_of
+from ngtcli.measure.results import (
+    LiveResult,
+    Measured,
+    QualityResult,
+    RecordResult,
+    ReplayResult,
+    SplitRow,
+    SweepReport,
+)
+from ngtcli.measure.summary import (
+    MISSING,
+    OVERALL,
+    TUNE,
+    AnyRow,
+    CellRow,
+    Figure,
+    Row,
+    shown_columns,
+)
+from ngtcli.render.page import policy, rendered
+from ngtcli.render.tables import (
+    Column,
+    Forms,
+    Shaded,
+    Table,
+    full_width,
+    markdown_text,
+    to_csv,
+    to_markdown,
+    to_plain,
+    to_terminal,
+)
+from ngtcli.render.terminal import one_line
+from ngtcli.system.json_form import dump_json, to_json
+
+NamedRow = Row | SplitRow
+_PART_RANKS = {"tree": 1, "verify": 2, "prefill": 3, "cache": 4}  # the others are always shown
+# Accepted drafts a step: from which number on.
+_BUCKETS = {"0": 0, "1": 1, "2": 2, "3": 3, "4": 4, "5–6": 5, "7–9": 7, "10+": 10}
+_WHAT = {
+    "live": "live measurement",
+    "replay": "replay of a recording",
+    "quality": "quality against float32",
+}
+_NOTES = {
+    "live": (
+        "Speed-up: plain decoding's time by own time, median over prompts, prefill included;"
+        " quartiles over prompts. Accept. length: tokens a pass of the model. Spread: the"
+        " interquartile range of a prompt's rounds, by their median."
+    ),
+    "replay": (
+        "Accept. length: tokens a pass of the model. Accepted: share of drafted tokens. Draft µs:"
+        " time of a proposal, median and 99th percentile. Undrafted: steps without a draft. A"
+        " recording has neither the cost of passes nor scores: auto drafts as many nodes as it may,"
+        " and without the model's runners-up."
+    ),
+    "quality": (
+        "KL: mean divergence of the next token's distribution from float32's, nats a token. Equal"
+        " tokens: places with the same likeliest token. EM, F1, ROUGE-L: of greedy answers."
+    ),
+}
+_SPLIT = (
+    "Mean µs a step and share of the whole time; prefill in ms a prompt. Tree: the tree and its"
+    " mask. Cache: its upkeep."
+)
+_BY_TASK = {
+    "speedup": "Speed-up over plain decoding by task",
+    "mean_acceptance_length": "Mean acceptance length by task",
+}
+_CUT_SHORT = "Interrupted: the figures are of what was measured until then."
+_FACTS = ("model", "device", "data", "data_sha256", "prompts")  # of a sweep
+_STANDING = {"chosen": "*", "ahead": "*", "tied": "=", "": ""}
+UNMEASURED = "·"
+SPEED, LENGTH, BUILD, BYTES = FIGURES = tuple(shown_columns(TUNE))
+
+
+def forms_of(result: Measured | RecordResult | SweepReport, every: bool = False) -> Forms:
+    """The forms of a result; `every` adds the grids about the trie on a terminal."""
+    if isinstance(result, SweepReport):
+        return _sweep_forms(result, every)
+    if isinstance(result, RecordResult):
+        done = counted(result.questions, "prompt"), counted(result.new_tokens, "token")
+        line = one_line(f"{', '.join(done)}: {result.path}")
+        asked = {"json": lambda: dump_json(result)}
+        return Forms(plain=lambda: line, terminal=lambda width, colour: line, asked=asked)
+    found, small = tables(result), one_line(" · ".join(facts(result)))
+    return Forms(
+        plain=lambda: f"{to_plain(found)}\n\n# {small}",
+        terminal=lambda width, colour: to_terminal(
+            found, width=width, colour=colour, small=[small]
+        ),
+        asked={
+            "json": lambda: dump_json(result),
+            "markdown": lambda: f"{to_markdown(found)}\n\n{small}",
+        },
+        page=lambda: rendered(
+            "result.html.j2",
+            title="ngt bench",
+            about=result.model,
+            what=_WHAT[result.kind],
+            terms={"Command": result.invocation.command, "Run": small},
+            warnings=[*([_CUT_SHORT] if result.interrupted else []), *result.notes],
+            sentences=(),
+            tables=found,
+            policy=policy(),
+            script="",
+        ),
+    )
+
+
+# --- ngt bench ---
+
+
+def tables(result: Measured) -> list[Table]:
+    """All tables of a result that have rows, the main one first."""
+    if isinstance(result, QualityResult):
+        return [_quality(result)]
+    rows = result.rows
+    by_task = [one for one in shown_columns(result.kind) if one.name in _BY_TASK]
+    found = [_main(result), *(_by_task(rows, one) for one in by_task), _histograms(rows)]
+    if isinstance(result, LiveResult) and result.split:
+        found.append(_split(result.split))
+    columns = [Column("method", left=True), Column("reason", left=True)]
+    found.append(Table("Refused", columns, [[r.method, r.reason] for r in result.refused]))
+    return [table for table in found if table.rows]
+
+
+def facts(result: Measured) -> list[str]:
+    """The run in short phrases: model, machine, sizes, versions, date."""
+    parts = [result.model]
+    if not isinstance(result, ReplayResult):
+        on = result.machine
+        parts.append(f"{on.dtype} on {on.device} ({on.device_name})")
+        parts.append(f"{on.threads} of {on.cores} cores")
+    if isinstance(result, LiveResult):
+        parts.append(counted(result.rounds, "round"))
+        parts.append(f"at most {counted(result.max_tokens, 'token')}")
+    elif isinstance(result, ReplayResult):
+        parts += [f"from {result.source}", f"{result.seconds:.1f} s"]
+    if not isinstance(result, QualityResult) and result.fresh:
+        parts.append("forgetting at each prompt")
+    parts += ["interrupted"] if result.interrupted else []
+    if (ran := result.invocation).date:
+        parts += [f"{name} {ran.versions[name]}" for name in ("ngt", "torch", "transformers")]
+        parts.append(ran.date)
+    return parts
+
+
+def _names(rows: Sequence[NamedRow]) -> tuple[list[Column], Callable[[NamedRow], list[str]]]:
+    """The columns that name a row, and its cells: the method, and a draft budget that varies."""
+    varies = len(_budgets(rows)) > 1
+    columns = [Column("method", left=True), *([Column("drafts")] if varies else [])]
+
+    def cells(row: NamedRow) -> list[str]:
+        drafts = MISSING if row.num_draft is None else str(row.num_draft)
+        return [row.method, drafts] if varies else [row.method]
+
+    return columns, cells
+
+
+def _budgets(rows: Sequence[NamedRow]) -> list[int]:
+    """The draft budgets, in nodes per step; plain decoding has none."""
+    return sorted({r.num_draft for r in rows if r.num_draft})
+
+
+def _overall(rows: Sequence[Row]) -> list[Row]:
+    return [r for r in rows if r.task == OVERALL]
+
+
+def _main(result: LiveResult | ReplayResult) -> Table:
+    """The rows over all tasks; a column in which no row has a value is left out."""
+    rows = _overall(result.rows)
+    columns, name = _names(rows)
+    columns, cells = _figures(result.kind, rows, columns, [name(row) for row in rows])
+    how = "live" if result.kind == "live" else "replayed"
+    title = f"{counted(result.questions, 'prompt')}, {how}"
+    if len(budgets := _budgets(rows)) == 1:
+        title += f", at most {counted(budgets[0], 'draft node')} a step"
+    return Table(title, columns, cells, _NOTES[result.kind])
+
+
+def _figures(
+    kind: str, rows: Sequence[AnyRow], columns: Sequence[Column], cells: list[list[str]]
+) -> tuple[list[Column], list[list[str]]]:
+    """The columns that name rows and those of a kind's figures, without any that has no value."""
+    found = list(columns)
+    for figure in shown_columns(kind):
+        texts = _barred(figure, rows)
+        if set(texts) != {MISSING}:
+            found.append(Column(figure.heading, figure.shown[kind][1]))
+            cells = [[*row, text] for row, text in zip(cells, texts, strict=True)]
+    return found, cells
+
+
+def _barred(figure: Figure, rows: Sequence[AnyRow]) -> list[str]:
+    """The cells of a figure, with a bar for those that are compared by one, up to the largest."""
+    texts = [figure.text(row) for row in rows]
+    if not figure.bar:
+        return texts
+    values = [figure.value(row) or 0.0 for row in rows]
+    most = max(values, default=0.0) or 1.0
+    return [Shaded(text, bar=value / most) for text, value in zip(texts, values, strict=True)]
+
+
+def _quality(result: QualityResult) -> Table:
+    """Each dtype or kind of weights; how much was scored stands in the title."""
+    what = counted(result.texts, "text")
+    if result.scored == "answers":
+        what = f"the reference answers to {counted(result.texts, 'prompt')}"
+    tokens = counted(result.rows[0].tokens, "token")
+    named = [[row.weights] for row in result.rows]
+    columns, cells = _figures(result.kind, result.rows, [Column("weights", left=True)], named)
+    note = _NOTES[result.kind]
+    if result.scored == "texts":
+        note += f" Windows of {result.window} tokens, one every {result.stride}."
+    return Table(f"Quality over {tokens} of {what}", columns, cells, note)
+
+
+def _by_task(rows: Sequence[Row], figure: Figure) -> Table:
+    """A figure of each method by task, overall last; without rows where there is one task."""
+    tasks = list(dict.fromkeys(r.task for r in rows if r.task != OVERALL))
+    columns, name = _names(rows)
+    found = {(*name(r), r.task): text for r, text in zip(rows, _barred(figure, rows), strict=True)}
+    cells = [
+        [*name(r), *(found.get((*name(r), task), MISSING) for task in (*tasks, OVERALL))]
+        for r in _overall(rows)
+        if len(tasks) > 1
+    ]
+    columns += [Column(task, i + 1) for i, task in enumerate(tasks)]
+    return Table(_BY_TASK[figure.name], [*columns, Column(OVERALL)], cells)
+
+
+def _histograms(rows: Sequence[Row]) -> Table:
+    """Share of steps by accepted drafts (paper, Figure 4)."""
+    drafting = [r for r in _overall(rows) if any(r.acceptance_histogram)]
+    columns, name = _names(drafting)
+    cells = []
+    for row in drafting:
+        steps = [0] * len(_BUCKETS)
+        for accepted, count in row.acceptance_histogram.items():
+            steps[bisect(list(_BUCKETS.values()), accepted) - 1] += count
+        shares = [count / sum(steps) for count in steps]
+        cells.append([*name(row), *(Shaded(f"{share:.0%}", bar=share) for share in shares)])
+    columns += [Column(title, i) for i, title in enumerate(_BUCKETS)]
+    return Table("Steps by accepted drafts", columns, cells)
+
+
+def _split(rows: Sequence[SplitRow]) -> Table:
+    """Where the time goes (paper, Figure 5)."""
+    columns, name = _names(rows)
+    cells = []
+    for r in rows:
+        texts = {"prefill": f"{r.prefill_ms:.1f} ms"}
+        texts |= {part: f"{us:.0f}" for part, us in r.step_us.items()}
+        shares = [(text, r.share[part]) for part, text in texts.items()]
+        cells.append([*name(r), *(Shaded(f"{text} {of:.0%}", bar=of) for text, of in shares)])
+    columns += [Column(part, _PART_RANKS.get(part, 0)) for part in rows[0].share]
+    return Table("Where the time goes", columns, cells, _SPLIT)
+
+
+# --- ngt tune ---
+
+
+def _marked(row: CellRow, rows: Sequence[CellRow], figure: Figure) -> str:
+    """The figure with the cell's mark, heated by its place among `rows`; one half if all tie."""
+    values = [v for r in rows if (v := figure.value(r)) is not None]
+    own, heat = figure.value(row), 0.5
+    if own is not None and max(values) > min(values):
+        share = (own - min(values)) / (max(values) - min(values))
+        heat = 1.0 - share if figure.less else share
+    return Shaded(figure.text(row) + _STANDING[row.standing], heat)
+
+
+def _grids(report: SweepReport, figures: Sequence[Figure]) -> list[Table]:
+    """A grid for each figure where two names are swept, else none."""
+    return [_grid(report, figure) for figure in figures] if len(report.sweep) == 2 else []
+
+
+def _grid(report: SweepReport, figure: Figure) -> Table:
+    (down, rows), (across, columns) = report.sweep.items()
+    known = {row.cell: row for row in report.cells}
+    impossible = {label_of(cell.values) for cell in report.skipped_cells}
+    lines = []
+    for value in rows:
+        line = [as_written(value)]
+        for other in columns:
+            place = label_of({down: value, across: other})
+            missing = MISSING if place in impossible else UNMEASURED
+            row = known.get(place)
+            line.append(_marked(row, report.cells, figure) if row else missing)
+        lines.append(line)
+    # No-break spaces: a heading is broken at the others.
+    names = Column(f"{down}\u00a0\\\u00a0{across}", left=True)
+    headings = [names, *(Column(as_written(value)) for value in columns)]
+    return Table(figure.heading, headings, lines)
+
+
+def _cell_list(report: SweepReport) -> Table:
+    """The cells for reading: name, tokens/s with the spread over rounds, length, trie."""
+    headings = (("tokens/s", 0), ("±", 4), ("length", 1), ("build ms", 2), ("kB", 3))
+    rows = []
+    for row in report.cells:
+        others = (figure.text(row) for figure in (LENGTH, BUILD, BYTES))
+        rows.append([row.cell, _marked(row, report.cells, SPEED), _spread(row), *others])
+    return Table("", [Column("", left=True), *(Column(*one) for one in headings)], rows)
+
+
+def _spread(row: CellRow) -> str:
+    """Half the range over rounds, in percent of the median; "" for one round."""
+    least, most = row.tokens_per_s_least_and_most
+    if row.rounds < 2 or not row.tokens_per_s:
+        return ""
+    return f"±{50 * (most - least) / row.tokens_per_s:.1f}%"
+
+
+def _value_table(report: SweepReport) -> Table:
+    """The cells with all their values, for other programs: as in JSON, not rounded further."""
+    figures = "rounds tokens_per_s least most mean_acceptance_length trie_build_s trie_bytes"
+    titles = [*figures.split(), "standing"]
+    rows = []
+    for row, found in zip(report.cells, to_json(report)["cells"], strict=True):
+        found["least"], found["most"] = found["tokens_per_s_least_and_most"]
+        swept = [as_written(row.values[name]) for name in report.sweep]
+        rows.append([*swept, *("" if found[t] is None else str(found[t]) for t in titles)])
+    return Table("", [Column(title) for title in (*report.sweep, *titles)], rows)
+
+
+def _legend(report: SweepReport) -> str:
+    """What the marks mean; noise is mentioned if every cell has more than one round."""
+    known = min((row.rounds for row in report.cells), default=0) > 1
+    tied = "within the noise of the best" if known else "not to be told from the best"
+    return f"* {'chosen' if report.complete else 'ahead so far'}   = {tied}"
+
+
+def _conclusion(report: SweepReport) -> list[str]:
+    """The result in sentences: the cell chosen, ties, skipped cells, what is left to measure."""
+    out = []
+    for row in report.cells:
+        if row.standing in ("chosen", "ahead"):
+            found = [f"{SPEED.text(row)} tokens/s", f"acceptance length {LENGTH.text(row)}"]
+            if row.trie_bytes is not None:
+                found.append(f"trie {BUILD.text(row)} ms and {BYTES.text(row)} kB")
+            word = "Chosen" if report.complete else "Ahead so far"
+            out += [f"{word}: {row.cell} ({', '.join(found)}).", f"Why: {report.reason}."]
+    if len(report.tied) > 1:
+        out.append(f"Not to be told apart: {'; '.join(report.tied)}.")
+    if skipped := report.skipped_cells:
+        reasons = list(dict.fromkeys(cell.reason for cell in skipped))
+        more = ", …" if len(reasons) > 2 else ""
+        cells = counted(len(skipped), "cell")
+        out.append(f"Skipped {cells}: {', '.join(reasons[:2])}{more}.")
+    if not report.complete:
+        out.append(
+            f"{report.measured} of {report.planned} measurements are done; the same command"
+            " goes on from here."
+        )
+    return out
+
+
+def _sweep_forms(report: SweepReport, every: bool) -> Forms:
+    values, marks, sentences = _value_table(report), _legend(report), _conclusion(report)
+
+    def terminal(width: int, colour: bool) -> str:
+        """Grids side by side where two names are swept and a grid has room, else the cells."""
+        shown = _grids(report, FIGURES if every else (SPEED, LENGTH))
+        if not shown or max(map(full_width, shown)) > width:
+            shown = [_cell_list(report)]
+        small = [marks] if report.cells else []
+        return to_terminal(
+            shown, width=width, colour=colour, in_pairs=True, small=small, lines=sentences
+        )
+
+    def markdown() -> str:
+        shown = [*_grids(report, (SPEED, LENGTH)), values]
+        told = markdown_text(" ".join([f"{marks}.", *sentences]))
+        return f"{to_markdown(shown)}\n\n{told}"
+
+    def page() -> str:
+        about = {name: str(getattr(report.about, name)) for name in _FACTS}
+        grids = _grids(report, FIGURES) if report.cells else []
+        grids[-1:] = [replace(grid, note=marks) for grid in grids[-1:]]
+        return rendered(
+            "result.html.j2",
+            title="ngt tune",
+            about=report.about.model,
+            what="sweep of settings",
+            terms={"command": report.command, **about, "rounds": str(report.rounds)},
+            warnings=(),
+            sentences=sentences,
+            tables=[*grids, values],
+            policy=policy(),
+            script="",
+        )
+
+    return Forms(
+        plain=lambda: to_plain([values]),
+        terminal=terminal,
+        asked={
+            "json": lambda: dump_json(report),
+            "markdown": markdown,
+            "csv": lambda: to_csv(values),
+        },
+        page=page,
+    )
