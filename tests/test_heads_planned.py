@@ -60,7 +60,7 @@ def load_target(folder: Path) -> Any:
 
 def planning(head: Head) -> Head:
     """The same head as on a device that is not the CPU."""
-    head._plans_ahead = True
+    head.plans, head._on_cpu = True, False
     head.reset()
     return head
 
