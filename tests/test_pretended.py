@@ -35,6 +35,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "texts_together_have_the_cpus_tokens cuda", "texts_together_have_the_cpus_tokens mps",
         "nearly_all_passes_of_growing_prompts_are_replayed cuda",
         "a_step_has_one_copy_each_way cuda", "a_step_has_one_copy_each_way mps",
+        "what_is_read_apart_is_what_one_mask_gives cuda", "long_prompts_are_read_apart cuda",
         "memory_that_ends_in_a_capture_ends_no_capturing cuda",
         "a_model_that_looks_at_the_device_is_not_captured cuda",
     ],
