@@ -171,7 +171,7 @@ class Prefix:
         return torch.minimum(parts * size, self.reach).int()
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, _: Tensor, scale: float | None
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None
     ) -> Tensor:
         """As `grouped` of all places under one mask, but (1, rows, heads, head_dim)."""
         _, heads, rows, width = query.shape
@@ -302,8 +302,8 @@ class Spans:
         rows, masks = query[0], mask[0, 0]
         if not self.are_even:
             rows, masks = rows.index_select(1, self.padded), masks.index_select(0, self.padded)
-        padded = rows.unflatten(1, (count, self.most))
-        masks = masks.unflatten(0, (count, self.most))[:, None]
+        padded = torch.unflatten(rows, 1, (count, self.most))
+        masks = torch.unflatten(masks, 0, (count, self.most))[:, None]
         keys, values = (  # (sequences, heads, longest, head_dim), views
             states[0]
             .view(states.shape[1], -1, self.places, states.shape[3])[:, :count, : self.longest]

@@ -55,26 +55,25 @@ def answers(model: TargetModel, texts: Sequence[Sequence[int]], sampling: Settin
 
 
 def tokens_are_the_cpus(device: str) -> None:
-    for family in ("llama", "gemma2-sliding", "gemma3-sliding"):
+    for family in ("llama", "gemma3-sliding"):
         (model, said), cpu, texts = on(device, family), make_target(family), prompts(3, seed=5)
         model.end_ids = cpu.end_ids = frozenset()
         for text, sampling in zip(texts, (GREEDY, SAMPLED, PENALISED), strict=True):
-            truth = {tuple(text): plain(cpu, text, sampling)}
-            assert answers(model, [text], sampling) == list(truth.values())
+            truth = {tuple(text): plain(cpu, text, sampling, max_tokens=25)}
             known = Scripted(drafts_of(truth, wrong=3))
-            drafted = decode(model, known, text, sampling, num_draft=20)
+            drafted = decode(model, known, text, sampling, num_draft=7, max_tokens=25)
             assert drafted.output == truth[tuple(text)]
-            assert drafted.statistics.accepted_tokens > 20
+            assert drafted.statistics.accepted_tokens > 9
         assert said == [] and (device == "mps" or model.passes.captured)
 
 
 def texts_together_have_the_cpus_tokens(device: str) -> None:
-    texts = prompts(6, seed=2)
+    texts = prompts(5, seed=2)
     (model, said), cpu = on(device, "gemma2-sliding"), make_target("gemma2-sliding")
     truth = [plain(cpu, text, max_tokens=20) for text in texts]
     for _ in range(2):
-        assert outputs(together(model, texts, own("trie"), 4)) == truth
-        assert answers(model, texts[:1], GREEDY)[0][:20] == truth[0]
+        assert outputs(together(model, texts, own("trie", 7), 3)) == truth
+        assert plain(model, texts[0], max_tokens=20) == truth[0]
     several = [shape for shape in model.passes._captured if shape.texts > 1]
     assert said == [] and bool(several) == (device == "cuda")
 
@@ -87,7 +86,7 @@ def nearly_all_passes_of_growing_prompts_are_replayed(device: str) -> None:
     model.context = cpu.context = 4000
     steps, words = 0, [rng.randrange(VOCABULARY) for _ in range(1000)]
     for n in range(8):
-        text = words[: 250 + 60 * n]
+        text = words[: 250 + 30 * n]
         truth = plain(cpu, text, max_tokens=60)
         known = Scripted(drafts_of({tuple(text): truth[:30]}, wrong=1))  # then one token a pass
         run = decode(model, known, text, max_tokens=60, num_draft=4 + n)

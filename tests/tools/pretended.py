@@ -221,8 +221,8 @@ def _varlen(
     bounds = zip(of_q.tolist(), of_q.tolist()[1:], of_k.tolist(), of_k.tolist()[1:], strict=False)
     for a, b, c, d in bounds:
         if c < d:
-            parts = (query[a:b], key[c:d], value[c:d])
-            found, own = _attended(*(one.transpose(0, 1) for one in parts), None, scale)
+            q, k, v = (one.transpose(0, 1) for one in (query[a:b], key[c:d], value[c:d]))
+            found, own = _attended(q, k, v, None, scale)
             out[a:b], sums[:, a:b] = found.transpose(0, 1), own
     return out, sums, *(query.new_empty(0) for _ in range(3))
 
@@ -383,6 +383,8 @@ def install() -> None:
         setattr(torch.cuda, name, value)
     torch.backends.mps.is_available = lambda: True  # type: ignore[assignment]
     torch.mps.synchronize = _wait
+    generator = torch.Generator
+    torch.Generator = lambda device="cpu": generator()  # type: ignore[assignment, misc]
     run = threading.Thread.run
 
     def watched(self: threading.Thread) -> None:
