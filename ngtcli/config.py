@@ -17,11 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ngtcli.errors import UsageError, nearest, plain_number
+from ngtcli.errors import UsageError
 from ngtcli.system.files import home
 from ngtcli.system.json_form import Schema, schema_of
 from ngtcli.system.machine import MOST
 from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
+from ngtcli.words import nearest, plain_number
 
 PROJECT_FILE = "ngt.yaml"
 OTHER_VARIABLES = ("NGT_HOME",)  # variables that are read and are not settings
@@ -37,9 +38,7 @@ KINDS = {
 }
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 _OF_ONE_DEVICE = ("device", "quantize", "exact")  # settings
-IN_PARTS = ("split", "refine")  # values of `overflow` that take documents part by part
-
-
+_LONGEST_WARM_S = 30 * 86_400  # that a process waits for questions; guess
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # by unit of a duration
 
 
@@ -81,10 +80,11 @@ def seconds_of(keep_warm: str) -> float:
         return 0.0
     with suppress(ValueError):
         seconds = float(keep_warm[:-1]) * _SECONDS.get(keep_warm[-1:], 0)
-        if 0 < seconds < math.inf:
+        if 0 < seconds <= _LONGEST_WARM_S:
             return seconds
     what = f"keep_warm is {shown(keep_warm)}"
-    raise SettingError("keep_warm", what, "Give a number with a unit, as 90s, 10m, 1h; or off.")
+    hint = "Give a number with a unit, 30d at most, as 90s, 10m, 1h; or off."
+    raise SettingError("keep_warm", what, hint)
 
 
 class Use(Flag):
@@ -142,19 +142,10 @@ class Setting:
         return type(self.default)
 
     @property
-    def has_flag(self) -> bool:
-        """Whether it has a flag of its own; `--set` gives every setting."""
-        return Use.SET not in self.uses
-
-    @property
-    def common(self) -> bool:
-        """Whether it is one of the few that `-h` lists."""
-        return Use.COMMON in self.uses
-
-    @property
     def flag(self) -> str:
         """What gives it on a command line."""
-        return f"--{self.name.replace('_', '-')}" if self.has_flag else f"--set {self.name}"
+        by_set = Use.SET in self.uses
+        return f"--set {self.name}" if by_set else f"--{self.name.replace('_', '-')}"
 
     @property
     def variable(self) -> str:
@@ -166,9 +157,12 @@ class Setting:
         """Whether its flags are --NAME and --no-NAME."""
         return self.kind is bool or self.choices == SWITCH
 
-    def check(self, value: Any) -> None:
-        """Raise SettingError if `value`, of the right type, is out of range or no choice."""
-        what = f"{self.name} is {shown(value)}"
+    def check(self, value: Any, where: str = "") -> None:
+        """Raise SettingError, which begins with `where`, if `value` is out of range or no choice.
+
+        It has the right type.
+        """
+        what = f"{where}{self.name} is {shown(value)}"
         if self.choices and value not in self.choices:
             raise SettingError(self.name, what, self._hint)
         if self.kind in (int, float) and not self.within[0] <= value <= self.within[1]:
@@ -394,10 +388,9 @@ class Settings:
     overflow: str = _answer(
         "auto",
         "Documents too long: error, truncate to cut them, retrieve to read the passages that fit"
-        " the question best, split to summarize part by part and then the summaries, refine to"
-        " carry one summary from part to part; auto is retrieve for ask and chat, split for"
-        " summarize, else error.",
-        choices=("auto", "error", "truncate", "retrieve", *IN_PARTS),
+        " the question best, split to summarize part by part and then the summaries; auto is"
+        " retrieve for ask and chat, split for summarize, else error.",
+        choices=("auto", "error", "truncate", "retrieve", "split"),
     )
     passages: int = _for_passages(
         5,
@@ -531,7 +524,6 @@ SETTINGS: Mapping[str, Setting] = {
     f.name: _declared(f.name, f.metadata["setting"]) for f in fields(Settings)
 }
 _DEFAULTS = Settings()
-_OLD = dict(loaded=Use.LOADS, reading=Use.READS, replayed=Use.REPLAYS, per_line=Use.LINE)  # noqa: C408
 
 
 def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
@@ -540,8 +532,6 @@ def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
     >>> settings_where(Use.TRIE), settings_where(complete="backgrounds")
     (('n', 'lp', 'learn_output'), ('background',))
     """
-    for name in declared.keys() & _OLD.keys():
-        uses |= _OLD[name] if declared.pop(name) else Use.NONE
     return tuple(
         name
         for name, about in SETTINGS.items()
@@ -637,10 +627,7 @@ def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ())
     if name not in SETTINGS:
         raise UsageError(f"{where}: unknown key {shown(name)}", nearest(name, (*SETTINGS, *extra)))
     typed = SETTINGS[name].typed(value, where)
-    try:
-        SETTINGS[name].check(typed)
-    except SettingError as error:
-        raise UsageError(f"{where}: {error}", error.hint) from None
+    SETTINGS[name].check(typed, f"{where}: ")
     if Use.FILE in SETTINGS[name].uses and typed.startswith("@"):
         if not isinstance(where, Path):  # a line of a batch
             raise UsageError(f"{where}: {name} is {shown(typed)}", "Write the text itself.")

@@ -43,11 +43,9 @@ from ngtcli.measure.replay import (
     run_replay,
 )
 from ngtcli.measure.results import SweepData, SweepReport
-from ngtcli.measure.state import State
 from ngtcli.measure.summary import TUNE, CellRow, Group, row_of
 from ngtcli.measure.traces import TraceWriter
-from ngtcli.measure.tune import behind, judge
-from ngtcli.measure.winner import preset_path
+from ngtcli.measure.tune import State, behind, judge, preset_path
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
 from ngtcli.render.results import forms_of
@@ -437,8 +435,8 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
         own = session.with_settings(changed)
         runs = []
         for item in items:
-            answer = own.answer(own.prompt(preset, item.documents, item.question))
-            runs.append(answer.finish().run.statistics)
+            run = own.generate(own.prompt(preset, item.documents, item.question))
+            runs.append(run.finish().statistics)
         records = answers_of(source, changed)
         made = [r.generation for r in records]
         assert [len(g.ids) for g in made] == [r.new_tokens for r in runs]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 
+from ngtcli.documents.content import placed
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import place
 from ngtcli.errors import ModelError
@@ -25,7 +26,7 @@ from ngtcli.tokens.tokenizer import Tokenizer
 
 Status = Callable[[str], None]
 _OTHER_MODEL = "Name another model (-m)."
-_FIELD = re.compile(r"\{(documents|question|summary|name|text|index)\}")
+_FIELD = re.compile(r"\{(documents|question|name|text|index)\}")
 
 
 def check_known(ids: Sequence[int], vocabulary: int) -> None:
@@ -35,13 +36,22 @@ def check_known(ids: Sequence[int], vocabulary: int) -> None:
         raise ModelError(what, f"Tokenizer and model do not belong together. {_OTHER_MODEL}")
 
 
-def fill(template: str, values: Mapping[str, str]) -> str:
-    """`template` with each `{field}` replaced by its value; braces in values are kept.
+def _filled(template: str, values: Mapping[str, str]) -> tuple[str, dict[str, int]]:
+    """`template` with each `{field}` replaced by its value, and where each value stands first.
 
-    >>> fill("{text}!", {"text": "{name}"})
-    '{name}!'
+    >>> _filled("{text}: {text}!", {"text": "{name}"})
+    ('{name}: {name}!', {'text': 0})
     """
-    return _FIELD.sub(lambda m: values.get(m.group(1), m.group()), template)
+    parts: list[str] = []
+    places: dict[str, int] = {}
+    at = length = 0
+    for found in _FIELD.finditer(template):
+        parts += template[at : found.start()], values.get(found[1], found[0])
+        length += found.start() - at
+        places.setdefault(found[1], length)
+        length += len(parts[-1])
+        at = found.end()
+    return "".join([*parts, template[at:]]), places
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +61,8 @@ class Prompt:
     Each run overlaps the documents around it by a few tokens, to have the n-grams across the
     border. `references` are the documents' ids in the prompt; empty if not known. With a
     `selection` the `documents` are excerpts of those that were given; so are those of a part. The
-    first `left_out` questions of the turns, and what follows each, were left out. `raw`: the model
-    goes on with the text itself. `predicted` are the ids of a text beside it which the answer is
-    said to be like.
+    first `left_out` questions of the turns, and what follows each, were left out. `predicted` are
+    the ids of a text beside it which the answer is said to be like.
     """
 
     text: str
@@ -64,7 +73,6 @@ class Prompt:
     references: tuple[tuple[int, ...], ...] = ()
     selection: Selection | None = None
     left_out: int = 0
-    raw: bool = False
     predicted: tuple[int, ...] = ()
 
     @property
@@ -89,14 +97,12 @@ class Said:
 class Message:
     """What is said to the model: the turns, of which the user's message is the last.
 
-    `given` are documents as (name, text) that the chat template is given beside them. `raw`: the
-    message is a text to go on with, and no turn.
+    `given` are documents as (name, text) that the chat template is given beside them.
     """
 
     said: tuple[Said, ...]
     given: tuple[tuple[str, str], ...] = ()
     chat: Chat = Chat()
-    raw: bool = False
 
     @property
     def text(self) -> str:
@@ -116,7 +122,7 @@ class Task:
 
     `status` gets lines on how much is read. `chat` is for the chat template. Documents stand before
     the first of the `turns`; with `in_turns` they are passages, which stand before the question, as
-    those of each turn did. `raw`: the question is a text to go on with, without a chat template.
+    those of each turn did.
     Without `keep` what is made to search the documents is not stored.
     """
 
@@ -128,11 +134,9 @@ class Task:
     answer: int
     vocabulary: int = 0
     status: Status = lambda _: None
-    summary: str = ""
     chat: Chat = Chat()
     turns: Sequence[Turn] = ()
     in_turns: bool = False
-    raw: bool = False
     keep: bool = True
 
     @property
@@ -146,9 +150,7 @@ class Task:
         return self.context - self.answer_room
 
     def message(self, documents: Sequence[Document]) -> Message:
-        """What is said: the preset's template with documents, question and summary, after turns."""
-        if self.raw:
-            return Message((Said("user", self.question),), raw=True)
+        """What is said: the preset's template with documents and question, after turns."""
         turns = [*self.turns, Turn("user", self.question)]
         first = next(i for i, turn in enumerate(turns) if turn.role == "user")
         at = len(turns) - 1 if self.in_turns else first
@@ -178,24 +180,23 @@ class Task:
             return Said(turn.role, turn.text)
         alone = self.turns and not documents
         template = (without_documents(self.preset) if alone else self.preset).template
-        values = {"documents": "", "question": turn.text, "summary": self.summary}
         form = self.preset.document if len(documents) == 1 else self.preset.titled_document
         parts: list[str] = []
         spans: list[tuple[int, int]] = []
         at = 0
         for i, document in enumerate(documents, 1):
             body = document.text.strip()
-            own = {"name": document.name, "text": body, "index": str(i)}
-            if (start := _place(form, "text", own)) is not None:
+            part, places = _filled(form, {"name": document.name, "text": body, "index": str(i)})
+            if (start := places.get("text")) is not None:
                 spans.append((at + start, at + start + len(body)))
-            parts.append(fill(form, own))
-            at += len(parts[-1]) + len(self.preset.separator)
-        values["documents"] = self.preset.separator.join(parts)
-        begin = _place(template, "documents", values)
-        text = fill(template, values)
-        if begin is None or len(spans) < len(documents):
+            parts.append(part)
+            at += len(part) + len(self.preset.separator)
+        whole = self.preset.separator.join(parts)
+        values = {"documents": whole, "question": turn.text}
+        text, places = _filled(template, values)
+        if "documents" not in places or len(spans) < len(documents):
             return Said(turn.role, text)
-        return Said(turn.role, text, tuple(_shifted(spans, begin)))
+        return Said(turn.role, text, tuple(_shifted(spans, places["documents"])))
 
     def build(self, documents: Sequence[Document]) -> Prompt:
         """The prompt with these documents, in the model's chat format if it has one.
@@ -210,8 +211,7 @@ class Task:
         read = *self.earlier, *documents
         spans = spans if len(spans) == len(read) else []
         references = tuple(tuple(ids[first:last]) for first, last in spans)
-        own = text, ids, _outside(ids, spans), read
-        return Prompt(*own, references=references, raw=self.raw)
+        return Prompt(text, ids, _outside(ids, spans), tuple(read), references=references)
 
     @property
     def empty(self) -> list[Document]:
@@ -224,18 +224,11 @@ class Task:
         return self.message(self.empty)
 
 
-def _place(template: str, name: str, values: Mapping[str, str]) -> int | None:
-    """The index of the value of the first field `name` in the filled template; None without it."""
-    found = next((m for m in _FIELD.finditer(template) if m.group(1) == name), None)
-    return None if found is None else len(fill(template[: found.start()], values))
-
-
 def named(documents: Sequence[Document], excerpt: Excerpt) -> Document:
     """The excerpt as a document of a prompt, named after its page or heading."""
     document = documents[excerpt.document]
     section = place(document, excerpt.start)
-    where = f"page {section.page}" if section.page else section.heading
-    name = f"{document.name}, {where}" if where else document.name
+    name = placed(document.name, section.page, section.heading)
     return Document(name, document.text[excerpt.start : excerpt.end])
 
 
@@ -246,8 +239,6 @@ def code(message: Message, tokenizer: Tokenizer) -> tuple[str, list[int], list[t
     There are no spans if they are not known. Raises ModelError as `render`, UsageError as
     `check_chat`.
     """
-    if message.raw:
-        return message.text, tokenizer.locate(message.text, special=True).ids, []
     check_chat(tokenizer, message.chat)
     chat = switched(tokenizer, message.chat)
     if tokenizer.has_chat_template:

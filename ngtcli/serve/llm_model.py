@@ -3,11 +3,9 @@
 A question is answered in the resident process where one fits; else the model is loaded here.
 """
 
-import atexit
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,18 +29,23 @@ from ngtcli.errors import NgtError
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH
 from ngtcli.model_files.hub import cache_folder, cached_ids
 from ngtcli.model_files.quantized import kept
-from ngtcli.prompt.preset import for_task, load_preset
 from ngtcli.prompt.turns import Turn
-from ngtcli.serve.asking import Asking, logged
-from ngtcli.session.events import Ended, Message, Stepped
-from ngtcli.session.question import Question
-from ngtcli.session.settings import settings_of
+from ngtcli.serve.answerer import Answerer
+from ngtcli.session.events import Ended, Event, Message, Stepped
+from ngtcli.session.question import Question, Tasks
 
 # The options are the settings that one of several questions may have, but for the system text.
 _SET = tuple(name for name in settings_where(Use.LINE) if name != "system")
-_ASKING = Asking()  # a model stays loaded while `llm chat` goes on
-atexit.register(_ASKING.close)  # threads in torch would end the process by a signal
+
 _DOCS = "File, folder or glob of documents, which the question is about."
+
+
+def _warn(event: Event) -> None:
+    if isinstance(event, Message) and event.kind == "warn":
+        print(f"ngt: {event.text}", file=sys.stderr)
+
+
+_ANSWERER = Answerer(_warn, stays=True)  # a model stays loaded while `llm chat` goes on
 
 
 def names() -> list[str]:
@@ -105,11 +108,11 @@ class NgtModel(llm.Model):
         """The answer as it is made; raises llm.ModelError."""
         try:
             question = self._question(prompt)
-            with closing(logged(question, _ASKING.events(question), "llm")) as answer:
+            with closing(_ANSWERER.ask(question, by="llm")) as answer:
                 for event in answer:
                     match event:
-                        case Message(kind="warn"):
-                            print(f"ngt: {event.text}", file=sys.stderr)
+                        case Message():
+                            _warn(event)
                         case Stepped():
                             yield from _told(event)
                         case Ended():
@@ -124,20 +127,11 @@ class NgtModel(llm.Model):
         values = {name: check_key(name, value, "option") for name, value in given.items()}
         *before, last = _turns(prompt)
         task = "chat" if before else "ask" if docs else "generate"
-        preset = load_preset(task)
         layers = [Layer("option", {**values, "model": self._name}), *environment_and_file_layers()]
-        settings = settings_of([*layers, preset.settings]).settings
-        if prompt.system:
-            settings = replace(settings, system=prompt.system)
-        loaded = load([docs], settings=settings) if docs else _of_fragments(prompt)
-        return Question(
-            task=task,
-            settings=for_task(task, settings, preset),
-            preset=preset,
-            loaded=loaded,
-            question=utf8(last.text),
-            turns=tuple(before),
-        )
+        tasks = Tasks.resolved(layers, tasks=(task,))
+        loaded = load([docs], settings=tasks.of[task][0]) if docs else _of_fragments(prompt)
+        system = {"system": prompt.system} if prompt.system else {}
+        return tasks.question(task, utf8(last.text), loaded=loaded, turns=before, **system)
 
 
 def _turns(prompt: llm.Prompt) -> list[Turn]:

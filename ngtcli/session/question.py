@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from ngtcli.config import Layer, Settings, settings_where
+from ngtcli.config import Layer, Settings, Use, settings_where
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import TASKS, Preset, can_ask, for_task, load_preset, without_documents
@@ -16,6 +16,10 @@ from ngtcli.session.settings import settings_of
 MOST_PREDICTED = 1_000_000
 _PREDICTED = ("auto", "trie", "llma")  # methods that draft from a text beside the prompt
 _NOTHING = Loaded(())
+
+
+class OtherModelError(UsageError):
+    """A question is to be answered by another model than the one that is loaded."""
 
 
 def check_prediction(text: str, settings: Settings) -> None:
@@ -35,9 +39,8 @@ class Question:
     """What is answered, and how.
 
     `task` is "summarize", where `question` is "", or "ask". "generate" follows the question as it
-    stands, with the documents, if any, before it; "chat" does so after the `turns`; "complete" goes
-    on with the text of the question, without a chat template. `prediction` is a text like which
-    the answer may be: drafts come from it, too.
+    stands, with the documents, if any, before it; "chat" does so after the `turns`.
+    `prediction` is a text like which the answer may be: drafts come from it, too.
     """
 
     task: str
@@ -57,11 +60,6 @@ class Question:
     def wording(self) -> Preset:
         """The preset as it words what there is."""
         return self.preset if self.documents else without_documents(self.preset)
-
-    @property
-    def raw(self) -> bool:
-        """Whether the question is a text to go on with."""
-        return self.task == "complete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ class Tasks:
             named = load_preset(task if preset is None else preset)
             settings = settings_of([*layers, named.settings]).settings
             if like is not None:
-                loaded = {name: getattr(like, name) for name in settings_where(loaded=True)}
+                loaded = {name: getattr(like, name) for name in settings_where(Use.LOADS)}
                 settings = replace(settings, **loaded)
             is_mute = worded and task == "ask" and not can_ask(named)
             found[task] = settings, load_preset(task) if is_mute else named
