@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ngtcli.cli.app import load
+from ngtcli.cli.app import COMMANDS, load
 from ngtcli.cli.help import topics
 from tests.support.helpers import HARBOUR, ROOT_FOLDER, in_terminal, ngt, wait_until
 
@@ -29,6 +29,9 @@ def commands() -> Iterator[tuple[str, list[str]]]:
                     words = words[words.index("ngt") + 1 :]
                     ends = [i for i, word in enumerate(words) if word in ("|", ">", "&&", ";")]
                     yield page.name, words[: ends[0] if ends else None]
+    for name in COMMANDS:
+        for line in re.findall(r"^ngt (.*)", load(name).help, re.MULTILINE):
+            yield "-h", shlex.split(line)
 
 
 EXAMPLES = [pytest.param(words, id=f"{page}: {' '.join(words)}") for page, words in commands()]
@@ -41,7 +44,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = Path(HARBOUR).read_text("utf-8")
     for name in ("article.txt", "report.txt", "notes.md", "reports/a.txt", "reports/b.md",
                  "notes/a.md", "old-answers/a.txt", "old-summary.txt", "parser.py",
-                 "ngtcli/examples/harbour.txt"):  # fmt: skip
+                 "report.md", "prompt.txt", "ngtcli/examples/harbour.txt"):  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, "utf-8")
     line = {"question": "When is high tide?", "context": text[:300]}
@@ -71,7 +74,7 @@ def test_a_quick_example_succeeds(
         "mine": "summarize", "~/models/Qwen2.5-7B-Instruct": "builtin", "Qwen/Qwen3-8B": "builtin",
     }  # fmt: skip
     words = [known.get(word, word) for word in words]
-    piped = words in (["summarize"], ["batch", "-"])
+    piped = words == ["summarize"] or words[:2] == ["batch", "-"]
     stdin = (world / "in.jsonl").read_bytes() if piped else b""
     own = {"NGT_HOME": str(world / "home"), "NGT_MAX_TOKENS": "4"}
     if "background=english,notes" in words:

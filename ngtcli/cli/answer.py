@@ -44,7 +44,7 @@ def summarize(
     """Summarize documents: ngt summarize article.txt
 
     ngt summarize reports/ --per-file -o summaries/
-    ngt summarize report.pdf -m ~/models/Qwen2.5-7B-Instruct --quantize int8
+    ngt summarize report.md -m ~/models/Qwen2.5-7B-Instruct --quantize int8
     """
     request = _request(flags, given, "summarize")
     hint = "Name a file or a folder, or pipe a text in."

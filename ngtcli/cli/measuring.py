@@ -19,6 +19,7 @@ import typer
 from ngtcli.cli.checks import refuse_idle
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
+    ForceOption,
     JsonOption,
     PresetOption,
     VerboseOption,
@@ -27,7 +28,7 @@ from ngtcli.cli.options import (
     resolve,
     with_settings,
 )
-from ngtcli.cli.output import asked_form, write_forms
+from ngtcli.cli.output import asked_form, check_written, write_forms
 from ngtcli.config import SETTINGS, Resolved, Settings, Use
 from ngtcli.errors import INTERRUPTED, UsageError
 from ngtcli.measure.results import Invocation, versions
@@ -46,14 +47,14 @@ TEXTS = "Texts to summarize; default: the examples."
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Where a flag counts: in one way of measuring (`only`), not with another flag, or beside one.
+    """Where a flag counts: in one way of measuring, not with another flag, or beside one of some.
 
     The others are named by their parameters.
     """
 
     only: str = ""
     instead_of: str = ""
-    beside: str = ""
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,7 @@ class OutputFlags:
     preset: PresetOption = None
     json: JsonOption = False
     output: Annotated[Path | None, _file("--output", "-o", help="Write to this file.")] = None
+    force: Annotated[ForceOption, Counts(beside=("output", "html"))] = False
     verbose: VerboseOption = False
 
 
@@ -124,7 +126,9 @@ def measures(names: Sequence[str]) -> Callable[[Work], Callable[..., None]]:
             refuse_idle(flags or {}, resolved.settings)
             run = Run(resolved, preset, flags or {}, Notes(given.verbose))
             asked = {name: getattr(given, name, False) for name in ("json", "markdown", "csv")}
-            form = asked_form(asked, given.output, getattr(given, "html", None))
+            outputs = given.output, getattr(given, "html", None)
+            form = asked_form(asked, *outputs)
+            check_written(outputs, given.force)
             try:
                 made = work(run, given)
                 more: Iterator[Any] = made if inspect.isgenerator(made) else iter([made])
@@ -153,7 +157,8 @@ def _put_out(result: Any, run: Run, given: OutputFlags, form: str) -> None:
         invocation = Invocation(command=command_line(), date=date, versions=versions())
         result = replace(result, invocation=invocation)
     forms = forms_of(result, given.verbose)
-    write_forms(forms, form, given.output, getattr(given, "html", None), run.settings.color)
+    outputs = given.output, getattr(given, "html", None)
+    write_forms(forms, form, *outputs, run.settings.color, given.force)
 
 
 def check_flags(context: typer.Context, kind: type, way: str) -> None:
@@ -169,8 +174,9 @@ def check_flags(context: typer.Context, kind: type, way: str) -> None:
         raise UsageError(f"{', '.join(idle)} {does} nothing {where}", f"Leave {it} out.")
     for name, (flag, value) in given.items():
         rule = rules[name]
-        if rule.beside and rule.beside not in given:
-            raise UsageError(f"{flag} does nothing without --{rule.beside}", "Leave it out.")
+        if rule.beside and given.keys().isdisjoint(rule.beside):
+            others = " or ".join(f"--{other}" for other in rule.beside)
+            raise UsageError(f"{flag} does nothing without {others}", "Leave it out.")
         if rule.instead_of in given:
             raise UsageError(f"{flag} and {given[rule.instead_of][0]}", "Give one of them.")
         if name in own and isinstance(value, str) and not value.strip(" ,"):

@@ -389,7 +389,7 @@ def on_host(found: Sequence[Tensor | None]) -> list[Tensor | None]:
     if not there:
         return list(found)
     whole = there[0].flatten() if len(there) == 1 else torch.cat([one.flatten() for one in there])
-    parts = iter(whole.cpu().split([one.numel() for one in there]))
+    parts = iter(torch.split(whole.cpu(), [one.numel() for one in there]))
     return [
         one if one is None or one.device.type == "cpu" else next(parts).view(one.shape)
         for one in found

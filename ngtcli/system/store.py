@@ -19,8 +19,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from ngtcli.errors import reason_of
 from ngtcli.system.files import home, identity, private_folder
+from ngtcli.words import reason_of
 
 NAME = "ngt.db"
 DAMAGED = ".damaged"  # end of the name of a file that was set aside
