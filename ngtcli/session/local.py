@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from ngtcli.background.files import check_names
@@ -94,20 +94,9 @@ class LocalSession(Session):
 
     @property
     def facts(self) -> ModelFacts:
-        m = self.model
-        return ModelFacts(
-            tokenizer=m.tokenizer,
-            context=m.context,
-            vocabulary=m.vocabulary,
-            dtype=m.dtype,
-            context_reason=m.context_reason,
-            plain_reason=m.plain_reason,
-            tree_reason=m.tree_reason,
-            keeps_reason=m.keeps_reason,
-            dtype_reason=m.dtype_reason,
-            passes_reason=m.passes.reason,
-            unused=m.unused,
-        )
+        names = [field.name for field in fields(ModelFacts) if field.name != "passes_reason"]
+        known = {name: getattr(self.model, name) for name in names}
+        return ModelFacts(**known, passes_reason=self.model.passes.reason)
 
     def status(self, text: str) -> None:
         """Say what is being done."""
