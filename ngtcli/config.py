@@ -38,7 +38,6 @@ KINDS = {
 }
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 _OF_ONE_DEVICE = ("device", "quantize", "exact")  # settings
-IN_PARTS = ("split", "refine")  # values of `overflow` that take documents part by part
 _LONGEST_WARM_S = 30 * 86_400  # that a process waits for questions; guess
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # by unit of a duration
 
@@ -389,10 +388,9 @@ class Settings:
     overflow: str = _answer(
         "auto",
         "Documents too long: error, truncate to cut them, retrieve to read the passages that fit"
-        " the question best, split to summarize part by part and then the summaries, refine to"
-        " carry one summary from part to part; auto is retrieve for ask and chat, split for"
-        " summarize, else error.",
-        choices=("auto", "error", "truncate", "retrieve", *IN_PARTS),
+        " the question best, split to summarize part by part and then the summaries; auto is"
+        " retrieve for ask and chat, split for summarize, else error.",
+        choices=("auto", "error", "truncate", "retrieve", "split"),
     )
     passages: int = _for_passages(
         5,

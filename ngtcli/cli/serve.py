@@ -28,6 +28,7 @@ from ngtcli.serve.client import request
 from ngtcli.serve.places import FINISH_S, KEPT_WARM, Place, absolute, places
 from ngtcli.serve.wire import Served
 from ngtcli.session.checks import check_session
+from ngtcli.session.events import telling
 from ngtcli.session.question import Tasks
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _load(settings: Settings, status: Callable[[str], None]) -> "Resident":
     """The model, loaded: what a server answers with."""
     from ngtcli.serve.resident import Resident  # here: it loads torch
 
-    return Resident(settings, status=status, warn=Notes().warn)
+    return Resident(settings, telling(status, Notes().warn))
 
 
 def _take_over(place: Place, notes: Notes) -> None:

@@ -26,7 +26,7 @@ from ngtcli.tokens.tokenizer import Tokenizer
 
 Status = Callable[[str], None]
 _OTHER_MODEL = "Name another model (-m)."
-_FIELD = re.compile(r"\{(documents|question|summary|name|text|index)\}")
+_FIELD = re.compile(r"\{(documents|question|name|text|index)\}")
 
 
 def check_known(ids: Sequence[int], vocabulary: int) -> None:
@@ -134,7 +134,6 @@ class Task:
     answer: int
     vocabulary: int = 0
     status: Status = lambda _: None
-    summary: str = ""
     chat: Chat = Chat()
     turns: Sequence[Turn] = ()
     in_turns: bool = False
@@ -151,7 +150,7 @@ class Task:
         return self.context - self.answer_room
 
     def message(self, documents: Sequence[Document]) -> Message:
-        """What is said: the preset's template with documents, question and summary, after turns."""
+        """What is said: the preset's template with documents and question, after turns."""
         turns = [*self.turns, Turn("user", self.question)]
         first = next(i for i, turn in enumerate(turns) if turn.role == "user")
         at = len(turns) - 1 if self.in_turns else first
@@ -193,7 +192,7 @@ class Task:
             parts.append(part)
             at += len(part) + len(self.preset.separator)
         whole = self.preset.separator.join(parts)
-        values = {"documents": whole, "question": turn.text, "summary": self.summary}
+        values = {"documents": whole, "question": turn.text}
         text, places = _filled(template, values)
         if "documents" not in places or len(spans) < len(documents):
             return Said(turn.role, text)

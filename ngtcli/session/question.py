@@ -18,6 +18,10 @@ _PREDICTED = ("auto", "trie", "llma")  # methods that draft from a text beside t
 _NOTHING = Loaded(())
 
 
+class OtherModelError(UsageError):
+    """A question is to be answered by another model than the one that is loaded."""
+
+
 def check_prediction(text: str, settings: Settings) -> None:
     """Raise UsageError for a predicted answer that is too long, or that nothing drafts from."""
     if not text:
