@@ -14,7 +14,6 @@ from typer.core import TyperCommand, TyperGroup
 from ngtcli import __version__
 from ngtcli.cli.notes import Notes, report_error
 from ngtcli.cli.streams import finish_stdout, own_streams
-from ngtcli.config import SETTINGS
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError, UsageError, unexpected
 from ngtcli.system import process
 from ngtcli.system.process import without_collection
@@ -96,6 +95,8 @@ _MOVED = {
 
 def _refuse_moved(flag: str) -> None:
     """Raise UsageError for what was a flag once, with what to give in its place."""
+    from ngtcli.config import SETTINGS  # here: help does without
+
     name = flag.lstrip("-").replace("-", "_")
     about = SETTINGS.get(name.removeprefix("no_"))
     hint = _MOVED.get(flag, "")

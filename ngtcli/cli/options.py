@@ -229,17 +229,9 @@ def numbers_of(flag: str, text: str) -> list[int]:
 
 
 def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:
-    """Settings from all layers and the preset of the task. Raises UsageError."""
-    return resolve_tasks(flags, preset, (task,))[task]
-
-
-def resolve_tasks(
-    flags: dict[str, Any], preset: str | None, tasks: Sequence[str]
-) -> dict[str, tuple[Resolved, Preset]]:
-    """For each task, settings from all layers and its preset. Raises UsageError."""
-    presets = {task: load_preset(task if preset is None else preset) for task in tasks}
-    layers = layers_of(flags)
-    return {task: (settings_of([*layers, p.settings]), p) for task, p in presets.items()}
+    """Settings from all layers with their origins, and the preset of the task. Raises UsageError."""
+    chosen = load_preset(task if preset is None else preset)
+    return settings_of([*layers_of(flags), chosen.settings]), chosen
 
 
 def tasks_of(
