@@ -30,8 +30,8 @@ from ngtcli.measure.records import (
     warmed_up,
 )
 from ngtcli.measure.results import PromptTimes
-from ngtcli.measure.state import State
 from ngtcli.measure.summary import LIVE, Group, Judge, Row, percentile, summarized
+from ngtcli.measure.tune import State
 from ngtcli.prompt.build import Prompt
 from tests.support.tiny_models import make_target
 

@@ -21,9 +21,9 @@ from ngtcli.measure.results import (
     PromptTimes,
     QualityResult,
     ReplayResult,
-    SplitRow,
 )
-from ngtcli.measure.summary import QualityRow, Row
+from ngtcli.measure.summary import QualityRow, Row, SplitRow
+from ngtcli.render.page import rendered
 from ngtcli.render.results import facts, forms_of, tables
 from ngtcli.render.tables import (
     Column,
@@ -33,7 +33,6 @@ from ngtcli.render.tables import (
     fit,
     full_width,
     to_csv,
-    to_html,
     to_markdown,
     to_plain,
     to_tabs,
@@ -42,6 +41,11 @@ from ngtcli.render.tables import (
 from ngtcli.render.terminal import visible
 from ngtcli.system.json_form import dump_json, to_json
 from tests.support.browser import Page
+
+
+def to_html(table: Table) -> str:
+    return rendered("table.html.j2", table=table)
+
 
 HOSTILE = '<script>alert("1")</script>|\x1b[31m*x*'
 SMALL = Table(

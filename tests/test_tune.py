@@ -43,11 +43,9 @@ from ngtcli.measure.replay import (
     run_replay,
 )
 from ngtcli.measure.results import SweepData, SweepReport
-from ngtcli.measure.state import State
 from ngtcli.measure.summary import TUNE, CellRow, Group, row_of
 from ngtcli.measure.traces import TraceWriter
-from ngtcli.measure.tune import behind, judge
-from ngtcli.measure.winner import preset_path
+from ngtcli.measure.tune import State, behind, judge, preset_path
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
 from ngtcli.render.results import forms_of

@@ -95,12 +95,12 @@ _MOVED = {
 
 def _refuse_moved(flag: str) -> None:
     """Raise UsageError for what was a flag once, with what to give in its place."""
-    from ngtcli.config import SETTINGS  # here: help does without
+    from ngtcli.config import SETTINGS, Use  # here: help does without
 
     name = flag.lstrip("-").replace("-", "_")
     about = SETTINGS.get(name.removeprefix("no_"))
     hint = _MOVED.get(flag, "")
-    if about is not None and not about.has_flag:
+    if about is not None and Use.SET in about.uses:
         no, yes = ("no", "yes") if about.kind is bool else ("none", "VALUE")
         hint = f"Give --set {about.name}={yes if about.name == name else no}."
     if hint:

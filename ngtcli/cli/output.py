@@ -10,7 +10,7 @@ from ngtcli.cli.streams import terminal_width
 from ngtcli.cli.written import check_own, remember
 from ngtcli.documents.find import WRITES_OVER
 from ngtcli.errors import NgtError, UsageError, reason_of, shortened
-from ngtcli.render.terminal import reveal, wants_color
+from ngtcli.render.terminal import reveal, to_tabs, wants_color
 from ngtcli.system.files import identity, write_atomically
 from ngtcli.system.json_form import dump_json
 
@@ -148,8 +148,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         width, colour = terminal_width(sys.stdout), wants_color(sys.stdout, "auto")
         print_line(to_terminal([table], width=width, colour=colour))
     elif cells:
-        from ngtcli.render.tables import to_tabs
-
         print_line(to_tabs(cells))
 
 

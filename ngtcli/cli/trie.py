@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -33,26 +33,18 @@ PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs;
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltTrie:
-    """What `ngt trie build` prints of a trie."""
+class Built:
+    """What `ngt trie build` prints: a trie has seconds, a datastore or background a name.
 
-    status: str = field(metadata=json_key(choices=("cached", "built", "rebuilt")))
-    seconds: float = field(metadata=json_key(digits=6))
-    nodes: int
-    tokens: int
-    path: str
-    skipped: Sequence[Skipped]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltFile:
-    """What `ngt trie build` prints of a datastore, or of a background, which has nodes."""
+    A datastore has no nodes.
+    """
 
     kind: str = field(metadata=HIDDEN)
-    status: Literal["built"] = "built"
-    name: str
+    status: str = field(default="built", metadata=json_key(choices=("cached", "built", "rebuilt")))
+    name: str | None = field(default=None, metadata=json_key(omit=True))
+    seconds: float | None = field(default=None, metadata=json_key(digits=6, omit=True))
+    nodes: int | None = field(default=None, metadata=json_key(omit=True))
     tokens: int
-    nodes: int | None = field(metadata=json_key(omit=True))
     path: str
     skipped: Sequence[Skipped]
 
@@ -74,13 +66,12 @@ class ShownTrie:
     skipped: Sequence[Skipped]
 
 
-def _built_view(built: BuiltTrie | BuiltFile) -> str:
-    tokens = counted(built.tokens, "token")
-    if isinstance(built, BuiltFile):
-        line = f"built: {built.kind} {one_line(built.name)}, {tokens}"
-    else:
-        nodes, ms = counted(built.nodes, "node"), f"{built.seconds * 1000:.0f} ms"
-        line = f"{built.status}: {tokens}, {nodes} in {ms}"
+def _built_view(built: Built) -> str:
+    line = f"{built.status}: {counted(built.tokens, 'token')}"
+    if built.name is not None:
+        line = f"built: {built.kind} {one_line(built.name)}, {counted(built.tokens, 'token')}"
+    elif built.seconds is not None and built.nodes is not None:
+        line += f", {counted(built.nodes, 'node')} in {built.seconds * 1000:.0f} ms"
     return f"{line}\n{one_line(built.path)}"
 
 
@@ -98,7 +89,7 @@ def trie_build(
     ] = False,
     name: Annotated[str | None, typer.Option(help="Name of the datastore or background.")] = None,
     preset: PresetOption = None,
-) -> BuiltTrie | BuiltFile:
+) -> Built:
     """Build and cache the trie of documents ahead of the first question."""
     if rest and background:
         raise UsageError("--rest with --background", "Give one of them.")
@@ -110,7 +101,6 @@ def trie_build(
     loaded = read_documents(paths, standard_input(paths), settings, notes)
     notes.status("Building …")
     tokenizer = load_tokenizer(settings.model)
-    built: BuiltTrie | BuiltFile
     if kind == "trie":
         built = _build_trie(loaded, tokenizer, settings, notes)
     else:
@@ -141,15 +131,14 @@ def _check(kind: str, name: str | None, flags: Mapping[str, Any]) -> None:
     refuse_with(flag, given, f"A {kind} has no window: leave it out.")
 
 
-def _build_trie(
-    loaded: Loaded, tokenizer: Tokenizer, settings: Settings, notes: Notes
-) -> BuiltTrie:
+def _build_trie(loaded: Loaded, tokenizer: Tokenizer, settings: Settings, notes: Notes) -> Built:
     from ngtcli.trie.store import document_trie  # here: it loads numpy
 
     trie, report = document_trie(
         loaded.documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
     )
-    return BuiltTrie(
+    return Built(
+        kind="trie",
         status=report.status,
         seconds=report.seconds,
         nodes=report.nodes,
@@ -159,9 +148,7 @@ def _build_trie(
     )
 
 
-def _build_file(
-    kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, model: str
-) -> BuiltFile:
+def _build_file(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, model: str) -> Built:
     """Build a datastore or a background. Raises NgtError."""
     from ngtcli.background.loaded import build_background  # here: they load numpy
     from ngtcli.trie import store
@@ -178,7 +165,7 @@ def _build_file(
     except OSError as error:
         what = f"the {kind} cannot be written: {reason_of(error)}"
         raise NgtError(what, "See ngt cache path tries.") from None
-    return BuiltFile(
+    return Built(
         kind=kind,
         name=name,
         tokens=tokens,

@@ -26,12 +26,21 @@ from ngtcli.cli.options import OF_OWN_ENGINE, command_line
 from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
+from ngtcli.config import Resolved, Settings, Use, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.errors import INTERRUPTED, UsageError
-from ngtcli.measure.grid import Grid, grid, is_axis, parse_sweep, swept_base
+from ngtcli.measure.grid import Grid, grid, is_axis, parse_sweep
 from ngtcli.measure.prompts import preset_items
 from ngtcli.measure.results import SweepData, SweepReport
-from ngtcli.measure.winner import preset_path, write_winner
+from ngtcli.measure.tune import (
+    State,
+    default_state,
+    measure,
+    preset_path,
+    report,
+    state_key,
+    write_winner,
+)
 from ngtcli.session.checks import check_session
 from ngtcli.system import process
 
@@ -107,7 +116,7 @@ def _plan(run: Run, given: TuneFlags) -> tuple[Grid, list[str], str]:
     # A swept value stands in for a flag, so that no other layer can be at odds with it.
     if clash := next((name for name in axes if name in run.flags), None):
         raise UsageError(f"{clash} is both swept and given", f"Leave out --{clash}.")
-    base, remark = swept_base(run.resolved, list(axes))
+    base, remark = _base(run.resolved, list(axes))
     cells = grid(axes, base)
     if texts and (given.prompts or given.replay):
         what = "a recording" if given.replay else "--prompts"
@@ -119,11 +128,28 @@ def _plan(run: Run, given: TuneFlags) -> tuple[Grid, list[str], str]:
     return cells, texts, remark
 
 
+def _base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
+    """The settings below the cells, with a remark where they are not what was asked for.
+
+    They are those of method trie where the method is auto, by preset or default, which does not
+    read what is swept. Raises UsageError where the user has asked for auto.
+    """
+    base = resolved.settings
+    foreign = [name for name in swept if name in settings_where(Use.TRIE)]
+    method, origin = base.method, resolved.origins["method"]
+    if not foreign or "method" in swept or method.split(":")[0] != "auto":
+        return base, ""
+    if origin != "default" and not origin.startswith("preset"):
+        what = f"auto does not read {foreign[0]} (method is auto from {origin})"
+        raise UsageError(what, "Give --method trie, or sweep method as well.")
+    base = replace(base, method="trie")
+    if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
+        base = replace(base, num_draft=Settings().num_draft)
+    return base, "Measured with --method trie, which reads what is swept."
+
+
 def _measure(run: Run, given: TuneFlags, cells: Grid, texts: Sequence[str]) -> SweepReport | None:
     """The report, of what there is when interrupted; None where there is nothing at all."""
-    from ngtcli.measure.state import State
-    from ngtcli.measure.tune import default_state, measure, report, state_key
-
     notes = run.notes
     try:
         if given.replay is None:

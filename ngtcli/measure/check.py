@@ -24,7 +24,7 @@ def run_check(
     session, found = source.session(settings), list[Comparison]()
     for done, prompt in enumerate(source.worded(session)):
         progress(f"{done} of {counted(len(source.items), 'prompt')} compared")
-        found += compare(session, [(source.items[done].id, prompt)], num_drafts)
+        found += _compared(session, source.items[done].id, prompt, num_drafts)
     return CheckReport(
         model=settings.model,
         method=settings.method,
@@ -41,28 +41,26 @@ def run_check(
     )
 
 
-def compare(
-    session: LocalSession, prompts: Sequence[tuple[str, Prompt]], num_drafts: Sequence[int]
+def _compared(
+    session: LocalSession, name: str, prompt: Prompt, num_drafts: Sequence[int]
 ) -> Iterator[Comparison]:
     """Drafted decoding at each of `num_drafts`, and plain decoding in passes of the same shape."""
-    for name, prompt in prompts:
-        plain: dict[PassRows | None, list[int]] = {}
-        generated: list[int] | None = None
-        tried = False
-        for num_draft in num_drafts:
-            drafted = _run(session, prompt, session.settings.method, num_draft)
-            rows, length = drafted.rows, drafted.statistics.mean_acceptance_length
-            if rows not in plain:
-                plain[rows] = _run(session, prompt, "none", num_draft).output
-            if drafted.exact and not tried:
-                generated, tried = _generated(session, prompt), True
-            truth = plain[rows]
-            place = first_difference(truth, drafted.output)
-            margin = None if place is None else _margin(session, prompt, truth[:place], rows)
-            same = None if generated is None else generated[: len(truth)] == truth
-            yield Comparison(
-                name, num_draft, len(drafted.output), length, place, margin, drafted.exact, same
-            )
+    plain: dict[PassRows | None, list[int]] = {}
+    generated: list[int] | None = None
+    tried = False
+    for num_draft in num_drafts:
+        drafted = _run(session, prompt, session.settings.method, num_draft)
+        rows, length = drafted.rows, drafted.statistics.mean_acceptance_length
+        if rows not in plain:
+            plain[rows] = _run(session, prompt, "none", num_draft).output
+        if drafted.exact and not tried:
+            generated, tried = _generated(session, prompt), True
+        truth = plain[rows]
+        place = first_difference(truth, drafted.output)
+        margin = None if place is None else _margin(session, prompt, truth[:place], rows)
+        same = None if generated is None else generated[: len(truth)] == truth
+        made = len(drafted.output)
+        yield Comparison(name, num_draft, made, length, place, margin, drafted.exact, same)
 
 
 def _against_generate(

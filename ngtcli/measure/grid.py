@@ -17,7 +17,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ngtcli.config import SETTINGS, Resolved, Settings, Use, names_of, settings_where
+from ngtcli.config import SETTINGS, Settings, Use, names_of, settings_where
 from ngtcli.errors import GrammarError, NgtError, UsageError, nearest
 
 Value = int | float | str | bool | tuple[str, ...]
@@ -223,26 +223,6 @@ def grid(axes: Axes, base: Settings) -> Grid:
         reason = made.skipped[0].reason
         raise UsageError(f"no cell is left to measure: {reason}", "Sweep other values.")
     return made
-
-
-def swept_base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
-    """The settings below the cells, with a remark where they are not what was asked for.
-
-    They are those of method trie where the method is auto, by preset or default, which does not
-    read what is swept. Raises UsageError where the user has asked for auto.
-    """
-    base = resolved.settings
-    foreign = [name for name in swept if name in settings_where(Use.TRIE)]
-    method, origin = base.method, resolved.origins["method"]
-    if not foreign or "method" in swept or method.split(":")[0] != "auto":
-        return base, ""
-    if origin != "default" and not origin.startswith("preset"):
-        what = f"auto does not read {foreign[0]} (method is auto from {origin})"
-        raise UsageError(what, "Give --method trie, or sweep method as well.")
-    base = replace(base, method="trie")
-    if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
-        base = replace(base, num_draft=Settings().num_draft)
-    return base, "Measured with --method trie, which reads what is swept."
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,34 +15,14 @@ import torch
 from ngtcli.config import Settings, Use, settings_where
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
-from ngtcli.draft.steps import PARTS
 from ngtcli.errors import ContextOverflowError, NgtError, counted
+from ngtcli.measure import records, results
 from ngtcli.measure.grid import BenchOptions, Cell, cells_of, check_some_left
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.quality import Quality, Scores
-from ngtcli.measure.records import (
-    BASELINE,
-    Answering,
-    Generation,
-    Notify,
-    Race,
-    Record,
-    by_prompt,
-    run,
-    warmed_up,
-)
+from ngtcli.measure.records import Record, run
 from ngtcli.measure.replay import timed_trie
-from ngtcli.measure.results import (
-    LiveResult,
-    Machine,
-    PromptRow,
-    PromptTimes,
-    RecordResult,
-    SplitRow,
-    SweepData,
-    digest,
-)
-from ngtcli.measure.summary import LIVE, quartiles, summarized
+from ngtcli.measure.summary import LIVE, SPLIT, Group, SplitRow, quartiles, row_of, summarized
 from ngtcli.measure.traces import TraceWriter
 from ngtcli.model_files.quantized import name_of
 from ngtcli.prompt.build import Prompt
@@ -73,8 +53,8 @@ class Live:
         self,
         items: Sequence[Item],
         preset: Preset | None,
-        progress: Notify,
-        warn: Notify,
+        progress: records.Notify,
+        warn: records.Notify,
         sweeps: bool = False,
     ) -> None:
         self.items, self.prompts = items, range(len(items))
@@ -99,7 +79,9 @@ class Live:
             persist=False,
         )
         if self._sweeps:
-            short = replace(settings, method=BASELINE, max_tokens=min(8, settings.max_tokens))
+            short = replace(
+                settings, method=records.BASELINE, max_tokens=min(8, settings.max_tokens)
+            )
             brief = self._session.with_settings(short)
             for prompt in build_prompts(brief, self.items[:1], self._preset):
                 brief.answer(prompt, AnswerOptions(to_the_end=True)).finish()
@@ -114,7 +96,7 @@ class Live:
             self._worded = own, build_prompts(session, self.items, self._preset)
         return self._worded[1]
 
-    def begin(self, cell: Cell, split: bool = False) -> Answering[int]:
+    def begin(self, cell: Cell, split: bool = False) -> records.Answering[int]:
         """As `Source.begin`; the drafter and its pool are the cell's own."""
         session = self.session(cell.settings)
         prompts = self.worded(session)
@@ -124,7 +106,7 @@ class Live:
         options = AnswerOptions(split_times=split, drafter=drafter, to_the_end=True)
         method, model = session.parse_method(), session.model
 
-        def answer(i: int) -> Generation:
+        def answer(i: int) -> records.Generation:
             if not (self._sweeps and method.entry.documents and not model.plain_reason):
                 return decoded(session.answer(prompts[i], options).run)
             ids = [model.tokenizer.encode(d.text.strip()) for d in prompts[i].documents]
@@ -134,7 +116,7 @@ class Live:
 
         return answer
 
-    def about(self, settings: Settings) -> SweepData:
+    def about(self, settings: Settings) -> results.SweepData:
         """What cells over `settings` are measured on."""
         on = machine(self.session(settings).model)
         device = f"{on.device} with {counted(on.threads, 'thread')}"
@@ -142,23 +124,23 @@ class Live:
             device = on.device_name
         preset = self._preset or load_preset("summarize")
         items = [(i.id, [d.text for d in i.documents], i.question) for i in self.items]
-        return SweepData(
+        return results.SweepData(
             source="live",
             model=settings.model,
             device=f"{device}, {on.dtype}",
             data=f"{counted(len(items), 'prompt')} of preset {preset.name}",
-            data_sha256=digest([preset.template, items]),
+            data_sha256=results.digest([preset.template, items]),
             prompts=len(items),
         )
 
 
-def decoded(run: AnswerRun) -> Generation:
+def decoded(run: AnswerRun) -> records.Generation:
     """All steps of a run, and what they came to."""
     s, drafted, undrafted = run.statistics, 0, 0
     for _ in run:
         undrafted += s.drafted_tokens == drafted
         drafted = s.drafted_tokens
-    return Generation(
+    return records.Generation(
         run.output,
         s.steps,
         prefill_s=s.prefill_s,
@@ -171,7 +153,7 @@ def decoded(run: AnswerRun) -> Generation:
     )
 
 
-def generate(session: LocalSession, name: str, prompt: Prompt) -> Generation:
+def generate(session: LocalSession, name: str, prompt: Prompt) -> records.Generation:
     """`transformers`' greedy generate on the same weights; `name` is one of AGAINST."""
     model, settings = session.model, session.settings
     ids = torch.tensor([prompt.ids], device=model.device)
@@ -193,7 +175,7 @@ def generate(session: LocalSession, name: str, prompt: Prompt) -> Generation:
         raise NgtError(str(error).strip().split("\n")[0]) from error
     finally:
         hook.remove()
-    return Generation(out[0, len(prompt.ids) :].tolist(), len(passes))
+    return records.Generation(out[0, len(prompt.ids) :].tolist(), len(passes))
 
 
 def build_prompts(
@@ -217,18 +199,18 @@ def build_prompts(
 
 
 def run_live(
-    source: Live, settings: Settings, options: BenchOptions, progress: Notify
-) -> LiveResult:
+    source: Live, settings: Settings, options: BenchOptions, progress: records.Notify
+) -> results.LiveResult:
     """Measure, then put the figures together. Raises UsageError where no method can run."""
-    cells, refused = cells_of((BASELINE, *options.methods), options.num_drafts, settings)
-    session = source.session(replace(settings, method=BASELINE))
+    cells, refused = cells_of((records.BASELINE, *options.methods), options.num_drafts, settings)
+    session = source.session(replace(settings, method=records.BASELINE))
     prompts, items, model = source.worded(session), source.items, session.model
     for name in AGAINST if options.against else ():
         cells.append(replace(cells[0], key=name, values={"method": name}))
-    made = warmed_up(source, cells, source.prompts, options.fresh, progress)
+    made = records.warmed_up(source, cells, source.prompts, options.fresh, progress)
     refused += made.refused
     check_some_left(options.methods, made.cells, refused)
-    turns = list(by_prompt(made.cells, len(prompts), options.rounds))
+    turns = list(records.by_prompt(made.cells, len(prompts), options.rounds))
     for _ in run(source, made, turns, fresh=options.fresh, splits=True, progress=progress):
         pass
     measured, answers = made.measured(), made.answers()
@@ -238,7 +220,7 @@ def run_live(
     judge = partial(judged, session, items, quality) if quality else None
     plain = f"{settings.model} decodes without drafts: {model.plain_reason}"
     notes = [plain if model.plain_reason else "", quality.note if quality else ""]
-    return LiveResult(
+    return results.LiveResult(
         model=settings.model,
         machine=machine(model),
         questions=len(measured),
@@ -250,7 +232,7 @@ def run_live(
         rows=summarized(LIVE, made, [item.task for item in items], judge),
         split=split_rows(made),
         prompts=[
-            PromptRow(
+            results.PromptRow(
                 id=items[i].id,
                 task=items[i].task,
                 prompt_tokens=len(prompts[i].ids),
@@ -266,7 +248,7 @@ def judged(
     session: LocalSession,
     items: Sequence[Item],
     quality: Quality,
-    answers: Sequence[tuple[int, Generation]],
+    answers: Sequence[tuple[int, records.Generation]],
 ) -> Scores | None:
     """The quality of answers to those of `items` that have references; None without any."""
     decode = session.model.tokenizer.decode
@@ -275,11 +257,11 @@ def judged(
     return quality.scores(found) if found else None
 
 
-def machine(model: TargetModel) -> Machine:
+def machine(model: TargetModel) -> results.Machine:
     """What a model runs on, and in: a dtype, or int8 or int4 between layers of one."""
     device, dtype = model.device, name_of(model.dtype)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
-    return Machine(
+    return results.Machine(
         device=device.type,
         device_name=name,
         dtype=f"int{bits} in {dtype}" if (bits := bits_of(model.hf)) else dtype,
@@ -288,10 +270,10 @@ def machine(model: TargetModel) -> Machine:
     )
 
 
-def prompt_times(rounds: Sequence[Record]) -> PromptTimes:
+def prompt_times(rounds: Sequence[Record]) -> results.PromptTimes:
     """The times of one prompt's rounds."""
     low, middle, high = quartiles([r.seconds for r in rounds])
-    return PromptTimes(
+    return results.PromptTimes(
         rounds=len(rounds),
         seconds_median=round(middle, 5),
         seconds_quartiles=(round(low, 5), round(high, 5)),
@@ -299,35 +281,24 @@ def prompt_times(rounds: Sequence[Record]) -> PromptTimes:
     )
 
 
-def split_rows(made: Race) -> list[SplitRow]:
-    """Mean times over answers whose parts were timed apart (paper, Figure 5)."""
-    rows = []
-    for cell in made.cells:
-        own = [r.generation for r in made.splits if r.cell == cell.key]
-        if not own or cell.key in AGAINST:
-            continue
-        steps, prefill = sum(g.steps for g in own), sum(g.prefill_s or 0.0 for g in own)
-        seconds = {p: sum((g.split_s or {}).get(p, 0.0) for g in own) for p in PARTS}
-        whole = prefill + sum(seconds.values()) or 1.0
-        rows.append(
-            SplitRow(
-                method=str(cell.values["method"]),
-                num_draft=cell.num_draft,
-                steps=steps,
-                prefill_ms=round(prefill / len(own) * 1e3, 3),
-                step_us={p: round(s / max(steps, 1) * 1e6, 1) for p, s in seconds.items()},
-                share={p: round(s / whole, 4) for p, s in {"prefill": prefill, **seconds}.items()},
-            )
-        )
-    return rows
+def split_rows(made: records.Race) -> list[SplitRow]:
+    """Where the time of each cell goes, by the answers whose parts were timed apart."""
+    found: dict[str, dict[tuple[str, int], list[Record]]] = {}
+    for one in made.splits:
+        found.setdefault(one.cell, {})[one.cell, one.prompt] = [one]
+    split = [(cell, found[cell.key]) for cell in made.cells if cell.key in {*found} - {*AGAINST}]
+    groups = (Group(SPLIT, cell, "", [p for _, p in own], own) for cell, own in split)
+    return [row_of(SPLIT, group) for group in groups]
 
 
-def record(source: Live, settings: Settings, folder: Path, progress: Notify) -> RecordResult:
+def record(
+    source: Live, settings: Settings, folder: Path, progress: records.Notify
+) -> results.RecordResult:
     """Decode every prompt plainly and write a recording for `ngt bench replay`.
 
     An interruption keeps the prompts that are done.
     """
-    session, interrupted = source.session(replace(settings, method=BASELINE)), False
+    session, interrupted = source.session(replace(settings, method=records.BASELINE)), False
     prompts, model, lengths = source.worded(session), session.model, list[int]()
     about = model.tokenizer.fingerprint, settings.model, model.vocabulary
     with TraceWriter(folder, *about) as trace:
@@ -340,7 +311,7 @@ def record(source: Live, settings: Settings, folder: Path, progress: Notify) -> 
                 lengths.append(len(run.output))
         except KeyboardInterrupt:
             interrupted = True
-    return RecordResult(
+    return results.RecordResult(
         path=str(folder),
         model=settings.model,
         questions=len(lengths),

@@ -3,20 +3,19 @@
 Knows nothing of tokens. A line that cannot be read is an error that names it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct
 
-from ngtcli.batch.lines import Id, Ids, converted, document_of
+from ngtcli.batch.lines import Id, Ids, converted, document_of, json_object
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, UsageError, nearest
-from ngtcli.measure.rows import InputRow, read_rows
 from ngtcli.prompt.preset import Preset, can_ask
 
 CheckPath = Callable[[Path], None]
@@ -117,6 +116,36 @@ def preset_items(
     return chosen[:limit]
 
 
+@dataclass(frozen=True, slots=True)
+class InputRow:
+    """One object of a file, and where it stands."""
+
+    path: Path
+    number: int
+    data: dict[str, Any]
+
+    def wrong(self, what: str, hint: str) -> InputError:
+        """The error for this line."""
+        return InputError(f"{self.path}:{self.number}: {what}", hint)
+
+
+def read_rows(path: Path, reader: Reader, pipes: bool = False) -> Iterator[InputRow]:
+    """The objects of a file (or with `pipes` of a pipe); empty lines are passed over.
+
+    Raises InputError: for the file, or for the first line that `json_object` refuses.
+    """
+    try:
+        text = decode_text(reader.read(path, pipes))
+    except Unreadable as error:
+        raise error.of(str(path)) from None
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                yield InputRow(path, number, json_object(line))
+            except InputError as error:
+                raise InputRow(path, number, {}).wrong(str(error), error.hint) from None
+
+
 def read_jsonl(
     path: Path, settings: Settings | None = None, check: CheckPath = lambda path: None
 ) -> list[Item]:
@@ -206,12 +235,7 @@ def _file(folder: Path, name: str, reader: Reader, check: CheckPath) -> str:
         raise InputError(f"file {name!r} cannot be read", "Check its name.") from None
 
 
-class _Asked(Protocol):
-    @property
-    def task(self) -> str: ...
-
-
-T = TypeVar("T", bound=_Asked)
+T = TypeVar("T", bound=Any)  # what has a task
 
 
 def choose(

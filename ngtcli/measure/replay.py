@@ -22,16 +22,10 @@ from ngtcli.draft.registry import parse_method
 from ngtcli.draft.steps import Statistics
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import InputError, ModelError, NgtError, UsageError, nearest, reason_of
+from ngtcli.measure import records
 from ngtcli.measure.grid import IDS, BenchOptions, Cell, Grid, cells_of
 from ngtcli.measure.prompts import choose
-from ngtcli.measure.records import (
-    Answering,
-    Generation,
-    Notify,
-    by_cell,
-    run,
-    warmed_up,
-)
+from ngtcli.measure.records import run
 from ngtcli.measure.results import ReplayResult, SweepData, digest
 from ngtcli.measure.summary import REPLAY, summarized
 from ngtcli.measure.traces import Trace, TraceSet, is_odd, read_traces
@@ -61,7 +55,7 @@ def walk(tree: DraftTree, output: Sequence[int], at: int) -> int:
     return accepted
 
 
-def replay(trace: Trace, drafter: Drafter, context: Context, num_draft: int) -> Generation:
+def replay(trace: Trace, drafter: Drafter, context: Context, num_draft: int) -> records.Generation:
     """Drive `drafter` over one trace with at most `num_draft` nodes a step."""
     made, undrafted, output = Statistics(), 0, trace.output_ids
     nodes, draft_us = Counter[int](), list[float]()
@@ -84,7 +78,7 @@ def replay(trace: Trace, drafter: Drafter, context: Context, num_draft: int) -> 
         undrafted += not tree.drafts
         nodes[len(tree)] += 1
         made.add_step(tree.drafts, min(accepted, len(kept)), len(kept))
-    return Generation(
+    return records.Generation(
         output,
         made.steps,
         drafted=made.drafted_tokens,
@@ -110,13 +104,13 @@ class Replay:
     """
 
     def __init__(
-        self, traces: TraceSet, warn: Notify, costs: Mapping[int, float] | None = None
+        self, traces: TraceSet, warn: records.Notify, costs: Mapping[int, float] | None = None
     ) -> None:
         self.traces, self.prompts = traces, traces.traces
         self._costs = costs
         self._background = cache(lambda names: recorded_background(traces, names, warn))
 
-    def begin(self, cell: Cell, split: bool = False) -> Answering[Trace]:
+    def begin(self, cell: Cell, split: bool = False) -> records.Answering[Trace]:
         """As `Source.begin`. Raises NgtError for a method that a recording cannot tell of."""
         settings = cell.settings
         method = parse_method(settings.method, draft_settings(settings))
@@ -130,7 +124,7 @@ class Replay:
                 own = replace(own, costs=Costs({SHORT: CostCurve(self._costs)}))
         drafter = replace(method, settings=own).build()
 
-        def answer(trace: Trace) -> Generation:
+        def answer(trace: Trace) -> records.Generation:
             made = replay(trace, drafter, context_of(trace, self.traces), own.num_draft)
             if self._costs is None:
                 return made
@@ -204,7 +198,11 @@ def check_replayable(grid: Grid) -> None:
 
 
 def run_replay(
-    folder: Path, options: BenchOptions, settings: Settings, progress: Notify, warn: Notify
+    folder: Path,
+    options: BenchOptions,
+    settings: Settings,
+    progress: records.Notify,
+    warn: records.Notify,
 ) -> ReplayResult:
     """Replay `folder` with every method at every number of drafts.
 
@@ -217,11 +215,11 @@ def run_replay(
     if options.fresh:  # a pool would be empty
         settings = replace(settings, pool=False)
     cells, refused = cells_of(options.methods, options.num_drafts, settings)
-    made = warmed_up(source, cells, source.prompts[:1], options.fresh, progress)
+    made = records.warmed_up(source, cells, source.prompts[:1], options.fresh, progress)
     refused += made.refused
     if not made.cells:
         raise UsageError(f"{refused[0].method}: {refused[0].reason}", "Name another method.")
-    turns = list(by_cell(made.cells, len(source.prompts), 1))
+    turns = list(records.by_cell(made.cells, len(source.prompts), 1))
     for _ in run(source, made, turns, fresh=options.fresh, progress=progress):
         pass
     if made.interrupted:
@@ -265,7 +263,7 @@ def select(
 
 
 def recorded_background(
-    traces: TraceSet, names: Sequence[str], warn: Notify
+    traces: TraceSet, names: Sequence[str], warn: records.Notify
 ) -> BackgroundCounts | None:
     """The counts of these backgrounds, for the tokenizer of the recording.
 

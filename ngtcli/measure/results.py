@@ -14,18 +14,8 @@ from typing import Any, Literal
 from ngtcli import __version__
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import Skipped
+from ngtcli.measure import summary
 from ngtcli.measure.grid import Refusal, SkippedCell
-from ngtcli.measure.summary import (
-    LIVE,
-    QUALITY,
-    REPLAY,
-    TUNE,
-    CellRow,
-    Pair,
-    QualityRow,
-    Row,
-    json_rows,
-)
 from ngtcli.system.json_form import HIDDEN, json_key, json_property
 
 _GENERATE = "how many plain answers are those of transformers' generate; information only"
@@ -76,24 +66,12 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitRow:
-    """Where a method's time goes: prefill in ms a prompt, the parts of a step in µs, shares."""
-
-    method: str
-    num_draft: int | None
-    steps: int
-    prefill_ms: float
-    step_us: Mapping[str, float]
-    share: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptTimes:
     """The rounds of one prompt by one method."""
 
     rounds: int
     seconds_median: float
-    seconds_quartiles: Pair
+    seconds_quartiles: summary.Pair
     new_tokens: int
 
 
@@ -120,8 +98,8 @@ class LiveResult:
     fresh: bool
     interrupted: bool
     notes: Sequence[str]
-    rows: Sequence[Row] = json_rows(LIVE)
-    split: Sequence[SplitRow]
+    rows: Sequence[summary.Row] = summary.json_rows(summary.LIVE)
+    split: Sequence[summary.SplitRow] = summary.json_rows(summary.SPLIT)
     prompts: Sequence[PromptRow]
     refused: Sequence[Refusal]
     skipped: Sequence[Skipped] = ()
@@ -139,7 +117,7 @@ class ReplayResult:
     inexact: int
     fresh: bool
     seconds: float
-    rows: Sequence[Row] = json_rows(REPLAY)
+    rows: Sequence[summary.Row] = summary.json_rows(summary.REPLAY)
     refused: Sequence[Refusal]
     invocation: Invocation = _invocation()
 
@@ -183,7 +161,7 @@ class QualityResult:
     window: int
     stride: int
     notes: Sequence[str]
-    rows: Sequence[QualityRow] = json_rows(QUALITY)
+    rows: Sequence[summary.QualityRow] = summary.json_rows(summary.QUALITY)
     skipped: Sequence[Skipped] = ()
     invocation: Invocation = _invocation()
 
@@ -221,7 +199,7 @@ class SweepReport:
     measured: int
     planned: int
     complete: bool
-    cells: Sequence[CellRow] = json_rows(TUNE, CellRow)
+    cells: Sequence[summary.CellRow] = summary.json_rows(summary.TUNE)
     skipped: Sequence[Skipped] = ()
     skipped_cells: Sequence[SkippedCell]
     best: str | None

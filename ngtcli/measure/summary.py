@@ -15,13 +15,15 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, get_type_hints
 
+from ngtcli.draft.steps import PARTS
 from ngtcli.measure.grid import Cell
 from ngtcli.measure.quality import Scores
 from ngtcli.measure.records import BASELINE, Generation, Race, Record
 from ngtcli.system.json_form import Schema, json_key, schema_of, shape, to_json
 
 LIVE, REPLAY, QUALITY, TUNE = "live", "replay", "quality", "tune"  # ways of measuring
-_ALL, _LIVE, _TUNE = (LIVE, REPLAY), (LIVE,), (TUNE,)
+SPLIT = "split"  # what is measured apart of live ones
+_ALL, _LIVE, _TUNE, _SPLIT = (LIVE, REPLAY), (LIVE,), (TUNE,), (SPLIT,)
 OVERALL = "overall"  # the task of rows over all tasks
 HF = "hf"  # the cell that speed-ups over `transformers` are of
 MISSING = "–"
@@ -76,10 +78,6 @@ class Group:
         self.tokens = sum(len(g.ids) for g in self.last)
         self.steps = sum(g.steps for g in self.last)
 
-    def num_draft(self) -> int | None:
-        """The most nodes of a draft; of plain decoding None, in a replay 0."""
-        return 0 if self.kind == REPLAY and self.cell.num_draft is None else self.cell.num_draft
-
     def sum_of(self, name: str) -> int | None:
         """The sum of a count over answers; None where it is not known of one."""
         counts = [getattr(g, name) for g in self.last]
@@ -125,6 +123,11 @@ class Group:
         """New tokens by seconds of decoding."""
         medians = (statistics.median(r.generation.decode_s or 0.0 for r in p) for p in self.rounds)
         return _ratio(self.tokens, sum(medians), 2 if self.kind == LIVE else 3)
+
+    def parts(self) -> dict[str, float]:
+        """Seconds of prefill and of the parts of steps, over all answers (paper, Figure 5)."""
+        found = {"prefill": sum(g.prefill_s or 0.0 for g in self.last)}
+        return found | {p: sum((g.split_s or {}).get(p, 0.0) for g in self.last) for p in PARTS}
 
     def spread(self) -> float | None:
         """A prompt's interquartile range over its median, typically; None with one round."""
@@ -178,13 +181,6 @@ class Group:
         """The median of a figure over all answers that have it."""
         known = [value for g in self.every if (value := getattr(g, name)) is not None]
         return statistics.median(known) if known else None
-
-    def by_prompt(self) -> list[tuple[int, float]]:
-        """Tokens and median seconds of decoding of each prompt."""
-        return [
-            (len(rs[0].generation.ids), statistics.median(r.generation.decode_s or 0.0 for r in rs))
-            for rs in self.rounds
-        ]
 
     @cached_property
     def scores(self) -> Scores | None:
@@ -252,8 +248,12 @@ def _three(values: Sequence[float], digits: int) -> tuple[float, float, float]:
     return round(low, digits), round(middle, digits), round(high, digits)
 
 
-def _score(name: str) -> Callable[[Group], Any]:
-    return lambda group: getattr(group.scores, name) if group.scores else None
+def _score(name: str, heading: str = "", **how: Any) -> Any:
+    """The column of a score of judged answers, in percent, or of how many were judged."""
+    if name != "judged":
+        how |= {"form": "{:.1f}", "scale": 100.0}
+    needs = "rouge_l" if name == "rouge_l" else "judged"
+    return column(lambda g: g.scores and getattr(g.scores, name), heading, needs=needs, **how)
 
 
 def _median(values: Sequence[float]) -> float | None:
@@ -269,7 +269,6 @@ def _over_hf(place: int) -> Callable[[Group], Any]:
 
 
 _HF: dict[str, Any] = {"kinds": _LIVE, "needs": "speedup_over_hf"}
-_JUDGED: dict[str, Any] = {"needs": "judged", "scale": 100.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +276,9 @@ class Row:
     """A cell over the prompts of one task. What its measurement does not have is None."""
 
     method: str = column(lambda g: g.cell.values["method"])
-    num_draft: int | None = column(lambda g: g.num_draft())
+    num_draft: int | None = column(
+        lambda g: 0 if g.kind == REPLAY and g.cell.num_draft is None else g.cell.num_draft
+    )
     task: str = column(lambda g: g.task)
     questions: int = column(lambda g: len(g.prompts))
     new_tokens: int = column(lambda g: g.tokens, "tokens", kinds=_ALL, replay=(7, 7))
@@ -319,14 +320,10 @@ class Row:
     speedup_over_hf_quartiles: Pair = column(_over_hf(1), **_HF)
     speedup_over_hf_least_and_most: Pair = column(_over_hf(2), **_HF)
     same_ids: int = column(Group.same_ids, "same ids", "{0}/{1.questions}", live=(4, 2))
-    judged: int = column(_score("judged"), kinds=_LIVE, needs="judged")
-    exact_match: float | None = column(
-        _score("exact_match"), "EM", "{:.1f}", live=(6, 6), **_JUDGED
-    )
-    f1: float | None = column(_score("f1"), "F1", "{:.1f}", live=(7, 5), **_JUDGED)
-    rouge_l: float | None = column(
-        _score("rouge_l"), "ROUGE-L", "{:.1f}", live=(8, 7), needs="rouge_l", scale=100.0
-    )
+    judged: int = _score("judged", kinds=_LIVE)
+    exact_match: float | None = _score("exact_match", "EM", live=(6, 6))
+    f1: float | None = _score("f1", "F1", live=(7, 5))
+    rouge_l: float | None = _score("rouge_l", "ROUGE-L", live=(8, 7))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,20 +343,12 @@ class QualityRow:
     )
     kl_divergence: float | None = column(lambda s: s.beside[1], "KL", "{:.2e}", quality=(2, 0))
     equal_tokens: float | None = column(
-        lambda s: s.beside[2],
-        "equal tokens",
-        "{:.2f}%",
-        quality=(3, 0),
-        scale=100.0,
+        lambda s: s.beside[2], "equal tokens", "{:.2f}%", quality=(3, 0), scale=100.0
     )
-    judged: int | None = column(_score("judged"), "answers", quality=(4, 5), needs="judged")
-    exact_match: float | None = column(
-        _score("exact_match"), "EM", "{:.1f}", quality=(5, 2), **_JUDGED
-    )
-    f1: float | None = column(_score("f1"), "F1", "{:.1f}", quality=(6, 3), **_JUDGED)
-    rouge_l: float | None = column(
-        _score("rouge_l"), "ROUGE-L", "{:.1f}", quality=(7, 4), needs="rouge_l", scale=100.0
-    )
+    judged: int | None = _score("judged", "answers", quality=(4, 5))
+    exact_match: float | None = _score("exact_match", "EM", quality=(5, 2))
+    f1: float | None = _score("f1", "F1", quality=(6, 3))
+    rouge_l: float | None = _score("rouge_l", "ROUGE-L", quality=(7, 4))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,11 +381,43 @@ class CellRow:
         "trie, kB", "{:.1f}", scale=1e-3, less=True, tune=(3, 3),
     )  # fmt: skip
     standing: str = column(lambda g: "", kinds=_TUNE)
-    prompts: Sequence[tuple[int, float]] = column(Group.by_prompt, kinds=_TUNE, hidden=True)
+    prompts: Sequence[tuple[int, float]] = column(
+        lambda g: [
+            (len(rounds[0].generation.ids), seconds)
+            for rounds, seconds in zip(g.rounds, g.seconds(), strict=True)
+        ],
+        kinds=_TUNE, hidden=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRow:
+    """Where a method's time goes: prefill in ms a prompt, the parts of a step in µs, shares."""
+
+    method: str = column(lambda g: g.cell.values["method"], kinds=_SPLIT)
+    num_draft: int | None = column(lambda g: g.cell.num_draft, kinds=_SPLIT)
+    steps: int = column(lambda g: g.steps, kinds=_SPLIT)
+    prefill_ms: float = column(
+        lambda g: round(g.parts()["prefill"] / len(g.every) * 1e3, 3), kinds=_SPLIT
+    )
+    step_us: Mapping[str, float] = column(
+        lambda g: {p: round(s / max(g.steps, 1) * 1e6, 1) for p, s in [*g.parts().items()][1:]},
+        kinds=_SPLIT,
+    )
+    share: Mapping[str, float] = column(
+        lambda g: {p: round(s / (sum(g.parts().values()) or 1.0), 4) for p, s in g.parts().items()},
+        kinds=_SPLIT,
+    )
 
 
 AnyRow = Row | QualityRow | CellRow
-_ROWS: dict[str, type[Any]] = {LIVE: Row, REPLAY: Row, QUALITY: QualityRow, TUNE: CellRow}
+_ROWS: dict[str, type[Any]] = {
+    LIVE: Row,
+    REPLAY: Row,
+    QUALITY: QualityRow,
+    TUNE: CellRow,
+    SPLIT: SplitRow,
+}
 
 
 def columns(kind: str, rows: type[Any] | None = None) -> list[Figure]:

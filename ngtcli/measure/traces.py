@@ -21,7 +21,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError, reason_of
-from ngtcli.measure.rows import read_rows
+from ngtcli.measure.prompts import read_rows
 from ngtcli.system.files import write_atomically
 from ngtcli.system.journal import LineFile
 

@@ -1,7 +1,10 @@
 """`ngt tune`: the cells of a grid, measured on a recording or on a model that runs.
 
 On a recording it says what is accepted, and a cost curve how long a pass takes. What was measured
-stands in a journal, and the report says what follows from it. Knows no torch.
+stands in a journal, a line for each finished pass, so that a sweep can go on: a pass is one cell's
+answers to all prompts in one round, for what its drafter learns lives that long. The report says
+what follows from it, and the winner becomes a preset of the user's that says where it comes from.
+Knows no torch.
 
 The best cell has the highest median of tokens/s over rounds. Another is tied with it where their
 rounds overlap, or where the best one may owe its lead to the prompts that happened to be there:
@@ -12,30 +15,82 @@ keep. Where some cell was measured once there is no estimate of the noise of rou
 claimed; what is said of a sweep that was interrupted is said of the cells measured so far.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ngtcli.errors import counted
+from ngtcli import __version__
+from ngtcli.config import Use, settings_where
+from ngtcli.errors import InputError, UsageError, counted, reason_of
 from ngtcli.heads.places import OWN, find_head
 from ngtcli.measure.grid import Grid
-from ngtcli.measure.records import Notify, P, Race, Source, by_cell, run
+from ngtcli.measure.records import Notify, P, Race, Record, Source, Turn, by_cell, run
 from ngtcli.measure.results import SweepData, SweepReport, digest
-from ngtcli.measure.state import VERSION, State
 from ngtcli.measure.summary import TUNE, CellRow, Group, row_of
 from ngtcli.model_files.checkpoint import fetch
 from ngtcli.model_files.quantized import weights_of
-from ngtcli.system.files import home
+from ngtcli.prompt.preset import PROVENANCE, Preset
+from ngtcli.system.files import home, write_atomically
+from ngtcli.system.journal import Form, Journal, errors_named
 from ngtcli.system.json_form import to_json
 from ngtcli.system.trials import versions_and_cpu
+from ngtcli.system.yaml_file import read_mapping, written
 
 LEVEL = 0.025
 DRAWS = 1000
 FEWEST = 6  # prompts: of fewer, all may well favour one cell by chance
 NEAR = 0.02  # a tied cell slower by more than this share is not taken for its smaller trie
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)  # of a preset
+VERSION = 4
+_LONGEST = 100_000_000  # bytes of a pass, which has some thousand a prompt; guess
+_HINT = "Name another with --state, or start again with --fresh."
+_KIND: Any = list[Record]
+_FORM: Form[list[Record]] = Form(
+    "ngt-tune", VERSION, _KIND, _HINT, {"key": "another sweep, data, model or settings"}
+)
+
+
+class State:
+    """Finished passes by (cell, round); each is appended to `path` as it ends. `close` it.
+
+    `key` stands for all that makes passes comparable, each of them over `prompts` prompts. Raises
+    UsageError where the file belongs to another measurement or cannot be used.
+    """
+
+    def __init__(self, path: Path, key: str, prompts: int, fresh: bool = False) -> None:
+        self.path, self._prompts = path, prompts
+        self._begun: list[Record] = []
+        with errors_named(path, _HINT, UsageError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self._journal = Journal(path.resolve(), _FORM, {"key": key}, _LONGEST, restart=fresh)
+        self.close = self._journal.close
+        self.done = {place: one for _, one in self._journal if (place := self._place(one))}
+
+    def _place(self, records: list[Record]) -> tuple[str, int] | None:
+        """Which pass these records are; None where they are not a whole one."""
+        places = {(one.cell, one.round) for one in records}
+        whole = [one.prompt for one in records] == list(range(self._prompts))
+        return places.pop() if whole and len(places) == 1 else None
+
+    def rounds(self, cell: str, most: int) -> list[list[Record]]:
+        """The finished passes of a cell in the first `most` rounds."""
+        places = ((cell, number) for number in range(most))
+        return [self.done[place] for place in places if place in self.done]
+
+    def left(self, turns: Iterable[Turn]) -> Iterator[Turn]:
+        """Those of `turns` that are still to be taken."""
+        return (turn for turn in turns if (turn.cell.key, turn.round) not in self.done)
+
+    def add(self, record: Record) -> None:
+        """Take in one answer; with the last one of its pass the pass is written."""
+        own = replace(record.generation, nodes=None, draft_us=None)  # by far the longest
+        self._begun = [*(self._begun if record.prompt else []), replace(record, generation=own)]
+        if place := self._place(self._begun):
+            self.done[place] = self._begun
+            self._journal.add(self._begun)
 
 
 def state_key(about: SweepData, grid: Grid) -> str:
@@ -117,6 +172,8 @@ class Verdict:
 
 def behind(best: CellRow, other: CellRow) -> float:
     """The share of draws of prompts in which `best` is not ahead of `other`."""
+    import numpy as np  # here: naming a preset does without
+
     a, b = (np.array(cell.prompts, np.float64) for cell in (best, other))
     draws = np.random.default_rng(0).multinomial(len(a), [1 / len(a)] * len(a), DRAWS)
     (tokens, seconds), (their_tokens, their_seconds) = (draws @ a).T, (draws @ b).T
@@ -171,3 +228,47 @@ def _why(chosen: CellRow, near: Sequence[CellRow]) -> str:
         also = f" and {least}" if sizes.count(min(sizes)) > 1 else ""
         least = f"the smallest trie{also}"
     return f"of the {len(near)} within {NEAR:.0%} of its speed {chosen.cell} has {least}"
+
+
+def preset_path(name: str, force: bool) -> Path:
+    """Where a preset of that name is written. Raises UsageError for a bad name or a taken one."""
+    if not _NAME.fullmatch(name):
+        what = f"{name!r} is not a name for a preset"
+        raise UsageError(what, "Use letters, digits, dots, dashes and underscores.")
+    path = home("config") / "presets" / f"{name}.yaml"
+    if path.exists() and not force:
+        what = f"{path}: there is such a preset already"
+        raise UsageError(what, "Choose another name, or give --force.")
+    return path
+
+
+def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> None:
+    """Write `base` with the chosen cell's settings to `path`, whole or not at all.
+
+    All that decides drafts is written, as it was measured, swept or not, and what was run, on what,
+    with the figures of the cell. Raises InputError.
+    """
+    settings = next(cell.settings for cell in grid.cells if cell.key == report.chosen)
+    row = next(row for row in to_json(report)["cells"] if row["cell"] == report.chosen)
+    facts = ("model", "device", "data", "data_sha256", "prompts")
+    body = {k: v for k, v in read_mapping(base.path).items() if k != PROVENANCE}
+    for name in dict.fromkeys((*settings_where(Use.REPLAYS), *grid.axes)):
+        value = getattr(settings, name)
+        body[name] = list(value) if isinstance(value, tuple) else value
+    body[PROVENANCE] = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": report.command,
+        "ngt": __version__,
+        "based_on": base.name,
+        **{name: getattr(report.about, name) for name in facts},
+        "rounds": report.rounds,
+        "chosen": report.chosen,
+        "reason": report.reason,
+        "figures": {k: v for k, v in row.items() if k not in ("cell", "values", "standing")},
+    }
+    text = written(body)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        raise InputError(f"{path}: {reason_of(error)}", "See ngt env.") from None

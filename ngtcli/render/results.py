@@ -5,7 +5,7 @@ Colours and bars only repeat what the numbers and the marks say.
 """
 
 from bisect import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ngtcli.errors import counted
@@ -16,7 +16,6 @@ from ngtcli.measure.results import (
     QualityResult,
     RecordResult,
     ReplayResult,
-    SplitRow,
     SweepReport,
 )
 from ngtcli.measure.summary import (
@@ -27,6 +26,7 @@ from ngtcli.measure.summary import (
     CellRow,
     Figure,
     Row,
+    SplitRow,
     shown_columns,
 )
 from ngtcli.render.page import policy, rendered
@@ -46,6 +46,7 @@ from ngtcli.render.terminal import one_line
 from ngtcli.system.json_form import dump_json, to_json
 
 NamedRow = Row | SplitRow
+Shown = tuple[Column, Sequence[str]]  # a column with its cells
 _PART_RANKS = {"tree": 1, "verify": 2, "prefill": 3, "cache": 4}  # the others are always shown
 # Accepted drafts a step: from which number on.
 _BUCKETS = {"0": 0, "1": 1, "2": 2, "3": 3, "4": 4, "5–6": 5, "7–9": 7, "10+": 10}
@@ -125,15 +126,16 @@ def forms_of(result: Measured | RecordResult | SweepReport, every: bool = False)
 
 def tables(result: Measured) -> list[Table]:
     """All tables of a result that have rows, the main one first."""
+    figures = shown_columns(result.kind)
     if isinstance(result, QualityResult):
-        return [_quality(result)]
-    rows = result.rows
-    by_task = [one for one in shown_columns(result.kind) if one.name in _BY_TASK]
-    found = [_main(result), *(_by_task(rows, one) for one in by_task), _histograms(rows)]
-    if isinstance(result, LiveResult) and result.split:
+        return [_quality(result, figures)]
+    by_task = (_by_task(result.rows, one) for one in figures if one.name in _BY_TASK)
+    found = [_main(result, figures), *by_task, _histograms(_overall(result.rows))]
+    if isinstance(result, LiveResult):
         found.append(_split(result.split))
-    columns = [Column("method", left=True), Column("reason", left=True)]
-    found.append(Table("Refused", columns, [[r.method, r.reason] for r in result.refused]))
+    methods, reasons = [r.method for r in result.refused], [r.reason for r in result.refused]
+    shown = (Column("method", left=True), methods), (Column("reason", left=True), reasons)
+    found.append(_table("Refused", shown))
     return [table for table in found if table.rows]
 
 
@@ -158,16 +160,19 @@ def facts(result: Measured) -> list[str]:
     return parts
 
 
-def _names(rows: Sequence[NamedRow]) -> tuple[list[Column], Callable[[NamedRow], list[str]]]:
-    """The columns that name a row, and its cells: the method, and a draft budget that varies."""
-    varies = len(_budgets(rows)) > 1
-    columns = [Column("method", left=True), *([Column("drafts")] if varies else [])]
+def _table(title: str, columns: Iterable[Shown], note: str = "") -> Table:
+    """A table of columns with their cells."""
+    headings, cells = zip(*columns, strict=True)
+    return Table(title, headings, list(zip(*cells, strict=True)), note)
 
-    def cells(row: NamedRow) -> list[str]:
-        drafts = MISSING if row.num_draft is None else str(row.num_draft)
-        return [row.method, drafts] if varies else [row.method]
 
-    return columns, cells
+def _names(rows: Sequence[NamedRow]) -> list[Shown]:
+    """What names the rows: the method, and a draft budget that varies."""
+    found: list[Shown] = [(Column("method", left=True), [r.method for r in rows])]
+    if len(_budgets(rows)) > 1:
+        drafts = [MISSING if r.num_draft is None else str(r.num_draft) for r in rows]
+        found.append((Column("drafts"), drafts))
+    return found
 
 
 def _budgets(rows: Sequence[NamedRow]) -> list[int]:
@@ -179,29 +184,12 @@ def _overall(rows: Sequence[Row]) -> list[Row]:
     return [r for r in rows if r.task == OVERALL]
 
 
-def _main(result: LiveResult | ReplayResult) -> Table:
-    """The rows over all tasks; a column in which no row has a value is left out."""
-    rows = _overall(result.rows)
-    columns, name = _names(rows)
-    columns, cells = _figures(result.kind, rows, columns, [name(row) for row in rows])
-    how = "live" if result.kind == "live" else "replayed"
-    title = f"{counted(result.questions, 'prompt')}, {how}"
-    if len(budgets := _budgets(rows)) == 1:
-        title += f", at most {counted(budgets[0], 'draft node')} a step"
-    return Table(title, columns, cells, _NOTES[result.kind])
-
-
-def _figures(
-    kind: str, rows: Sequence[AnyRow], columns: Sequence[Column], cells: list[list[str]]
-) -> tuple[list[Column], list[list[str]]]:
-    """The columns that name rows and those of a kind's figures, without any that has no value."""
-    found = list(columns)
-    for figure in shown_columns(kind):
+def _figures(kind: str, figures: Sequence[Figure], rows: Sequence[AnyRow]) -> Iterator[Shown]:
+    """The columns of a kind's figures, without any in which no row has a value."""
+    for figure in figures:
         texts = _barred(figure, rows)
         if set(texts) != {MISSING}:
-            found.append(Column(figure.heading, figure.shown[kind][1]))
-            cells = [[*row, text] for row, text in zip(cells, texts, strict=True)]
-    return found, cells
+            yield Column(figure.heading, figure.shown[kind][1]), texts
 
 
 def _barred(figure: Figure, rows: Sequence[AnyRow]) -> list[str]:
@@ -214,60 +202,67 @@ def _barred(figure: Figure, rows: Sequence[AnyRow]) -> list[str]:
     return [Shaded(text, bar=value / most) for text, value in zip(texts, values, strict=True)]
 
 
-def _quality(result: QualityResult) -> Table:
+def _main(result: LiveResult | ReplayResult, figures: Sequence[Figure]) -> Table:
+    """The rows over all tasks."""
+    rows, how = _overall(result.rows), "live" if result.kind == "live" else "replayed"
+    title = f"{counted(result.questions, 'prompt')}, {how}"
+    if len(budgets := _budgets(rows)) == 1:
+        title += f", at most {counted(budgets[0], 'draft node')} a step"
+    shown = [*_names(rows), *_figures(result.kind, figures, rows)]
+    return _table(title, shown, _NOTES[result.kind])
+
+
+def _quality(result: QualityResult, figures: Sequence[Figure]) -> Table:
     """Each dtype or kind of weights; how much was scored stands in the title."""
-    what = counted(result.texts, "text")
+    what, note = counted(result.texts, "text"), _NOTES[result.kind]
     if result.scored == "answers":
         what = f"the reference answers to {counted(result.texts, 'prompt')}"
-    tokens = counted(result.rows[0].tokens, "token")
-    named = [[row.weights] for row in result.rows]
-    columns, cells = _figures(result.kind, result.rows, [Column("weights", left=True)], named)
-    note = _NOTES[result.kind]
-    if result.scored == "texts":
+    else:
         note += f" Windows of {result.window} tokens, one every {result.stride}."
-    return Table(f"Quality over {tokens} of {what}", columns, cells, note)
+    named = Column("weights", left=True), [row.weights for row in result.rows]
+    title = f"Quality over {counted(result.rows[0].tokens, 'token')} of {what}"
+    return _table(title, [named, *_figures(result.kind, figures, result.rows)], note)
 
 
 def _by_task(rows: Sequence[Row], figure: Figure) -> Table:
     """A figure of each method by task, overall last; without rows where there is one task."""
     tasks = list(dict.fromkeys(r.task for r in rows if r.task != OVERALL))
-    columns, name = _names(rows)
-    found = {(*name(r), r.task): text for r, text in zip(rows, _barred(figure, rows), strict=True)}
-    cells = [
-        [*name(r), *(found.get((*name(r), task), MISSING) for task in (*tasks, OVERALL))]
-        for r in _overall(rows)
-        if len(tasks) > 1
-    ]
-    columns += [Column(task, i + 1) for i, task in enumerate(tasks)]
-    return Table(_BY_TASK[figure.name], [*columns, Column(OVERALL)], cells)
+    named = _overall(rows) if len(tasks) > 1 else []
+    texts = zip(rows, _barred(figure, rows), strict=True)
+    found = {(r.method, r.num_draft, r.task): text for r, text in texts}
+    shown = _names(named)
+    for rank, task in (*enumerate(tasks, 1), (0, OVERALL)):
+        cells = [found.get((r.method, r.num_draft, task), MISSING) for r in named]
+        shown.append((Column(task, rank), cells))
+    return _table(_BY_TASK[figure.name], shown)
 
 
 def _histograms(rows: Sequence[Row]) -> Table:
     """Share of steps by accepted drafts (paper, Figure 4)."""
-    drafting = [r for r in _overall(rows) if any(r.acceptance_histogram)]
-    columns, name = _names(drafting)
-    cells = []
+    drafting = [r for r in rows if any(r.acceptance_histogram)]
+    starts, shares = list(_BUCKETS.values()), []
     for row in drafting:
         steps = [0] * len(_BUCKETS)
         for accepted, count in row.acceptance_histogram.items():
-            steps[bisect(list(_BUCKETS.values()), accepted) - 1] += count
-        shares = [count / sum(steps) for count in steps]
-        cells.append([*name(row), *(Shaded(f"{share:.0%}", bar=share) for share in shares)])
-    columns += [Column(title, i) for i, title in enumerate(_BUCKETS)]
-    return Table("Steps by accepted drafts", columns, cells)
+            steps[bisect(starts, accepted) - 1] += count
+        shares.append([count / sum(steps) for count in steps])
+    shown = _names(drafting)
+    for i, title in enumerate(_BUCKETS):
+        cells = [Shaded(f"{own[i]:.0%}", bar=own[i]) for own in shares]
+        shown.append((Column(title, i), cells))
+    return _table("Steps by accepted drafts", shown)
 
 
 def _split(rows: Sequence[SplitRow]) -> Table:
     """Where the time goes (paper, Figure 5)."""
-    columns, name = _names(rows)
-    cells = []
-    for r in rows:
-        texts = {"prefill": f"{r.prefill_ms:.1f} ms"}
-        texts |= {part: f"{us:.0f}" for part, us in r.step_us.items()}
-        shares = [(text, r.share[part]) for part, text in texts.items()]
-        cells.append([*name(r), *(Shaded(f"{text} {of:.0%}", bar=of) for text, of in shares)])
-    columns += [Column(part, _PART_RANKS.get(part, 0)) for part in rows[0].share]
-    return Table("Where the time goes", columns, cells, _SPLIT)
+    shown = _names(rows)
+    for part in rows[0].share if rows else ():
+        cells = []
+        for r in rows:
+            took = f"{r.prefill_ms:.1f} ms" if part == "prefill" else f"{r.step_us[part]:.0f}"
+            cells.append(Shaded(f"{took} {r.share[part]:.0%}", bar=r.share[part]))
+        shown.append((Column(part, _PART_RANKS.get(part, 0)), cells))
+    return _table("Where the time goes", shown, _SPLIT)
 
 
 # --- ngt tune ---

@@ -5,20 +5,19 @@ Independent of what is in them. On a terminal what does not fit is folded or lef
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import TYPE_CHECKING
 
+from rich import box
 from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.style import Style
+from rich.table import Table as RichTable
+from rich.text import Text
 
-from ngtcli.render.page import rendered
-from ngtcli.render.terminal import DIM, cell, reveal
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType  # tables are drawn by few runs, and it loads slowly
-    from rich.table import Table as RichTable
-    from rich.text import Text
+from ngtcli.render.terminal import DIM, cell, reveal, to_tabs
 
 _BETWEEN = 3  # columns of the terminal between two tables side by side; guessed
 # Colours of 256, pale to strong green, legible with black letters; guessed.
@@ -85,11 +84,6 @@ def to_plain(tables: Sequence[Table]) -> str:
     return "\n\n".join(t + to_tabs(table.lines) for t, table in zip(titles, tables, strict=True))
 
 
-def to_tabs(rows: Iterable[Sequence[str]]) -> str:
-    """Rows as lines, their cells separated by tabs."""
-    return "\n".join("\t".join(map(cell, row)) for row in rows)
-
-
 def to_csv(table: Table) -> str:
     """The headings and rows of a table as CSV, quoted where necessary."""
     out = io.StringIO()
@@ -118,11 +112,6 @@ def markdown_text(text: str) -> str:
     return text
 
 
-def to_html(table: Table) -> str:
-    """An HTML table with its title as caption, and with header cells for screen readers."""
-    return rendered("table.html.j2", table=table)
-
-
 def to_terminal(
     tables: Sequence[Table],
     *,
@@ -137,9 +126,6 @@ def to_terminal(
     With `in_pairs` two tables stand in a row where all have room for it. Colour repeats what the
     cells say.
     """
-    from rich.console import Console
-    from rich.text import Text
-
     console = Console(
         width=width,
         force_terminal=colour,
@@ -199,9 +185,7 @@ def _widths(table: Table, most: int = 1_000_000) -> list[int]:
     return widths
 
 
-def _blocks(tables: Sequence[Table], width: int, in_pairs: bool) -> "list[RenderableType]":
-    from rich.table import Table as RichTable
-
+def _blocks(tables: Sequence[Table], width: int, in_pairs: bool) -> list[RenderableType]:
     blocks = [_block(table, width) for table in tables]
     widest = max(map(full_width, tables), default=0)
     if not in_pairs or 2 * widest + _BETWEEN > width:
@@ -212,13 +196,8 @@ def _blocks(tables: Sequence[Table], width: int, in_pairs: bool) -> "list[Render
     return [pairs]
 
 
-def _block(table: Table, width: int) -> "RenderableType":
+def _block(table: Table, width: int) -> RenderableType:
     """A table with its title above, its note and the names of omitted columns below."""
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.style import Style
-    from rich.text import Text
-
     table, left_out = fit(table, width)
     parts: list[RenderableType] = []
     if table.title:
@@ -229,11 +208,7 @@ def _block(table: Table, width: int) -> "RenderableType":
     return Group(*parts)
 
 
-def _rich(table: Table) -> "RichTable":
-    from rich import box
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
+def _rich(table: Table) -> RichTable:
     rich = RichTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for column in table.columns:
         rich.add_column(
@@ -247,10 +222,7 @@ def _rich(table: Table) -> "RichTable":
     return rich
 
 
-def _cell(text: str) -> "Text":
-    from rich.style import Style
-    from rich.text import Text
-
+def _cell(text: str) -> Text:
     if not isinstance(text, Shaded) or text.heat is None:
         return Text(shown(text))
     level = min(int(text.heat * len(_RAMP)), len(_RAMP) - 1)

@@ -3,6 +3,7 @@
 import os
 import re
 import unicodedata
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
@@ -149,3 +150,8 @@ def linked(text: str, uri: str) -> str:
 def cell(text: str) -> str:
     """`text` on one line, without tabs, control characters made visible."""
     return one_line(text.replace("\t", " "))
+
+
+def to_tabs(rows: Iterable[Sequence[str]]) -> str:
+    """Rows as lines, their cells separated by tabs."""
+    return "\n".join("\t".join(map(cell, row)) for row in rows)

@@ -3,14 +3,16 @@
 What cannot be read raises a UsageError that names the file (or the variable) and the line.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ngtcli.errors import UsageError, reason_of
+from ngtcli.errors import UsageError
 from ngtcli.system.files import read_bounded
 from ngtcli.system.json_form import dump_json
+from ngtcli.words import reason_of
 
 SETTINGS_BYTES = 1_000_000  # derived: 500 times a shipped preset; 0.5 s to parse, 12 s at worst
 _SHOWN = 60  # characters of a value in a message; guess
@@ -98,3 +100,26 @@ def shown(value: Any) -> str:
     except ValueError:  # Python does not write numbers of more than 4300 digits
         return "a number of thousands of digits"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2 - 1]}...{text[2 - _SHOWN // 2 :]}"
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML as people write it: texts of several lines as blocks, and every value written out."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text.strip("\n") else '"' if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def written(values: Mapping[str, Any]) -> str:
+    """The YAML of a mapping, in its order."""
+    text: str = yaml.dump(
+        dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96
+    )
+    return text

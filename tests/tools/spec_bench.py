@@ -15,7 +15,7 @@ from msgspec import Struct
 from ngtcli.batch.lines import Id, converted
 from ngtcli.documents.read import Reader
 from ngtcli.errors import InputError, NgtError, UsageError, nearest
-from ngtcli.measure.rows import read_rows
+from ngtcli.measure.prompts import read_rows
 from ngtcli.measure.traces import ROOM, Trace, TraceWriter
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.tokens.tokenizer import Tokenizer
