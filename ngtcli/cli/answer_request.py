@@ -22,6 +22,7 @@ from ngtcli.cli.options import (
 from ngtcli.cli.output import check_not_read, check_output_files
 from ngtcli.cli.reading import read_documents, read_prediction, standard_input
 from ngtcli.config import SETTINGS
+from ngtcli.documents.content import placed
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import InputError
@@ -162,8 +163,7 @@ def tell_passages(request: AnswerRequest, selection: Selection | None, notes: No
         return
     for passage in selection.passages:
         document = request.documents[passage.document]
-        where = f"page {passage.page}" if passage.page else passage.heading
-        named = f"{document.name}, {where}" if where else document.name
+        named = placed(document.name, passage.page, passage.heading)
         notes.say(f"{named}: characters {passage.start}–{passage.end}, {_scores(passage)}")
         if request.show_passages:
             text = document.text[passage.start : passage.end]

@@ -23,6 +23,7 @@ from ngtcli.serve.client import request
 from ngtcli.serve.places import FINISH_S, KEPT_WARM, Place, absolute, places
 from ngtcli.serve.wire import Served
 from ngtcli.session.checks import check_session
+from ngtcli.session.events import telling
 
 if TYPE_CHECKING:
     from ngtcli.serve.process import Answerer
@@ -70,7 +71,7 @@ def _load(settings: Settings, status: Callable[[str], None]) -> "Answerer":
     """The model, loaded: what a server answers with."""
     from ngtcli.serve.resident import Resident  # here: it loads torch
 
-    return Resident(settings, status=status, warn=Notes().warn)
+    return Resident(settings, telling(status, Notes().warn))
 
 
 def _take_over(place: Place, notes: Notes) -> None:

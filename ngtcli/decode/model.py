@@ -189,6 +189,10 @@ class TargetModel:
             self.reused = restored()
         self._give_kept()
 
+    def use_any_rows(self) -> None:
+        """From now on passes are exact no more: each has as many rows as it needs."""
+        self._rows = None
+
     @property
     def _layers_of_all_rows(self) -> Sequence[int]:
         """The hidden states that are wanted of each row, not of the last alone."""
