@@ -343,7 +343,10 @@ class Decoder:
         if len(trees) == 1:
             return True
         regions = self._model.cache.regions[: len(trees)]
-        lengths = [one.length + len(tree) + 1 for one, tree in zip(regions, trees, strict=True)]
+        each = self._model.rows_of(trees)
+        lengths = [
+            one.length + (each or len(tree) + 1) for one, tree in zip(regions, trees, strict=True)
+        ]
         return self._fits(max(lengths))
 
     def _read_scores(

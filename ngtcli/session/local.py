@@ -18,6 +18,7 @@ from ngtcli.decode.load import Wanted, load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.prefixes import WORTH_S
+from ngtcli.decode.replays import Replays
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, Drafter, Drafters, draft_settings
 from ngtcli.draft.pool import Pool
@@ -155,6 +156,8 @@ class LocalSession(Session):
             model.passes.reason = SPREAD
         elif self.settings.capture:
             model.passes.switch_on(model.device, self.warn)
+            if model.passes.captures:
+                model.draws = Replays("draws are", model.device, self.warn)
         return model
 
     def _load_assistant(self) -> TargetModel:
@@ -174,8 +177,8 @@ class LocalSession(Session):
             self.warn(f"heads are not used: {self.model.tree_reason}")
             return None
         self.status("Loading heads …")
-        model, captures = self.model, self.model.passes.captures
-        own = model.hf, model.device, model.dtype, self.status, captures
+        model, warn = self.model, self.warn if self.model.passes.captures else None
+        own = model.hf, model.device, model.dtype, self.status, warn
         return HeadRows([load_head(name, *own) for name in self.settings.heads])
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
