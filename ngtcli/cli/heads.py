@@ -110,6 +110,10 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> Trained:
     tasks = {task: (_greedy(s), preset) for task, (s, preset) in resolved.of.items()}
     settings = tasks["ask"][0]
     _refuse_idle(given)
+    reads_states = given.kind in ("medusa", "hydra") and given.own_scores  # and nothing else
+    if settings.quantize != "none" and not reads_states:
+        what = f"this head ({given.kind}) is trained by the model's own weights, as they are"
+        raise UsageError(what, "Leave out --quantize.")
     notes = Notes(given.verbose)
     check_session(settings, notes.warn)
     if given.recording and not recorded_files(given.recording):
