@@ -17,11 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ngtcli.errors import UsageError, nearest, plain_number
+from ngtcli.errors import UsageError
 from ngtcli.system.files import home
 from ngtcli.system.json_form import Schema, schema_of
 from ngtcli.system.machine import MOST
 from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
+from ngtcli.words import nearest, plain_number
 
 PROJECT_FILE = "ngt.yaml"
 OTHER_VARIABLES = ("NGT_HOME",)  # variables that are read and are not settings
@@ -38,8 +39,7 @@ KINDS = {
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 _OF_ONE_DEVICE = ("device", "quantize", "exact")  # settings
 IN_PARTS = ("split", "refine")  # values of `overflow` that take documents part by part
-
-
+_LONGEST_WARM_S = 30 * 86_400  # that a process waits for questions; guess
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # by unit of a duration
 
 
@@ -81,10 +81,11 @@ def seconds_of(keep_warm: str) -> float:
         return 0.0
     with suppress(ValueError):
         seconds = float(keep_warm[:-1]) * _SECONDS.get(keep_warm[-1:], 0)
-        if 0 < seconds < math.inf:
+        if 0 < seconds <= _LONGEST_WARM_S:
             return seconds
     what = f"keep_warm is {shown(keep_warm)}"
-    raise SettingError("keep_warm", what, "Give a number with a unit, as 90s, 10m, 1h; or off.")
+    hint = "Give a number with a unit, 30d at most, as 90s, 10m, 1h; or off."
+    raise SettingError("keep_warm", what, hint)
 
 
 class Use(Flag):
@@ -142,19 +143,10 @@ class Setting:
         return type(self.default)
 
     @property
-    def has_flag(self) -> bool:
-        """Whether it has a flag of its own; `--set` gives every setting."""
-        return Use.SET not in self.uses
-
-    @property
-    def common(self) -> bool:
-        """Whether it is one of the few that `-h` lists."""
-        return Use.COMMON in self.uses
-
-    @property
     def flag(self) -> str:
         """What gives it on a command line."""
-        return f"--{self.name.replace('_', '-')}" if self.has_flag else f"--set {self.name}"
+        by_set = Use.SET in self.uses
+        return f"--set {self.name}" if by_set else f"--{self.name.replace('_', '-')}"
 
     @property
     def variable(self) -> str:

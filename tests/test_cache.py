@@ -78,7 +78,7 @@ def test_the_longest_unused_go_until_the_rest_is_within_the_bound(
 
 def test_what_has_its_own_bound_or_none_or_is_being_written_stays() -> None:
     for place in (
-        "tries/a.pool.safetensors", "tries/b.datastore.safetensors", "compiled/v/d", "tune/h.jsonl",
+        "tries/a.pool.safetensors", "tries/b.datastore.safetensors", "tune/h.jsonl",
         "tries/c.background.safetensors", "quantized/e.safetensors", "prefixes/f.safetensors",
     ):  # fmt: skip
         put(place, 10, 9)

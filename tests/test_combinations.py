@@ -5,7 +5,7 @@ import pytest
 from ngtcli.cli.app import app, load
 from ngtcli.cli.measuring import LIVE, REPLAY, rules_of
 from ngtcli.cli.tune import TuneFlags
-from ngtcli.config import SETTINGS
+from ngtcli.config import SETTINGS, Use
 from ngtcli.errors import UsageError
 
 KINDS: dict[type, str] = {bool: "yes", tuple: "a=1"}
@@ -23,7 +23,7 @@ def flags_of(command: str) -> dict[str, list[str]]:
             found[p.name] = [value]
         elif p.name == "set":
             names = [one.value[:-1] for one in p.shell_complete(None, "")]
-            alone = [name for name in names if not SETTINGS[name].has_flag]
+            alone = [name for name in names if Use.SET in SETTINGS[name].uses]
             found |= {name: ["--set", f"{name}={VALUES[name]}"] for name in alone}
         elif not p.hidden:
             found[p.name] = [max(p.opts, key=len), *([] if p.is_flag else [value])]

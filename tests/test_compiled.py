@@ -2,14 +2,18 @@
 
 import ast
 import os
+import sqlite3
 import sys
-from collections.abc import Callable
+from contextlib import closing
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ngtcli.system.compiled import COMPILED
+from ngtcli.system.store import NAME
 
 # Two small functions in a file of their own, compiled as those of the package are.
 FUNCTIONS = """
@@ -24,13 +28,13 @@ def thrice(n):
     return 3 * n
 """
 PROGRAM = """
-from ngtcli.system import compiled
+from ngtcli.system import compiled, store
 from functions import thrice, twice
 
 said = []
 compiled.announce(said.append)
 assert (twice(4), thrice(4)) == (8, 12)
-print(said, repr(compiled.take_remark()))
+print(said, repr(store.take_remark()))
 """
 
 
@@ -69,6 +73,11 @@ def run(folder: Path, code: str = PROGRAM) -> str:
     return said_by(*begun(folder, code))
 
 
+def stored(folder: Path) -> Path:
+    """The file of the store."""
+    return folder / "cache" / "ngt" / NAME
+
+
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder after a first run; whoever damages what is kept has it whole again afterwards."""
@@ -77,43 +86,13 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def change_byte(file: Path, data: bytes) -> None:
-    """Machine code with a wrong byte may end the process that runs it."""
-    at = len(data) // 2
-    file.write_bytes(data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :])
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda f, _: f.write_bytes(b"" if f.suffix == ".nbi" else b"no pickle"),
-        lambda f, data: f.write_bytes(data[:-20] if f.suffix == ".nbc" else data[:40]),
-        change_byte,
-        lambda f, _: (f.unlink(), os.mkfifo(f)),  # which has no writer
-    ],
-    ids=["foreign", "cut", "a wrong byte", "a pipe"],
-)
-def test_what_is_damaged_is_compiled_again_with_one_remark(
-    filled: Path, damage: Callable[[Path, bytes], object]
-) -> None:
-    """Of one function its index, of the other its code."""
-    kept = filled / "cache"
-    for file in (*kept.rglob("*twice*.nbi"), *kept.rglob("*thrice*.nbc")):
-        damage(file, file.read_bytes())
-    said = run(filled)
-    assert "Compiling once" in said and said.count("damaged") == 1
+def test_what_is_damaged_is_compiled_again(filled: Path) -> None:
+    """One result, whose checksum tells it."""
+    with closing(sqlite3.connect(stored(filled))) as connection, connection:
+        change = "UPDATE piece SET value = substr(value, 2) WHERE rowid = 1"
+        assert connection.execute(change).rowcount == 1
+    assert "Compiling once" in run(filled)
     assert run(filled) == "[] ''"
-
-
-def test_a_result_for_other_types_is_not_used(tmp_path: Path) -> None:
-    """As two processes leave it that compile for different types at the same time."""
-    run(tmp_path)
-    other = PROGRAM.replace("twice(4), thrice(4)", "twice(4.5), thrice(4)").replace("(8,", "(9.0,")
-    assert "Compiling once" in run(tmp_path, other)
-    one, two = sorted((tmp_path / "cache").rglob("*twice*.nbc"))
-    one.write_bytes(two.read_bytes())
-    assert "Compiling once" in run(tmp_path)
-    assert run(tmp_path) == run(tmp_path, other) == "[] ''"
 
 
 def test_processes_that_start_at_once_on_an_empty_cache_agree(tmp_path: Path) -> None:
@@ -121,48 +100,47 @@ def test_processes_that_start_at_once_on_an_empty_cache_agree(tmp_path: Path) ->
     for process in running:
         assert (told := said_by(*process)).endswith("''"), told
     assert run(tmp_path) == "[] ''"
-    assert not list((tmp_path / "cache").rglob("*.tmp.*"))
 
 
 FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n" + PROGRAM
 
 
-def test_where_files_cannot_be_written_whole_nothing_is_kept_and_one_remark_made(
+def test_where_the_file_cannot_be_written_nothing_is_kept_and_one_remark_made(
     tmp_path: Path,
 ) -> None:
     said = run(tmp_path, FULL)
-    assert said.count("not kept") == 1 and "too large" in said
-    assert not list((tmp_path / "cache").rglob("*.tmp.*"))
+    assert "Compiling once (about" in said and "is not written or read" in said
     run(tmp_path)
     assert run(tmp_path, FULL) == "[] ''"  # what was kept can be used
 
 
 @pytest.mark.parametrize("trouble", ["a file in its place", "open to others", "another user's"])
-def test_a_folder_that_cannot_be_used_costs_one_remark(trouble: str, tmp_path: Path) -> None:
+def test_a_store_that_others_may_have_written_to_is_not_used(trouble: str, tmp_path: Path) -> None:
     if trouble == "a file in its place":
         (tmp_path / "cache").write_text("")
     else:
         run(tmp_path, "import os; os.umask(0)\n" + PROGRAM)
-        kept = next((tmp_path / "cache").iterdir())
-        assert kept.stat().st_mode & 0o777 == 0o700  # no other user can enter
-        assert sum(path.is_file() for path in kept.rglob("*")) == 4
+        kept = stored(tmp_path)
+        assert kept.stat().st_mode & 0o777 == 0o600 and not kept.parent.stat().st_mode & 0o022
         if trouble == "open to others":
-            kept.chmod(0o777)
+            kept.parent.chmod(0o777)
         elif os.geteuid() == 0:
             os.chown(kept, 65534, 65534)
         else:
             pytest.skip("only root can be another user")
     said = run(tmp_path)
-    assert "Compiling once (about" in said and said.count("not kept") == 1
+    assert "Compiling once (about" in said and said.count("nothing is stored") == 1
 
 
-def test_what_other_versions_left_is_removed_when_it_is_old(tmp_path: Path) -> None:
-    old, young = tmp_path / "cache" / "ngt-old", tmp_path / "cache" / "ngt-young"
-    for path in (old, young):
-        path.mkdir(parents=True)
-    os.utime(old, (1, 1))
+def test_what_other_versions_left_is_removed_when_it_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    COMPILED.put_many({"old": b"1", "young": b"2"})
+    with closing(sqlite3.connect(stored(tmp_path))) as connection, connection:
+        connection.execute("UPDATE piece SET used = 1 WHERE key = 'old'")
     run(tmp_path)
-    assert young.exists() and not old.exists()
+    assert COMPILED.get("young") == b"2" and COMPILED.get("old") is None
 
 
 def test_all_that_compiled_code_is_made_of_is_in_the_name_of_its_folder() -> None:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
-from ngtcli.config import SETTINGS
+from ngtcli.config import SETTINGS, Use
 from ngtcli.draft.registry import method_names
 from ngtcli.session.runs import append
 
@@ -50,7 +50,7 @@ def test_ids_of_runs_are_offered(own_home: Path) -> None:
 @pytest.mark.parametrize("name", [n for n, s in SETTINGS.items() if s.choices and not s.is_switch])
 def test_words_of_settings_are_offered(name: str) -> None:
     words, flag = SETTINGS[name].choices, SETTINGS[name].flag
-    if SETTINGS[name].has_flag:
+    if Use.SET not in SETTINGS[name].uses:
         assert tab(f"ngt summarize {flag} ") == list(words)
         assert tab(f"ngt ask x {flag} {words[1]}") == [words[1]]
     assert tab(f"ngt ask x --set {name}=") == [f"{name}={word}" for word in words]

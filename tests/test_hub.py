@@ -155,6 +155,17 @@ def test_a_file_that_is_not_the_hub_s_is_not_kept(
     assert done.returncode == 0 and held(done.stdout.strip(), files), done.stderr
 
 
+def test_a_small_file_of_the_cache_that_was_cut_is_pulled_again(
+    hub: Hub, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    folder = Path(hub.run(tmp_path, "models", "pull", ID).stdout.strip())
+    (folder / "config.json").write_bytes(b"{")  # through the link
+    hub.got()
+    assert hub.run(tmp_path, "models", "pull", ID).returncode == 0
+    assert (folder / "config.json").read_bytes() == files["config.json"]
+    assert hub.got() == ["config.json"]
+
+
 def test_a_cut_file_of_the_cache_is_told_and_pulled_again(
     hub: Hub, files: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -222,6 +233,22 @@ def test_a_failed_question_is_asked_again_and_an_answer_is_kept(own_hub: Hub) ->
     assert ask(ID).sizes[WEIGHTS] > CHUNK
     own_hub.log.clear()
     assert ask(ID).sizes and not own_hub.log
+
+
+def test_what_a_model_loads_without_is_asked_for_again_after_a_while(
+    own_hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(fetch(ID))
+    (folder / "generation_config.json").unlink()
+    clock = 1000.0
+    monkeypatch.setattr("ngtcli.model_files.checkpoint.time.monotonic", lambda: clock)
+    ask.cache_clear()
+    own_hub.status = 500
+    assert find(ID) == str(folder)
+    own_hub.status, own_hub.log = 0, []
+    assert find(ID) == str(folder) and not own_hub.log  # nobody waits again at once
+    clock += 61
+    assert find(ID) == ID and own_hub.log
 
 
 def test_a_download_that_fails_reads_nothing_more(

@@ -27,20 +27,20 @@ from ngtcli.draft.steps import Statistics, Step, Token
 from ngtcli.errors import ModelError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.prompt.preset import load_preset
-from ngtcli.serve.asking import Asking, InThread, logged
+from ngtcli.serve.asking import Asking, logged
 from ngtcli.serve.client import NotServedError
 from ngtcli.serve.folder import ServedFolder
-from ngtcli.serve.http import HttpServer, OpenAi, listen
 from ngtcli.serve.http_guard import Address
 from ngtcli.serve.mcp import Tools, mcp_routes, mcp_server
-from ngtcli.serve.openai_requests import Service
+from ngtcli.serve.service import Service
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
-from ngtcli.session.question import Question
+from ngtcli.session.question import Question, Tasks
 from ngtcli.session.run_records import read_runs
 from tests.support.helpers import fill, ngt
+from tests.support.serving import Scripted, Serving, Ticket
 from tests.support.warm import Warm
 
-TASKS = {task: (Settings(), load_preset(task)) for task in ("ask", "summarize")}
+TASKS = Tasks({task: (Settings(), load_preset(task)) for task in ("ask", "summarize")})
 TIDES = "The harbour is dug.\n\nHigh tide is at nine.\n\nBarges carry slate."
 
 
@@ -51,41 +51,38 @@ def folder(tmp_path: Path) -> Path:
     )
 
 
-class Answering:
-    """Answers with the first document, a word a step; `steps` and `ended` count what is done."""
+class Answering(Scripted):
+    """Answers with the first document, a word a step; `steps` counts what is done."""
 
     def __init__(self, many: int = 0) -> None:
-        self.asked: list[Question] = []
-        self.many, self.steps = many, 0
-        self.begun, self.ended = threading.Event(), threading.Event()
+        super().__init__(self.answer)
+        self.many, self.steps, self.begun = many, 0, threading.Event()
 
-    def events(self, question: Question, owner: str = "") -> Generator[Event]:
-        self.asked.append(question)
-        self.owner = owner
-        try:
-            yield Message("status", "Loading …")
-            yield Message("warn", "not everything fits")
-            for part in (1, 2):
-                yield Part(f"Part {part} of 2")
-                yield Reading(0, 40)
-                yield Reading(30, 40)
-            yield Part("")
-            text = question.documents[0].text
-            words = [f"{word} " for word in text.split()] + ["on "] * self.many
-            for word in words:
-                self.steps += 1
-                yield Stepped(Step((Token(1, word),)))
-                self.begun.set()
-            tokens = Step(tuple(Token(1, word) for word in words))
-            statistics = Statistics(prompt_tokens=40, new_tokens=len(words))
-            sources = sources_of(text, question.documents)
-            own = {"steps": (tokens,), "statistics": statistics, "sources": sources}
-            yield Ended(finish_reason="stop", **own)
-        finally:
-            self.ended.set()
+    def answer(self, question: Question, ticket: Ticket) -> Generator[Event]:
+        yield Message("status", "Loading …")
+        yield Message("warn", "not everything fits")
+        yield Message("warn", "the pool in /home/someone/x is started again")
+        for part in (1, 2):
+            yield Part(f"Part {part} of 2")
+            yield Reading(0, 40)
+            yield Reading(30, 40)
+        yield Part("")
+        text = question.documents[0].text
+        words = [f"{word} " for word in text.split()] + ["on "] * self.many
+        for word in words:
+            self.steps += 1
+            yield Stepped(Step((Token(1, word),)))
+            self.begun.set()
+        tokens = Step(tuple(Token(1, word) for word in words))
+        statistics = Statistics(prompt_tokens=40, new_tokens=len(words))
+        sources = sources_of(text, question.documents)
+        own: Any = {"steps": (tokens,), "statistics": statistics, "sources": sources}
+        yield Ended(finish_reason="stop", **own)
 
-    def submit(self, question: Question, on_event: Any, *, owner: str, **_: object) -> Any:
-        return InThread(self.events(question, owner), on_event)
+
+def failing(question: Question, ticket: Ticket) -> Generator[Event]:
+    raise ModelError("the model in /models/x is gone", "Use --no-serve. Name another.")
+    yield
 
 
 def called(folder: Path, work: Callable[[Client], Awaitable[None]], asked: Any = None) -> None:
@@ -93,7 +90,7 @@ def called(folder: Path, work: Callable[[Client], Awaitable[None]], asked: Any =
     served = ServedFolder([str(folder)], Settings())
 
     async def run() -> None:
-        server = mcp_server(Tools(served, TASKS, asked or Answering()))
+        server = mcp_server(Tools(Service("builtin", TASKS, served), asked or Answering()))
         async with Client(server) as client:
             await work(client)
 
@@ -135,17 +132,17 @@ def test_documents_are_listed_searched_and_shown_in_structured_form(folder: Path
         assert names == ["sub/b.md", "tides.txt"]
         assert listed.structured_content["left_out"] == []
 
-        found = await client.call_tool("search_passages", {"query": "When is high tide?"})
+        found = await client.call_tool("search_passages", {"question": "When is high tide?"})
         first = found.structured_content["passages"][0]
         assert first["document"] == "tides.txt" and "High tide is at nine." in first["text"]
         assert TIDES[first["start"] : first["end"]] == first["text"] and first["score"] > 0
         assert found.structured_content["of_documents"] == 2
 
-        among = {"query": "slate", "documents": ["sub/b.md"], "limit": 1}
+        among = {"question": "slate", "documents": ["sub/b.md"], "limit": 1}
         found = await client.call_tool("search_passages", among)
         (only,) = found.structured_content["passages"]
         assert only["document"] == "sub/b.md" and only["heading"] == "Slate"
-        found = await client.call_tool("search_passages", {"query": "xylophone"})
+        found = await client.call_tool("search_passages", {"question": "xylophone"})
         assert found.structured_content["passages"] == []
 
         shown = await client.call_tool(
@@ -155,8 +152,9 @@ def test_documents_are_listed_searched_and_shown_in_structured_form(folder: Path
             "document": "tides.txt", "text": "High tide is at nine.", "start": 21, "end": 42,
             "characters": len(TIDES), "page": 0, "heading": "",
         }  # fmt: skip
-        beyond = await client.call_tool("show_passage", {"document": "tides.txt", "start": 10_000})
-        assert beyond.structured_content["text"] == ""
+        for wrong in ({"start": 10**12, "end": 10**13}, {"start": 10, "end": 5}):
+            shown = await client.call_tool("show_passage", {"document": "tides.txt", **wrong})
+            assert f"It has {len(TIDES)} characters." in error_of(shown)
 
     called(folder, work)
 
@@ -173,13 +171,13 @@ def test_an_answer_comes_with_its_sources_and_with_what_was_remarked(folder: Pat
         assert not answer.is_error
         found = answer.structured_content
         assert found["text"].split() == TIDES.split() and found["finish_reason"] == "stop"
-        assert found["remarks"] == ["not everything fits"] and found["prompt_tokens"] == 40
+        assert found["remarks"][0] == "not everything fits" and found["prompt_tokens"] == 40
         assert [s["document"] for s in found["sources"]] == ["tides.txt"]
         summary = await client.call_tool("summarize", {})
         assert summary.structured_content["text"]
 
     called(folder, work, answering)
-    ask, summary = answering.asked
+    ask, summary = (question for question, _ in answering.asked)
     assert (ask.task, ask.question, ask.settings.max_tokens) == ("ask", "When?", 7)
     assert [d.name for d in ask.documents] == ["tides.txt"] and ask.settings.overflow == "retrieve"
     told_of = summary.task, summary.settings.overflow, len(summary.documents)
@@ -189,22 +187,22 @@ def test_an_answer_comes_with_its_sources_and_with_what_was_remarked(folder: Pat
 
 
 def test_what_is_wrong_is_told_to_the_client_in_words(folder: Path) -> None:
-    class Failing(Answering):
-        def events(self, question: Question, owner: str = "") -> Generator[Event]:
-            raise ModelError("the model is gone", "Name another.")
-            yield
-
     async def work(client: Client) -> None:
         for name, arguments, words in (
-            ("ask", {"question": "Who?"}, "the model is gone. Name another."),
-            ("ask", {}, "question"), ("ask", {"question": "Who?", "max_tokens": 0}, "max_tokens"),
+            ("ask", {"question": "Who?"}, "the model in /models/x is gone. Name another."),
+            ("ask", {}, "question: the argument is missing"),
+            ("ask", {"question": "Who?", "foo": 1}, "ask has no argument 'foo'. Known: question, "),
+            ("search_passages", {"query": "Who?"}, "search_passages has no argument 'query'."),
+            ("ask", {"question": "Who?", "max_tokens": 0}, "max_tokens: input should be greater"),
+            ("ask", {"question": " "}, "the question is empty. Ask something."),
             ("ask", {"question": "Who?", "documents": []}, "no document is named"),
             ("show_passage", {"document": "tide.txt"}, "Did you mean tides.txt?"),
             ("show_passage", {"document": "tides.txt", "page": 2}, "no page 2. It has no pages."),
         ):  # fmt: skip
-            assert words in error_of(await client.call_tool(name, arguments)), name
+            said = error_of(await client.call_tool(name, arguments))
+            assert words in said and "pydantic" not in said and "--" not in said, name
 
-    called(folder, work, Failing())
+    called(folder, work, Scripted(failing))
 
 
 def test_nothing_outside_the_folder_is_read(folder: Path, tmp_path: Path) -> None:
@@ -225,12 +223,14 @@ def test_nothing_outside_the_folder_is_read(folder: Path, tmp_path: Path) -> Non
         ):  # fmt: skip
             for tool, arguments in (
                 ("show_passage", {"document": name}),
-                ("search_passages", {"query": "secret", "documents": [name]}),
+                ("search_passages", {"question": "secret", "documents": [name]}),
                 ("ask", {"question": "secret?", "documents": ["tides.txt", name]}),
             ):
                 words = error_of(await client.call_tool(tool, arguments))
                 assert "is not one of the documents" in words and "a secret" not in words
-        found = (await client.call_tool("search_passages", {"query": "secret"})).structured_content
+        found = (
+            await client.call_tool("search_passages", {"question": "secret"})
+        ).structured_content
         assert found["passages"] == []
 
     called(folder, work)
@@ -239,7 +239,7 @@ def test_nothing_outside_the_folder_is_read(folder: Path, tmp_path: Path) -> Non
 def test_a_folder_is_read_again_where_files_changed(folder: Path) -> None:
     async def work(client: Client) -> None:
         async def best(query: str) -> list[str]:
-            found = await client.call_tool("search_passages", {"query": query})
+            found = await client.call_tool("search_passages", {"question": query})
             return [p["text"] for p in found.structured_content["passages"]]
 
         assert await best("zebra") == []
@@ -270,15 +270,14 @@ def test_a_call_that_is_cancelled_while_it_waits_is_given_up_at_once(folder: Pat
     """Nothing is told of a question that waits: here until the very end."""
     loaded, asked, cancelled = threading.Event(), threading.Event(), threading.Event()
 
-    class Waiting(Answering):
-        def events(self, question: Question, owner: str = "") -> Generator[Event]:
-            loaded.wait()
-            yield from super().events(question, owner)
+    answering = Answering()
 
-        def submit(self, question: Question, on_event: Any, **own: Any) -> Any:
-            ticket = super().submit(question, on_event, **own)
-            asked.set()
-            return SimpleNamespace(cancel=lambda: (ticket.cancel(), cancelled.set()))
+    def waiting(question: Question, ticket: Ticket) -> Generator[Event]:
+        asked.set()
+        ticket.cancelled.wait()
+        cancelled.set()
+        loaded.wait()
+        yield from answering.answer(question, ticket)
 
     async def work(client: Client) -> None:
         async with anyio.create_task_group() as group:
@@ -288,7 +287,7 @@ def test_a_call_that_is_cancelled_while_it_waits_is_given_up_at_once(folder: Pat
         await anyio.to_thread.run_sync(cancelled.wait)
         loaded.set()
 
-    called(folder, work, Waiting())
+    called(folder, work, Scripted(waiting))
 
 
 NOISY = """
@@ -330,9 +329,11 @@ def test_standard_output_has_the_protocol_alone_and_torch_is_not_loaded(
             async with Client(stdio_client(own, errors), message_handler=told) as client:
                 assert client.server_info and client.server_info.name == "ngt"
                 assert len((await client.list_tools()).tools) == 5
-                found = await client.call_tool("search_passages", {"query": "When is high tide?"})
+                found = await client.call_tool(
+                    "search_passages", {"question": "When is high tide?"}
+                )
                 assert "High tide" in found.structured_content["passages"][0]["text"]
-                failed = await client.call_tool("search_passages", {"query": "fail"})
+                failed = await client.call_tool("search_passages", {"question": "fail"})
                 assert error_of(failed) == "Error executing tool search_passages"
 
     anyio.run(work)
@@ -405,14 +406,14 @@ def test_the_resident_process_is_asked_where_there_is_one(
         def ask(self, question: Question, wants: object) -> Generator[Event]:
             if self.is_leaving:
                 raise NotServedError
-            yield from answering.events(question)
+            yield from answering.answer(question, Ticket())
 
     class Loaded:
         def __init__(self, settings: Settings) -> None:
             loaded.append(settings.model)
 
         def ask(self, question: Question, wants: object) -> Generator[Event]:
-            return answering.events(question)
+            return answering.answer(question, Ticket())
 
         def close(self) -> None:
             loaded.append("closed")
@@ -421,7 +422,7 @@ def test_the_resident_process_is_asked_where_there_is_one(
     monkeypatch.setattr("ngtcli.serve.asking.served", lambda settings: served.pop(0))
     resident = SimpleNamespace(Resident=Loaded)  # without torch
     monkeypatch.setitem(sys.modules, "ngtcli.serve.resident", cast(Any, resident))
-    settings, preset = TASKS["ask"]
+    settings, preset = TASKS.of["ask"]
     documents = ServedFolder([str(folder)], settings).documents()
     question = Question(task="ask", settings=settings, preset=preset, loaded=documents)
     asking = Asking()
@@ -456,25 +457,20 @@ def test_another_engine_and_a_missing_package_are_told_before_a_client_waits(
     assert done.stderr.decode().splitlines()[-1] == "pip install 'ngtcli[mcp]'"
 
 
-class Over:
+class Over(Serving):
     """The tools at `/mcp` of the HTTP server, with a key if there is a file of keys."""
 
-    def __init__(self, folder: Path, answering: Answering, keys: tuple[bytes, ...] = ()) -> None:
-        self.served = ServedFolder([str(folder)], Settings())
-        own = mcp_routes(Tools(self.served, TASKS, answering))
-        address = Address("127.0.0.1", 0, keys)
-        warned: list[str] = []
-        service = Service("builtin", {}, self.served)
-        app = OpenAi(cast(Any, None), service, warned.append).app(address, *own)
-        place = listen(address)
-        self.url = f"http://127.0.0.1:{place.getsockname()[1]}/mcp"
-        self.server = HttpServer(app, place)
+    def __init__(self, folder: Path, answers: Scripted, keys: tuple[bytes, ...] = ()) -> None:
+        self.served, self.said = ServedFolder([str(folder)], Settings()), list[str]()
+        service = Service("builtin", TASKS, self.served)
+        own = mcp_routes(Tools(service, answers, warn=self.said.append))
+        super().__init__(answers, service, Address("127.0.0.1", 0, keys), own)
 
     def __enter__(self) -> str:
-        return self.url
+        return f"{self.url}/mcp"
 
     def __exit__(self, *_: object) -> None:
-        self.server.close()
+        self.close()
         self.served.close()
 
 
@@ -484,20 +480,45 @@ def test_the_http_server_has_the_same_tools(folder: Path) -> None:
     async def work(url: str) -> None:
         async with Client(url) as client:
             assert len((await client.list_tools()).tools) == 5
-            found = await client.call_tool("search_passages", {"query": "When is high tide?"})
+            found = await client.call_tool("search_passages", {"question": "When is high tide?"})
             assert found.structured_content["passages"][0]["document"] == "tides.txt"
             answer = await client.call_tool(
                 "ask", {"question": "When?", "documents": ["tides.txt"]}
             )
             assert answer.structured_content["text"].split() == TIDES.split()
+            assert answer.structured_content["remarks"] == ["not everything fits"]  # no path
             answering.many = 1_000_000
             answering.ended.clear()
             answering.begun.clear()
             await cancelled(client, answering)
-            assert answering.owner == "http"
+            assert answering.asked[-1][1] == "http"
 
     with Over(folder, answering) as url:
         anyio.run(work, url)
+
+
+def test_over_http_no_paths_of_this_machine_are_told(folder: Path) -> None:
+    over = Over(folder, Scripted(failing))
+
+    async def work(url: str) -> None:
+        async with Client(url) as client:
+            words = error_of(await client.call_tool("ask", {"question": "When?"}))
+            assert "the answer failed" in words and "/models" not in words
+            folder.rename(folder.with_name("gone"))
+            for tool, own in (("list_documents", {}), ("search_passages", {"question": "x"})):
+                words = error_of(await client.call_tool(tool, own))
+                assert "documents cannot be read" in words and str(folder) not in words
+
+    with over as url:
+        anyio.run(work, url)
+    assert "/models/x" in over.said[0] and str(folder) in over.said[1]
+
+
+def test_a_request_that_is_refused_leaves_no_session(folder: Path) -> None:
+    with Over(folder, Answering()) as url:
+        for headers in ({"accept": "text/html"}, {"accept": "text/event-stream"}):
+            refused = httpx.get(url, headers=headers)
+            assert refused.status_code in (400, 406) and "mcp-session-id" not in refused.headers
 
 
 def test_the_http_server_refuses_other_pages_and_those_without_a_key(folder: Path) -> None:

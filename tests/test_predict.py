@@ -153,8 +153,8 @@ def test_other_methods_draft_from_it_as_from_a_document(resident: Resident, meth
 
 
 def test_it_goes_to_the_resident_process_with_the_question() -> None:
-    sent = wire.pack(wire.Ask(_plain(asked("as before")), Wants()))
-    assert wire.unpack(sent[wire.HEAD.size :]).question.prediction == "as before"
+    sent = wire.encode(wire.Ask("1", _plain(asked("as before")), Wants()))
+    assert wire.decode(sent).question.prediction == "as before"
 
 
 def test_counts_of_the_http_api() -> None:

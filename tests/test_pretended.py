@@ -1,7 +1,6 @@
 """The paths for GPUs, on devices that pretend (tests/tools/pretended.py)."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest

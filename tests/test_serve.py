@@ -3,8 +3,10 @@
 import os
 import shutil
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from ngtcli.config import SettingError, Settings, seconds_of
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.draft.steps import Step, Token
-from ngtcli.errors import InputError, NgtError
+from ngtcli.errors import InputError, NgtError, StoppedError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve import client, wire
@@ -26,11 +28,12 @@ from tests.support.warm import Warm
 
 # A resident process whose model spells the question, with a pause before each letter.
 PROGRAM = """
-import sys, threading, time
+import os, shutil, socket, sys, threading, time
 from ngtcli.config import Settings
 from ngtcli.draft.steps import Step, Token
 from ngtcli.errors import InputError
-from ngtcli.serve.server import Server
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.serve import exchange, process
 from ngtcli.session.events import Ended, Message, Stepped
 
 class Ticket:
@@ -43,6 +46,8 @@ class Speller:
     def __init__(self, settings, status):
         status("Learning to spell …")
         time.sleep(LOADING)
+        if not os.path.exists(settings.model) and "/" in settings.model:  # a hub would bring it
+            shutil.copytree(BUILTIN_PATH, settings.model)
     def submit(self, question, on_event, *, owner="", wants=None):
         ticket = Ticket()
         def spell():
@@ -63,8 +68,15 @@ class Speller:
     def close(self):
         print("closed", flush=True)
 
-settings = Settings(model=MODEL)
-Server(settings, Speller, idle_s=IDLE, say=lambda words: print(words, flush=True)).run()
+async def app(scope, receive, send):
+    raise RuntimeError("a mistake")
+
+listening = socket.create_server(("127.0.0.1", 0))
+others = process.Others(app, listening, words=(str(listening.getsockname()[1]),)) if HTTP else None
+exchange._SENDING_S = process.FINISH_S = PATIENCE
+said = lambda words: print(words, flush=True)
+own = {"idle_s": IDLE, "say": said, "warn": said}
+process.Server(Settings(model=MODEL), Speller, **own).run(others)
 """
 
 
@@ -72,9 +84,11 @@ class Started:
     """A forked process with `Speller`; `lines` are what it prints."""
 
     def __init__(
-        self, model: str = "builtin", loading: float = 0, pause: float = 30, idle: float = 0
-    ):
+        self, model: str = "builtin", loading: float = 0, pause: float = 30, idle: float = 0,
+        http: bool = False, patience: float = 30,
+    ):  # fmt: skip
         names = {"MODEL": repr(model), "LOADING": loading, "PAUSE": pause, "IDLE": idle}
+        names |= {"HTTP": http, "PATIENCE": patience}
         own = PROGRAM
         for name, value in names.items():
             own = own.replace(name, str(value))
@@ -128,7 +142,7 @@ def test_a_question_is_answered_by_its_events(start: Callable[..., Started]) -> 
     with pytest.raises(InputError, match="no letter") as failed:
         list(connected().ask(asked("a!"), Wants()))
     assert failed.value.hint == "Leave it out."
-    about = client.request(*places(), wire.Describe())
+    about = client.request(*places(), "GET /about")
     assert about and (about.model, about.state, about.answered) == ("builtin", "ready", 2)
 
 
@@ -203,18 +217,17 @@ def test_one_that_hangs_is_given_up(
         next(events)
     with pytest.raises(NotServedError):
         next(connected().ask(asked("a"), Wants()))
-    about = client.request(*places(), wire.Describe())
-    assert about and (about.state, about.process) == ("does not answer", one.process.pid)
+    about = client.request(*places(), "GET /about")
+    assert about == wire.Served(model="builtin", state="does not answer", process=one.process.pid)
 
 
 def test_it_says_that_it_runs_while_an_answer_takes_long(start: Callable[..., Started]) -> None:
     start()
-    with connected().open() as there:
-        there.sendall(wire.pack(wire.Ask(asked("."), Wants())))
-        inbox = wire.Inbox()
-        while not (said := [*inbox.messages()]):
-            inbox.add(there.recv(100))
-    assert said == [wire.Alive()]
+    body = wire.encode(wire.Ask("1", asked("."), Wants()))
+    with closing(client.Reply(Place.of(Settings()), "POST /ask", body)) as reply:
+        data = b""
+        while not data.endswith(b"\r\n\r\n\n"):
+            data += reply.socket.recv(1)
 
 
 @pytest.mark.parametrize("way", ["stop", "SIGTERM"])
@@ -223,13 +236,72 @@ def test_it_finishes_its_answers_and_leaves(start: Callable[..., Started], way: 
     events = connected().ask(asked("a.b"), Wants())
     next(events)
     if way == "stop":
-        about = client.request(*places(), wire.Stop())
+        about = client.request(*places(), "POST /stop")
         assert about and about.state == "leaving" and about.answering == 1
     else:
         one.process.send_signal(signal.SIGTERM)
     assert isinstance(list(events)[-1], Ended)
     assert one.line() == "closed" and one.process.wait(10) == 0
     assert not places() and Place.of(Settings()).left(0)
+
+
+def test_leaving_it_accepts_nothing_and_tells_what_failed(start: Callable[..., Started]) -> None:
+    one = start(pause=0.5, http=True, ready=False)
+    at = ("127.0.0.1", int(one.line()))
+    assert "is ready" in one.line()
+    with socket.create_connection(at) as other:
+        other.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert other.recv(100).startswith(b"HTTP/1.1 500")
+    assert one.line().endswith(": RuntimeError: a mistake")
+    events = connected().ask(asked("a..b"), Wants())
+    next(events)
+    assert (about := client.request(*places(), "POST /stop")) and about.state == "leaving"
+
+    def is_refused() -> bool:
+        with suppress(ConnectionRefusedError), socket.create_connection(at):
+            return False
+        return True
+
+    wait_until(is_refused)
+    assert isinstance(list(events)[-1], Ended) and one.process.wait(10) == 0
+
+
+def test_an_answer_without_end_is_waited_for_once(start: Callable[..., Started]) -> None:
+    one = start(patience=0.3)
+    events = connected().ask(asked("a."), Wants())
+    next(events)
+    one.process.send_signal(signal.SIGTERM)
+    assert one.process.wait(20) == 0  # the answer takes longer
+    with pytest.raises(NgtError, match="ended in the middle"):
+        list(events)
+
+
+def test_a_client_that_is_stopped_does_not_keep_it(start: Callable[..., Started]) -> None:
+    one = start(idle=0.3, patience=0.3)
+    body = wire.encode(wire.Ask("1", asked("a" * 100_000), Wants()))
+    with closing(client.Reply(Place.of(Settings()), "POST /ask", body)):
+        assert one.process.wait(30) == 0  # it was not read
+
+
+def test_a_model_that_comes_while_it_loads_is_kept(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    model = tmp_path / "new"
+    start(str(model))
+    asking = asked("a", model=str(model))
+    place = client.Connection(*places())
+    assert isinstance(list(place.ask(asking, Wants()))[-1], Ended)
+
+
+def test_what_is_cancelled_before_it_is_taken_is_not_answered(
+    start: Callable[..., Started],
+) -> None:
+    start(loading=0.5, ready=False)
+    wait_until(Place.of(Settings()).path.exists)
+    events = connected().ask(asked("abc"), Wants())
+    next(events)
+    with pytest.raises(StoppedError):
+        events.throw(KeyboardInterrupt())
 
 
 def test_it_leaves_when_nobody_asks(start: Callable[..., Started]) -> None:
@@ -288,18 +360,25 @@ def test_a_socket_whose_path_is_too_long_is_reached(
 
 def test_what_is_no_message_ends_the_connection_alone(start: Callable[..., Started]) -> None:
     start()
-    for bad in (b"GET / HTTP/1.1\r\n\r\n", wire.HEAD.pack(3) + b"\x92\xa1x", os.urandom(64)):
+    for bad in (
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"\0\0\0\3\x92\xa1x\r\n\r\n",
+        b"\xff" * 64 + b"\r\n\r\n",
+    ):
         raw = Place.of(Settings()).connect()
         assert raw is not None
         raw.sendall(bad)
-        raw.shutdown(1)
-        assert not raw.recv(1)
+        assert raw.recv(100).startswith(b"HTTP/1.1 4")
         raw.close()
+    for body in (b"", b"{}", b'["Ask",{}]', b'["Served",{}]'):
+        with closing(client.Reply(Place.of(Settings()), "POST /ask", body)) as reply:
+            with pytest.raises((EOFError, wire.WireError)):
+                reply.next()
     assert list(connected().ask(asked("a"), Wants()))
 
 
 def test_durations() -> None:
-    for bad in ("10", "m", "-1m", "0s", "nanm", "infh", "1 w", ""):
+    for bad in ("10", "m", "-1m", "0s", "nanm", "infh", "1 w", "", "31d", "1e300h"):
         with pytest.raises(SettingError, match="keep_warm"):
             seconds_of(bad)
     with pytest.raises(SettingError, match="keep_warm is 'ten'"):
@@ -311,5 +390,7 @@ def test_flags_of_a_process_name_each_head(tmp_path: Path, monkeypatch: pytest.M
     for name in ("one", "mtp"):  # the word stands for the model's own layers, also beside a folder
         (tmp_path / name).mkdir()
     for heads in ((), ("one", "mtp", "a/hub-id")):
-        flags = [f for f in flags_of(absolute(Settings(heads=heads))) if f.startswith("--heads")]
-        assert flags == [f"--heads={tmp_path / h if h == 'one' else h}" for h in heads]
+        words = flags_of(absolute(Settings(heads=heads)))
+        found = [word for word in words if word.startswith("--set=heads=")]
+        expected = [str(tmp_path / head) if head == "one" else head for head in heads] or ["[]"]
+        assert found == [f"--set=heads={head}" for head in expected]

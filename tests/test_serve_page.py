@@ -1,8 +1,10 @@
 """The server's page, driven in Chromium over a server whose answers are scripted."""
 
+import json
+import shutil
+import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,102 +13,81 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.draft.steps import Statistics, Step, Token
-from ngtcli.errors import ContextOverflowError, NgtError
+from ngtcli.errors import ContextOverflowError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve.folder import ServedFolder
-from ngtcli.serve.http import HttpServer, OpenAi, listen
 from ngtcli.serve.http_guard import Address, read_keys
-from ngtcli.serve.openai_requests import Service
 from ngtcli.serve.page import page_and_policy
+from ngtcli.serve.service import Service
 from ngtcli.session.events import Ended, Event, Message, Prompted, Reading, Stepped
-from ngtcli.session.question import Question
+from ngtcli.session.question import Question, Tasks
 from ngtcli.session.run_records import read_runs
 from tests.support.browser import Browser, in_browser
+from tests.support.helpers import ROOT_FOLDER
+from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket
 
 FERRY = "The ferry leaves the northern quay at noon."
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>\u202ebold"
 ANSWER = f"🙂 So: {FERRY} {HOSTILE} Yes."
 ORIGINS = ("model", "prompt", "pool", "background", "own text", "scores", "draft")
-CLIENT = httpx.Client(verify=False)  # reading certificates takes long
 
 
-@dataclass
-class Scripted:
-    """Answers every question with ANSWER, step by step: each waits for `go`."""
+class Answers(Scripted):
+    """Answers every question with ANSWER, step by step: where it says so each waits for `go`."""
 
-    asked: list[Question] = field(default_factory=list)
-    go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    cancelled: threading.Event = field(default_factory=threading.Event)
+    go = threading.Semaphore(0)
 
-    def submit(
-        self, question: Question, on_event: Callable[[Event | NgtError], None],
-        *, owner: str = "", wants: Any = None,
-    ) -> "Scripted":  # fmt: skip
-        self.asked.append(question)
-        self.cancelled.clear()
-        self.go = threading.Semaphore(0 if "slowly" in question.question else 99)
-        threading.Thread(target=self._answer, args=(question, on_event), daemon=True).start()
-        return self
-
-    def cancel(self) -> None:
-        self.cancelled.set()
-        self.go.release()
+    def __init__(self) -> None:
+        super().__init__(self.answer)
 
     def release(self, steps: int = 99) -> None:
         self.go.release(steps)
 
-    def _answer(self, question: Question, tell: Callable[[Event | NgtError], None]) -> None:
-        tell(Message("warn", "not everything fits: split into 2 parts"))
-        tell(Message("warn", "the pool in /home/someone/x is started again"))
+    def answer(self, question: Question, ticket: Ticket) -> Generator[Event]:
+        self.go = go = threading.Semaphore(0 if "slowly" in question.question else 99)
+        yield Message("warn", "not everything fits: split into 2 parts")
+        yield Message("warn", "the pool in /home/someone/x is started again")
         if "too long" in question.question:
-            return tell(ContextOverflowError("the prompt has 9 tokens", "Shorten it."))
-        tell(Prompted(11))
-        tell(Reading(5, 11))
-        words = ANSWER.split(" ")
-        words = [*(f"{word} " for word in words[:-1]), words[-1]]
+            raise ContextOverflowError("the prompt has 9 tokens", "Shorten it.")
+        yield Prompted(11)
+        yield Reading(5, 11)
+        words = [f"{word} " for word in ANSWER.split(" ")]
+        words[-1] = words[-1].rstrip(" ")
         tokens = [Token(i, w, ORIGINS[i % len(ORIGINS)]) for i, w in enumerate(words)]
         steps = [Step((Token(9, "", "model", "Let me see."),))]
         steps += [Step(tuple(tokens[i : i + 3])) for i in range(0, len(tokens), 3)]
         for step in steps:
-            self.go.acquire()
-            if self.cancelled.is_set():
-                return None
-            tell(Stepped(step))
+            while not go.acquire(timeout=0.05) and not ticket.cancelled.is_set():
+                pass
+            yield Stepped(step)
         done = Statistics(prompt_tokens=11, new_tokens=len(tokens), steps=len(steps))
         found = sources_of(ANSWER, question.documents)
         own: Any = {"steps": tuple(steps), "statistics": done, "sources": found}
-        tell(Ended(finish_reason="length", facts=("9 tokens", "acceptance length 3.00"), **own))
-        return None
+        yield Ended(finish_reason="length", facts=("9 tokens", "acceptance length 3.00"), **own)
 
 
-def server_of(address: Address, folder: ServedFolder | None) -> tuple[HttpServer, str, Scripted]:
-    """A server, the page's address, and what answers."""
-    tasks = {task: (Settings(), load_preset(task)) for task in ("ask", "summarize")}
-    asked = Scripted()
-    app = OpenAi(asked, Service("builtin", tasks, folder), print).app(address)
-    place = listen(address)
-    return HttpServer(app, place), f"http://127.0.0.1:{place.getsockname()[1]}/", asked
+def server_of(folder: ServedFolder | None, address: Address = LOCAL) -> Serving:
+    tasks = Tasks({task: (Settings(), load_preset(task)) for task in ("ask", "summarize")})
+    return Serving(Answers(), Service("builtin", tasks, folder), address)
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Scripted]]:
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Answers]]:
     root = tmp_path_factory.mktemp("served")
     (root / "deep").mkdir()
     (root / "deep" / "log.md").write_text(f"# Harbour\n\n{FERRY} It carries forty.")
     (root / "a <b>.txt").write_text(f"Here is {HOSTILE} and more of it.")
-    served = ServedFolder([str(root)], Settings())
-    server, url, asked = server_of(Address("127.0.0.1", 0), served)
-    yield url, asked
+    server = server_of(ServedFolder([str(root)], Settings()))
+    yield f"{server.url}/", server.answers
     server.close()
-    CLIENT.close()
 
 
 def post(url: str, **body: Any) -> httpx.Response:
     return CLIENT.post(f"{url}answer", json={"task": "ask", "question": "When?", **body})
 
 
-def test_the_page_is_one_file_under_a_strict_policy(live: tuple[str, Scripted]) -> None:
+def test_the_page_is_one_file_under_a_strict_policy(live: tuple[str, Answers]) -> None:
     done = CLIENT.get(live[0])
     policy = done.headers["content-security-policy"]
     assert (done.text, policy) == page_and_policy() and done.text.count("<script>") == 1
@@ -115,14 +96,14 @@ def test_the_page_is_one_file_under_a_strict_policy(live: tuple[str, Scripted]) 
     assert "src=" not in done.text and "@import" not in done.text
 
 
-def test_only_documents_of_the_folder_and_texts_given_are_read(live: tuple[str, Scripted]) -> None:
+def test_only_documents_of_the_folder_and_texts_given_are_read(live: tuple[str, Answers]) -> None:
     url, asked = live
     listed = CLIENT.get(f"{url}documents").json()
     assert [d["name"] for d in listed["documents"]] == ["a <b>.txt", "deep/log.md"]
     done = post(url, names=["deep/log.md"], documents=[{"name": "x", "text": "Mine."}])
-    assert done.status_code == 200 and done.text.count("event: step") > 3
+    assert done.status_code == 200 and done.text.count('["Stepped",') > 3
     assert "/home" not in done.text and "not everything fits" in done.text
-    assert [d.name for d in asked.asked[-1].documents] == ["deep/log.md", "x"]
+    assert [d.name for d in asked.last.documents] == ["deep/log.md", "x"]
     for bad in ({"names": ["../../etc/passwd"]}, {"names": ["/etc/passwd"]}, {"paths": ["/etc"]},
                 {"task": "chat"}, {}, {"question": " ", "names": ["deep/log.md"]},
                 {"documents": [{"name": "x", "text": "a\0b"}]}):  # fmt: skip
@@ -134,7 +115,8 @@ def test_only_documents_of_the_folder_and_texts_given_are_read(live: tuple[str, 
 def test_with_keys_the_page_opens_and_all_else_needs_one(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("k" * 32)
     (tmp_path / "keys").chmod(0o600)
-    server, url, _ = server_of(Address("127.0.0.1", 0, read_keys(tmp_path / "keys")), None)
+    server = server_of(None, Address("127.0.0.1", 0, read_keys(tmp_path / "keys")))
+    url = f"{server.url}/"
     assert CLIENT.get(url).status_code == 200
     assert CLIENT.get(f"{url}documents").status_code == 401 == post(url).status_code
     known = {"authorization": f"Bearer {'k' * 32}"}
@@ -143,11 +125,31 @@ def test_with_keys_the_page_opens_and_all_else_needs_one(tmp_path: Path) -> None
     server.close()
 
 
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node")
+def test_the_page_takes_every_line_of_an_answer(tmp_path: Path) -> None:
+    """Its reader in node, on text with JavaScript's other ends of lines, in pieces."""
+    script = (ROOT_FOLDER / "ngtcli" / "serve" / "page.js").read_text("utf-8")
+    begin = script.index("async function* events")
+    reader = script[begin : script.index("\n}", begin) + 2]
+    said = [["Stepped", {"text": "one\u2028two\u2029three\u0085\r"}], ["Ended", {"text": "\n"}]]
+    data = "\n".join(json.dumps(one, ensure_ascii=False) for one in said) + "\n\n"
+    program = f"""{reader}
+      const bytes = new TextEncoder().encode({json.dumps(data)});
+      const body = new ReadableStream({{ start(to) {{
+        for (let at = 0; at < bytes.length; at += 7) to.enqueue(bytes.slice(at, at + 7));
+        to.close(); }} }});
+      (async () => {{ const got = []; for await (const one of events({{ body }})) got.push(one);
+        console.log(JSON.stringify(got)); }})();"""
+    (tmp_path / "read.js").write_text(program, "utf-8")
+    done = subprocess.run(["node", tmp_path / "read.js"], capture_output=True, check=True)
+    assert json.loads(done.stdout) == said
+
+
 # --- in Chromium ---
 
 
 @pytest.fixture
-def page(browser: Browser, live: tuple[str, Scripted]) -> tuple[Browser, Scripted]:
+def page(browser: Browser, live: tuple[str, Answers]) -> tuple[Browser, Answers]:
     browser.open(live[0])
     browser.wait(lambda: browser.js("document.querySelectorAll('#names input').length") == 2)
     return browser, live[1]
@@ -174,7 +176,7 @@ def asked_for(browser: Browser, question: str, name: str = "Enter") -> None:
 
 @in_browser
 def test_an_answer_arrives_in_colour_and_ends_with_its_sources(
-    page: tuple[Browser, Scripted],
+    page: tuple[Browser, Answers],
 ) -> None:
     browser, asked = page
     asked_for(browser, "When, slowly?")
@@ -203,7 +205,7 @@ def test_an_answer_arrives_in_colour_and_ends_with_its_sources(
 
 @in_browser
 def test_what_is_hostile_stays_text_and_nothing_else_is_requested(
-    page: tuple[Browser, Scripted], live: tuple[str, Scripted]
+    page: tuple[Browser, Answers], live: tuple[str, Answers]
 ) -> None:
     browser, _ = page
     asked_for(browser, HOSTILE)
@@ -216,7 +218,7 @@ def test_what_is_hostile_stays_text_and_nothing_else_is_requested(
 
 
 @in_browser
-def test_stop_ends_it_within_a_step_and_what_came_stays(page: tuple[Browser, Scripted]) -> None:
+def test_stop_ends_it_within_a_step_and_what_came_stays(page: tuple[Browser, Answers]) -> None:
     browser, asked = page
     for how in ("Escape", "button"):
         asked_for(browser, "When, slowly?")
@@ -225,14 +227,14 @@ def test_stop_ends_it_within_a_step_and_what_came_stays(page: tuple[Browser, Scr
         browser.wait(lambda: "So:" in text(browser, "answer"))
         browser.key("Escape") if how == "Escape" else browser.click("#stop")
         browser.wait(lambda: ended(browser))
-        assert asked.cancelled.wait(10)
+        assert asked.ended.wait(10)
         assert "Stopped." in text(browser, "facts") and "So:" in text(browser, "answer")
         assert "Yes." not in text(browser, "answer") and focused(browser) == "question"
 
 
 @in_browser
 def test_the_keyboard_alone_chooses_asks_and_reaches_the_sources(
-    page: tuple[Browser, Scripted],
+    page: tuple[Browser, Answers],
 ) -> None:
     browser, asked = page
     met = []
@@ -247,8 +249,8 @@ def test_the_keyboard_alone_chooses_asks_and_reaches_the_sources(
     assert focused(browser) == "ask"
     browser.key("Enter")
     browser.wait(lambda: ended(browser) and text(browser, "places"))
-    assert [d.name for d in asked.asked[-1].documents] == ["deep/log.md"]
-    assert asked.asked[-1].question == "When?"
+    assert [d.name for d in asked.last.documents] == ["deep/log.md"]
+    assert asked.last.question == "When?"
     browser.js("document.querySelector('.stretch').focus()")
     browser.key("Enter")
     browser.wait(lambda: focused(browser) == "place-1")
@@ -258,7 +260,7 @@ def test_the_keyboard_alone_chooses_asks_and_reaches_the_sources(
 
 @in_browser
 def test_texts_of_ones_own_are_sent_and_what_is_no_text_is_told(
-    page: tuple[Browser, Scripted],
+    page: tuple[Browser, Answers],
 ) -> None:
     browser, asked = page
     browser.click("#all")
@@ -279,7 +281,7 @@ def test_texts_of_ones_own_are_sent_and_what_is_no_text_is_told(
     assert "note.txt" in text(browser, "given")
     browser.click("#summarize")
     browser.wait(lambda: ended(browser) and text(browser, "places"))
-    question = asked.asked[-1]
+    question = asked.last
     assert (question.task, question.question) == ("summarize", "")
     assert [(d.name, d.text) for d in question.documents] == [
         ("Pasted text", f"Pasted: {FERRY}"),
@@ -290,7 +292,7 @@ def test_texts_of_ones_own_are_sent_and_what_is_no_text_is_told(
 
 
 @in_browser
-def test_a_failure_is_told_and_the_next_question_goes_on(page: tuple[Browser, Scripted]) -> None:
+def test_a_failure_is_told_and_the_next_question_goes_on(page: tuple[Browser, Answers]) -> None:
     browser, _ = page
     asked_for(browser, "too long")
     browser.wait(lambda: "the prompt has 9 tokens" in text(browser, "failure"))
@@ -301,7 +303,7 @@ def test_a_failure_is_told_and_the_next_question_goes_on(page: tuple[Browser, Sc
 
 @in_browser
 @pytest.mark.parametrize("width", [1280, 390, 320])
-def test_no_width_scrolls_sideways(page: tuple[Browser, Scripted], width: int) -> None:
+def test_no_width_scrolls_sideways(page: tuple[Browser, Answers], width: int) -> None:
     browser, _ = page
     browser.size(width)
     asked_for(browser, "When?")
@@ -338,7 +340,7 @@ CONTRAST = """(() => {
 @in_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_drafted_words_stand_out_from_every_colour(
-    page: tuple[Browser, Scripted], scheme: str
+    page: tuple[Browser, Answers], scheme: str
 ) -> None:
     browser, _ = page
     browser.media(prefers_color_scheme=scheme)

@@ -11,7 +11,7 @@ import pytest
 import test_cli
 
 from ngtcli.config import Settings
-from ngtcli.serve import client, wire
+from ngtcli.serve import client
 from ngtcli.serve.places import Place
 from tests.support import warm
 from tests.support.helpers import HARBOUR, ngt, run_and_look, wait_until
@@ -52,7 +52,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answered() -> int:
-    about = client.request(Place.of(Settings()), wire.Describe())
+    about = client.request(Place.of(Settings()), "GET /about")
     assert about is not None
     return about.answered
 
@@ -118,6 +118,7 @@ def _shape(value: Any) -> Any:
 
 def test_a_command_that_is_answered_loads_nothing_that_answers() -> None:
     heavy = {"torch", "transformers", "tokenizers", "numba", "numpy", "pydantic", "jinja2"}
+    heavy |= {"starlette", "uvicorn", "anyio", "asyncio", "http.client", "email"}
     before = answered()
     run_and_look([[*ASK], ["summarize", HARBOUR, "--cite", *SHORT]], heavy)
     assert answered() == before + 2
@@ -159,6 +160,17 @@ def test_status_lists_it_and_stop_ends_it(tmp_path: Path) -> None:
     assert b"No model is kept" in ngt("serve", "stop", "-m", "builtin", **own).stderr
 
 
+def test_an_explicit_start_takes_the_place_of_one_behind_the_scenes(tmp_path: Path) -> None:
+    own = {"NGT_HOME": str(tmp_path)}
+    with Warm("serve", _NGT_KEPT_WARM="1", **own) as first:
+        assert first.stderr is not None and b"is ready" in first.stderr.readline()
+        assert b"serves this already" in ngt("serve", _NGT_KEPT_WARM="1", **own).stderr
+        with Warm("serve", **own) as second:
+            assert second.stderr is not None and b"is ready" in second.stderr.readline()
+            assert first.wait(30) == 0
+            second.terminate()
+
+
 def test_keep_warm_starts_one_that_leaves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NGT_HOME", str(tmp_path))
     started: list[Warm] = []
@@ -175,7 +187,7 @@ def test_keep_warm_starts_one_that_leaves(monkeypatch: pytest.MonkeyPatch, tmp_p
     wait_until(place.path.exists)
     again = ngt(*ASK, "--keep-warm", "1s")  # waits until it has loaded the model
     assert again.stdout == done.stdout and len(started) == 1
-    about = client.request(place, wire.Describe())
+    about = client.request(place, "GET /about")
     assert about is not None and about.answered == 1 and about.idle_s == 1
     assert os.getsid(about.process) == about.process
     assert place.left(60) and b"is ready" in place.log.read_bytes()

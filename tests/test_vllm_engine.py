@@ -125,7 +125,7 @@ def test_flags_that_do_nothing_with_an_engine_are_refused(
     about = SETTINGS.get(name)
     flag = about.flag if about else f"--{name.replace('_', '-')}"
     given = [*flag.split(), VALUES[name]] if name in VALUES else [flag]
-    if about and not about.has_flag:
+    if about and Use.SET in about.uses:
         given = ["--set", f"{name}={VALUES.get(name, 'yes')}"]
     assert refused("--engine", engine, *given) == f"{flag} does nothing with {words}"
 

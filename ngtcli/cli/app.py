@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from ngtcli import __version__
 from ngtcli.cli.notes import Notes, report_error
 from ngtcli.cli.streams import finish_stdout, own_streams
-from ngtcli.config import SETTINGS
+from ngtcli.config import SETTINGS, Use
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError, UsageError, unexpected
 from ngtcli.system import process
 from ngtcli.system.process import without_collection
@@ -99,7 +99,7 @@ def _refuse_moved(flag: str) -> None:
     name = flag.lstrip("-").replace("-", "_")
     about = SETTINGS.get(name.removeprefix("no_"))
     hint = _MOVED.get(flag, "")
-    if about is not None and not about.has_flag:
+    if about is not None and Use.SET in about.uses:
         no, yes = ("no", "yes") if about.kind is bool else ("none", "VALUE")
         hint = f"Give --set {about.name}={yes if about.name == name else no}."
     if hint:

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from ngtcli.cli.streams import terminal_width
-from ngtcli.config import SETTINGS
+from ngtcli.config import SETTINGS, Use
 
 _WIDEST = 100  # columns; wider lines are hard to read: guess
 
@@ -26,7 +26,11 @@ def brief(context: Any, stream: Any) -> str:
 
 def _listed(parameter: Any) -> bool:
     about = SETTINGS.get(parameter.name)
-    return not parameter.hidden and (about is None or about.common) and bool(parameter.help)
+    return (
+        not parameter.hidden
+        and (about is None or Use.COMMON in about.uses)
+        and bool(parameter.help)
+    )
 
 
 def _name(parameter: Any) -> str:

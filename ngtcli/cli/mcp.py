@@ -32,8 +32,8 @@ def mcp(
     """
     if find_spec("mcp") is None:
         raise UsageError("ngt mcp needs the extra mcp", "pip install 'ngtcli[mcp]'")
-    tasks = tasks_of(flags, preset_name, TASKS, worded=True).of
-    settings = tasks["ask"][0]
+    tasks = tasks_of(flags, preset_name, TASKS, worded=True)
+    settings = tasks.of["ask"][0]
     refuse_colour("ngt mcp", flags)
     refuse_ignored(flags, settings)
     refuse_with("ngt mcp", {"--engine vllm": settings.engine == "vllm"}, "Leave it out.")
@@ -47,9 +47,10 @@ def mcp(
     from ngtcli.serve.asking import Asking  # here: the SDK takes a second to load
     from ngtcli.serve.folder import ServedFolder
     from ngtcli.serve.mcp import Tools, mcp_server
+    from ngtcli.serve.service import Service
 
     with closing(ServedFolder(docs, settings)) as folder, closing(Asking()) as asking:
-        server = mcp_server(Tools(folder, tasks, asking), on_streams=True)
+        server = mcp_server(Tools(Service(settings.model, tasks, folder), asking), on_streams=True)
         try:
             server.run()
         except* BrokenPipeError:  # the client has left

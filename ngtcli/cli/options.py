@@ -6,7 +6,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial, wraps
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +23,6 @@ from ngtcli.config import (
     Settings,
     Use,
     environment_and_file_layers,
-    settings_where,
     unknown_variables,
 )
 from ngtcli.errors import UsageError, nearest, shortened
@@ -156,7 +154,9 @@ def with_settings(names: Sequence[str] = tuple(SETTINGS)) -> Callable[[Command],
             own += fields.values() if p.name == "given" else [keyword]
         taken = {p.name for p in own}
         free = [name for name in names if name not in taken]
-        settings = [_parameter(SETTINGS[name]) for name in free if SETTINGS[name].has_flag]
+        settings = [
+            _parameter(SETTINGS[name]) for name in free if Use.SET not in SETTINGS[name].uses
+        ]
         if len(settings) < len(free):
             settings.append(_set_option(free))
 
@@ -254,18 +254,11 @@ def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
     return settings_of(layers_of(flags))
 
 
-def resolve_served(
-    flags: dict[str, Any], tasks: Sequence[str]
-) -> tuple[Settings, dict[str, tuple[Settings, Preset]]]:
-    """The settings without a preset, and for each task those with its own, over the same model."""
+def resolve_served(flags: dict[str, Any], tasks: Sequence[str]) -> tuple[Settings, Tasks]:
+    """The settings without a preset, and the tasks with their own, over the same model."""
     layers = layers_of(flags)
     settings = settings_of(layers).settings
-    loaded = {name: getattr(settings, name) for name in settings_where(Use.LOADS)}
-    presets = {task: load_preset(task) for task in tasks}
-    return settings, {
-        task: (replace(settings_of([*layers, preset.settings]).settings, **loaded), preset)
-        for task, preset in presets.items()
-    }
+    return settings, Tasks.resolved(layers, None, tasks, like=settings)
 
 
 def layers_of(flags: Mapping[str, Any]) -> list[Layer]:

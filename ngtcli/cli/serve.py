@@ -1,8 +1,9 @@
 """`ngt serve`: a process that keeps a model loaded, and answers what other commands ask."""
 
+import os
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,10 +20,12 @@ from ngtcli.cli.show import reports, table
 from ngtcli.config import Settings, seconds_of
 from ngtcli.errors import NgtError, counted
 from ngtcli.serve.client import request
-from ngtcli.serve.places import Place, absolute, places
-from ngtcli.serve.server import FINISH_S, Answerer, Server
-from ngtcli.serve.wire import Describe, Served, Stop
+from ngtcli.serve.places import FINISH_S, KEPT_WARM, Place, absolute, places
+from ngtcli.serve.wire import Served
 from ngtcli.session.checks import check_session
+
+if TYPE_CHECKING:
+    from ngtcli.serve.process import Answerer
 
 serve_app = typer.Typer(
     help="Keep a model loaded: ngt ask and ngt summarize need not load it again.",
@@ -49,23 +52,37 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
         return
     settings, tasks = resolve_served(flags, TASKS)
     # Which dtype is exact depends on it.
-    settings = replace(settings, num_draft=max(own.num_draft for own, _ in tasks.values()))
+    settings = replace(settings, num_draft=max(own.num_draft for own, _ in tasks.of.values()))
     check_session(settings, Notes().warn)
     notes = Notes(given.verbose)
-    http = given.listener(settings, tasks, notes)
-    idle_s = seconds_of(settings.keep_warm)
-    server = Server(settings, _load, idle_s=idle_s, status=notes.status, say=notes.say)
-    server.run(*filter(None, [http]))
+
+    from ngtcli.serve.process import Server  # here: status and stop do without a web server
+
+    own: dict[str, Any] = {"status": notes.status, "say": notes.say, "warn": notes.warn}
+    server = Server(settings, _load, idle_s=seconds_of(settings.keep_warm), **own)
+    with given.others(server, tasks, notes) as others:
+        if KEPT_WARM not in os.environ:
+            _take_over(server.place, notes)
+        server.run(others)
 
 
-def _load(settings: Settings, status: Callable[[str], None]) -> Answerer:
+def _load(settings: Settings, status: Callable[[str], None]) -> "Answerer":
     """The model, loaded: what a server answers with."""
     from ngtcli.serve.resident import Resident  # here: it loads torch
 
     return Resident(settings, status=status, warn=Notes().warn)
 
 
+def _take_over(place: Place, notes: Notes) -> None:
+    """End the process of a place that was started behind the scenes, if there is one."""
+    if (served := request(place, "GET /about")) is not None and served.kept_warm:
+        request(place, "POST /stop")
+        _wait(place, served, notes)
+
+
 def _cells(row: Served) -> list[object]:
+    if not row.version:  # it has not said it: it does not answer
+        return [row.model, row.state, row.process, "", ""]
     state = f"{row.state}, leaves after {row.idle_s:g} s idle" if row.idle_s else row.state
     return [row.model, state, row.process, f"{row.running_s:.0f} s", row.answered]
 
@@ -84,19 +101,24 @@ def stop(model: Model = "") -> None:
     """End the processes that keep models loaded, once the answers being made are complete."""
     found, notes = _described(model), Notes()
     for place, _ in found:
-        request(place, Stop())
+        request(place, "POST /stop")
     for place, served in found:
-        notes.status(f"Waiting for {counted(served.answering, 'answer')} of {served.model} …")
-        if not place.left(FINISH_S + _PATIENCE_S):
-            what = f"process {served.process} does not leave"
-            raise NgtError(what, f"End it by its number: kill {served.process}")
+        _wait(place, served, notes)
         notes.say(f"{served.model} is no longer kept loaded.")
     if not found:
         notes.say("No model is kept loaded.")
 
 
+def _wait(place: Place, served: Served, notes: Notes) -> None:
+    """Wait until a process has left. Raises NgtError where it does not."""
+    notes.status(f"Waiting for {counted(served.answering, 'answer')} of {served.model} …")
+    if not place.left(FINISH_S + _PATIENCE_S):
+        what = f"process {served.process} does not leave"
+        raise NgtError(what, f"End it by its number: kill {served.process}")
+
+
 def _described(model: str) -> list[tuple[Place, Served]]:
     """The processes that keep models loaded, or this model."""
     name = absolute(Settings(model=model)).model if model else ""
-    found = [(place, request(place, Describe())) for place in places()]
+    found = [(place, request(place, "GET /about")) for place in places()]
     return [(place, one) for place, one in found if one and name in ("", one.model)]

@@ -15,9 +15,10 @@ from pathlib import Path
 from ngtcli.config import Settings
 from ngtcli.documents.formats import FORMATS, OLD, SUFFIXES, TEXT_SUFFIXES, suffix_of
 from ngtcli.documents.text import utf8
-from ngtcli.errors import InputError, UsageError, reason_of, shortened
+from ngtcli.errors import InputError, UsageError
 from ngtcli.system.files import identity
 from ngtcli.system.json_form import HIDDEN
+from ngtcli.words import reason_of, shortened
 
 STDIN = "-"
 WRITTEN = "this command writes it"  # why a file is left out

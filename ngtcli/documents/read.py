@@ -17,8 +17,9 @@ from ngtcli.documents.find import STDIN, Found
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
 from ngtcli.documents.text import Unreadable, decode_text
-from ngtcli.errors import InputError, reason_of
+from ngtcli.errors import InputError
 from ngtcli.system.files import read_bounded, read_stream
+from ngtcli.words import reason_of
 
 Outcome = Extracted | Unreadable  # a file's text, or why it has none
 _GROUP = 256  # files of which is asked at once what is known; guess

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ngtcli.documents.load import Document
-from ngtcli.errors import counted
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.system.json_form import HIDDEN, json_key
+from ngtcli.words import counted, placed
 
 _SPACE = re.compile(r"\s+")
 _AROUND = 160  # characters before and behind a quotation that are shown with it; guess
@@ -49,8 +49,7 @@ class Source:
     @property
     def place(self) -> str:
         """The document, and in it the page, or else the heading."""
-        where = f"page {self.page}" if self.page else self.heading
-        return f"{self.name}, {where}" if where else self.name
+        return placed(self.name, self.page, self.heading)
 
     @property
     def uri(self) -> str:

@@ -9,10 +9,10 @@ import difflib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ _TOKENIZERS = (
 _PROJECTOR = "mmproj"  # begins the name of a GGUF file with a multimodal model's other part
 TEMPLATE_HINT = "Mend the chat template in the model's folder, or name another model (-m)."
 LARGEST_JSON = 256_000_000  # bytes of a tokenizer's files; the largest known have 35 MB
+_LEFT_ALONE_S = 60.0  # after a failed question to the hub; guess
+_ask_again: dict[str, float] = {}  # when, by the models' names
 HINT = "Give a folder with a transformers model, a GGUF file, a hub id, or -m builtin."
 
 
@@ -218,15 +220,18 @@ def _lacking(
     return what, "Download them as well." * bool(shards)
 
 
-@lru_cache(maxsize=8)
 def _is_on_hub(name: str) -> bool:
     """Whether the hub can give what is lacking of a model that can be loaded without it.
 
-    Another program may have read it without some file. Asked once, so that no run waits again.
+    Another program may have read it without some file. A hub that could not be asked is left alone
+    for a while, so that no run waits for it again at once.
     """
+    if time.monotonic() < _ask_again.get(name, 0.0):
+        return False
     try:
         return bool(hub.ask(name))
     except ModelError:
+        _ask_again[name] = time.monotonic() + _LEFT_ALONE_S
         return False
 
 

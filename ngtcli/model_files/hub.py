@@ -23,9 +23,10 @@ from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
-from ngtcli.errors import ModelError, counted, reason_of
+from ngtcli.errors import ModelError
 from ngtcli.system.files import read_bounded
 from ngtcli.system.progress import ByteBar, sized
+from ngtcli.words import counted, reason_of
 
 Notify = Callable[[str], None]
 WHOLE = ("model.safetensors", "pytorch_model.bin")
@@ -186,6 +187,8 @@ def download(name: str, weights: bool, progress: Notify, before: Collection[str]
     try:
         _drop_damaged(remote, small)
         folder = Path(snapshot(allow_patterns=[*map(glob.escape, small)]))
+        if cut := [file for file in small if _size(folder / file) != remote.sizes[file]]:
+            snapshot(allow_patterns=[*map(glob.escape, cut)], force_download=True)
         if weights:
             files += weight_files(folder, remote.sizes, before)
         large = {remote.hashes[file]: file for file in files if file in remote.hashes}

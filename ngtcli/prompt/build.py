@@ -22,6 +22,7 @@ from ngtcli.prompt.turns import Turn
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.tokens.control import Spans
 from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.words import placed
 
 Status = Callable[[str], None]
 _OTHER_MODEL = "Name another model (-m)."
@@ -35,13 +36,22 @@ def check_known(ids: Sequence[int], vocabulary: int) -> None:
         raise ModelError(what, f"Tokenizer and model do not belong together. {_OTHER_MODEL}")
 
 
-def fill(template: str, values: Mapping[str, str]) -> str:
-    """`template` with each `{field}` replaced by its value; braces in values are kept.
+def _filled(template: str, values: Mapping[str, str]) -> tuple[str, dict[str, int]]:
+    """`template` with each `{field}` replaced by its value, and where each value stands first.
 
-    >>> fill("{text}!", {"text": "{name}"})
-    '{name}!'
+    >>> _filled("{text}: {text}!", {"text": "{name}"})
+    ('{name}: {name}!', {'text': 0})
     """
-    return _FIELD.sub(lambda m: values.get(m.group(1), m.group()), template)
+    parts: list[str] = []
+    places: dict[str, int] = {}
+    at = length = 0
+    for found in _FIELD.finditer(template):
+        parts += template[at : found.start()], values.get(found[1], found[0])
+        length += found.start() - at
+        places.setdefault(found[1], length)
+        length += len(parts[-1])
+        at = found.end()
+    return "".join([*parts, template[at:]]), places
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,24 +188,23 @@ class Task:
             return Said(turn.role, turn.text)
         alone = self.turns and not documents
         template = (without_documents(self.preset) if alone else self.preset).template
-        values = {"documents": "", "question": turn.text, "summary": self.summary}
         form = self.preset.document if len(documents) == 1 else self.preset.titled_document
         parts: list[str] = []
         spans: list[tuple[int, int]] = []
         at = 0
         for i, document in enumerate(documents, 1):
             body = document.text.strip()
-            own = {"name": document.name, "text": body, "index": str(i)}
-            if (start := _place(form, "text", own)) is not None:
+            part, places = _filled(form, {"name": document.name, "text": body, "index": str(i)})
+            if (start := places.get("text")) is not None:
                 spans.append((at + start, at + start + len(body)))
-            parts.append(fill(form, own))
-            at += len(parts[-1]) + len(self.preset.separator)
-        values["documents"] = self.preset.separator.join(parts)
-        begin = _place(template, "documents", values)
-        text = fill(template, values)
-        if begin is None or len(spans) < len(documents):
+            parts.append(part)
+            at += len(part) + len(self.preset.separator)
+        whole = self.preset.separator.join(parts)
+        values = {"documents": whole, "question": turn.text, "summary": self.summary}
+        text, places = _filled(template, values)
+        if "documents" not in places or len(spans) < len(documents):
             return Said(turn.role, text)
-        return Said(turn.role, text, tuple(_shifted(spans, begin)))
+        return Said(turn.role, text, tuple(_shifted(spans, places["documents"])))
 
     def build(self, documents: Sequence[Document]) -> Prompt:
         """The prompt with these documents, in the model's chat format if it has one.
@@ -224,18 +233,11 @@ class Task:
         return self.message(self.empty)
 
 
-def _place(template: str, name: str, values: Mapping[str, str]) -> int | None:
-    """The index of the value of the first field `name` in the filled template; None without it."""
-    found = next((m for m in _FIELD.finditer(template) if m.group(1) == name), None)
-    return None if found is None else len(fill(template[: found.start()], values))
-
-
 def named(documents: Sequence[Document], excerpt: Excerpt) -> Document:
     """The excerpt as a document of a prompt, named after its page or heading."""
     document = documents[excerpt.document]
     section = place(document, excerpt.start)
-    where = f"page {section.page}" if section.page else section.heading
-    name = f"{document.name}, {where}" if where else document.name
+    name = placed(document.name, section.page, section.heading)
     return Document(name, document.text[excerpt.start : excerpt.end])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import groupby, product
+from itertools import count, groupby, product
 from operator import itemgetter
 from typing import Any
 
@@ -45,7 +45,7 @@ _STRIPPED = ("", "\n", None)  # at an end of a text, as `str.strip` has it
 _CONTENTS: tuple[Callable[[str], Any], ...] = (str, lambda text: [{"type": "text", "text": text}])
 Texts = Mapping[int, str]  # by their numbers
 Turns = tuple[tuple[str, tuple[int, ...]], ...]  # by each role the texts of these numbers
-Pieces = tuple[tuple[str, int], ...]  # what the template wrote, and the text behind it; last _NONE
+Pieces = list[tuple[str, int]]  # what the template wrote, and the text behind it; last _NONE
 Span = tuple[int, int]
 
 
@@ -167,14 +167,14 @@ def render(
     source = template_of(backend, chat.template)
     now = time.strftime("%Y-%m-%d %H:%M") if "strftime_now" in source else ""
     roles = tuple(role for role, _ in said)
-    form = Form(chat.template, chat.arguments, roles, len(documents), now)
+    form = Form(source, chat.template, chat.arguments, roles, len(documents), now)
     try:
-        frame = _frame(backend, source, form)
+        frame = _frame(backend, form)
     except ModelError as error:
         if not chat.flags:
             raise
         turns = tuple(role for role in roles if role != "system")
-        _frame(backend, source, Form(chat.template, (), turns, 0, now))  # else this is what fails
+        _frame(backend, replace(form, arguments=(), roles=turns, documents=0))  # or this is it
         names = _names(backend)
         other = f" Or choose from {', '.join(names)} with --set chat_template." if names else ""
         hint = f"It takes a message without {' and '.join(chat.flags)}.{other}"
@@ -185,8 +185,12 @@ def render(
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A conversation without its texts; `now` is the time to the minute where that is written."""
+    """A conversation without its texts, for the template of this `source`.
 
+    `now` is the time to the minute where that is written.
+    """
+
+    source: str
     template: str
     arguments: tuple[str, ...]
     roles: tuple[str, ...]
@@ -197,6 +201,14 @@ class Form:
     def numbers(self) -> list[int]:
         """Those of its texts."""
         return [*range(2 * self.documents), *range(_SAID, _SAID + len(self.roles))]
+
+    def name_of(self, number: int) -> str:
+        """What a text is, in words."""
+        if number < _SAID:
+            return "documents"
+        if self.roles[number - _SAID] == "system":
+            return "the system text"
+        return "the text" if number == self.numbers[-1] else "a turn of the conversation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,87 +228,75 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """What a template writes around texts, and how it changes the text behind each piece.
+class Place:
+    """What a template writes before a text, the text's number, and how it changes that.
 
-    `answers` is the change of those turns before that have `mark`, the end of a thought, in them;
-    None where the template does something else to them.
+    `answer` is what it does to one in which a thought ends, of which None is not known.
     """
 
-    pieces: Pieces
-    changes: tuple[Change | None, ...]
-    answers: tuple[Change | None, ...]
-    mark: str
+    piece: str
+    number: int
+    change: Change
+    answer: Change | None
 
 
 @lru_cache(64)
-def _frame(backend: Any, source: str, form: Form) -> Frame:
-    """The frame that a template gives to a form. Raises ModelError."""
-    work = partial(_probed, backend, source, form)
+def _frame(backend: Any, form: Form) -> list[Place]:
+    """What a template writes around the texts of a form, in bounds. Raises ModelError."""
+    work = partial(_probed, backend, form)
     try:
         return bounded(work, seconds=_SECONDS, megabytes=_MEGABYTES)
     except BoundError as error:
         raise ModelError(f"the chat template fails: {error}", TEMPLATE_HINT) from None
 
 
-def _probed(backend: Any, source: str, form: Form) -> Frame:
+def _probed(backend: Any, form: Form) -> list[Place]:
     """As `_frame`, without bounds."""
-    apply, pieces = _placed(backend, source, form)
+    apply, pieces = _placed(backend, form)
     probes = {n: _PROBE.format(n) for n in form.numbers}
-    changes = _changes(pieces, probes, apply(probes))
+    changes = answers = _changes(pieces, probes, apply(probes))
     if None in changes:
         raise ModelError(_DEPENDS, TEMPLATE_HINT)
-    mark = next((end for end in _THOUGHT_ENDS if end in source), "")
-    said = {_SAID + i for i, role in enumerate(form.roles) if mark and role == "assistant"}
-    answers = tuple(None if n in said else old for (_, n), old in zip(pieces, changes, strict=True))
-    if said:
-        thoughts = probes | {n: f"{_PLACEHOLDER}{mark}{probes[n]}" for n in said}
+    mark = next((end for end in _THOUGHT_ENDS if end in form.source), "")
+    if mark and "assistant" in form.roles:
+        said = [_SAID + i for i, role in enumerate(form.roles) if role == "assistant"]
+        probes |= {n: f"{_PLACEHOLDER}{mark}{probes[n]}" for n in said}
+        answers = [
+            None if n in said else usual for (_, n), usual in zip(pieces, changes, strict=True)
+        ]
         with suppress(ModelError):  # it takes no thoughts
-            found = _changes(pieces, thoughts, apply(thoughts), mark)
+            found = _changes(pieces, probes, apply(probes), mark)
             answers = answers if None in found else found
-    return Frame(pieces, changes, answers, mark)
+    each = zip(pieces, changes, answers, strict=True)
+    return [Place(piece, n, usual or Change(), answer) for (piece, n), usual, answer in each]
 
 
-def _placed(backend: Any, source: str, form: Form) -> tuple[Callable[[Texts], str], Pieces]:
+def _placed(backend: Any, form: Form) -> tuple[Callable[[Texts], str], Pieces]:
     """What renders texts, in the way that the template takes, and its pieces around them."""
     failure: ModelError | None = None
     turns = tuple((role, (_SAID + i,)) for i, role in enumerate(form.roles))
-    for alike, content in product(dict.fromkeys((turns, _alternating(turns))), _CONTENTS):
-        apply = partial(_apply, backend, source, form, alike, content)
+    by_role = [(role, [*group]) for role, group in groupby(turns, key=itemgetter(0))]
+    alike = tuple((role, tuple(n for _, own in group for n in own)) for role, group in by_role)
+    for own, content in product(dict.fromkeys((turns, alike)), _CONTENTS):
+        apply = partial(_apply, backend, form, own, content)
         try:
             text = apply({n: _PLACEHOLDER.format(n) for n in form.numbers})
         except ModelError as error:
             failure = failure or error
             continue
         parts = _PLACES.split(text)
-        pieces = (*zip(parts[::2], map(int, parts[1::2]), strict=False), (parts[-1], _NONE))
+        pieces = [*zip(parts[::2], map(int, parts[1::2]), strict=False), (parts[-1], _NONE)]
         found = {n for piece, n in pieces if n < _SAID or not piece.endswith(_SPELLED_OUT)}
         missing = [n for n in form.numbers if n not in found and (n >= _SAID or n % 2)]
         if not missing:
             return apply, pieces
-        what = f"the chat template leaves {_name_of(missing[-1], form)} out"
+        what = f"the chat template leaves {form.name_of(missing[-1])} out"
         failure = failure or ModelError(what, TEMPLATE_HINT)
     assert failure is not None
     raise failure
 
 
-def _name_of(number: int, form: Form) -> str:
-    """What a text is, in words."""
-    if number < _SAID:
-        return "documents"
-    at = number - _SAID
-    if form.roles[at] == "system":
-        return "the system text"
-    return "the text" if at == len(form.roles) - 1 else "a turn of the conversation"
-
-
-def _alternating(turns: Turns) -> Turns:
-    """The turns with adjacent ones of a role as one."""
-    by_role = groupby(turns, key=itemgetter(0))
-    return tuple((role, tuple(n for _, own in group for n in own)) for role, group in by_role)
-
-
-def _changes(pieces: Pieces, texts: Texts, shown: str, mark: str = "") -> tuple[Change | None, ...]:
+def _changes(pieces: Pieces, texts: Texts, shown: str, mark: str = "") -> list[Change | None]:
     """How each text was changed where it stands in a rendered chat; None where that is not known.
 
     The last is for _NONE; it is None for another end than the frame's.
@@ -310,30 +310,28 @@ def _changes(pieces: Pieces, texts: Texts, shown: str, mark: str = "") -> tuple[
         one, text = next((w for w in written if shown.startswith(w[1], at)), (None, ""))
         found.append(one)
         at += len(text)
-    return (*found, Change() if at == len(shown) else None)
+    return [*found, Change() if at == len(shown) else None]
 
 
-def _filled(frame: Frame, texts: Texts, ending: str) -> Rendered:
+def _filled(frame: Sequence[Place], texts: Texts, ending: str) -> Rendered:
     """The chat of a frame with these texts in their places. Raises ModelError as `render`."""
     parts: list[str] = []
     spans: dict[int, Span] = {}  # the first of each text
     template: list[Span] = []
     at, most = 0, _LONGEST + _COPIES * sum(map(len, texts.values()))
-    each = zip(frame.pieces, frame.changes, frame.answers, strict=True)
-    for (piece, number), usual, answer in each:
-        text = texts.get(number, ending)
-        change = answer if number >= _SAID and frame.mark and frame.mark in text else usual
-        if change is None:
+    for place in frame:
+        text = texts.get(place.number, ending)
+        thinks = place.number >= _SAID and any(end in text for end in _THOUGHT_ENDS)
+        if (change := place.answer if thinks else place.change) is None:
             raise ModelError(_DEPENDS, TEMPLATE_HINT)
-        text = change.of(text)
-        template.append((at, at + len(piece)))
-        spans.setdefault(number, (at + len(piece), at + len(piece) + len(text)))
-        parts += piece, text
-        at += len(piece) + len(text)
+        parts += place.piece, change.of(text)
+        first = at + len(place.piece)
+        template.append((at, first))
+        at = first + len(parts[-1])
+        spans.setdefault(place.number, (first, at))
         if at > most:
-            raise ModelError(
-                f"the chat template writes more than {most:,} characters", TEMPLATE_HINT
-            )
+            what = f"the chat template writes more than {most:,} characters"
+            raise ModelError(what, TEMPLATE_HINT)
     template[-1] = (template[-1][0], at)  # the ending is the template's, too
     documents = tuple(spans[n] for n in texts if n < _SAID and n % 2)
     said = tuple(spans[n] for n in texts if n >= _SAID)
@@ -347,12 +345,7 @@ def _names(backend: Any) -> list[str]:
 
 
 def _apply(
-    backend: Any,
-    source: str,
-    form: Form,
-    turns: Turns,
-    content: Callable[[str], Any],
-    texts: Texts,
+    backend: Any, form: Form, turns: Turns, content: Callable[[str], Any], texts: Texts
 ) -> str:
     """The rendered chat. Raises ModelError with the template's message, MemoryError, BoundError."""
     messages = [
@@ -363,11 +356,11 @@ def _apply(
     if form.template:
         options["chat_template"] = form.template
     if form.documents:
-        numbered = "doc_id" in source  # Granite's
+        numbers = ({"doc_id": i} if "doc_id" in form.source else {} for i in count(1))  # Granite's
+        titles = range(0, 2 * form.documents, 2)
         options["documents"] = [
-            ({"doc_id": i + 1} if numbered else {})
-            | {"title": texts[2 * i], "text": texts[2 * i + 1]}
-            for i in range(form.documents)
+            more | {"title": texts[n], "text": texts[n + 1]}
+            for n, more in zip(titles, numbers, strict=False)
         ]
     try:
         text: str = backend.apply_chat_template(

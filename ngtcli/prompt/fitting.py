@@ -7,97 +7,47 @@ number decides.
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ngtcli.errors import ContextOverflowError, counted, short
+from ngtcli.errors import ContextOverflowError
 from ngtcli.prompt.build import Prompt, Task, code
 from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.reports import Cut
 from ngtcli.tokens.control import Coded
-from ngtcli.tokens.tokenizer import LONG, piece_end
+from ngtcli.tokens.tokenizer import LONG, Tokenizer, piece_end
+from ngtcli.words import counted, short
 
 _EXACT = 1 << 15  # tokens up to which prompts are always counted whole; about 0.1 s, guess
 _NAMES = 1 << 20  # tokens up to which names are counted for a message; about 4 s, guess
 _SPARE = 1000  # 1 / _SPARE of the room may stay unused where documents are cut; guess
 _SHOWN = 20  # cuts that are reported one by one; guess
-
-
-PIECE = 1 << 16  # characters, encoded in about 50 ms (measured); Ctrl-C is obeyed between pieces
+_PIECE = 1 << 16  # characters, encoded in about 50 ms (measured); Ctrl-C is obeyed between pieces
 _INTERVAL_S = 0.3  # between two status lines; guess
+_CHARACTERS = 6  # of a token, read at first of documents that are cut; guess: most have about four
 
 
-class Reading:
-    """Encodes texts piece by piece; at intervals, while any is left, a line "Reading 12k of 30k …".
+def count_tokens(task: Task, texts: Iterable[str], limit: int, characters: int) -> int:
+    """The number of tokens of `texts`, each by itself; counting stops beyond `limit`.
 
-    `characters` is about how many will be read.
+    They are encoded piece by piece; at intervals, while any of about so many `characters` is left,
+    there is a line "Reading 12k of 30k …". Raises ModelError as `Tokenizer.locate`.
     """
-
-    def __init__(self, task: Task, characters: int) -> None:
-        self.tokenizer = task.tokenizer
-        self._status, self._characters = task.status, characters
-        self._read = self._tokens = 0
-        self._last = time.monotonic()
-
-    def piece(self, text: str, at: int, size: int) -> tuple[Coded, int]:
-        """The ids of about `size` characters from index `at`, and where those end.
-
-        Raises ModelError as `Tokenizer.locate`.
-        """
-        end = piece_end(text, at, size)
-        coded = self.tokenizer.locate(text[at:end])
-        self._read += end - at
-        self._tokens += len(coded.ids)
-        if self._read < self._characters and time.monotonic() - self._last >= _INTERVAL_S:
-            self._last = time.monotonic()
-            whole = self._tokens * max(self._characters, self._read) // max(self._read, 1)
-            self._status(f"Reading {short(self._tokens)} of {short(whole)} tokens …")
-        return coded, end
-
-    def count(self, texts: Iterable[str], limit: int) -> int:
-        """The number of tokens of `texts`, each by itself; counting stops beyond `limit`."""
-        tokens = 0
-        for text in texts:
-            at = 0
-            while at < len(text) and tokens <= limit:
-                coded, at = self.piece(text, at, PIECE)
-                tokens += len(coded.ids)
-            if tokens > limit:
-                break
-        return tokens
-
-
-class Head:
-    """The start of a text, encoded as far as `read` was called."""
-
-    def __init__(self, text: str, reading: Reading) -> None:
-        self.text, self._reading = text, reading
-        self._ids: list[int] = []
-        self._starts: list[int] = []
-        self._at = 0
-
-    def __len__(self) -> int:
-        """The number of tokens read so far."""
-        return len(self._ids)
-
-    @property
-    def done(self) -> bool:
-        """Whether all of the text is read."""
-        return self._at >= len(self.text)
-
-    def read(self, size: int) -> None:
-        """Encode about `size` characters more. Raises ModelError as `Reading.piece`."""
-        coded, end = self._reading.piece(self.text, self._at, size)
-        self._ids += coded.ids
-        self._starts += [self._at + start for start in coded.starts]
-        self._at = end
-
-    def cut(self, tokens: int) -> str:
-        """The text of the first `tokens` tokens, or of all that were read."""
-        if tokens >= len(self._ids):
-            return self.text[: self._at]
-        if len(self._starts) == len(self._ids):
-            return self.text[: self._starts[tokens]]
-        return self._reading.tokenizer.decode(self._ids[:tokens])
+    tokens = read = 0
+    last = time.monotonic()
+    for text in texts:
+        at = 0
+        while at < len(text) and tokens <= limit:
+            end = piece_end(text, at, _PIECE)
+            tokens += len(task.tokenizer.locate(text[at:end]).ids)
+            read += end - at
+            at = end
+            if read < characters and time.monotonic() - last >= _INTERVAL_S:
+                last = time.monotonic()
+                whole = short(tokens * max(characters, read) // read)
+                task.status(f"Reading {short(tokens)} of {whole} tokens …")
+        if tokens > limit:
+            break
+    return tokens
 
 
 def fit_prompt(task: Task, overflow: str = "auto") -> Prompt:
@@ -127,7 +77,7 @@ def whole_prompt(task: Task) -> Prompt | str:
     if characters > limit or characters + len(task.frame.whole) > limit:
         # The frame is made last, or not at all: for many documents that takes longer than to count.
         texts = (task.frame.whole if d is None else d.text for d in (*task.documents, None))
-        if Reading(task, characters).count(texts, limit) > limit:
+        if count_tokens(task, texts, limit, characters) > limit:
             return f"more than {limit}"
     return task.build(task.documents)
 
@@ -140,17 +90,16 @@ def _near(limit: int) -> int:
 def _cut(task: Task) -> Prompt:
     """The prompt, or the longest that fits with all documents cut at one number of tokens."""
     texts = [d.text.strip() for d in task.documents]
-    reading = Reading(task, min(sum(map(len, texts)), 5 * task.room))
-    heads = [Head(text, reading) for text in texts]
     target = task.room - frame_tokens(task)
-    read_level(heads, _near(target))
-    if all(head.done for head in heads):
+    heads = _heads(task.tokenizer, texts, _near(target))
+    if all(len(head.text) == len(text) for head, text in zip(heads, texts, strict=True)):
         prompt = task.build(task.documents)
         if len(prompt.ids) <= task.room:
             return prompt
+    lengths = [len(head.coded.ids) for head in heads]
     best: tuple[Prompt, list[int]] | None = None
-    while target > 0 and any(kept := read_level(heads, target)):
-        starts = [head.cut(k).strip() for head, k in zip(heads, kept, strict=True)]
+    while target > 0 and any(kept := level(lengths, target)):
+        starts = [head.cut(k, task.tokenizer) for head, k in zip(heads, kept, strict=True)]
         pairs = zip(task.documents, starts, strict=True)
         prompt = task.build([replace(document, text=start) for document, start in pairs])
         spare = task.room - len(prompt.ids)
@@ -164,6 +113,39 @@ def _cut(task: Task) -> Prompt:
     if best is None:
         raise no_room(task)
     return replace(best[0], cuts=tuple(_cuts(task, *best)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The start of a text, or all of it, encoded."""
+
+    text: str
+    coded: Coded
+
+    def cut(self, tokens: int, tokenizer: Tokenizer) -> str:
+        """The text of the first `tokens` tokens."""
+        ids, starts = self.coded.ids, self.coded.starts
+        if tokens >= len(ids):
+            return self.text.strip()
+        return (self.text[: starts[tokens]] if starts else tokenizer.decode(ids[:tokens])).strip()
+
+
+def _heads(tokenizer: Tokenizer, texts: Sequence[str], total: int) -> list[_Head]:
+    """Of each text so much that they can be cut at one number of tokens, `total` in all."""
+    characters = _CHARACTERS
+    while True:
+        sizes = level([len(text) for text in texts], characters * max(total, 1))
+        heads = [
+            _Head(text[:n], tokenizer.locate(text[:n]))
+            for text, n in zip(texts, sizes, strict=True)
+        ]
+        # One that is not read to its end counts as longer than `total`.
+        ends = [n == len(text) for text, n in zip(texts, sizes, strict=True)]
+        lengths = [len(head.coded.ids) for head in heads]
+        kept = level([n + total * (not end) for n, end in zip(lengths, ends, strict=True)], total)
+        if all(k <= n for k, n in zip(kept, lengths, strict=True)):
+            return heads
+        characters *= 2
 
 
 def _cuts(task: Task, prompt: Prompt, kept: Sequence[int]) -> Iterator[Cut]:
@@ -180,7 +162,7 @@ def _cuts(task: Task, prompt: Prompt, kept: Sequence[int]) -> Iterator[Cut]:
 def frame_tokens(task: Task) -> int:
     """The number of tokens of the prompt without documents' texts. Raises ContextOverflowError."""
     frame = task.frame
-    if Reading(task, len(frame.whole)).count([frame.whole], 2 * task.room) > 2 * task.room:
+    if count_tokens(task, [frame.whole], 2 * task.room, len(frame.whole)) > 2 * task.room:
         raise no_room(task)
     tokens = len(code(frame, task.tokenizer)[1])
     if tokens >= task.room:
@@ -214,27 +196,13 @@ def no_room(task: Task) -> ContextOverflowError:
         "the summary so far alone needs": ([task.summary], "Give a smaller --max-tokens"),
         f"the wording of preset {task.preset.name} alone needs": (wording, "Shorten its template"),
     }
-    reading = Reading(task, sum(len(t) for texts, _ in parts.values() for t in texts))
-    counts = {p: reading.count(t, _NAMES) for p, (t, _) in parts.items()}
+    counts = {p: count_tokens(task, t, _NAMES, sum(map(len, t))) for p, (t, _) in parts.items()}
     part = max(counts, key=lambda p: counts[p])
     tokens = f"more than {_NAMES}" if counts[part] > _NAMES else str(counts[part])
     return ContextOverflowError(
         f"{part} {tokens} tokens; of {task.context} there are {task.room} besides the answer",
         f"{parts[part][1]} or name a model with a longer context (-m).",
     )
-
-
-def read_level(heads: Sequence[Head], total: int) -> list[int]:
-    """`level` of the heads' lengths; each head is read only as far as that needs."""
-    size = max(256, 6 * total // len(heads))  # characters; guess: a token has about four
-    while True:
-        # A head that is not read to its end counts as longer than `total`.
-        kept = level([len(h) if h.done else len(h) + total for h in heads], total)
-        short = [h for h, k in zip(heads, kept, strict=True) if not h.done and len(h) <= k]
-        if not short:
-            return kept
-        for head in short:
-            head.read(min(size, PIECE))
 
 
 def level(lengths: Sequence[int], total: int) -> list[int]:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.config import IN_PARTS, Layer, Settings, Use, check_key, settings_where
-from ngtcli.errors import UsageError, nearest
+from ngtcli.errors import UsageError
 from ngtcli.system.files import home, key_of
 from ngtcli.system.yaml_file import read_mapping, shown
+from ngtcli.words import nearest
 
 _WORDING = ("description", "template", "refine", "document", "titled_document", "separator")
 _REFINED = ("{documents}", "{summary}")

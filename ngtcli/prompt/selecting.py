@@ -4,25 +4,27 @@ In a conversation the oldest turns are left out where not all of them fit.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ngtcli.config import Settings
 from ngtcli.documents.passages import place
-from ngtcli.errors import ContextOverflowError, UsageError, counted
+from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.prompt.build import Prompt, Task, code, named
 from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.reports import Chosen, Selection
 from ngtcli.prompt.splitting import BETWEEN, fits, joined
-from ngtcli.prompt.turns import Exchange, Turn, earlier_questions, first_kept
+from ngtcli.prompt.turns import Exchange, earlier_questions, first_kept
 from ngtcli.retrieve.ranking import Ranked, Search, rank
 from ngtcli.retrieve.selection import Excerpt, Scores
+from ngtcli.words import counted
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index
     from ngtcli.retrieve.ranking import Ranking
 
+T = TypeVar("T")
 _PASSED_OVER = 20  # passages too long for the room left before the search for shorter ones ends
 
 
@@ -60,23 +62,20 @@ def prompt_for(
 
 def _with_turns(task: Task, alone: Prompt) -> Prompt:
     """The prompt of all documents and the turns that fit; `alone` is the one without turns."""
-    question = _tokens(task, task.question)
-    room = task.room - len(alone.ids) + question
     if task.turns and (whole := fits(task)) is not None:
         return whole
-    for left_out, turns in _fewer(task, question, room):
-        if turns and (whole := fits(replace(task, turns=turns))) is not None:
-            return replace(whole, left_out=left_out)
-    return replace(alone, left_out=sum(turn.role == "user" for turn in task.turns))
+    room = task.room - len(alone.ids) + _tokens(task, task.question)
+    made, left_out = _with_fewer(task, room, lambda own: fits(own) if own.turns else alone)
+    return replace(made, left_out=left_out)
 
 
-def _fewer(
-    task: Task, question: int, room: int, passages: int = 0
-) -> Iterator[tuple[int, Sequence[Turn]]]:
-    """The turns without the oldest that do not fit in `room` with `passages` tokens of passages;
-    then without one question more each time, down to none.
+def _with_fewer(
+    task: Task, room: int, make: Callable[[Task], T | None], passages: int = 0
+) -> tuple[T, int]:
+    """What `make` makes of the task without the oldest turns, and how many questions those are.
 
-    Each has how many questions are left out before it.
+    First without those that do not fit in `room`, beside the question with `passages` tokens of
+    passages; then, while it makes nothing, without one question more, down to none.
     """
     found: list[Exchange] = []
     for turn in task.turns:
@@ -87,8 +86,12 @@ def _fewer(
         else:
             last = found.pop()
             found.append(replace(last, turns=last.turns + 1, tokens=last.tokens + own))
-    for first in range(first_kept(found, question + passages, room), len(found) + 1):
-        yield first, task.turns[sum(one.turns for one in found[:first]) :]
+    question = _tokens(task, task.question) + passages
+    for first in range(first_kept(found, question, room), len(found) + 1):
+        turns = task.turns[sum(one.turns for one in found[:first]) :]
+        if (made := make(replace(task, turns=turns))) is not None:
+            return made, first
+    raise AssertionError
 
 
 def _tokens(task: Task, text: str) -> int:
@@ -120,9 +123,17 @@ def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
     prompt, excerpts, passages = found
     index = ranking.index
     selection = Selection(
-        passages, excerpts, len(index), len(task.documents), index.status, seconds,
-        ranking.dense, ranking.embedded, whole is not None, len(task.earlier),
-    )  # fmt: skip
+        passages=passages,
+        excerpts=excerpts,
+        of_passages=len(index),
+        of_documents=len(task.documents),
+        index=index.status,
+        seconds=seconds,
+        dense=ranking.dense,
+        embedded=ranking.embedded,
+        fits=whole is not None,
+        earlier=len(task.earlier),
+    )
     return replace(prompt, selection=selection, left_out=left_out)
 
 
@@ -131,16 +142,16 @@ def _beside_turns(task: Task, s: Settings, room: int) -> tuple[Task, int, int]:
 
     `room` is that without turns. Passages may need half of it.
     """
-    question, task = _tokens(task, task.question), replace(task, in_turns=True)
-    all_of_it = room + question
-    wanted = s.passages * (s.passage_tokens + BETWEEN) if s.passages else all_of_it
-    passages = min(wanted, all_of_it // 2)
-    for left_out, turns in _fewer(task, question, all_of_it, passages):
-        own = replace(task, turns=turns)
-        left = task.room - len(code(own.message(()), task.tokenizer)[1])
-        if left >= passages or not turns:
-            return own, left, left_out
-    raise AssertionError
+    room += _tokens(task, task.question)
+    wanted = s.passages * (s.passage_tokens + BETWEEN) if s.passages else room
+    passages = min(wanted, room // 2)
+
+    def make(own: Task) -> tuple[Task, int] | None:
+        left = own.room - len(code(own.message(()), own.tokenizer)[1])
+        return (own, left) if left >= passages or not own.turns else None
+
+    (own, left), left_out = _with_fewer(replace(task, in_turns=True), room, make, passages)
+    return own, left, left_out
 
 
 def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> "Ranking":

@@ -1,16 +1,16 @@
 """Asks the resident process, where there is one for the settings, in place of loading a model.
 
-Loads neither numpy nor what loads models.
+HTTP/1.0 over its socket, without an HTTP library: those take longer to load than an answer takes to
+begin. Loads neither numpy nor what loads models.
 """
 
 import os
 import select
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from ngtcli.errors import NgtError, reason_of
 from ngtcli.serve import wire
 from ngtcli.serve.places import (
     GIVEN_UP_S,
+    KEPT_WARM,
     PACKAGE,
     Place,
     absolute,
@@ -40,19 +41,54 @@ class NotServedError(Exception):
     """The process takes no questions any more, and has said nothing yet of this one."""
 
 
+class Reply:
+    """What the process of a place answers to a request, line by line; to be closed."""
+
+    def __init__(self, place: Place, request: str, body: bytes = b"") -> None:
+        """Raises NotServedError where there is no process, and OSError."""
+        if (connected := place.connect()) is None:
+            raise NotServedError
+        self.socket, self._data, self._has_begun = connected, bytearray(), False
+        head = f"{request} HTTP/1.0\r\nHost: ngt\r\nContent-Length: {len(body)}\r\n\r\n"
+        try:
+            self.socket.sendall(head.encode() + body)
+        except BaseException:
+            self.close()
+            raise
+
+    def next(self) -> Any:
+        """What the next line says. Raises EOFError, WireError, and OSError, where none comes, too.
+
+        A KeyboardInterrupt loses nothing.
+        """
+        while True:
+            if not self._has_begun and (end := self._data.find(b"\r\n\r\n")) >= 0:
+                if self._data.split(maxsplit=2)[1] != b"200":
+                    raise EOFError
+                del self._data[: end + 4]
+                self._has_begun = True
+            while self._has_begun and (end := self._data.find(b"\n")) >= 0:
+                line = bytes(self._data[:end])
+                del self._data[: end + 1]
+                if line:
+                    return wire.decode(line)
+            if not select.select([self.socket], [], [], GIVEN_UP_S)[0]:
+                raise TimeoutError
+            with process.unbroken():
+                if not (data := self.socket.recv(_PART)):
+                    raise EOFError
+                self._data += data
+
+    def close(self) -> None:
+        """Leave; what is still being answered ends."""
+        self.socket.close()
+
+
 class Connection:
-    """To the resident process of a place; open while a question is answered."""
+    """To the resident process of a place."""
 
     def __init__(self, place: Place) -> None:
-        self._place, self._inbox = place, wire.Inbox()
-        self._waiting: list[Any] = []
-
-    def open(self) -> socket.socket:
-        """Connect, and give what is to be closed. Raises NotServedError."""
-        if (connected := self._place.connect()) is None:
-            raise NotServedError
-        self._socket = connected
-        return connected
+        self._place = place
 
     def ask(self, question: Question, wants: Wants) -> Generator[Event, None, None]:
         """The events of an answer; KeyboardInterrupt ends it, and `Ended` says how far it came.
@@ -61,60 +97,39 @@ class Connection:
         it is to be answered elsewhere.
         """
         said = interrupted = False
-        self.open()
+        own = wire.Ask(os.urandom(8).hex(), _plain(question), wants)
         try:
-            self.send(wire.Ask(_plain(question), wants))
-            while True:
-                try:
-                    event = self.next()
-                    if isinstance(event, wire.Failed):
-                        raise _as_named(event, question.settings).error()
-                    if isinstance(event, Message):
-                        event = _as_named(event, question.settings)
-                    if isinstance(event, wire.Refused):
-                        raise NotServedError
-                    said = said or not (isinstance(event, Message) and event.kind == "status")
-                    if isinstance(event, Ended):
-                        self._socket.close()  # whatever becomes of the answer where it is shown
-                    yield event
-                    if isinstance(event, Ended):
-                        return
-                except KeyboardInterrupt:
-                    if interrupted:
-                        raise
-                    interrupted = True
-                    self.send(wire.Cancel())
+            with closing(Reply(self._place, "POST /ask", wire.encode(own))) as reply:
+                while True:
+                    try:
+                        event = reply.next()
+                        if isinstance(event, wire.Failed):
+                            raise _as_named(event, question.settings).error()
+                        if isinstance(event, Message):
+                            event = _as_named(event, question.settings)
+                        said = said or not (isinstance(event, Message) and event.kind == "status")
+                        if isinstance(event, Ended):
+                            reply.close()  # whatever becomes of the answer where it is shown
+                        yield event
+                        if isinstance(event, Ended):
+                            return
+                    except KeyboardInterrupt:
+                        if interrupted:
+                            raise
+                        interrupted = True
+                        with suppress(NotServedError, OSError):
+                            Reply(self._place, f"POST /cancel/{own.id}").close()
         except (OSError, EOFError, UnicodeEncodeError, wire.WireError) as error:
             if not said and not interrupted:
                 raise NotServedError from error
             how = "does not answer" if isinstance(error, TimeoutError) else "ended"
             what = f"the resident process {how} in the middle of the answer"
             raise NgtError(what, "Ask again; ngt serve status shows what runs.") from None
-        finally:
-            self._socket.close()
-
-    def send(self, message: object) -> None:
-        """Raises OSError; UnicodeEncodeError for a text that UTF-8 does not have."""
-        self._socket.sendall(wire.pack(message))
-
-    def next(self) -> Any:
-        """The next message. Raises EOFError, WireError, and OSError, also where none comes."""
-        while not self._waiting:
-            # Here a Ctrl-C loses nothing.
-            if not select.select([self._socket], [], [], GIVEN_UP_S)[0]:
-                raise TimeoutError
-            with process.unbroken():
-                if not (data := self._socket.recv(_PART)):
-                    raise EOFError
-                self._inbox.add(data)
-                said = self._inbox.messages()
-                self._waiting += (one for one in said if not isinstance(one, wire.Alive))
-        return self._waiting.pop(0)
 
 
 def served(settings: Settings) -> Connection | None:
     """Reaches the resident process for these settings, if there is one."""
-    if os.name != "posix" or not settings.serve or settings.engine != "ngt":
+    if not settings.serve or settings.engine != "ngt":
         return None
     place = Place.of(settings)
     if (connected := place.connect()) is None:
@@ -123,16 +138,19 @@ def served(settings: Settings) -> Connection | None:
     return Connection(place)
 
 
-def request(place: Place, message: wire.Describe | wire.Stop) -> wire.Served | None:
-    """What the process there says of itself; None for none, or one that does not understand."""
-    connection = Connection(place)
-    with suppress(NotServedError, OSError, EOFError, wire.WireError), connection.open() as there:
-        try:
-            connection.send(message)
-            if isinstance(answer := connection.next(), wire.Served):
-                return answer
-        except TimeoutError:
-            return wire.Served(process=peer(there)[0], state="does not answer")
+def request(place: Place, what: str) -> wire.Served | None:
+    """What the process there says of itself, asked "GET /about" or "POST /stop".
+
+    None for none, or one that does not understand.
+    """
+    with suppress(NotServedError, OSError, EOFError, wire.WireError):
+        with closing(Reply(place, what)) as reply:
+            try:
+                if isinstance(answer := reply.next(), wire.Served):
+                    return answer
+            except TimeoutError:
+                pid = peer(reply.socket)[0]
+                return wire.Served(model=place.model, state="does not answer", process=pid)
     return None
 
 
@@ -144,7 +162,7 @@ def start(settings: Settings, warn: Callable[[str], object]) -> None:
     place, flags = Place.of(settings), flags_of(absolute(settings))
     command = [sys.executable, "-P", "-m", "ngtcli", "serve", *flags]
     path = filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH")))
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path), KEPT_WARM: "1"}
     try:
         private(folder())
         log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)

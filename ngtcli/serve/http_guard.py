@@ -2,7 +2,8 @@
 
 A page of another origin must not read local documents. Browsers send its origin with what could
 change something, and, where a name of its own stands for this machine (DNS rebinding), that name as
-Host. Both are checked, and no header allows other origins.
+Host. Both are checked, and no header allows other origins. Nor is another user of this machine to
+read them: without keys the process at the other end must be this user's, where the system tells.
 """
 
 import hashlib
@@ -10,8 +11,11 @@ import hmac
 import ipaddress
 import os
 import re
+import socket
 import stat
+import struct
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,7 @@ from ngtcli.system.files import read_bounded
 
 _LEAST_KEY = 16  # characters of an API key; guess: 16 random ones are not found by trying
 _KEYS_FILE = 1_000_000  # bytes of the file of keys at most; guess
+_KEY = re.compile(rb"[!-~]{%d,}" % _LEAST_KEY)
 _PORT = re.compile(r"(?:(?P<host>.*):)?(?P<port>\d{1,5})")
 _OPEN = ("/health", "/")  # paths that need no key
 ANYONE = "http"  # the owner of what is asked without a key
@@ -92,30 +97,58 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
         hint = f"Keep it to yourself: chmod 600 {path}"
         raise UsageError(f"{path}: other users may read the keys or write them", hint)
     keys = [line.strip() for line in data.splitlines() if line.strip()]
-    if not keys or any(len(key) < _LEAST_KEY or not _is_plain(key) for key in keys):
+    if not keys or any(not _KEY.fullmatch(key) for key in keys):
         what = f"{path}: a key has {_LEAST_KEY} ASCII characters or more, without spaces"
         raise UsageError(what, "openssl rand -hex 32 makes one; put each on a line.")
     return tuple(hashlib.sha256(key).digest() for key in keys)
 
 
-def _is_plain(key: bytes) -> bool:
-    return all(33 <= byte <= 126 for byte in key)
+def user_of(own: tuple[str, int], other: tuple[str, int]) -> int | None:
+    """The user of a process by the ends of its connection within this machine.
+
+    None where the system does not tell, as without /proc.
+    """
+    for mapped, path in (("", "/proc/net/tcp"), ("::ffff:", "/proc/net/tcp6")):
+        ends = [_end(mapped, *own), _end(mapped, *other)]
+        with suppress(OSError), open(path, "rb") as rows:
+            for row in rows:
+                if (fields := row.split())[1:3] == ends:
+                    return int(fields[7])
+    return None
+
+
+def _end(mapped: str, host: str, port: int) -> bytes:
+    """An address and a port as Linux lists them: words in this machine's order of bytes."""
+    address = host if ":" in host else mapped + host
+    data = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+    words = struct.unpack(f"={len(data) // 4}I", data)
+    return f"{''.join(f'{word:08X}' for word in words)}:{port:04X}".encode()
+
+
+def knows_users(listening: socket.socket) -> bool:
+    """Whether the system tells whose a connection to this socket is."""
+    host, port, *_ = listening.getsockname()
+    return user_of((host, port), ("::" if ":" in host else "0.0.0.0", 0)) == os.geteuid()
 
 
 class Guard:
     """Lets requests through to `app` that may be; `refuse` answers the others.
 
-    `scope["owner"]` is then who asks: each key is one owner.
+    `scope["owner"]` is then who asks: each key is one owner. With `of_user` it must be a process
+    of this user's.
     """
 
-    def __init__(self, app: App, address: Address, refuse: Callable[[int, str, str], App]) -> None:
-        self._app, self._address, self._refuse = app, address, refuse
+    def __init__(
+        self,
+        app: App,
+        address: Address,
+        refuse: Callable[[int, str, str], App],
+        of_user: bool = False,
+    ) -> None:
+        self._app, self._address, self._refuse, self._of_user = app, address, refuse, of_user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            await self._checked(scope)(scope, receive, send)
+        await self._checked(scope)(scope, receive, send)
 
     def _checked(self, scope: Scope) -> App:
         headers: dict[bytes, bytes] = {}
@@ -123,17 +156,20 @@ class Guard:
             if name in (b"host", b"origin", b"authorization") and name in headers:
                 return self._refuse(400, "bad_request", f"two headers {name.decode()}")
             headers[name] = value
-        host = headers.get(b"host", b"").decode("latin-1")
-        if self._address.is_local and not _is_loopback(_name_of(f"//{host}")):
+        host, name = headers.get(b"host", b""), ""
+        with suppress(ValueError):
+            name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
+        if self._address.is_local and not _is_loopback(name):
             return self._refuse(403, "wrong_host", "the Host header is not this machine's name")
-        origin = headers.get(b"origin")
-        if origin is not None and origin.decode("latin-1") not in (
-            f"http://{host}",
-            f"https://{host}",
-        ):
+        is_other = headers.get(b"origin") not in (None, b"http://" + host, b"https://" + host)
+        # A link that is followed opens what the page that has the link cannot read.
+        follows = headers.get(b"sec-fetch-mode") == b"navigate"
+        is_site = headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site")
+        if is_other or (is_site and not follows):
             return self._refuse(403, "wrong_origin", "the page is of another origin")
-        if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site") and not _opens(headers):
-            return self._refuse(403, "wrong_origin", "the page is of another origin")
+        if self._of_user and user_of(scope["client"], scope["server"]) != os.geteuid():
+            what = "without an API key only the user who runs this server may ask it"
+            return self._refuse(403, "wrong_user", what)
         scope["owner"] = ANYONE
         if self._address.keys and scope["path"] not in _OPEN:
             owner = self._owner(headers.get(b"authorization", b""))
@@ -152,14 +188,11 @@ class Guard:
         return f"{ANYONE}:{same[0].hex()[:16]}"
 
 
-def _name_of(url: str) -> str:
-    """The host in a URL, without its port; "" for what is none."""
+def listen(address: Address) -> socket.socket:
+    """A socket that listens there: connections wait. Raises UsageError where it cannot."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
-
-
-def _opens(headers: dict[bytes, bytes]) -> bool:
-    """Whether a link is followed: what is then shown, the page that has the link cannot read."""
-    return headers.get(b"sec-fetch-mode") == b"navigate"
+        return socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        what = f"{address.shown(address.port)}: {reason_of(error)}"
+        raise UsageError(what, "Choose another port or address.") from None

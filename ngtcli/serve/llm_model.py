@@ -7,7 +7,6 @@ import atexit
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,12 +30,10 @@ from ngtcli.errors import NgtError
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH
 from ngtcli.model_files.hub import cache_folder, cached_ids
 from ngtcli.model_files.quantized import kept
-from ngtcli.prompt.preset import for_task, load_preset
 from ngtcli.prompt.turns import Turn
 from ngtcli.serve.asking import Asking, logged
 from ngtcli.session.events import Ended, Message, Stepped
-from ngtcli.session.question import Question
-from ngtcli.session.settings import settings_of
+from ngtcli.session.question import Question, Tasks
 
 # The options are the settings that one of several questions may have, but for the system text.
 _SET = tuple(name for name in settings_where(Use.LINE) if name != "system")
@@ -124,20 +121,11 @@ class NgtModel(llm.Model):
         values = {name: check_key(name, value, "option") for name, value in given.items()}
         *before, last = _turns(prompt)
         task = "chat" if before else "ask" if docs else "generate"
-        preset = load_preset(task)
         layers = [Layer("option", {**values, "model": self._name}), *environment_and_file_layers()]
-        settings = settings_of([*layers, preset.settings]).settings
-        if prompt.system:
-            settings = replace(settings, system=prompt.system)
-        loaded = load([docs], settings=settings) if docs else _of_fragments(prompt)
-        return Question(
-            task=task,
-            settings=for_task(task, settings, preset),
-            preset=preset,
-            loaded=loaded,
-            question=utf8(last.text),
-            turns=tuple(before),
-        )
+        tasks = Tasks.resolved(layers, tasks=(task,))
+        loaded = load([docs], settings=tasks.of[task][0]) if docs else _of_fragments(prompt)
+        system = {"system": prompt.system} if prompt.system else {}
+        return tasks.question(task, utf8(last.text), loaded=loaded, turns=before, **system)
 
 
 def _turns(prompt: llm.Prompt) -> list[Turn]:

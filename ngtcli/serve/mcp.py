@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -19,54 +19,43 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from dataclasses import replace
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from anyio import to_thread
+from anyio import from_thread, to_thread
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import ToolAnnotations
-from pydantic import Field
-from starlette.routing import BaseRoute
+from pydantic import Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import BaseRoute, Route
 
 from ngtcli import __version__
-from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.documents.passages import place
 from ngtcli.documents.text import utf8
-from ngtcli.errors import InputError, NgtError, counted, nearest
-from ngtcli.prompt.preset import Preset, for_task
+from ngtcli.errors import NgtError, counted, nearest
+from ngtcli.grounding.sources import Source
 from ngtcli.retrieve.ranking import Search, rank
-from ngtcli.serve.asked import Asked, events_of
-from ngtcli.serve.folder import ServedFolder
-from ngtcli.serve.mcp_answers import (
-    DocumentList,
-    FoundPassage,
-    FoundPassages,
-    LeftOut,
-    ListedDocument,
-    Progress,
-    ShownPassage,
-    ToldAnswer,
-    told,
-)
-from ngtcli.session.events import Ended, Message
-from ngtcli.session.question import Question
+from ngtcli.serve.exchange import Asked, events_of
+from ngtcli.serve.public import RequestError, has_path, is_private, private_words, public, words_of
+from ngtcli.serve.service import Service, named
+from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.session.runs import log_answer
 
-Running = AbstractAsyncContextManager[None]
-Tasks = Mapping[str, tuple[Settings, Preset]]
-
+_INTERVAL_S = 0.25  # between two progress notifications; guess
 _MOST = 20_000  # characters that `show_passage` gives at once; guess
 _LEFT_OUT = 100  # files left out that are named; guess
+_IDLE_S = 600.0  # after which a session of HTTP ends; guess
+_SESSIONS = 1000  # of HTTP that are open at once, each about 30 kB (measured)
 _INSTRUCTIONS = (
     "Documents on the user's machine. search_passages finds what they say, word for word and at"
     " once; show_passage reads on from there; ask and summarize have a local model answer, which"
     " takes seconds to minutes. Name a document as list_documents does."
 )
-
-
+_QUESTION = Annotated[str, Field(description="What is asked, or words that the text has.")]
 _NAMES = Annotated[
     list[str] | None,
     Field(description="Only these documents, named as list_documents does; without it all."),
@@ -76,32 +65,160 @@ _TOKENS = Annotated[
 ]
 
 
-class Tools:
-    """The tools over the documents of `folder`; `tasks` say how `ask` and `summarize` answer.
+@dataclass(frozen=True)  # the SDK would take slots for defaults
+class ListedDocument:
+    """A document; `pages` is 0 for formats without pages."""
 
-    `asked` answers questions; `counted` is a block in which one is answered.
+    name: str
+    format: str
+    pages: int
+    characters: int
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A file that is not read, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class DocumentList:
+    """The documents that the other tools read, and files that could not be."""
+
+    documents: list[ListedDocument]
+    left_out: list[LeftOut]
+
+
+@dataclass(frozen=True)
+class Passage:
+    """The characters `start` to `end` of a document.
+
+    `page` is 0 and `heading` "" where the document has none.
+    """
+
+    document: str
+    text: str
+    start: int
+    end: int
+    page: int
+    heading: str
+
+
+@dataclass(frozen=True)
+class ShownPassage(Passage):
+    """A passage of a document that has so many `characters`."""
+
+    characters: int
+
+
+@dataclass(frozen=True)
+class FoundPassage(Passage):
+    """A passage, and how well it fits: a higher score is better."""
+
+    score: float
+
+
+@dataclass(frozen=True)
+class FoundPassages:
+    """The passages that fit best, the best first, of so many."""
+
+    passages: list[FoundPassage]
+    of_passages: int
+    of_documents: int
+
+
+@dataclass(frozen=True)
+class ToldAnswer:
+    """The model's answer.
+
+    `verbatim_share` of its characters stand in the documents word for word, in the `sources`.
+    `finish_reason` is "stop", or why it is cut off: length, context or repetition. `remarks` say
+    what was left out of what the model read.
+    """
+
+    text: str
+    sources: list[Passage]
+    verbatim_share: float
+    finish_reason: str
+    remarks: list[str]
+    prompt_tokens: int
+    new_tokens: int
+    seconds: float
+
+
+def owner_of(context: Context) -> str:
+    """Who asks: over HTTP as its guard says, on standard streams the user."""
+    request = context.request_context.request
+    return "" if request is None else str(request.scope["owner"])
+
+
+class Progress:
+    """Tells the client how far a call is, some times a second, in words and by growing numbers."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._at, self._sent = context, 0.0, 0.0
+        self._done, self._written, self._part = 0, 0, ""
+
+    def say(self, words: str) -> None:
+        """What is being done, in a thread of the SDK; there a call that is cancelled ends."""
+        from_thread.check_cancelled()
+        if not (owner_of(self._context) and has_path(words)):
+            from_thread.run(self._send, words)
+
+    async def tell(self, event: Event) -> None:
+        """What is done; tokens of prompts and of the answer count."""
+        match event:
+            case Message(kind="status"):
+                await self._send(event.text)
+            case Part():
+                self._part, self._written = f"{event.words}: " if event.words else "", 0
+            case Reading():
+                words = f"Reading the prompt: {event.read} of {event.total} tokens"
+                await self._send(words, self._done + event.total)
+                self._done += event.total if event.read == event.total else 0
+            case Stepped():
+                self._written += len(event.step.tokens)
+                self._done += len(event.step.tokens)
+                await self._send(f"Writing: {counted(self._written, 'token')}")
+
+    async def _send(self, words: str, total: float | None = None) -> None:
+        if time.monotonic() - self._sent >= _INTERVAL_S:
+            self._sent = time.monotonic()
+            self._at = max(self._at + 0.001, self._done)
+            await self._context.report_progress(self._at, total, self._part + words)
+
+
+class Tools:
+    """The tools over the documents of a service's folder, whose questions `asked` answers.
+
+    `counted` is a block in which one is answered; `warn` is told what others are not.
     """
 
     def __init__(
         self,
-        folder: ServedFolder,
-        tasks: Tasks,
+        service: Service,
         asked: Asked,
         counted: Callable[[], AbstractContextManager[None]] = nullcontext,
+        warn: Callable[[str], object] = lambda _: None,
     ) -> None:
-        self._folder, self._tasks, self._asked, self._counted = folder, tasks, asked, counted
+        self._service, self._asked, self._counted, self._warn = service, asked, counted, warn
 
     def list_documents(self, context: Context) -> DocumentList:
         """List the documents that can be read here, with their sizes, and files left out."""
-        with _told_to_client():
-            loaded = self._folder.documents(Progress(context).say)
+        with self._told_to(context):
+            folder = self._service.folder
+            assert folder is not None
+            loaded = folder.documents(Progress(context).say)
             documents = [
                 ListedDocument(d.name, a.format, a.pages, len(d.text), a.warnings)
                 for d in loaded.documents
                 for a in [d.about]
             ]
             skipped = [one for one in loaded.skipped if not one.kind][:_LEFT_OUT]
-            names = [self._folder.name_of(s.name) or os.path.basename(s.name) for s in skipped]
+            names = [folder.name_of(s.name) or os.path.basename(s.name) for s in skipped]
             left_out = [LeftOut(n, s.reason) for n, s in zip(names, skipped, strict=True)]
             return DocumentList(documents, left_out)
 
@@ -117,22 +234,26 @@ class Tools:
 
         At most 20,000 characters come at once; give the end of one call as the next one's start.
         """
-        with _told_to_client():
-            one = self._chosen([document], Progress(context).say).documents[0]
-            last = len(one.text) if end is None else min(end, len(one.text))
-            if page is not None:
-                first, last = _page(one, page)
-                start = first + start
-            last = max(start, min(last, start + _MOST))
-            section = place(one, start)
-            shown = one.text[start:last], start, min(last, len(one.text))
-            about = section.page, section.heading, len(one.text)
-            return ShownPassage(one.name, *shown, *about)
+        with self._told_to(context):
+            one = self._chosen([document], Progress(context)).documents[0]
+            first, last = (0, len(one.text)) if page is None else _page(one, page)
+            begin = first + start
+            if begin >= last > first or (end is not None and page is None and end <= start):
+                what = f"{one.name} has no characters from {start} to {end or 'its end'}"
+                raise RequestError(what, f"It has {last - first:,} characters.", "start")
+            if end is not None and page is None:
+                last = min(last, end)
+            last = min(last, begin + _MOST)
+            section = place(one, begin)
+            return ShownPassage(
+                one.name, one.text[begin:last], begin, last, section.page, section.heading,
+                len(one.text),
+            )  # fmt: skip
 
     def search_passages(
         self,
         context: Context,
-        query: Annotated[str, Field(description="A question, or words that the text has.")],
+        question: _QUESTION,
         limit: Annotated[int, Field(ge=1, le=100, description="At most this many.")] = 5,
         documents: _NAMES = None,
     ) -> FoundPassages:
@@ -140,23 +261,26 @@ class Tools:
 
         It takes no language model and answers at once.
         """
-        with _told_to_client():
-            say, settings = Progress(context).say, self._tasks["ask"][0]
-            texts = self._chosen(documents, say).documents
-            ranking = rank(Search(texts, settings, utf8(query), limit, status=say))
+        with self._told_to(context):
+            progress, settings = Progress(context), self._service.tasks.of["ask"][0]
+            texts = self._chosen(documents, progress).documents
+            ranking = rank(Search(texts, settings, _asked(question), limit, status=progress.say))
             found = []
             for one in ranking.found[:limit]:
                 at = ranking.index.place(one.passage)
                 document, section = texts[at.document], place(texts[at.document], at.start)
-                where = document.text[at.start : at.end], at.start, at.end
-                about = section.page, section.heading, round(one.scores.score, 6)
-                found.append(FoundPassage(document.name, *where, *about))
+                found.append(
+                    FoundPassage(
+                        document.name, document.text[at.start : at.end], at.start, at.end,
+                        section.page, section.heading, round(one.scores.score, 6),
+                    )
+                )  # fmt: skip
             return FoundPassages(found, len(ranking.index), len(texts))
 
     async def ask(
         self,
         context: Context,
-        question: Annotated[str, Field(min_length=1, description="What is asked.")],
+        question: _QUESTION,
         documents: _NAMES = None,
         max_tokens: _TOKENS = None,
     ) -> ToldAnswer:
@@ -164,7 +288,8 @@ class Tools:
 
         The first call loads the model.
         """
-        return await self._answer("ask", question, documents, max_tokens, context)
+        with self._told_to(context):
+            return await self._answer("ask", _asked(question), documents, max_tokens, context)
 
     async def summarize(
         self, context: Context, documents: _NAMES = None, max_tokens: _TOKENS = None
@@ -173,80 +298,105 @@ class Tools:
 
         The first call loads the model.
         """
-        return await self._answer("summarize", "", documents, max_tokens, context)
+        with self._told_to(context):
+            return await self._answer("summarize", "", documents, max_tokens, context)
 
     async def _answer(
-        self,
-        task: str,
-        question: str,
-        documents: Sequence[str] | None,
-        max_tokens: int | None,
-        context: Context,
+        self, task: str, text: str, names: Sequence[str] | None, most: int | None, context: Context
     ) -> ToldAnswer:
-        with _told_to_client(), self._counted():
-            progress, (settings, preset) = Progress(context), self._tasks[task]
-            if max_tokens is not None:
-                settings = replace(settings, max_tokens=max_tokens)
-            asked = Question(
-                task=task,
-                settings=for_task(task, settings, preset),
-                preset=preset,
-                loaded=await to_thread.run_sync(self._chosen, documents, progress.say),
-                question=utf8(question.strip()),
-            )
+        progress, owner = Progress(context), owner_of(context)
+        with self._counted():
+            loaded = await to_thread.run_sync(self._chosen, names, progress)
+            values = {} if most is None else {"max_tokens": most}
+            question = self._service.question(task, text, loaded, values)
             began, remarks, answer = time.perf_counter(), list[str](), None
-            async with aclosing(events_of(self._asked, asked, _owner(context))) as events:
+            async with aclosing(events_of(self._asked, question, owner)) as events:
                 async for event in events:
+                    if event is None or (owner and (event := public(event)) is None):
+                        continue
                     if isinstance(event, Message) and event.kind == "warn":
                         remarks.append(event.text)
                     elif isinstance(event, Ended):
                         answer = event
                     await progress.tell(event)
             assert answer is not None
-            await to_thread.run_sync(log_answer, asked, answer, "mcp", remarks.append)
-            return told(answer, remarks, time.perf_counter() - began)
+            warn = self._warn if owner else remarks.append
+            await to_thread.run_sync(log_answer, question, answer, "mcp", warn)
+            s = answer.statistics
+            return ToldAnswer(
+                text=answer.text,
+                sources=[_passage(source) for source in answer.sources.places()],
+                verbatim_share=round(answer.sources.verbatim_share, 4),
+                finish_reason=answer.finish_reason,
+                remarks=remarks,
+                prompt_tokens=s.prompt_tokens,
+                new_tokens=s.new_tokens,
+                seconds=round(time.perf_counter() - began, 3),
+            )
 
-    def _chosen(self, names: Sequence[str] | None, status: Callable[[str], None]) -> Loaded:
-        """The documents of these names, in the order of the list. Raises InputError."""
-        loaded = self._folder.documents(status)
-        if names is None:
-            return loaded
-        known = {document.name for document in loaded.documents}
-        for name in names:
-            if name not in known:
-                hint = nearest(name, known, "list_documents has the names.")
-                raise InputError(f"{name!r} is not one of the documents", hint)
-        chosen = tuple(d for d in loaded.documents if d.name in names)
-        if not chosen:
-            raise InputError("no document is named", "Name one, or leave the list out.")
-        return replace(loaded, documents=chosen)
+    def _chosen(self, names: Sequence[str] | None, progress: Progress) -> Loaded:
+        """The documents of these names, in the order of the list. Raises RequestError."""
+        assert self._service.folder is not None
+        loaded = self._service.folder.documents(progress.say)
+        if names == []:
+            raise RequestError("no document is named", "Name one, or leave the list out.")
+        return loaded if names is None else named(loaded, names, "list_documents has the names.")
+
+    @contextmanager
+    def _told_to(self, context: Context) -> Iterator[None]:
+        """Make of our errors those whose text the client gets, without paths for others."""
+        try:
+            yield
+        except NgtError as error:
+            if owner_of(context) and is_private(error):
+                self._warn(f"a tool failed: {error}")
+                raise ToolError(private_words(error)) from error
+            raise ToolError(words_of(error, with_settings=False)) from error
+
+
+def _passage(source: Source) -> Passage:
+    at = source.span.source_start, source.span.source_end
+    return Passage(source.name, source.quote, *at, source.page or 0, source.heading or "")
+
+
+def _asked(question: str) -> str:
+    """The text of a question. Raises RequestError."""
+    if not (text := utf8(question.strip())):
+        raise RequestError("the question is empty", "Ask something.", "question")
+    return text
 
 
 def _page(document: Document, page: int) -> tuple[int, int]:
-    """Where that page begins and ends. Raises InputError."""
+    """Where that page begins and ends. Raises RequestError."""
     sections = document.about.sections
     of_page = [at for at, section in enumerate(sections) if section.page == page]
     if not of_page:
         pages = counted(document.about.pages, "page") if document.about.pages else "no pages"
-        raise InputError(f"{document.name} has no page {page}", f"It has {pages}.")
+        raise RequestError(f"{document.name} has no page {page}", f"It has {pages}.", "page")
     after = of_page[-1] + 1
     end = sections[after].start if after < len(sections) else len(document.text)
     return sections[of_page[0]].start, end
 
 
-def _owner(context: Context) -> str:
-    """Who asks: over HTTP as its guard says, on standard streams the user."""
-    request = context.request_context.request
-    return "" if request is None else str(request.scope["owner"])
+class _Server(MCPServer[None]):
+    """The SDK's server, which tells what is wrong with arguments in words of this program."""
 
-
-@contextmanager
-def _told_to_client() -> Iterator[None]:
-    """Make of our errors those whose text the client gets."""
-    try:
-        yield
-    except NgtError as error:
-        raise ToolError(f"{error}. {error.hint}".strip()) from error
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        known = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
+        for argument in arguments:
+            if name in known and argument not in known[name]:
+                hint = nearest(argument, known[name])
+                raise ToolError(f"{name} has no argument {argument!r}. {hint}")
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            first = error.__cause__.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            is_missing = first["type"] == "missing"
+            words = "the argument is missing" if is_missing else first["msg"].lower()
+            raise ToolError(f"{where}: {words}") from None
 
 
 def mcp_server(tools: Tools, on_streams: bool = False) -> MCPServer[None]:
@@ -254,7 +404,7 @@ def mcp_server(tools: Tools, on_streams: bool = False) -> MCPServer[None]:
     lifespan = _stdout_is_stderr if on_streams else None
     root = logging.getLogger()
     before = root.handlers[:]
-    server: MCPServer[None] = MCPServer(
+    server = _Server(
         "ngt",
         version=__version__,
         instructions=_INSTRUCTIONS,
@@ -266,9 +416,9 @@ def mcp_server(tools: Tools, on_streams: bool = False) -> MCPServer[None]:
     reads = ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
     )
-    every: Iterable[Callable[..., object]] = (
+    every: list[Callable[..., object]] = [
         tools.search_passages, tools.ask, tools.summarize, tools.list_documents, tools.show_passage,
-    )  # fmt: skip
+    ]  # fmt: skip
     for tool in every:
         server.add_tool(tool, description=inspect.getdoc(tool), annotations=reads)
     return server
@@ -284,12 +434,23 @@ async def _stdout_is_stderr(_: MCPServer[None]) -> AsyncIterator[None]:
     yield
 
 
-def mcp_routes(tools: Tools) -> tuple[list[BaseRoute], Callable[[object], Running]]:
+def mcp_routes(
+    tools: Tools,
+) -> tuple[list[BaseRoute], Callable[[], AbstractAsyncContextManager[object]]]:
     """`/mcp` of an HTTP server, and what runs as long as that does.
 
     Its guard checks who may ask, by Host and Origin, too, and says it in `scope["owner"]`.
     """
     server = mcp_server(tools)
     guarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    routes = server.streamable_http_app(transport_security=guarded).routes
-    return list(routes), lambda _: server.session_manager.run()
+    server.streamable_http_app(
+        transport_security=guarded, session_idle_timeout=_IDLE_S, max_sessions=_SESSIONS
+    )
+
+    async def mcp(request: Request) -> Any:
+        if request.method != "POST" and "mcp-session-id" not in request.headers:
+            return PlainTextResponse("a session is opened by a POST", 400)
+        return server.session_manager.asgi_app
+
+    route = Route("/mcp", mcp, methods=["GET", "POST", "DELETE"])
+    return [route], server.session_manager.run

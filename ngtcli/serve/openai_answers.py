@@ -1,49 +1,78 @@
 """Answers in OpenAI's forms: one object, or events as they come.
 
-A reply is `told` what comes of its question, between `begin` and `end`. Each gives the events to
-send; `whole` is the object for a client that wants it in one piece. Besides
-`usage` there are the figures of llama.cpp's server (`timings`) and of vLLM (`metrics`).
+A reply is `told` what comes of its question, between `begin` and `end`. Each gives the pieces to
+send; `whole` is the object for a client that wants it in one. Besides `usage` there are the figures
+of llama.cpp's server, `timings`.
 """
 
 import secrets
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from ngtcli import __version__
 from ngtcli.draft.steps import Statistics
 from ngtcli.grounding.sources import Sources
+from ngtcli.serve.openai_requests import Asks
 from ngtcli.session.events import Ended, Event, Stepped
-from ngtcli.session.question import Question
 
 Object = dict[str, Any]
-_DONE = b"data: [DONE]\n\n"
 _AS_STOP = ("stop", "interrupted")  # finish reasons that the API calls "stop"; others: "length"
+# Of each kind of item of a response: its id's prefix, its own fields, its part's type and fields.
+_ITEMS: dict[str, tuple[str, Object, str, Object]] = {
+    "reasoning": ("rs_", {"summary": []}, "reasoning_text", {}),
+    "message": ("msg_", {"role": "assistant"}, "output_text", {"logprobs": []}),
+}
 
 
-class Reply(Protocol):
-    """An answer that is being given in one of the forms.
+class Reply:
+    """An answer that is being given in one of the forms, whose stream is of this media type.
 
-    One that begins `at_once` does so with the first event, another when the prompt is made.
+    `beat` is sent where nothing came for a while. A stream that begins `at_once` does so with the
+    first event, another when the prompt is made: it may not fit.
     """
 
-    @property
-    def at_once(self) -> bool: ...
-    def begin(self) -> Iterator[bytes]: ...
-    def told(self, event: Event) -> Iterator[bytes]: ...
-    def end(self, ended: Ended) -> Iterator[bytes]: ...
-    def failed(self, error: Object) -> Iterator[bytes]: ...
-    def whole(self, ended: Ended) -> Object: ...
+    media_type, beat, at_once = "text/event-stream; charset=utf-8", b": waiting\n\n", False
+
+    def __init__(self, asks: Asks) -> None:
+        self.asks, self.created, self._id = asks, int(time.time()), secrets.token_hex(12)
+
+    def begin(self) -> Iterator[bytes]:
+        """What comes first."""
+        yield b""
+
+    def told(self, event: Event) -> Iterator[bytes]:
+        """The pieces of an event before the end."""
+        if isinstance(event, Stepped):
+            tokens = event.step.tokens
+            thought = "".join(token.thought or "" for token in tokens)
+            yield from self.made("".join(token.text for token in tokens), thought)
+
+    def made(self, text: str, thought: str) -> Iterator[bytes]:
+        """The pieces of what a step made."""
+        raise NotImplementedError
+
+    def end(self, ended: Ended) -> Iterator[bytes]:
+        """What comes last."""
+        raise NotImplementedError
+
+    def failed(self, error: Object) -> bytes:
+        """What comes last in place of that."""
+        return sent(error)
+
+    def whole(self, ended: Ended) -> Object:
+        """The answer in one object."""
+        raise NotImplementedError
 
 
-def figures(statistics: Statistics, num_draft: int) -> Object:
-    """`timings` as llama.cpp has them and `metrics` as vLLM: milliseconds, tokens, steps."""
-    s, accepted = statistics, statistics.acceptance_histogram
+def timings(statistics: Statistics) -> Object:
+    """The figures of llama.cpp: milliseconds, tokens, tokens a second."""
+    s = statistics
     read = s.prompt_tokens - s.cached_tokens
     prefill_ms, decode_ms = s.prefill_s * 1e3, s.decode_s * 1e3
-    timings = {
+    return {
         "cache_n": s.cached_tokens,
         "prompt_n": read,
         "prompt_ms": prefill_ms,
@@ -56,16 +85,6 @@ def figures(statistics: Statistics, num_draft: int) -> Object:
         "draft_n": s.drafted_tokens,
         "draft_n_accepted": s.accepted_tokens,
     }
-    speculative = {
-        "mean_acceptance_length": s.mean_acceptance_length,
-        "draft_acceptance_rate": s.draft_acceptance_rate,
-        "acceptance_histogram": [accepted[n] for n in range(max(accepted, default=-1) + 1)],
-        "num_spec_steps": s.steps,
-        "num_accepted_draft_tokens": s.accepted_tokens,
-        "num_draft_tokens": s.drafted_tokens,
-        "num_spec_tokens": num_draft,
-    }
-    return {"timings": timings, "metrics": {"speculative_decoding": speculative}}
 
 
 def _ratio(one: float, other: float) -> float:
@@ -73,7 +92,7 @@ def _ratio(one: float, other: float) -> float:
 
 
 def usage(statistics: Statistics) -> Object:
-    """Tokens read and made, as chat and completions have them."""
+    """Tokens read and made, as chat has them."""
     s = statistics
     return {
         "prompt_tokens": s.prompt_tokens,
@@ -105,211 +124,150 @@ def citations(sources: Sources) -> list[Object]:
     ]
 
 
-def finish_reason(ended: Ended) -> str:
-    """The reason as the API knows it."""
-    return "stop" if ended.finish_reason in _AS_STOP else "length"
-
-
-class _Base:
-    at_once = False
-
-    def __init__(self, prefix: str, name: str, question: Question, with_usage: bool) -> None:
-        self.question, self.with_usage = question, with_usage
-        self.id, self.created, self.name = new_id(prefix), int(time.time()), name
-
-    def told(self, event: Event) -> Iterator[bytes]:
-        if isinstance(event, Stepped):
-            text = "".join(token.text for token in event.step.tokens)
-            thought = "".join(token.thought or "" for token in event.step.tokens)
-            yield from self.delta(text, thought)
-
-    def delta(self, text: str, thought: str) -> Iterator[bytes]:
-        """The events of a piece of text."""
-        raise NotImplementedError
-
-    def _figures(self, ended: Ended) -> Object:
-        return figures(ended.statistics, self.question.settings.num_draft)
-
-
-def new_id(prefix: str) -> str:
-    """A name that no other answer has."""
-    return f"{prefix}{secrets.token_hex(12)}"
-
-
-class ChatReply(_Base):
-    """/v1/chat/completions, and with `is_text` /v1/completions."""
-
-    def __init__(
-        self, name: str, question: Question, with_usage: bool = False, is_text: bool = False
-    ) -> None:
-        super().__init__("cmpl-" if is_text else "chatcmpl-", name, question, with_usage)
-        self._is_text = is_text
-
-    def begin(self) -> Iterator[bytes]:
-        if not self._is_text:
-            yield self._chunk({"role": "assistant", "content": ""})
-
-    def delta(self, text: str, thought: str) -> Iterator[bytes]:
-        if thought and not self._is_text:
-            yield self._chunk({"reasoning_content": thought})
-        if text:
-            yield self._chunk({"content": text})
-
-    def end(self, ended: Ended) -> Iterator[bytes]:
-        found = self._annotations(ended)
-        yield self._chunk({"annotations": found} if found else {}, ended)
-        if self.with_usage:
-            last = {**self._head(".chunk"), "choices": [], "usage": usage(ended.statistics)}
-            yield sent({**last, **self._figures(ended)})
-        yield _DONE
-
-    def failed(self, error: Object) -> Iterator[bytes]:
-        yield sent(error)
-
-    def whole(self, ended: Ended) -> Object:
-        content: Object = {"text": ended.text}
-        if not self._is_text:
-            message: Object = {"role": "assistant", "content": ended.text, "refusal": None}
-            message["annotations"] = self._annotations(ended)
-            if ended.thought:
-                message["reasoning_content"] = ended.thought
-            content = {"message": message}
-        return {
-            **self._head(),
-            "choices": [{"index": 0, **content, **_reasons(ended)}],
-            "usage": usage(ended.statistics),
-            **self._figures(ended),
-        }
-
-    def _annotations(self, ended: Ended) -> list[Object]:
-        return [{"type": "file_citation", "file_citation": c} for c in citations(ended.sources)]
-
-    def _head(self, kind: str = "") -> Object:
-        name = "text_completion" if self._is_text else f"chat.completion{kind}"
-        own = {"id": self.id, "object": name, "created": self.created, "model": self.name}
-        return {**own, "system_fingerprint": f"ngt-{__version__}"}
-
-    def _chunk(self, delta: Object, ended: Ended | None = None) -> bytes:
-        content = {"text": delta.get("content", "")} if self._is_text else {"delta": delta}
-        choice = {"index": 0, **content, **_reasons(ended)}
-        with_usage = {"usage": None} if self.with_usage else {}
-        return sent({**self._head(".chunk"), "choices": [choice], **with_usage})
-
-
-def _reasons(ended: Ended | None) -> Object:
-    """Why an answer ended; `stop_reason` says it more closely where it was cut off."""
-    if ended is None:
-        return {"logprobs": None, "finish_reason": None}
-    own = {"logprobs": None, "finish_reason": finish_reason(ended)}
-    closer = ended.finish_reason in ("context", "repetition")
-    return {**own, "stop_reason": ended.finish_reason} if closer else own
-
-
 def sent(data: Object, event: str = "") -> bytes:
     """A server-sent event."""
     head = f"event: {event}\n".encode() if event else b""
     return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
-class ResponseReply(_Base):
+class ChatReply(Reply):
+    """/v1/chat/completions."""
+
+    def begin(self) -> Iterator[bytes]:
+        yield self._chunk({"role": "assistant", "content": ""})
+
+    def made(self, text: str, thought: str) -> Iterator[bytes]:
+        for name, piece in (("reasoning_content", thought), ("content", text)):
+            if piece:
+                yield self._chunk({name: piece})
+
+    def end(self, ended: Ended) -> Iterator[bytes]:
+        found = _annotations(ended)
+        yield self._chunk({"annotations": found} if found else {}, ended)
+        if self.asks.with_usage:
+            yield sent({**self._head(".chunk"), "choices": [], **_figures(ended)})
+        yield b"data: [DONE]\n\n"
+
+    def whole(self, ended: Ended) -> Object:
+        thought = {"reasoning_content": ended.thought} if ended.thought else {}
+        message = {"role": "assistant", "content": ended.text, "refusal": None, **thought}
+        choice = {"index": 0, "message": {**message, "annotations": _annotations(ended)}}
+        return {**self._head(), "choices": [{**choice, **_reasons(ended)}], **_figures(ended)}
+
+    def _head(self, kind: str = "") -> Object:
+        own = {"id": f"chatcmpl-{self._id}", "object": f"chat.completion{kind}"}
+        about = {"created": self.created, "model": self.asks.model}
+        return {**own, **about, "system_fingerprint": f"ngt-{__version__}"}
+
+    def _chunk(self, delta: Object, ended: Ended | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, **_reasons(ended)}
+        with_usage = {"usage": None} if self.asks.with_usage else {}
+        return sent({**self._head(".chunk"), "choices": [choice], **with_usage})
+
+
+def _annotations(ended: Ended) -> list[Object]:
+    return [{"type": "file_citation", "file_citation": c} for c in citations(ended.sources)]
+
+
+def _figures(ended: Ended) -> Object:
+    return {"usage": usage(ended.statistics), "timings": timings(ended.statistics)}
+
+
+def _reasons(ended: Ended | None) -> Object:
+    """Why an answer ended; `stop_reason` says it more closely where it was cut off."""
+    if ended is None:
+        return {"logprobs": None, "finish_reason": None}
+    reason = "stop" if ended.finish_reason in _AS_STOP else "length"
+    closer = ended.finish_reason in ("context", "repetition")
+    own = {"stop_reason": ended.finish_reason} if closer else {}
+    return {"logprobs": None, "finish_reason": reason, **own}
+
+
+class ResponseReply(Reply):
     """/v1/responses: the thought, if there is one, and the answer are items of the output."""
 
-    def __init__(self, name: str, question: Question) -> None:
-        super().__init__("resp_", name, question, True)
+    def __init__(self, asks: Asks) -> None:
+        super().__init__(asks)
         self._number = 0  # of the next event
         self._output: list[Object] = []  # items that are complete
-        self._item: Object | None = None  # the one that is being made
-        self._text = ""  # of that
+        self._item: Object = {}  # the one that is being made, and its text
+        self._text = ""
 
     def begin(self) -> Iterator[bytes]:
         for kind in ("created", "in_progress"):
-            yield self._event(f"response.{kind}", {"response": self._object("in_progress")})
+            yield self._event(kind, {"response": self._object("in_progress")})
 
-    def delta(self, text: str, thought: str) -> Iterator[bytes]:
+    def made(self, text: str, thought: str) -> Iterator[bytes]:
         for kind, piece in (("reasoning", thought), ("message", text)):
             if piece:
                 yield from self._open(kind)
                 self._text += piece
-                name = "reasoning_text" if kind == "reasoning" else "output_text"
-                more: Object = {} if kind == "reasoning" else {"logprobs": []}
+                *_, name, more = _ITEMS[kind]
                 yield self._part_event(f"{name}.delta", {"delta": piece, **more})
 
     def end(self, ended: Ended) -> Iterator[bytes]:
-        if self._item is None or self._item["type"] != "message":
-            yield from self._open("message")
-        for i, annotation in enumerate(_annotations(ended)):
+        yield from self._open("message")
+        found = [{"type": "file_citation", **citation} for citation in citations(ended.sources)]
+        for i, annotation in enumerate(found):
             about = {"annotation_index": i, "annotation": annotation}
             yield self._part_event("output_text.annotation.added", about)
-        yield from self._close(ended)
-        status, final = _status(ended), self._object(_status(ended), ended)
-        yield self._event(f"response.{status}", {"response": final})
+        status = "completed" if ended.finish_reason in _AS_STOP else "incomplete"
+        yield from self._close(status, found)
+        yield self._event(status, {"response": self._object(status, ended)})
 
-    def failed(self, error: Object) -> Iterator[bytes]:
+    def failed(self, error: Object) -> bytes:
         about = {"code": "server_error", "message": error["error"]["message"]}
-        response = {**self._object("failed"), "error": about}
-        yield self._event("response.failed", {"response": response})
+        return self._event("failed", {"response": {**self._object("failed"), "error": about}})
 
     def whole(self, ended: Ended) -> Object:
-        for _ in self.delta(ended.text, ended.thought or ""):
-            pass
-        for _ in self.end(ended):
-            pass
-        return self._object(_status(ended), ended)
+        *_, last = [*self.made(ended.text, ended.thought or ""), *self.end(ended)]
+        event: Object = msgspec.json.decode(last.partition(b"data: ")[2])
+        return dict(event["response"])
 
     def _open(self, kind: str) -> Iterator[bytes]:
         """Begin an item of that kind, unless it is the one that is being made."""
-        if self._item is not None and self._item["type"] == kind:
+        if self._item.get("type") == kind:
             return
-        yield from self._close()
-        self._text = ""
-        if kind == "message":
-            own: Object = {"id": new_id("msg_"), "role": "assistant", "content": []}
-        else:
-            own = {"id": new_id("rs_"), "summary": [], "content": []}
-        self._item = {"type": kind, "status": "in_progress", **own}
+        yield from self._close("completed")
+        prefix, own, *_ = _ITEMS[kind]
+        about = {"type": kind, "id": prefix + secrets.token_hex(12), "status": "in_progress"}
+        self._item, self._text = {**about, **own, "content": []}, ""
         place = {"output_index": len(self._output), "item": self._item}
-        yield self._event("response.output_item.added", place)
+        yield self._event("output_item.added", place)
         yield self._part_event("content_part.added", {"part": self._part()})
 
-    def _close(self, ended: Ended | None = None) -> Iterator[bytes]:
+    def _close(self, status: str, annotations: list[Object] | None = None) -> Iterator[bytes]:
         """End the item that is being made."""
-        if self._item is None:
+        if not self._item:
             return
-        part, name = self._part(ended), "output_text"
-        more: Object = {"text": self._text, "logprobs": []}
-        if self._item["type"] == "reasoning":
-            name, more = "reasoning_text", {"text": self._text}
-        yield self._part_event(f"{name}.done", more)
+        part, (*_, name, more) = self._part(annotations), _ITEMS[self._item["type"]]
+        yield self._part_event(f"{name}.done", {"text": self._text, **more})
         yield self._part_event("content_part.done", {"part": part})
-        status = _status(ended) if ended else "completed"
         item = {**self._item, "status": status, "content": [part]}
-        place = {"output_index": len(self._output), "item": item}
-        yield self._event("response.output_item.done", place)
+        yield self._event("output_item.done", {"output_index": len(self._output), "item": item})
         self._output.append(item)
-        self._item = None
+        self._item = {}
 
-    def _part(self, ended: Ended | None = None) -> Object:
-        assert self._item is not None
-        if self._item["type"] == "reasoning":
-            return {"type": "reasoning_text", "text": self._text}
-        found = _annotations(ended) if ended else []
-        return {"type": "output_text", "text": self._text, "annotations": found, "logprobs": []}
+    def _part(self, annotations: list[Object] | None = None) -> Object:
+        *_, name, more = _ITEMS[self._item["type"]]
+        own = {"annotations": annotations or []} if name == "output_text" else {}
+        return {"type": name, "text": self._text, **own, **more}
 
     def _part_event(self, name: str, more: Object) -> bytes:
-        assert self._item is not None
         place = {"item_id": self._item["id"], "output_index": len(self._output), "content_index": 0}
-        return self._event(f"response.{name}", {**place, **more})
+        return self._event(name, {**place, **more})
 
-    def _event(self, kind: str, more: Object) -> bytes:
+    def _event(self, name: str, more: Object) -> bytes:
+        kind = f"response.{name}"
         event = sent({"type": kind, "sequence_number": self._number, **more}, kind)
         self._number += 1
         return event
 
     def _object(self, status: str, ended: Ended | None = None) -> Object:
-        s = self.question.settings
+        s = self.asks.question.settings
         cut_off = {"reason": "max_output_tokens"} if status == "incomplete" else None
-        found: Object = {
-            "id": self.id,
+        return {
+            "id": f"resp_{self._id}",
             "object": "response",
             "created_at": self.created,
             "status": status,
@@ -318,7 +276,7 @@ class ResponseReply(_Base):
             "instructions": s.system or None,
             "max_output_tokens": s.max_tokens,
             "metadata": {},
-            "model": self.name,
+            "model": self.asks.model,
             "output": self._output,
             "parallel_tool_calls": False,
             "previous_response_id": None,
@@ -328,25 +286,19 @@ class ResponseReply(_Base):
             "tool_choice": "none",
             "tools": [],
             "top_p": s.top_p,
-            "truncation": "disabled",
-            "usage": None,
+            "truncation": "disabled" if self.asks.keeps_all else "auto",
+            **(_response_figures(ended.statistics) if ended else {"usage": None}),
         }
-        if ended is not None:
-            t = ended.statistics
-            found["usage"] = {
-                "input_tokens": t.prompt_tokens,
-                "input_tokens_details": {"cached_tokens": t.cached_tokens, "cache_write_tokens": 0},
-                "output_tokens": t.new_tokens,
-                "output_tokens_details": {"reasoning_tokens": t.thought_tokens or 0},
-                "total_tokens": t.prompt_tokens + t.new_tokens,
-            }
-            found |= self._figures(ended)
-        return found
 
 
-def _annotations(ended: Ended) -> list[Object]:
-    return [{"type": "file_citation", **citation} for citation in citations(ended.sources)]
-
-
-def _status(ended: Ended) -> str:
-    return "completed" if finish_reason(ended) == "stop" else "incomplete"
+def _response_figures(statistics: Statistics) -> Object:
+    """The figures as /v1/responses has them."""
+    s = statistics
+    used = {
+        "input_tokens": s.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": s.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": s.new_tokens,
+        "output_tokens_details": {"reasoning_tokens": s.thought_tokens or 0},
+        "total_tokens": s.prompt_tokens + s.new_tokens,
+    }
+    return {"usage": used, "timings": timings(s)}

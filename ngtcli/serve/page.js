@@ -3,6 +3,7 @@
 const $ = (id) => document.getElementById(id);
 const MOST = 7500000; // bytes of texts that are sent; the server takes 8 MB in all
 const FIND = 12; // documents in a list, beyond which it can be searched
+const OWN = "model"; // the origin of what was not drafted
 const HUE = (document) => Math.round(205 + document * 137.5) % 360; // as in the page of an answer
 let given = []; // texts of the reader's own: {name, text, size}
 let running = null; // what stops the answer that is arriving
@@ -136,12 +137,9 @@ async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let rest = "", done = false, value; !done;) {
     ({ done, value } = await reader.read());
-    const parts = (rest + (value || "")).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts) {
-      const found = /^event: (.*)\ndata: (.*)$/.exec(part);
-      if (found) yield [found[1], JSON.parse(found[2])];
-    }
+    const lines = (rest + (value || "")).split("\n");
+    rest = lines.pop();
+    for (const line of lines) if (line) yield JSON.parse(line);
   }
 }
 
@@ -153,7 +151,8 @@ function node(text, origin) {
 }
 
 function step(tokens) {
-  for (const [text, origin, thought] of tokens) {
+  for (const { text, thought, ...token } of tokens) {
+    const origin = token.origin === OWN ? "" : token.origin;
     answer.tokens += 1;
     if (thought) {
       $("thought").hidden = false;
@@ -233,20 +232,20 @@ const ENDINGS = {
   interrupted: "The answer was interrupted.",
 };
 const SHOWN = {
-  step: ({ tokens }) => step(tokens),
-  reading: ({ read, total }) => { $("progress").textContent = `Reading ${read} of ${total} tokens`; },
-  prompted: ({ tokens }) => { $("progress").textContent = `Reading ${tokens} tokens`; },
-  part: ({ words }) => { answer.part = words; },
-  said({ kind, text }) {
+  Stepped: ({ step: { tokens } }) => step(tokens),
+  Reading: ({ read, total }) => { $("progress").textContent = `Reading ${read} of ${total} tokens`; },
+  Prompted: ({ tokens }) => { $("progress").textContent = `Reading ${tokens} tokens`; },
+  Part: ({ words }) => { answer.part = words; },
+  Message({ kind, text }) {
     $("progress").textContent = answer.part ? `${answer.part}: ${text}` : text;
     if (kind === "warn") answer.facts.push(text);
   },
-  end({ finish_reason: reason, facts, sources }) {
+  Ended({ finish_reason: reason, facts, sources }) {
     link(sources);
     answer.facts.push(...facts, ...(ENDINGS[reason] ? [ENDINGS[reason]] : []));
     answer.state = "The answer is complete.";
   },
-  failed({ message }) { throw new Error(message); },
+  Failed({ message }) { throw new Error(message); },
 };
 
 async function ask(task) {

@@ -2,36 +2,34 @@
 
 It is one file, which requests nothing of others and may run no script but its own. It asks for the
 names of the server's documents, and sends a question with those that were chosen and texts that
-were given in the browser; what comes of it are the events of a stream, in a form of its own.
+were given in the browser; what comes of it are the events of the answer, one a line.
 """
 
 import base64
 import hashlib
-import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from ngtcli.documents.load import Document, Loaded
-from ngtcli.errors import NgtError
+from ngtcli.documents.load import Loaded
 from ngtcli.grounding.sources import Source
-from ngtcli.prompt.preset import for_task
 from ngtcli.render import page as render_page
 from ngtcli.render.answer_view import short
-from ngtcli.render.terminal import one_line, visible
-from ngtcli.serve.openai_answers import Object, sent
-from ngtcli.serve.openai_requests import GivenDocument, RequestError, Service, given_documents
-from ngtcli.session.events import Ended, Event, Message, Part, Prompted, Reading, Stepped
-from ngtcli.session.question import Question
+from ngtcli.serve.openai_answers import Object, Reply
+from ngtcli.serve.openai_requests import Asks, data_of, form_of
+from ngtcli.serve.public import RequestError
+from ngtcli.serve.service import GivenDocument, Service, given_documents, named
+from ngtcli.serve.wire import encode
+from ngtcli.session.events import Ended, Event
 
 _HERE, _RENDER = Path(__file__).parent, Path(render_page.__file__).parent
 _QUOTE = 400  # characters of a quotation, about; guess
-_PATH = re.compile(r"(?<![\w./])[/~]\w")  # of this machine, in what is said of an answer
 
 
 @cache
@@ -75,7 +73,7 @@ def documents_shown(service: Service) -> Object:
     return {"model": service.name, "documents": names}
 
 
-class PageRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+class _Form(Struct, forbid_unknown_fields=True, kw_only=True):
     """POST /answer: `names` are of the server's documents, `documents` texts besides."""
 
     task: Literal["ask", "summarize"]
@@ -83,76 +81,36 @@ class PageRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     names: list[str] = []
     documents: list[GivenDocument] = []
 
-    @property
-    def stream(self) -> bool:
-        """Always: the page shows an answer as it comes."""
-        return True
 
-
-def page_question(service: Service, request: PageRequest) -> Question:
-    """What a request asks. Raises RequestError; InputError where documents cannot be read."""
-    question = request.question.strip() if request.task == "ask" else ""
-    if request.task == "ask" and not question:
+def page(service: Service, body: bytes) -> Asks:
+    """What the page asks. Raises RequestError; InputError where documents cannot be read."""
+    form = form_of(_Form, data_of(body))
+    text = form.question.strip() if form.task == "ask" else ""
+    if form.task == "ask" and not text:
         raise RequestError("the question is empty", "Ask something.", "question")
-    documents = (*_named(service, request.names), *given_documents(request.documents))
+    served = service.folder.documents() if form.names and service.folder else Loaded(())
+    chosen = named(served, form.names, "Load the page again.").documents
+    documents = (*chosen, *given_documents(form.documents))
     if not documents:
         raise RequestError("no documents are given", "Choose one, or add a text.", "documents")
-    settings, preset = service.tasks[request.task]
-    settings = for_task(request.task, settings, preset)
-    return Question(
-        task=request.task,
-        settings=settings,
-        preset=preset,
-        loaded=Loaded(documents),
-        question=question,
-    )
+    return Asks(service.name, service.question(form.task, text, Loaded(documents)))
 
 
-def _named(service: Service, names: list[str]) -> tuple[Document, ...]:
-    """The documents of the server's folder with these names. Raises RequestError, InputError."""
-    wanted = set(names)
-    served = service.folder.documents().documents if wanted and service.folder else ()
-    found = tuple(document for document in served if document.name in wanted)
-    if missing := wanted - {document.name for document in found}:
-        what = f"the server has no document {one_line(min(missing))!r}"
-        raise RequestError(what, "Load the page again.", "names", status=404)
-    return found
+class PageReply(Reply):
+    """An answer as the events that it consists of; of its end what the page shows."""
 
-
-class PageReply:
-    """An answer in the page's own events."""
-
-    at_once = True  # what is done before the first token is shown, too
-
-    def begin(self) -> Iterator[bytes]:
-        yield from ()
+    media_type, beat, at_once = "application/x-ndjson", b"\n", True
 
     def told(self, event: Event) -> Iterator[bytes]:
-        if isinstance(event, Message) and not _PATH.search(event.text):
-            yield sent({"kind": event.kind, "text": one_line(event.text)}, "said")
-        elif isinstance(event, Reading):
-            yield sent({"read": event.read, "total": event.total}, "reading")
-        elif isinstance(event, Part):
-            yield sent({"words": one_line(event.words)}, "part")
-        elif isinstance(event, Prompted):
-            yield sent({"tokens": event.tokens}, "prompted")
-        elif isinstance(event, Stepped):
-            tokens = [
-                [visible(t.text), t.origin if t.drafted else "", visible(t.thought or "")]
-                for t in event.step.tokens
-            ]
-            yield sent({"tokens": tokens}, "step")
+        yield encode(event)
 
     def end(self, ended: Ended) -> Iterator[bytes]:
+        about = {"finish_reason": ended.finish_reason, "facts": ended.facts}
         found = [_shown(source) for source in ended.sources.spans]
-        reason, facts = ended.finish_reason, [one_line(fact) for fact in ended.facts]
-        yield sent({"finish_reason": reason, "facts": facts, "sources": found}, "end")
+        yield msgspec.json.encode(("Ended", {**about, "sources": found})) + b"\n"
 
-    def failed(self, error: Object) -> Iterator[bytes]:
-        yield sent(error["error"], "failed")
-
-    def whole(self, ended: Ended) -> Any:
-        raise NgtError("the page's answers are streams")
+    def failed(self, error: Object) -> bytes:
+        return msgspec.json.encode(("Failed", error["error"])) + b"\n"
 
 
 def _shown(source: Source) -> Object:
@@ -162,8 +120,8 @@ def _shown(source: Source) -> Object:
         "start": source.span.start,
         "end": source.span.end,
         "document": source.span.document,
-        "place": one_line(source.place),
-        "quote": visible(short(source.quote, _QUOTE)),
-        "before": visible(source.before),
-        "after": visible(source.after),
+        "place": source.place,
+        "quote": short(source.quote, _QUOTE),
+        "before": source.before,
+        "after": source.after,
     }

@@ -29,8 +29,10 @@ _VARIABLES = (
 _DIGITS = 16  # hex digits of a name: the path of a socket has 107 bytes at most; derived
 _LONGEST = 100  # bytes of a socket's path, of 104 to 108 by system
 GIVEN_UP_S = 20.0  # of silence, of a process that says every wire.BEAT_S that it runs; guess
+FINISH_S = 30.0  # for answers that are being made when a process is to leave; guess
 _LOOK_S = 0.05  # between looks at whether a process has left; guess
 _CREDENTIALS = struct.Struct("3i")  # process, user, group: Linux's struct ucred
+KEPT_WARM = "_NGT_KEPT_WARM"  # the variable of a process that is started behind the scenes
 PACKAGE = Path(__file__).parent.parent
 
 
@@ -91,10 +93,18 @@ class Place:
     def log(self) -> Path:
         return self.path.with_suffix(".log")
 
-    def lock(self) -> int:
+    @property
+    def model(self) -> str:
+        """That of the process that has the lock, by that process; "" where it has not said it."""
+        with suppress(OSError):
+            return self.path.with_suffix(".lock").read_text("utf-8", "replace")
+        return ""
+
+    def lock(self, model: str | None = None) -> int:
         """The descriptor of the lock of this place, which is held until that is closed.
 
-        Raises ServedAlreadyError where another process has it.
+        The process that serves says its `model` in it. Raises ServedAlreadyError where another has
+        it.
         """
         private(folder())
         handle = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -104,6 +114,9 @@ class Place:
             os.close(handle)
             hint = "ngt serve status names it; ngt serve stop ends it."
             raise ServedAlreadyError("a process serves this already", hint) from None
+        if model is not None:
+            os.ftruncate(handle, 0)
+            os.write(handle, model.encode("utf-8", "replace"))
         return handle
 
     def listen(self) -> socket.socket:
@@ -119,6 +132,7 @@ class Place:
                 own.bind(name)
         finally:
             os.umask(before)
+        own.listen()
         return own
 
     def left(self, within_s: float) -> bool:
@@ -200,15 +214,15 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 @contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """A name for a socket; by its folder's descriptor where its path is too long for the system."""
+    """A name for a socket; by a link to its folder where its path is too long for the system."""
     if len(os.fsencode(path)) <= _LONGEST:
         yield str(path)
         return
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        yield f"/proc/self/fd/{handle}/{path.name}"
-    finally:
-        os.close(handle)
+    from tempfile import TemporaryDirectory  # here: few paths need it
+
+    with TemporaryDirectory() as short:  # reached by a link, which no system needs /proc for
+        os.symlink(path.parent, f"{short}/d")
+        yield f"{short}/d/{path.name}"
 
 
 def flags_of(settings: Settings) -> list[str]:

@@ -1,14 +1,17 @@
-"""Messages between a command and the resident process: their types by name, msgpack, no code.
+"""What commands and the resident process send each other: lines of JSON, of types by name, no code.
 
-A message is four bytes with its length, then an array of its type's name and its fields.
+A line is an array of the name of a type and its fields. A command asks by HTTP over the process's
+socket: POST /ask with an `Ask`, whose answer are the events, one a line, and an empty line every
+BEAT_S while there is nothing to say; POST /cancel/ID, GET /about and POST /stop, answered by a
+`Served`.
 """
 
-import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar, get_origin
 
 import msgspec
 
@@ -16,40 +19,26 @@ from ngtcli import errors
 from ngtcli.errors import NgtError
 from ngtcli.session import events
 from ngtcli.session.question import Question
+from ngtcli.system.json_form import HIDDEN
 
-HEAD = struct.Struct(">I")
 BEAT_S = 2.0  # guess
-MOST = 2**31  # bytes of a message; derived: a question brings the texts of its documents
+MOST = 2**31  # bytes of a question; derived: it brings the texts of its documents
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Answer this; the events follow."""
+    """Answer this; `id` names it where it is to be cancelled."""
 
+    id: str
     question: Question
     wants: events.Wants
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """End the answer; what came of it follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Describe:
-    """Say who serves what: a `Served` follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Take no more questions, finish the answers that are being made, and leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """A resident process. `state` is "loading", "ready", "leaving" or, said by who asked it,
     "does not answer"; `idle_s` are the seconds without a question after which it leaves, 0 for
-    never.
+    never. One that was started behind the scenes is `kept_warm`.
     """
 
     model: str = ""
@@ -60,16 +49,7 @@ class Served:
     idle_s: float = 0.0
     answering: int = 0
     answered: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Alive:
-    """The process runs; it says so while there may be nothing else to say, every BEAT_S."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The question is not answered here, and may be elsewhere: the process is leaving."""
+    kept_warm: bool = field(default=False, metadata=HIDDEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,65 +78,46 @@ _ERRORS: dict[str, type[NgtError]] = {
 _KINDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        Ask, Cancel, Describe, Stop, Served, Alive, Refused, Failed, events.Message,
-        events.Reading, events.Part, events.Prompted, events.Started, events.Stepped, events.Ended,
+        Ask, Served, Failed, events.Message, events.Reading, events.Part, events.Prompted,
+        events.Started, events.Stepped, events.Ended,
     )
 }  # fmt: skip
 
 
+Kind = TypeVar("Kind")
+
+
 class WireError(Exception):
-    """What came is not a message of this version."""
+    """What came is not a line of this version."""
 
 
-def pack(message: object) -> bytes:
-    """A message as it is sent. Raises UnicodeEncodeError for a text that UTF-8 does not have."""
-    body = msgspec.msgpack.encode((type(message).__name__, message), enc_hook=_plain)
-    return HEAD.pack(len(body)) + body
+def encode(said: object) -> bytes:
+    """A line. Raises UnicodeEncodeError for a text that UTF-8 does not have."""
+    return msgspec.json.encode((type(said).__name__, said), enc_hook=_plain) + b"\n"
 
 
-def unpack(body: bytes | memoryview) -> Any:
-    """The message of what follows its length. Raises WireError."""
+def decode(line: bytes | bytearray) -> Any:
+    """What a line says. Raises WireError."""
     try:
-        name, fields = _NAMED.decode(body)
+        name, fields = _NAMED.decode(line)
         return _decoder(name).decode(fields)
-    except (msgspec.MsgspecError, KeyError) as error:
+    except (msgspec.MsgspecError, KeyError, ValueError) as error:
         raise WireError(str(error)) from None
 
 
-def checked(size: int) -> int:
-    """The length of a message. Raises WireError for one that is too long."""
-    if size > MOST:
-        raise WireError(f"a message of {size} bytes")
-    return size
+def read(kind: type[Kind], line: bytes) -> Kind | None:
+    """What a line says, if it is of this kind."""
+    with suppress(WireError):
+        return found if isinstance(found := decode(line), kind) else None
+    return None
 
 
-class Inbox:
-    """Bytes as they arrive, and the messages in them."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def add(self, data: bytes) -> None:
-        self._data += data
-
-    def messages(self) -> Iterator[Any]:
-        """The messages that are complete; each is taken. Raises WireError."""
-        while len(self._data) >= HEAD.size:
-            (size,) = HEAD.unpack_from(self._data)
-            end = HEAD.size + checked(size)
-            if len(self._data) < end:
-                return
-            body = bytes(self._data[HEAD.size : end])
-            del self._data[:end]
-            yield unpack(body)
-
-
-_NAMED = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+_NAMED = msgspec.json.Decoder(tuple[str, msgspec.Raw])
 
 
 @cache
 def _decoder(name: str) -> Any:
-    return msgspec.msgpack.Decoder(_KINDS[name], dec_hook=_typed)
+    return msgspec.json.Decoder(_KINDS[name], dec_hook=_typed)
 
 
 def _plain(value: Any) -> Any:
@@ -166,5 +127,7 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(kind: Any, value: Any) -> Any:
-    """A value of a class that msgpack does not have: of a path, or of numbers counted."""
+    """A value of a class that JSON does not have: of a path, or of numbers counted."""
+    if get_origin(kind) is Counter or kind is Counter:
+        return Counter({int(key): count for key, count in value.items()})
     return kind(value)

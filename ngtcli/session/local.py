@@ -43,7 +43,7 @@ from ngtcli.session.session import (
     NumberedPrompt,
     Session,
 )
-from ngtcli.system import compiled
+from ngtcli.system import compiled, store
 from ngtcli.trie.report import TrieReport
 from ngtcli.trie.store import document_trie
 from ngtcli.weights.trials import SPREAD, places_of
@@ -237,7 +237,7 @@ class LocalSession(Session):
     def save_memory(self) -> None:
         """Store what `auto` learned from the answers that have ended."""
         self.memory.save()
-        if remark := compiled.take_remark():
+        if remark := store.take_remark():
             self.warn(remark)
 
     def answer(

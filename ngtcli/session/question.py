@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from ngtcli.config import Layer, Settings, settings_where
+from ngtcli.config import Layer, Settings, Use, settings_where
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import TASKS, Preset, can_ask, for_task, load_preset, without_documents
@@ -90,7 +90,7 @@ class Tasks:
             named = load_preset(task if preset is None else preset)
             settings = settings_of([*layers, named.settings]).settings
             if like is not None:
-                loaded = {name: getattr(like, name) for name in settings_where(loaded=True)}
+                loaded = {name: getattr(like, name) for name in settings_where(Use.LOADS)}
                 settings = replace(settings, **loaded)
             is_mute = worded and task == "ask" and not can_ask(named)
             found[task] = settings, load_preset(task) if is_mute else named

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ngtcli.errors import reason_of
 from ngtcli.system.cache import in_bounds
 from ngtcli.system.files import (
     DamagedFileError,
@@ -32,6 +31,7 @@ from ngtcli.system.files import (
     stamp_of,
 )
 from ngtcli.system.store import Kind
+from ngtcli.words import reason_of
 
 if TYPE_CHECKING:  # numpy comes with safetensors, and light commands want neither
     import numpy as np

@@ -15,10 +15,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from ngtcli.errors import counted
 from ngtcli.system import store
 from ngtcli.system.files import PARTIAL, home
 from ngtcli.system.json_form import HIDDEN, json_key
+from ngtcli.words import counted
 
 LEFT_S = 3600.0  # seconds after which a file that is not finished is a killed run's; guess
 POOL = ".pool.safetensors"
@@ -79,7 +79,7 @@ STORES = (
         f"tries/*{BACKGROUND}", NONE, True,
     ),
     Store("pools", "phrases of earlier answers", "auto", f"tries/*{POOL}", NONE, True),
-    Store("compiled", "compiled functions", "the first use of auto", "compiled/*", NONE),
+    Store("compiled", "compiled functions", "the first use of auto", "compiled", NONE),
     Store(
         "trials", "what was tried of models, and times of passes", "loading a model; auto",
         "trials", NONE,

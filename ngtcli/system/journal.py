@@ -18,9 +18,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ngtcli.errors import NgtError, UsageError, reason_of
+from ngtcli.errors import NgtError, UsageError
 from ngtcli.system.files import identity
 from ngtcli.system.yaml_file import shown
+from ngtcli.words import reason_of
 
 Record = TypeVar("Record")  # a dataclass, or a Struct of msgspec
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -19,8 +19,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from ngtcli.errors import UsageError, reason_of
 from ngtcli.system.files import home, identity, private_folder
+from ngtcli.words import reason_of
 
 NAME = "ngt.db"
 DAMAGED = ".damaged"  # end of the name of a file that was set aside
@@ -32,10 +32,12 @@ _DAMAGE = {
     sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT,
     sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH,
 }  # fmt: skip
+_MAKING = (
+    "PRAGMA page_size = 16384",  # of 4 kB ones, values of 2.5 kB would waste a third (measured)
+    "PRAGMA auto_vacuum = FULL",  # which writes to a file that has it, too
+)
 _OPENING = (
     "PRAGMA synchronous = OFF",  # what a failing power supply damages is noticed by sums
-    "PRAGMA page_size = 16384",  # of 4 kB ones, values of 2.5 kB would waste a third (measured)
-    "PRAGMA auto_vacuum = FULL",
     "PRAGMA journal_mode = TRUNCATE",
     "CREATE TABLE IF NOT EXISTS piece (kind TEXT NOT NULL, key TEXT NOT NULL,"
     " used INTEGER NOT NULL, checksum BLOB NOT NULL, value BLOB NOT NULL, PRIMARY KEY (kind, key))",
@@ -48,11 +50,13 @@ class Kind(Generic[Value]):
     """One kind of piece: its name, and the type of its values.
 
     Values are anything that msgspec decodes to `type`, and are read back strictly as that type.
-    Methods raise nothing of the file's. `key` is a `key_of` all that a value is made of.
+    Methods raise nothing of the file's. `key` is a `key_of` all that a value is made of. Where the
+    `variable` of the environment names a folder they are in a store there.
     """
 
     name: str
     type: type[Value]
+    variable: str = ""
 
     def get(self, key: str) -> Value | None:
         """The piece; None where there is none, or where it is damaged or of another form."""
@@ -60,11 +64,11 @@ class Kind(Generic[Value]):
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Value]:
         """The pieces that there are of these keys."""
-        return self._decoded(_store().read(self.name, keys))
+        return self._decoded(self._store.read(self.name, keys))
 
     def each(self) -> dict[str, Value]:
         """All pieces by their keys."""
-        return self._decoded(_store().read(self.name, None))
+        return self._decoded(self._store.read(self.name, None))
 
     def put(self, key: str, value: Value) -> None:
         """Store a piece in the place of the last one. Ignores text with lone surrogates."""
@@ -77,13 +81,22 @@ class Kind(Generic[Value]):
             for key, value in values.items():
                 data = msgspec.msgpack.encode(value)
                 rows.append((self.name, key, now, _checksum(self.name, key, data), data))
-            _store().execute("REPLACE INTO piece VALUES (?, ?, ?, ?, ?)", rows)
+            self._store.execute("REPLACE INTO piece VALUES (?, ?, ?, ?, ?)", rows)
             for tell in listeners if rows else []:
                 tell(sum(len(row[-1]) for row in rows))
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the pieces of these keys."""
-        _store().delete(self.name, keys)
+        self._store.delete(self.name, keys)
+
+    def remove_unused(self, seconds: int) -> None:
+        """Delete the pieces that were not used for so long."""
+        rows = [(self.name, int(time.time()) - seconds)]
+        self._store.execute("DELETE FROM piece WHERE kind = ? AND used < ?", rows)
+
+    @property
+    def _store(self) -> "_Store":
+        return _store(os.environ.get(self.variable))
 
     def _decoded(self, stored: dict[str, bytes]) -> dict[str, Value]:
         values, decoder = dict[str, Value](), msgspec.msgpack.Decoder(self.type)
@@ -123,9 +136,9 @@ def remove(groups: Iterable[Used]) -> bool:
 
 
 def take_remark() -> str:
-    """What is wrong with the store, each thing once; "" for nothing new."""
-    with suppress(UsageError):  # another user's, which was not used
-        if (store := _stores.get(home("cache") / NAME)) is not None:
+    """What is wrong with a store, each thing once; "" for nothing new."""
+    for store in list(_stores.values()):
+        if store.remark:
             remark, store.remark = store.remark, ""
             return remark
     return ""
@@ -210,7 +223,8 @@ class _Store:
             timeout=_WAIT_S, isolation_level=None, check_same_thread=False,
         )  # fmt: skip
         try:
-            for command in _OPENING:
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            for command in _OPENING if pages else (*_MAKING, *_OPENING):
                 connection.execute(command).close()
         except BaseException:  # also Ctrl-C: half opened it would look damaged
             connection.close()
@@ -226,6 +240,9 @@ class _Store:
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             if self._path.is_symlink() or not self._path.is_file():
                 raise OSError("not a regular file")
+            for about in (self._path.stat(), self._path.parent.stat()):
+                if about.st_uid not in (os.geteuid(), 0) or about.st_mode & 0o022:
+                    raise PermissionError("others may write to it, or it is theirs; delete it")
         except OSError as error:
             what = f"{self._path} cannot be opened, and nothing is stored"
             self._remark(f"{what}: {reason_of(error)}")
@@ -255,9 +272,9 @@ _stores: dict[Path, _Store] = {}
 _of_parent: list[object] = []  # connections of the process that forked; to close them is not safe
 
 
-def _store() -> _Store:
-    """The store of the cache that is the user's now."""
-    path = home("cache") / NAME
+def _store(folder: str | None = None) -> _Store:
+    """The store of a folder, or of the cache that is the user's now."""
+    path = (Path(folder) / "ngt" if folder else home("cache")) / NAME
     return _stores.get(path) or _stores.setdefault(path, _Store(path))
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import yaml
 
-from ngtcli.errors import UsageError, reason_of
+from ngtcli.errors import UsageError
 from ngtcli.system.files import read_bounded
 from ngtcli.system.json_form import dump_json
+from ngtcli.words import reason_of
 
 SETTINGS_BYTES = 1_000_000  # derived: 500 times a shipped preset; 0.5 s to parse, 12 s at worst
 _SHOWN = 60  # characters of a value in a message; guess

@@ -1,8 +1,8 @@
 """Control tokens of a tokenizer, and encoding without control tokens from text.
 
 The parts of a prompt that the chat template wrote may contain control tokens; documents, questions
-and names may not. The prompt is first encoded whole. If text gave a control token, the prompt is
-encoded again by a copy of the tokenizer in which control tokens have names that no text contains.
+and names may not. The prompt is encoded whole. Only if text gave a control token are its parts
+encoded apart, texts by a copy of the tokenizer whose control tokens have names that no text has.
 """
 
 import json
@@ -63,83 +63,68 @@ class ControlTokens:
         `special` they are between the tokenizer's marks. Raises ModelError if text cannot be
         encoded without control tokens.
         """
-        if self._fast is None:
-            return Coded(self._slow(text, special, template), [])
-        ids, spans = self._whole(text, special)
-        controls = self._controls_in(text, ids, spans)
-        if any(not _inside(span, template) for _, span in controls):
-            ids, spans = self.encode_renamed(text, special, template)
-        return Coded(ids, [start for start, _ in spans])
-
-    def encode_renamed(
-        self, text: str, special: bool, template: Spans
-    ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids and spans of `text` by the copy in which text gives no control tokens."""
-        own = []
-        for first, last in template:
-            ids, spans = self._whole(text[first:last], False)
-            for token, (start, end) in self._controls_in(text[first:last], ids, spans):
-                own.append((token, (first + start, first + end)))
-        return self._renamed.encode(text, special, own)
-
-    @cached_property
-    def _renamed(self) -> "_RenamedCopy":
-        return _RenamedCopy(self._fast, self.texts)
-
-    def _whole(self, text: str, special: bool) -> tuple[list[int], list[tuple[int, int]]]:
-        coded = self._backend(
-            text, add_special_tokens=special, return_offsets_mapping=True, verbose=False,
-            split_special_tokens=False, return_attention_mask=False, return_token_type_ids=False,
-        )  # fmt: skip
-        return list(coded["input_ids"]), coded["offset_mapping"]
-
-    def _controls_in(
-        self, text: str, ids: list[int], spans: Spans
-    ) -> list[tuple[int, tuple[int, int]]]:
-        """(id, span) of the control tokens that are those of a part of `text`.
-
-        A token's span may include white space around its name; the returned span is the name's. The
-        token for unknown text counts only where its name is in the text.
-        """
-        found: list[tuple[int, tuple[int, int]]] = []
-        if self.texts.keys().isdisjoint(ids):
-            return found
-        for token, (start, end) in zip(ids, spans, strict=True):
-            if token not in self.texts or start == end:
-                continue
-            name = self.texts[token]
-            at = text.find(name, start, end)
-            if at >= 0:
-                found.append((token, (at, at + len(name))))
-            elif token != self.unknown:
-                found.append((token, (start, end)))
-        return found
-
-    def _slow(self, text: str, special: bool, template: Spans) -> list[int]:
-        """As `encode`, with a tokenizer written in Python, which gives no spans."""
-        matches = list(self._search.finditer(text))
-        if all(_inside(m.span(), template) for m in matches):
-            return list(self._backend.encode(text, add_special_tokens=special))
-        names = {name: token for token, name in self.texts.items()}
+        whole, forged = self._whole(text, special, template)
+        if not forged:
+            return whole
+        if not template:
+            return self.encode_text(text, special)
         ids: list[int] = []
+        starts: list[int] = []
         at = 0
         for first, last in [*template, (len(text), len(text))]:
-            for m in self._search.finditer(text, first, last):
-                ids += [*self._split(text[at : m.start()]), names[m.group()]]
-                at = m.end()
-        ids += self._split(text[at:])
-        return list(self._backend.build_inputs_with_special_tokens(ids)) if special else ids
+            own = self.encode_text(text[at:first]), self._whole(text[first:last], False, ())[0]
+            for place, coded in zip((at, first), own, strict=True):
+                ids += coded.ids
+                starts += [place + start for start in coded.starts]
+            at = last
+        return Coded(ids, starts)
 
-    def _split(self, text: str) -> list[int]:
-        if not text:
-            return []
+    def encode_text(self, text: str, special: bool = False) -> Coded:
+        """The ids of `text`, in which no control token stands. Raises as `encode`."""
+        if self._fast is not None:
+            return self._renamed.encode(text, special)
         ids = self._backend.encode(text, add_special_tokens=False, split_special_tokens=True)
         if stray := (self.texts.keys() - {self.unknown}).intersection(ids):
             raise ModelError(
                 f"the tokenizer makes its control token {self.texts[min(stray)]} of plain text",
                 "Take it out of the text, or name a model with a fast tokenizer.",
             )
-        return list(ids)
+        between = self._backend.build_inputs_with_special_tokens
+        return Coded(list(between(ids) if special else ids), [])
+
+    @cached_property
+    def _renamed(self) -> "_RenamedCopy":
+        return _RenamedCopy(self._fast, self.texts)
+
+    def _whole(self, text: str, special: bool, template: Spans) -> tuple[Coded, bool]:
+        """What the tokenizer gives, and whether a control token stands outside of `template`."""
+        if self._fast is None:  # written in Python; gives no spans
+            ids = list(self._backend.encode(text, add_special_tokens=special))
+            found = self._search.finditer(text)
+            return Coded(ids, []), any(not _inside(m.span(), template) for m in found)
+        coded = self._backend(
+            text, add_special_tokens=special, return_offsets_mapping=True, verbose=False,
+            split_special_tokens=False, return_attention_mask=False, return_token_type_ids=False,
+        )  # fmt: skip
+        ids, spans = list(coded["input_ids"]), coded["offset_mapping"]
+        forged = False
+        if not self.texts.keys().isdisjoint(ids):
+            each = zip(ids, spans, strict=True)
+            forged = any(i in self.texts and self._is_text(i, text, s, template) for i, s in each)
+        return Coded(ids, [start for start, _ in spans]), forged
+
+    def _is_text(self, token: int, text: str, span: tuple[int, int], template: Spans) -> bool:
+        """Whether a control token was made of a part of `text` outside of `template`.
+
+        Its span may include white space around its name. The token for unknown text counts only
+        where its name is in the text.
+        """
+        if span[0] == span[1]:
+            return False
+        at = text.find(self.texts[token], *span)
+        if at >= 0:
+            span = at, at + len(self.texts[token])
+        return (at >= 0 or token != self.unknown) and not _inside(span, template)
 
 
 class _RenamedCopy:
@@ -152,33 +137,16 @@ class _RenamedCopy:
         from tokenizers import Tokenizer
 
         secret = secrets.token_hex(8)
-        self._names = {token: f"\ue000{secret}{token:x}\ue001" for token in texts}
         state = json.loads(fast.to_str())
-        _rename(state, {texts[token]: name for token, name in self._names.items()})
+        _rename(state, {name: f"\ue000{secret}{i:x}\ue001" for i, name in texts.items()})
         self._copy = Tokenizer.from_str(json.dumps(state))
         self._ids = {self._copy.token_to_id(t["content"]): t["id"] for t in state["added_tokens"]}
 
-    def encode(
-        self, text: str, special: bool, controls: Sequence[tuple[int, tuple[int, int]]]
-    ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids and spans of `text`, with the control tokens `controls` (id, span) and no others."""
-        parts: list[str] = []
-        # From a place in the renamed text on, what to add for the place in `text`.
-        places, shifts = [0], [0]
-        at = 0
-        for token, (start, end) in controls:
-            name = self._names[token]
-            parts += [text[at:start], name]
-            at = end
-            shifts.append(shifts[-1] + end - start - len(name))
-            places.append(end - shifts[-1])
-        coded = self._copy.encode_batch(["".join([*parts, text[at:]])], add_special_tokens=special)
-        ids = [self._ids.get(i, i) for i in coded[0].ids]
-
-        def original(place: int) -> int:
-            return place + shifts[bisect_right(places, place) - 1]
-
-        return ids, [(original(start), original(end)) for start, end in coded[0].offsets]
+    def encode(self, text: str, special: bool) -> Coded:
+        """The ids of `text`, all of which is text."""
+        coded = self._copy.encode_batch([text], add_special_tokens=special)[0]
+        ids = [self._ids.get(i, i) for i in coded.ids]
+        return Coded(ids, [start for start, _ in coded.offsets])
 
 
 def _controls(name: str, special: bool, template: str) -> bool:

@@ -105,22 +105,21 @@ def interruptibly(work: Callable[[], T]) -> T:
 
     Only for work that releases the interpreter lock, as tokenizers do, and has no side effects.
     """
-    done: list[T] = []
-    failed: list[BaseException] = []
+    from concurrent.futures import Future  # here: for long texts alone
+
+    done: Future[T] = Future()
 
     def run() -> None:
         try:
-            done.append(work())
+            done.set_result(work())
         except BaseException as error:  # raised again in the waiting thread
-            failed.append(error)
+            done.set_exception(error)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    while thread.is_alive():
+    while thread.is_alive():  # a signal may reach another thread than the one that waits
         thread.join(0.1)
-    if failed:
-        raise failed[0]
-    return done[0]
+    return done.result()
 
 
 class Detokenizer:

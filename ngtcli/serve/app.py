@@ -1,0 +1,286 @@
+"""One application on two sockets: what commands ask the resident process, OpenAI's API and a page.
+
+Over its own socket the user's commands ask (see `wire`); over TCP those whom the guard lets in.
+Every request ends: requests, connections, headers, bodies and times are bounded.
+"""
+
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ngtcli.config import Settings
+from ngtcli.errors import BusyError, ContextOverflowError, InputError, NgtError, StoppedError
+from ngtcli.serve import wire
+from ngtcli.serve.exchange import Exchange, GoneError, events_of
+from ngtcli.serve.openai_answers import ChatReply, Reply, ResponseReply
+from ngtcli.serve.openai_requests import Asks, chat, response
+from ngtcli.serve.page import PageReply, documents_shown, page, show_page
+from ngtcli.serve.public import RequestError, is_private, private_words, public, words_of
+from ngtcli.serve.service import Service
+from ngtcli.session.checks import check_session
+from ngtcli.session.events import Ended, Event, Message, Prompted, Stepped, Wants
+from ngtcli.session.runs import log_answer
+
+if TYPE_CHECKING:
+    from ngtcli.serve.process import Server
+
+_AT_ONCE = 256  # requests that wait or are answered; guess
+_LONGEST_S = 3600.0  # from the request to the end of its answer; guess
+_RETRY_S = 2  # after which a client may ask again where the queue is full; guess
+_TELL_S = 0.1  # between looks at how far loading is; guess
+_EARLY = 64  # questions that are cancelled before they are taken, and remembered; guess
+# Of each path what a request asks, the form of the answer, and who asked, as the log has it.
+_FORMS: Mapping[str, tuple[Callable[[Service, bytes], Asks], Callable[[Asks], Reply], str]] = {
+    "/v1/chat/completions": (chat, ChatReply, "http"),
+    "/v1/responses": (response, ResponseReply, "http"),
+    "/answer": (page, PageReply, "page"),
+}
+
+
+class TwoSockets:
+    """What the user's commands ask over the process's own socket, and others over TCP.
+
+    Others wait until the model is loaded. They get nothing without `others`.
+    """
+
+    def __init__(self, process: "Server", others: ASGIApp | None = None) -> None:
+        self._process, self._others = process, others
+        self._tickets: dict[str, Any] = {}  # of questions that are answered, by their ids
+        self._early = deque[str](maxlen=_EARLY)
+        post: Any = {"methods": ["POST"]}
+        routes = [
+            Route("/ask", self._ask, **post), Route("/cancel/{id}", self._cancel, **post),
+            Route("/about", self._about), Route("/stop", self._stop, **post),
+        ]  # fmt: skip
+        self._commands = Starlette(routes=routes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["server"][1] is None:  # a path in place of an address: the user's, see _Connection
+            await self._commands(scope, receive, send)
+        elif self._others is not None:
+            await self._process.loaded.wait()
+            await self._others(scope, receive, send)
+
+    async def _about(self, request: Request) -> Response:
+        return Response(wire.encode(self._process.described()))
+
+    async def _stop(self, request: Request) -> Response:
+        self._process.stop()
+        return await self._about(request)
+
+    async def _cancel(self, request: Request) -> Response:
+        if (ticket := self._tickets.get(name := request.path_params["id"])) is not None:
+            ticket.cancel()
+        else:
+            self._early.append(name)
+        return Response()
+
+    async def _ask(self, request: Request) -> Any:
+        refusal = Response(status_code=400)
+        return Exchange(self._answer, lambda _: refusal, self._process.counted, wire.MOST)
+
+    async def _answer(self, exchange: Exchange, body: bytes) -> None:
+        asked = await anyio.to_thread.run_sync(wire.read, wire.Ask, body)
+        if asked is None:
+            await exchange.respond(Response(status_code=400))
+            return
+        async with aclosing(self._lines(asked)) as lines:
+            await exchange.stream("application/x-ndjson", lines)
+
+    async def _lines(self, asked: wire.Ask) -> AsyncGenerator[bytes]:
+        """What comes of a question; nothing where it is to be answered elsewhere."""
+        async for line in self._until_loaded():
+            yield line
+        if self._process.refuses():
+            return
+        try:
+            for words in await anyio.to_thread.run_sync(_checked, asked.question.settings):
+                yield wire.encode(Message("warn", words))
+            if asked.id in self._early:
+                raise StoppedError("interrupted")
+            taken = partial(self._tickets.__setitem__, asked.id)
+            own: Any = {"silent_s": wire.BEAT_S, "taken": taken}
+            own = events_of(self._process, asked.question, "", asked.wants, **own)
+            async with aclosing(own) as events:
+                async for event in events:
+                    yield b"\n" if event is None else wire.encode(event)
+        except NgtError as error:
+            yield wire.encode(wire.Failed.of(error))
+        finally:
+            self._tickets.pop(asked.id, None)
+
+    async def _until_loaded(self) -> AsyncGenerator[bytes]:
+        """What is being done until the model is loaded."""
+        told, quiet_s = "", 0.0
+        while not self._process.loaded.is_set():
+            if told != (now := self._process.told):
+                yield wire.encode(Message("status", told := now))
+            elif quiet_s >= wire.BEAT_S:
+                yield b"\n"
+                quiet_s = 0.0
+            await anyio.sleep(_TELL_S)
+            quiet_s += _TELL_S
+
+
+@lru_cache(64)
+def _checked(settings: Settings) -> tuple[str, ...]:
+    """What is to be said of the settings of a question. Raises UsageError and ModelError."""
+    words: list[str] = []
+    check_session(settings, words.append)
+    return tuple(words)
+
+
+class OpenAi:
+    """OpenAI's endpoints and the page over what answers and what is served.
+
+    `warn` is told what went wrong here.
+    """
+
+    def __init__(self, process: "Server", service: Service, warn: Callable[[str], object]) -> None:
+        self._process, self._service, self._warn = process, service, warn
+        self._began, self._running = int(time.time()), 0
+
+    def app(self, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
+        """The application, with the `routes` of others beside its own."""
+        gets: Mapping[str, Any] = {
+            "/": show_page, "/health": self._health, "/documents": self._documents,
+            "/v1/models": self._models, "/v1/models/{name:path}": self._models,
+        }  # fmt: skip
+        own = [Route(path, partial(self._post, path), methods=["POST"]) for path in _FORMS]
+        own += [Route(path, endpoint) for path, endpoint in gets.items()]
+        failures: Any = {404: _no_such, 405: _no_such, NgtError: self._failed}
+        return Starlette(routes=[*own, *routes], exception_handlers=failures)
+
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _models(self, request: Request) -> Response:
+        own = {"object": "model", "created": self._began, "owned_by": "ngt"}
+        if (name := request.path_params.get("name")) is not None:
+            return JSONResponse({"id": self._service.checked(name), **own})
+        models = [{"id": name, **own} for name in self._service.names]
+        return JSONResponse({"object": "list", "data": models})
+
+    async def _documents(self, request: Request) -> Response:
+        return JSONResponse(await anyio.to_thread.run_sync(documents_shown, self._service))
+
+    async def _post(self, path: str, request: Request) -> Any:
+        """Answer a request to one of the paths."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":  # a page may send other kinds without asking first
+            what = "the body is not of content type application/json"
+            raise RequestError(what, "Say so in a header.", None, "wrong_content_type", 415)
+        if self._running >= _AT_ONCE:
+            return _busy("Too many requests at once. Try again later.")
+        return Exchange(partial(self._answer, path), self._failure, self._counted)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._running += 1
+        try:
+            with self._process.counted():
+                yield
+        finally:
+            self._running -= 1
+
+    async def _answer(self, path: str, exchange: Exchange, body: bytes) -> None:
+        """Answer, or say what went wrong: as the response, or within what has begun."""
+        asks_of, reply_of, by = _FORMS[path]
+        reply: Reply | None = None
+        try:
+            with anyio.fail_after(_LONGEST_S):
+                ask = partial(asks_of, self._service, body)
+                asks = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+                reply = reply_of(asks)
+                async with aclosing(self._events(asks, exchange.scope["owner"], by)) as events:
+                    if asks.is_stream:
+                        await exchange.stream(reply.media_type, _pieces(reply, events))
+                    else:
+                        *_, last = [event async for event in events]
+                        assert isinstance(last, Ended)
+                        await exchange.respond(JSONResponse(reply.whole(last)))
+        except GoneError:
+            raise
+        except Exception as error:
+            said = self._failure(error)
+            if reply is None or not exchange.has_begun:
+                await exchange.respond(said)
+            else:
+                await exchange.send(reply.failed(msgspec.json.decode(said.body)))
+
+    async def _events(self, asks: Asks, owner: str, by: str) -> AsyncGenerator[Event | None]:
+        """What comes of a question, for others; None where nothing came for a while."""
+        wants = Wants(sources=bool(asks.question.documents))
+        async with aclosing(events_of(self._process, asks.question, owner, wants)) as events:
+            async for event in events:
+                if isinstance(event, Prompted) and event.left_out and asks.keeps_all:
+                    hint = 'Send fewer, or "truncation": "auto" to have the oldest left out.'
+                    raise ContextOverflowError("the messages do not fit the context", hint)
+                if isinstance(event, Ended):
+                    log = partial(log_answer, asks.question, event, by, self._warn)
+                    await anyio.to_thread.run_sync(log)
+                if event is None or (event := public(event)) is not None:
+                    yield event
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        return self._failure(error)
+
+    def _failure(self, error: Exception) -> JSONResponse:
+        """The response to what went wrong."""
+        if is_private(error):
+            self._warn(f"a request failed: {type(error).__name__}: {error}")
+            code = "documents_unreadable" if isinstance(error, InputError) else "internal_error"
+            return error_reply(500, code, private_words(error))
+        if not isinstance(error, NgtError):
+            return error_reply(504, "timeout", "the answer took too long")
+        words = words_of(error, with_settings=True)
+        if isinstance(error, BusyError):
+            return _busy(words)
+        if isinstance(error, RequestError):
+            return error_reply(error.status, error.code, words, error.param)
+        if isinstance(error, ContextOverflowError):
+            return error_reply(400, "context_length_exceeded", words, "messages")
+        return error_reply(400, "invalid_value", words)
+
+
+async def _pieces(reply: Reply, events: AsyncGenerator[Event | None]) -> AsyncGenerator[bytes]:
+    """A reply in pieces."""
+    has_begun = False
+    async for event in events:
+        if not has_begun and (reply.at_once or isinstance(event, Prompted | Stepped | Ended)):
+            has_begun = True
+            yield b"".join(reply.begin())
+        if event is None and has_begun:  # else what is between might close it
+            yield reply.beat
+        elif event is not None and has_begun:
+            told = reply.end(event) if isinstance(event, Ended) else reply.told(event)
+            yield b"".join(told)
+
+
+async def _no_such(request: Request, error: Any) -> Response:
+    what = f"no {request.method} {request.url.path} here"
+    return error_reply(error.status_code, "unknown_url", what)
+
+
+def _busy(what: str) -> JSONResponse:
+    response = error_reply(503, "queue_full", what)
+    response.headers["retry-after"] = str(_RETRY_S)
+    return response
+
+
+def error_reply(status: int, code: str, message: str, param: str | None = None) -> JSONResponse:
+    """An error in OpenAI's form."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    about = {"message": message, "type": kind, "param": param, "code": code}
+    return JSONResponse({"error": about}, status)

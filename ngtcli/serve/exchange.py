@@ -1,0 +1,154 @@
+"""One HTTP request and its client: read, answered as it comes, and given up, all within bounds.
+
+The generation ends with its client: with one that closes the connection at once, with one that does
+not read what it is sent after a while.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Protocol
+
+import anyio
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ngtcli.errors import NgtError
+from ngtcli.serve.public import RequestError
+from ngtcli.session.events import USUAL, Ended, Event, Wants
+from ngtcli.session.question import Question
+
+BODY = 8_000_000  # bytes of a request; guess: the text of some thousand pages
+_SENDING_S = 60.0  # that a client takes to send its request, or to read what it is sent; guess
+_SILENT_S = 15.0  # after which it is said that nothing came; guess
+
+
+class Asked(Protocol):
+    """What answers questions, from any thread: see `Resident.submit`."""
+
+    @property
+    def submit(self) -> Callable[..., Any]: ...
+
+
+async def events_of(
+    asked: Asked,
+    question: Question,
+    owner: str,
+    wants: Wants = USUAL,
+    silent_s: float = _SILENT_S,
+    taken: Callable[[Any], object] = lambda _: None,
+) -> AsyncGenerator[Event | None, None]:
+    """What comes of a question, None where nothing came for a while. Raises NgtError.
+
+    `taken` gets what cancels it. Closing it cancels the question, too, and waits for nothing.
+    """
+    loop, queue = asyncio.get_running_loop(), asyncio.Queue[Event | NgtError]()
+
+    def put(event: Event | NgtError) -> None:
+        with suppress(RuntimeError):  # the server has ended
+            loop.call_soon_threadsafe(queue.put_nowait, event)
+
+    ticket = asked.submit(question, put, owner=owner, wants=wants)
+    try:
+        taken(ticket)
+        event: Event | NgtError | None = None
+        while not isinstance(event, Ended):
+            event = None
+            with anyio.move_on_after(silent_s):
+                event = await queue.get()
+            if isinstance(event, NgtError):
+                raise event
+            yield event
+    finally:
+        ticket.cancel()
+
+
+class GoneError(Exception):
+    """The client has left, or does not read."""
+
+
+class Exchange:
+    """Answers one request by `work`, which gets the body, as long as its client is there.
+
+    An application of ASGI, so that an endpoint of Starlette can return it. `refusal` makes the
+    response to a body that is too long or too slow, `during` is open from the first to the last.
+    `has_begun`: something is sent.
+    """
+
+    has_begun = False
+
+    def __init__(
+        self,
+        work: Callable[["Exchange", bytes], Coroutine[Any, Any, None]],
+        refusal: Callable[[RequestError], ASGIApp],
+        during: Callable[[], AbstractContextManager[None]],
+        most: int = BODY,
+    ) -> None:
+        self._work, self._refusal, self._during, self._most = work, refusal, during, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope, self._receive, self._send = scope, receive, send
+        with self._during(), suppress(GoneError):
+            try:
+                body = await self._body()
+            except RequestError as error:
+                await self.respond(self._refusal(error))
+                return
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._leave_with_client, group.cancel_scope)
+                with suppress(GoneError):
+                    await self._work(self, body)
+                group.cancel_scope.cancel()
+
+    async def _leave_with_client(self, scope: anyio.CancelScope) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+    async def _body(self) -> bytes:
+        """The request's body. Raises RequestError and GoneError."""
+        body, more = bytearray(), True
+        with anyio.move_on_after(_SENDING_S):
+            while more and len(body) <= self._most:
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    raise GoneError
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+        if len(body) > self._most:
+            what = f"the body has more than {self._most / 1e6:g} MB"
+            raise RequestError(what, "Send less text.", code="too_large", status=413)
+        if more:
+            what = f"the request did not come in {_SENDING_S:.0f} s"
+            raise RequestError(what, code="timeout", status=408)
+        return bytes(body)
+
+    async def respond(self, response: ASGIApp) -> None:
+        """Send a whole response. Raises GoneError."""
+        await response(self.scope, self._receive, self._sent)
+
+    async def stream(self, media_type: str, pieces: AsyncIterator[bytes]) -> None:
+        """Send pieces as they come. Raises GoneError, and what they raise."""
+        async for piece in pieces:
+            if not self.has_begun:
+                headers = [
+                    (b"content-type", media_type.encode()),
+                    (b"cache-control", b"no-store"),
+                    (b"x-accel-buffering", b"no"),  # nginx would collect the pieces
+                ]
+                start = {"type": "http.response.start", "status": 200, "headers": headers}
+                await self._sent(start)
+            if piece:
+                await self.send(piece, more=True)
+        await self.send(b"")
+
+    async def send(self, piece: bytes, more: bool = False) -> None:
+        """Send what comes next of what has begun. Raises GoneError."""
+        await self._sent({"type": "http.response.body", "body": piece, "more_body": more})
+
+    async def _sent(self, message: Message) -> None:
+        self.has_begun = True
+        try:
+            with anyio.fail_after(_SENDING_S):
+                await self._send(message)
+        except OSError:  # a TimeoutError, too
+            raise GoneError from None

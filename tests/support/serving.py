@@ -1,0 +1,114 @@
+"""A server over answers that are scripted, in a thread of its own, and clients of it."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from ngtcli.errors import NgtError, unexpected
+from ngtcli.serve.app import OpenAi, TwoSockets, error_reply
+from ngtcli.serve.http_guard import Address, Guard, knows_users, listen
+from ngtcli.serve.process import Http
+from ngtcli.serve.service import Service
+from ngtcli.session.events import Event
+from ngtcli.session.question import Question
+
+CLIENT = httpx.Client(verify=False)  # reading certificates takes long
+LOCAL = Address("127.0.0.1", 0)
+
+
+class Ticket:
+    """A question that is answered in a thread; `cancelled` is set by who asked."""
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+@dataclass
+class Scripted:
+    """Answers every question by the events of `script`; notes what was asked, and by whom.
+
+    The script ends, at its next event, when its question is cancelled; `ended` is set then.
+    """
+
+    script: Callable[[Question, Ticket], Generator[Event]]
+    asked: list[tuple[Question, str]] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def submit(
+        self, question: Question, on_event: Callable[[Event | NgtError], object],
+        *, owner: str = "", wants: Any = None,
+    ) -> Ticket:  # fmt: skip
+        self.asked.append((question, owner))
+        self.ended.clear()
+        ticket = Ticket()
+        threading.Thread(target=self._run, args=(question, ticket, on_event), daemon=True).start()
+        return ticket
+
+    def _run(self, question: Question, ticket: Ticket, tell: Callable[..., object]) -> None:
+        try:
+            with closing(self.script(question, ticket)) as events:
+                for event in events:
+                    if ticket.cancelled.is_set():
+                        return
+                    tell(event)
+        except Exception as error:
+            tell(error if isinstance(error, NgtError) else unexpected(error))
+        finally:
+            self.ended.set()
+
+    @property
+    def last(self) -> Question:
+        """What was asked last."""
+        return self.asked[-1][0]
+
+
+class Process:
+    """Stands for the process of a model that is loaded."""
+
+    told = ""
+
+    def __init__(self, answers: Any) -> None:
+        self.submit, self.loaded = answers.submit, asyncio.Event()
+        self.loaded.set()
+
+    def counted(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class Serving:
+    """A server of these answers over TCP, until `close`; `warned` is what it told."""
+
+    def __init__(
+        self, answers: Any, service: Service, address: Address = LOCAL, mcp: Any = ((), nullcontext)
+    ) -> None:
+        self.answers, self.warned = answers, list[str]()
+        listening, (routes, running) = listen(address), mcp
+        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        process: Any = Process(answers)
+        app = OpenAi(process, service, self.warned.append).app(routes)
+        of_user = not address.keys and knows_users(listening)
+        guard = Guard(app, address, error_reply, of_user)
+        self._http = Http(TwoSockets(process, guard), self.warned.append)
+        self._ends, self._loop = asyncio.Event(), asyncio.new_event_loop()
+        main = self._run(listening, running)
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(main,))
+        self._thread.start()
+
+    async def _run(self, listening: Any, running: Any) -> None:
+        serving = asyncio.ensure_future(self._http.serve([listening]))
+        async with running():
+            await self._ends.wait()
+            await self._http.leave(serving, lambda: 0)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._ends.set)
+        self._thread.join()
+        self._loop.close()
