@@ -58,8 +58,7 @@ class Live:
         sweeps: bool = False,
     ) -> None:
         self.items, self.prompts = items, range(len(items))
-        self._preset, self._progress, self._warn = preset, progress, warn
-        self._sweeps = sweeps
+        self._preset, self._progress, self._warn, self._sweeps = preset, progress, warn, sweeps
         self._session: LocalSession | None = None
         self._worded: tuple[Settings | None, list[Prompt]] = None, []
 
@@ -119,9 +118,8 @@ class Live:
     def about(self, settings: Settings) -> results.SweepData:
         """What cells over `settings` are measured on."""
         on = machine(self.session(settings).model)
-        device = f"{on.device} with {counted(on.threads, 'thread')}"
-        if on.device == "cuda":
-            device = on.device_name
+        threads = f"{on.device} with {counted(on.threads, 'thread')}"
+        device = on.device_name if on.device == "cuda" else threads
         preset = self._preset or load_preset("summarize")
         items = [(i.id, [d.text for d in i.documents], i.question) for i in self.items]
         return results.SweepData(
@@ -218,8 +216,9 @@ def run_live(
         raise KeyboardInterrupt
     quality = Quality() if options.quality and any(item.answers for item in items) else None
     judge = partial(judged, session, items, quality) if quality else None
-    plain = f"{settings.model} decodes without drafts: {model.plain_reason}"
-    notes = [plain if model.plain_reason else "", quality.note if quality else ""]
+    notes = [quality.note] if quality else []
+    if model.plain_reason:
+        notes.insert(0, f"{settings.model} decodes without drafts: {model.plain_reason}")
     return results.LiveResult(
         model=settings.model,
         machine=machine(model),
