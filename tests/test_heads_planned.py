@@ -60,7 +60,7 @@ def load_target(folder: Path) -> Any:
 
 def planning(head: Head) -> Head:
     """The same head as on a device that is not the CPU."""
-    head._plans_ahead = True
+    head.plans, head._on_cpu = True, False
     head.reset()
     return head
 
@@ -148,7 +148,8 @@ def recorder(fails: bool) -> Callable[..., Any]:
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_ran_before_is_captured(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "graph_recorder", recorder(fails))
-    replay, ran = Replays(CPU, True), list[int]()
+    said = list[str]()
+    replay, ran = Replays("all is", CPU, said.append), list[int]()
 
     def double(given: Tensor) -> tuple[Tensor]:
         ran.append(len(given))
@@ -157,6 +158,7 @@ def test_what_ran_before_is_captured(fails: bool, monkeypatch: pytest.MonkeyPatc
     for n in (1, 2, 1, 2, 1):
         assert replay.run(n, double, torch.arange(n))[0].tolist() == [2 * i for i in range(n)]
     assert len(replay._captured) == (0 if fails else 2)
+    assert len(said) == fails
     replay.forget()
     assert replay.run(1, double, torch.ones(1))[0].tolist() == [2.0] and not replay._captured
 
@@ -164,7 +166,7 @@ def test_what_ran_before_is_captured(fails: bool, monkeypatch: pytest.MonkeyPatc
 def test_plans_are_captured_by_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "graph_recorder", recorder(False))
     name, _ = eagle3_files(tmp_path / "head")
-    head = planning(load_head(name, make_hf("llama"), CPU, torch.float32, captures=True))
+    head = planning(load_head(name, make_hf("llama"), CPU, torch.float32, warn=print))
     for at in range(0, 60, 3):
         head.read(torch.randn(3, 96), torch.tensor([4, 5, 6]), at)
         head.first(6)

@@ -47,11 +47,12 @@ def test_each_row_sees_what_is_near_and_leads_to_it(window: int | None) -> None:
         for place, seen in enumerate(found):
             before = [*kept, *range(first, first + place + 1)]
             assert seen == rows.near(end - start + place, before)
-        rows.rows.keep()
+        rows.rows.keep(count)
         kept += range(first, len(rows.at))
         end += count
         if rng.random() < 0.5:
-            found = rows.give(rows.rows.block(4))
+            sees = torch.ones((4, 4), dtype=torch.bool)
+            found = rows.give(rows.rows.given(rows.rows.length, sees, torch.arange(4), 0))
             own = range(len(rows.at) - 4, len(rows.at))
             for place, seen in enumerate(found):
                 others = own[: place + 1] if sight.causal else own

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 from ngtcli.errors import UsageError
 from ngtcli.heads.kinds import load_head
@@ -116,17 +116,29 @@ def test_an_interrupted_run_ends_with_the_same_weights(kind: str, tmp_path: Path
 
 def test_nothing_of_others_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UsageError, match="did not write"):
-        TrainingFolder(tmp_path, plan("medusa"))
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    for name in ("notes.txt", "recording"):  # one of the user's own, too, before any is made
+        with pytest.raises(UsageError, match=f"did not write .{name}"):
+            TrainingFolder(tmp_path, plan("medusa"))
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+        (tmp_path / name).rename(tmp_path / "recording")
+    (tmp_path / "recording").unlink()
     own = tmp_path / "head"
+    with TrainingFolder(own, plan("medusa", steps=2)) as folder:
+        folder.recording().mkdir()  # as an interrupt may leave it
     train(own, "medusa", steps=2)
     with pytest.raises(UsageError, match="kind 'medusa', now 'hydra'"):
         train(own, "hydra", steps=2)
-    (own / "checkpoint.safetensors").write_bytes(b"torn")
-    with pytest.raises(UsageError, match=r"checkpoint.safetensors: it is damaged"):
-        train(own, "medusa", steps=2)
-    (own / "checkpoint.safetensors").unlink()
+    path = own / "checkpoint.safetensors"
+    state = load_file(path)
+    for wrong in (
+        b"torn", save({"weight": torch.ones(2)}), save(state | {"more": torch.ones(1)}),
+        save({name: one for name, one in state.items() if name != "exp_avg.0"}),
+        save(state | {"parameter.0": torch.ones(3)}), (own / "model.safetensors").read_bytes(),
+    ):  # fmt: skip
+        path.write_bytes(wrong)
+        with pytest.raises(UsageError, match=r"checkpoint.safetensors: it is damaged, or of an"):
+            train(own, "medusa", steps=2)
+    path.unlink()
     with pytest.raises(UsageError, match="steps 2, now 9"):
         train(own, "medusa", steps=9)
     (own / "config.json").write_text("{}")
@@ -143,6 +155,19 @@ def test_a_training_does_not_go_on_with_other_texts_or_another_model(tmp_path: P
         with TrainingFolder(tmp_path / "head", plan("medusa", steps=2)) as folder:
             with pytest.raises(UsageError, match="another model or other texts"):
                 Trainer(target, given, folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_head_is_trained_by_integers(kind: str, tmp_path: Path) -> None:
+    target = make_target(seed=3, num_hidden_layers=3)
+    target.hf.config.quantization_config = {"quant_method": "gptq", "bits": 4}
+    own = {"own_scores": False} if kind == "hydra" else {}
+    with TrainingFolder(tmp_path / "head", plan(kind, steps=2, **own)) as folder:
+        if kind == "medusa":  # it reads states alone
+            assert Trainer(target, texts(), folder).run().steps == 2
+        else:
+            with pytest.raises(UsageError, match=f"{kind} is trained by the model's own weights"):
+                Trainer(target, texts(), folder)
 
 
 def test_a_folder_is_of_one_process(tmp_path: Path) -> None:
@@ -200,5 +225,7 @@ def test_the_command_records_and_trains_and_goes_on(tmp_path: Path) -> None:
     assert foreign.returncode == 2 and b"another tokenizer" in foreign.stderr
     wrong = run("-o", "third", "--recording", str(tmp_path))
     assert wrong.returncode == 3 and b"no recording here" in wrong.stderr
-    both = run("-o", "third", "--recording", str(recorded), *asked[:2])
-    assert both.returncode == 2 and not (tmp_path / "third").exists()
+    for idle in (asked[:2], ("--questions", "2"), ("--part-tokens", "40")):
+        both = run("-o", "third", "--recording", str(recorded), *idle)
+        assert both.returncode == 2 and not (tmp_path / "third").exists()
+        assert idle[0].replace("-d", "--data").encode() in both.stderr

@@ -27,12 +27,13 @@ from ngtcli.errors import (
     nearest,
     reason_of,
 )
-from ngtcli.heads.training.folder import KINDS, RECORDING, Plan, Trained, TrainingFolder
+from ngtcli.heads.training.folder import KINDS, Plan, Trained, TrainingFolder
 from ngtcli.measure.prompts import QUESTIONS, Item, file_items, read_jsonl
 from ngtcli.measure.traces import read_traces, recorded_files
 from ngtcli.measure.training_data import held_out, parts_of, record
 from ngtcli.prompt.preset import Preset, deciding
 from ngtcli.session.checks import check_session
+from ngtcli.session.events import telling
 from ngtcli.system import process
 from ngtcli.system.files import key_of
 
@@ -51,6 +52,7 @@ _ANSWERS = "Most answers of the model to train on."
 _RECORDING = file_option(help="Train on this recording (ngt bench record).", rich_help_panel="Data")
 _QUESTIONS = "Questions about each part."
 _OUT = file_option("--output", "-o", help="The head's folder: a new one, or one to go on with.")
+_OF_DATA = {"part_tokens": 512, "questions": 3}  # tokens; of each part: a recording has both
 _MINUTES = "Train so long, the answers not counted in."
 _STEPS = "Train so many steps; overrides --minutes."
 _DEPTH = "Tokens that are guessed in a row; 0: as suits the kind."
@@ -70,8 +72,12 @@ class TrainFlags:
     prompts: Annotated[Path | None, _data(help=_PROMPTS)] = None
     recording: Annotated[Path | None, _RECORDING] = None
     answers: Annotated[int, _data(min=2, max=10**7, help=_ANSWERS)] = 3000
-    part_tokens: Annotated[int, _data(min=16, help="Tokens of a part of a text.")] = 512
-    questions: Annotated[int, _data(min=0, max=len(QUESTIONS), help=_QUESTIONS)] = 3
+    part_tokens: Annotated[int, _data(min=16, help="Tokens of a part of a text.")] = _OF_DATA[
+        "part_tokens"
+    ]
+    questions: Annotated[int, _data(min=0, max=len(QUESTIONS), help=_QUESTIONS)] = _OF_DATA[
+        "questions"
+    ]
     minutes: Annotated[float, typer.Option(min=0.01, help=_MINUTES)] = 10.0
     steps: Annotated[int | None, typer.Option(min=1, help=_STEPS)] = None
     depth: Annotated[int, typer.Option(min=0, max=32, help=_DEPTH)] = 0
@@ -104,10 +110,6 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> Trained:
     tasks = {task: (_greedy(r.settings), preset) for task, (r, preset) in resolved.items()}
     settings = tasks["ask"][0]
     _refuse_idle(given)
-    reads_states = given.kind in ("medusa", "hydra") and given.own_scores  # and nothing else
-    if settings.quantize != "none" and not reads_states:
-        what = f"this head ({given.kind}) is trained by the model's own weights, as they are"
-        raise UsageError(what, "Leave out --quantize.")
     notes = Notes(given.verbose)
     check_session(settings, notes.warn)
     if given.recording and not recorded_files(given.recording):
@@ -140,6 +142,7 @@ def _refuse_idle(given: TrainFlags) -> None:
     refuse_with(f"--kind {given.kind}", flags, "Leave it out.")
     if given.recording:
         flags = {"--data": bool(given.data), "--prompts": given.prompts is not None}
+        flags |= {f"--{n.replace('_', '-')}": getattr(given, n) != d for n, d in _OF_DATA.items()}
         refuse_with("--recording", flags, "Leave it out: the recording has the answers.")
 
 
@@ -147,12 +150,14 @@ def _trained(
     given: TrainFlags, tasks: Tasks, items: Sequence[Item], folder: TrainingFolder, notes: Notes
 ) -> Trained:
     """The recording, then the head. A KeyboardInterrupt leaves what there is of both."""
-    from ngtcli.heads.training.train import Trainer  # here: they load torch
+    from ngtcli.heads.training.train import Trainer, check_trainable  # here: they load torch
     from ngtcli.session.local import LocalSession
 
     settings = replace(tasks["ask"][0], packed=False)  # gradients do not pass through those
-    session = LocalSession(settings, once(notes.status), notes.warn, persist=False)
-    recording, failed = given.recording or folder.path / RECORDING, 0
+    tell = telling(once(notes.status), notes.warn)
+    session = LocalSession(settings, tell, persist=False)
+    check_trainable(session.model, folder.plan)
+    recording, failed = given.recording or folder.recording(), 0
     if not given.recording:
         presets = {task: preset for task, (_, preset) in tasks.items()}
         failed = record(session, presets, items, recording, notes.status)

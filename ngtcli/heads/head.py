@@ -15,7 +15,7 @@ from torch import Tensor
 from ngtcli.decode.replays import Replays
 from ngtcli.decode.scores import as_guesses, likeliest
 from ngtcli.draft.guesses import Guessed
-from ngtcli.heads.files import Target
+from ngtcli.heads.files import Notify, Target
 from ngtcli.heads.rows import Depths, DraftRows, HeadPass, Sight
 
 _SIZES = (8, 64)  # rows that are read with a plan, padded to one of these; guess
@@ -61,29 +61,25 @@ class Head:
     """What both ways have; a Guesser (draft/guesses.py). Its network computes for `target`.
 
     `layers` are the hidden states that it wants. With `reads_all` it wants those of every row of
-    the text, else of the last one alone. On a CPU it guesses what it is asked. Elsewhere the last
-    rows wait until it is asked; then they are read, and all that it may be asked in this step is
-    planned, in passes of few shapes, which are captured if it `captures`.
+    the text, else of the last one alone. The last rows wait until it is asked: then they are read,
+    and all that it may be asked in this step is planned. But on a CPU that is in passes of few
+    shapes, which are captured where `warn` is given, to be told why they are not.
     """
 
-    by_path = False
+    by_path, plans = False, True
 
-    def __init__(self, kind: str, network: Any, target: Target, captures: bool = False) -> None:
+    def __init__(self, kind: str, network: Any, target: Target, warn: Notify | None = None) -> None:
         self.kind, self.depth, self.layers = kind, network.depth, network.reads
         self.reads_all = bool(network.sights)
-        self._target, self._plans_ahead = target, target.device.type != "cpu"
+        self._target, self._on_cpu = target, target.device.type == "cpu"
         self.network: Network = network
         self._rows = DraftRows(network.sights, target.device, target.dtype)
-        self._replays = Replays(target.device, captures)
-        self._buffers: dict[
-            int, Tensor
-        ] = {}  # of the states of rows that are read, by their number
+        self._replays = Replays("guesses of heads are", target.device, warn)
         self.reset()
 
     def reset(self) -> None:
         """A new text begins."""
         self._rows.clear()
-        self._last = torch.empty(0)  # (1, size): the state that the network gave for the last row
         self._waiting: tuple[Tensor, Tensor, int] | None = None  # what `read` is to read
         self._guesses: Guessed | None = None  # of the last plan
 
@@ -98,23 +94,25 @@ class Head:
         if self._waiting is not None:
             self._read(*self._waiting)
             self._waiting = None
-        cut = max(0, len(states) - _SIZES[-1]) if self._plans_ahead else len(states)
+        cut = max(0, len(states) - _SIZES[-1]) if self.plans else len(states)
         if cut:
             self._read(states[:cut], following[:cut], start)
-        if self._plans_ahead:
+        if self.plans:
             self._waiting = states[cut:], following[cut:], start + cut
 
-    def _read(self, states: Tensor, following: Tensor, start: int) -> None:
+    def _read(self, states: Tensor, following: Tensor, start: int) -> Tensor:
+        """Read rows now; the state (1, size) that the network gives for the last."""
         on, given = self._target.device, self._rows.chain(len(states), start)
-        self._last = self.network.read(states.to(on, self._target.dtype), following.to(on), given)
-        self._rows.keep()
+        last = self.network.read(states.to(on, self._target.dtype), following.to(on), given)
+        self._rows.keep(len(states))
+        return last
 
     def first(self, root: int) -> Guessed:
         """As Guesser.first; `root` is the last of `following`."""
         raise NotImplementedError
 
-    def _plan(self, last: Tensor, length: Tensor, root: Tensor) -> list[Tensor]:
-        """What may be asked behind `root`, int64 (1,), as the first two tensors of `as_guesses`.
+    def _plan(self, last: Tensor, length: int | Tensor, root: Tensor) -> list[Tensor]:
+        """What may be asked behind `root`, int64 (1,), as `likeliest` gives it.
 
         Other int64 tensors may follow. `last` is the state of the last of `length` rows.
         """
@@ -128,40 +126,48 @@ class Head:
         if self._waiting is None:
             return None
         (states, following, start), self._waiting = self._waiting, None
+        if self._on_cpu and not self.by_path:
+            last = self._read(states, following, start)
+            whole = self._flat(self._plan(last, self._rows.length, following[-1:]))
+        else:
+            whole = self._replayed(states, following, start, behind)
+        found, numbers = whole.cpu().numpy(), self._shape.numel()
+        tokens, shares = (found[at : at + numbers].reshape(self._shape) for at in (0, numbers))
+        guesses = Guessed(tokens, shares.view(np.float32).astype(np.float64))
+        return guesses, found[2 * numbers :]
+
+    def _replayed(self, states: Tensor, following: Tensor, start: int, behind: int) -> Tensor:
+        """The same as a tensor, by a pass that has the next size."""
         count, kept = len(states), self._rows.go_to(start)
         size = next(size for size in _SIZES if size >= count)
         if self._rows.reserve(size + behind):
             self._replays.forget()
-        if size not in self._buffers:
-            own = torch.zeros((size, states.shape[1]), dtype=self._target.dtype)
-            self._buffers[size] = own.to(self._target.device)
-        self._buffers[size][:count] = states
+        buffer = self._replays.buffer(size, states.shape[1], self._target.dtype)
+        buffer[:count] = states
         given = torch.zeros(2 + size, dtype=torch.int64)
         given[0], given[1], given[2 : 2 + count] = kept, count, following
-        (whole,) = self._replays.run(size, self._pass(size), given)
+        (whole,) = self._replays.run(size, self._pass(buffer), given)
         self._rows.keep(count)
-        found, numbers = whole.cpu().numpy(), self._shape.numel()
-        tokens, probabilities = (
-            found[at : at + numbers].reshape(self._shape) for at in (0, numbers)
-        )
-        guesses = Guessed(tokens, probabilities.view(np.float32).astype(np.float64))
-        return guesses, found[2 * numbers :]
+        return whole
 
-    def _pass(self, size: int) -> Callable[[Tensor], tuple[Tensor]]:
-        """A pass over `size` rows of the text, and the plan behind those that count."""
+    def _pass(self, states: Tensor) -> Callable[[Tensor], tuple[Tensor]]:
+        """A pass over rows of the text with such states, and the plan behind those that count."""
 
         def run(given: Tensor) -> tuple[Tensor]:
             length, count, ids = given[:1], given[1:2], given[2:]
-            depths = torch.arange(size, device=ids.device)
+            depths = torch.arange(len(states), device=ids.device)
             sees = depths <= depths[:, None]
             own = self._rows.given(length, sees, depths, 0, last=count - 1)
-            last = self.network.read(self._buffers[size], ids, own)
-            plan = self._plan(last, length + count, own.last_of(ids))
-            self._shape = plan[0].shape
-            bits = [o.view(torch.int32) if o.is_floating_point() else o.int() for o in plan]
-            return (torch.cat([one.flatten() for one in bits]),)
+            last = self.network.read(states, ids, own)
+            return (self._flat(self._plan(last, length + count, own.last_of(ids))),)
 
         return run
+
+    def _flat(self, plan: list[Tensor]) -> Tensor:
+        """The bits of a plan's tensors, int32, one behind the other."""
+        self._shape = plan[0].shape
+        bits = [one.view(torch.int32) if one.is_floating_point() else one.int() for one in plan]
+        return torch.cat([one.flatten() for one in bits])
 
 
 class AtOnce(Head):
@@ -171,18 +177,12 @@ class AtOnce(Head):
     def first(self, root: int) -> Guessed:
         if (plan := self._planned(self.depth + 1)) is not None:
             self._guesses = plan[0]
-        if self._guesses is not None:
-            return self._guesses
-        if not len(self._last):
-            return _nothing(self.depth)
-        scores = self.network.guess(self._last, torch.tensor([root]), self._rows.block)
-        return as_guesses(*likeliest(scores, self.network.ids))
+        return self._guesses or _nothing(self.depth)
 
-    def _plan(self, last: Tensor, length: Tensor, root: Tensor) -> list[Tensor]:
+    def _plan(self, last: Tensor, length: int | Tensor, root: Tensor) -> list[Tensor]:
         def block(rows: int) -> HeadPass:
-            depths = torch.arange(rows, device=last.device)
             sees = torch.ones((rows, rows), dtype=torch.bool, device=last.device)
-            return self._rows.given(length, sees, depths, 0)
+            return self._rows.given(length, sees, torch.arange(rows, device=last.device), 0)
 
         return [*likeliest(self.network.guess(last, root, block), self.network.ids)]
 
@@ -191,15 +191,26 @@ class ByPath(Head):
     """Guesses by the tokens that lead to a node; a node has a state and a depth.
 
     A plan has the likeliest nodes of each depth by what leads to them; it guesses after no others.
+    On a CPU there is none: it guesses after the nodes that it is asked about.
     """
 
     by_path = True
 
+    def __init__(self, kind: str, network: Any, target: Target, warn: Notify | None = None) -> None:
+        self.plans = target.device.type != "cpu"
+        super().__init__(kind, network, target, warn)
+
     def reset(self) -> None:
         super().reset()
-        self._states = self._last
+        self._last = self._states = torch.empty(
+            0
+        )  # (1, size), of the last row; (n, size), of nodes
         self._led: dict[tuple[int, int], int] = {}  # places in a plan by place before and token
         self._places: list[int] = []  # in it, of nodes; -1: it has none
+
+    def _read(self, states: Tensor, following: Tensor, start: int) -> Tensor:
+        self._last = super()._read(states, following, start)
+        return self._last
 
     @torch.inference_mode()
     def first(self, root: int) -> Guessed:
@@ -230,14 +241,15 @@ class ByPath(Head):
     def _guessed(self, states: Tensor, depths: Sequence[int]) -> Guessed:
         return as_guesses(*likeliest(self.network.scores(states, depths), self.network.ids))
 
-    def _plan(self, last: Tensor, length: Tensor, root: Tensor) -> list[Tensor]:
+    def _plan(self, last: Tensor, length: int | Tensor, root: Tensor) -> list[Tensor]:
         """Guesses after the root and the nodes of each depth; their parents and tokens follow."""
-        network, states = self.network, last
-        tokens, paths = likeliest(network.scores(states, [0]), network.ids)
+        network = self.network
+        tokens, paths = likeliest(network.scores(last, [0]), network.ids)
         found, led, width = [(tokens, paths)], list[tuple[Tensor, Tensor]](), tokens.shape[1]
         beam = min(_BEAM, width)
+        states = last.expand(beam, -1)
         nodes = torch.arange(beam * (self.depth - 1), device=last.device)
-        sees = torch.zeros((1, len(nodes)), dtype=torch.bool, device=last.device)
+        sees = torch.zeros((beam, len(nodes)), dtype=torch.bool, device=last.device)
         for depth in range(1, self.depth):
             best, at = paths.flatten().topk(beam)
             parents, ids, before = at // width, tokens.flatten()[at], (depth - 1) * beam

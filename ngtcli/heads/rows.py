@@ -50,8 +50,9 @@ class HeadPass:
 class DraftRows:
     """Rows that are kept, one for each position in turn, and the rows of a draft behind them.
 
-    A pass asks for the places of its rows by `chain`, `block` or `tree`; they are the draft's until
-    `keep` or `drop`. Positions count from the first row that is kept: only differences matter.
+    A pass asks for the places of its rows by `chain` or `tree`, and they are the draft's until
+    `keep` or `drop`; or by `given`. Positions count from the first row that is kept: only
+    differences matter.
 
     >>> rows = DraftRows([Sight(3)], torch.device("cpu"), torch.float32)
     >>> given = rows.chain(4, 10)
@@ -86,12 +87,7 @@ class DraftRows:
     def chain(self, rows: int, start: int) -> HeadPass:
         """The next rows of a text, from position `start` on."""
         self.go_to(start)
-        return self.block(rows, np.tri(rows, dtype=np.bool_))
-
-    def block(self, rows: int, sees: Any = None) -> HeadPass:
-        """A new draft, whose rows all see each other, or as `sees`, bool (rows, rows), says."""
-        self._depths = [*range(rows)]
-        self._sees = np.ones((rows, rows), np.bool_) if sees is None else sees
+        self._depths, self._sees = [*range(rows)], np.tri(rows, dtype=np.bool_)
         return self._last(rows)
 
     def tree(self, parents: Sequence[int]) -> HeadPass:
@@ -109,9 +105,8 @@ class DraftRows:
         self._sees = sees
         return self._last(rows)
 
-    def keep(self, rows: int | None = None) -> None:
-        """Keep the draft's rows, which are a chain, or the first `rows` of a pass of `given`."""
-        rows = len(self._depths) if rows is None else rows
+    def keep(self, rows: int) -> None:
+        """Keep the first `rows` of the last pass, which are a chain."""
         self._cache.length += rows
         self._end += rows
         self.drop()
@@ -127,14 +122,13 @@ class DraftRows:
         return self._cache.reserve(places)
 
     @property
-    def places(self) -> int:
-        """Rows that there is room for."""
-        return self._cache.places
+    def length(self) -> int:
+        """Rows that are kept."""
+        return self._cache.length
 
     def _last(self, rows: int) -> HeadPass:
         """A pass over the last `rows` rows of the draft."""
         length, depths = self._cache.length, torch.tensor(self._depths, device=self.device)
-        self._cache.reserve(length + len(depths))
         sees = torch.from_numpy(self._sees[-rows:]).to(self.device)
         first = max(0, length + min(self._depths[-rows:]) - self._window + 1)
         return self.given(length, sees, depths, len(depths) - rows, min(first, length))
@@ -152,7 +146,10 @@ class DraftRows:
         """
         own = torch.arange(len(depths), device=self.device) + length
         at, rows = depths + length, len(sees)
-        end = length + len(depths) if isinstance(length, int) else self.places
+        end = self._cache.places
+        if isinstance(length, int):
+            end = length + len(depths)
+            self._cache.reserve(end)
         slots, asking = own[start : start + rows], at[start : start + rows]
         self._cache.aim(slots, end, end - len(depths), first)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
 from ngtcli.config import Settings
+from ngtcli.decode.loop import Run
 from ngtcli.decode.sampling import penalizes
 from ngtcli.draft.drafter import PassRows
 from ngtcli.errors import NgtError, counted
@@ -15,7 +16,7 @@ from ngtcli.measure.live import Live, generate
 from ngtcli.measure.results import CheckReport, Comparison, GenerateReport
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.local import LocalSession
-from ngtcli.session.session import AnswerOptions, AnswerRun
+from ngtcli.session.session import AnswerOptions
 
 
 def run_check(
@@ -75,8 +76,8 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     return next((i for i, (x, y) in enumerate(zip_longest(a, b)) if x != y), None)
 
 
-def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> AnswerRun:
-    return session.answer(prompt, AnswerOptions(method, num_draft, to_the_end=True)).run.finish()
+def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> Run:
+    return session.generate(prompt, AnswerOptions(method, num_draft, to_the_end=True)).finish()
 
 
 def _generated(session: LocalSession, prompt: Prompt) -> list[int] | None:

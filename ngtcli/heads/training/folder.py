@@ -110,13 +110,14 @@ class TrainingFolder:
         self.path, self.plan, self.steps, self._on = path, plan, plan.steps, ""
         try:
             path.mkdir(parents=True, exist_ok=True)
-            others = {one.name for one in path.iterdir()} - {_LOG, RECORDING}
+            others = {one.name for one in path.iterdir()} - {_LOG}
         except OSError as error:
             raise UsageError(f"{path}: {reason_of(error)}", ELSEWHERE) from None
         self._journal = Journal(path / _LOG, _FORM, asdict(plan), _LONGEST, restart=False)
         if others and not self._journal.begun:
             self._journal.close()
-            raise UsageError(f"{path}: there are files that ngt did not write", ELSEWHERE)
+            what = f"{path}: there are files that ngt did not write ({min(others)[:100]})"
+            raise UsageError(what, ELSEWHERE)
         self._written: set[tuple[str, int, int]] = set()
         for _, line in self._journal:
             self._take(line)
@@ -131,6 +132,12 @@ class TrainingFolder:
         self.steps, self._on = line.steps or self.steps, line.on or self._on
         if line.wrote is not None:
             self._written.add(line.wrote)
+
+    def recording(self) -> Path:
+        """Where answers are recorded; what stands there later is known as ngt's. Raises OSError."""
+        if not self._journal.begun:
+            self.note()
+        return self.path / RECORDING
 
     def begin(self, model: str, texts: Sequence[Text]) -> None:
         """Note what it is trained on. Raises UsageError where it was begun on something else."""

@@ -22,10 +22,11 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import accepted
 from ngtcli.errors import UsageError, counted
 from ngtcli.heads.files import Target, head_files
-from ngtcli.heads.training.folder import CHECKPOINT, Text, Trained, TrainingFolder
+from ngtcli.heads.training.folder import CHECKPOINT, Plan, Text, Trained, TrainingFolder
 from ngtcli.heads.training.recipes import NONE, RECIPES, Batch, Subject
 from ngtcli.system import process
 from ngtcli.system.progress import progress_bar, time_left
+from ngtcli.weights.linear import bits_of
 
 Notify = Callable[[str], None]
 _TIMED = 6  # steps by whose time the number of steps is chosen, the first left out; guess
@@ -37,6 +38,15 @@ _SAVE_S = 60.0  # between checkpoints; guess
 _VALIDATIONS = 10  # in a run; guess
 _HELD = 8  # batches of held-out texts at most; guess
 _SHOWN_S = 0.5  # between status lines; guess
+
+
+def check_trainable(model: TargetModel, plan: Plan) -> None:
+    """Raise UsageError where a head is trained by layers that no gradient passes through."""
+    alone = plan.kind in ("medusa", "hydra") and plan.own_scores  # it reads states and nothing else
+    stored = getattr(model.hf.config, "quantization_config", None)
+    if (stored or bits_of(model.hf)) and not alone:
+        what = f"{plan.kind} is trained by the model's own weights, and {model.name} has integers"
+        raise UsageError(what, "Name the model as it was before it was quantised.")
 
 
 class Trainer:
@@ -64,6 +74,7 @@ class Trainer:
         )
         if not (self._train and self._held):
             raise UsageError("too few answers to train on and to validate", "Give more documents.")
+        check_trainable(model, plan)
         folder.begin(model.name, texts)
         plan = replace(plan, depth=plan.depth or self._recipe.depth)
         self._plan = replace(plan, rate=plan.rate or self._recipe.rate)
@@ -80,19 +91,21 @@ class Trainer:
         if not path.exists():
             return
         try:
-            state = load_file(path, str(self.model.device))
-        except SafetensorError:
-            raise UsageError(f"{path}: it is damaged", "Delete it: training begins anew.") from None
-        self.step, self._seconds = int(state.pop("steps")), float(state.pop("seconds"))
-        for name, value in state.items():
-            what, _, number = name.partition(".")
-            parameter = self._parameters[int(number)]
-            if what == "parameter":
-                parameter.data.copy_(value)
-            else:
-                on = "cpu" if what == "step" else value.device
-                self._optimizer.state[parameter][what] = value.to(on)
+            self._take_state(load_file(path, str(self.model.device)))
+        except (SafetensorError, LookupError, ValueError, RuntimeError):
+            what = f"{path}: it is damaged, or of another training"
+            raise UsageError(what, "Delete it: training begins anew.") from None
         self._say(f"Going on from step {self.step}.")
+
+    def _take_state(self, state: dict[str, Tensor]) -> None:
+        """Go on with what `_save` wrote. Raises LookupError and the like for anything else."""
+        self.step, self._seconds = int(state.pop("steps")), float(state.pop("seconds"))
+        for i, parameter in enumerate(self._parameters):
+            parameter.data.copy_(state.pop(f"parameter.{i}"))
+            own = {name: state.pop(f"{name}.{i}") for name in ("step", "exp_avg", "exp_avg_sq")}
+            self._optimizer.state[parameter] |= own | {"step": own["step"].cpu()}
+        if state:
+            raise LookupError(min(state))
 
     def _save(self) -> None:
         """Write the checkpoint: parameters, the optimizer's state, and how far it is."""
