@@ -272,7 +272,7 @@ class SecondRuns(RuleBasedStateMachine):
         self.home = self.home.rename(self.place / f"home-{self.serial}")
 
     def clear(self) -> None:
-        self.ngt("docs", "clear")
+        self.ngt("cache", "clear", "documents", "passages", "parts", "prefixes")
         self.outgrown = False
 
     def outgrow(self) -> None:
