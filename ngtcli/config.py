@@ -38,7 +38,6 @@ KINDS = {
 }
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 _OF_ONE_DEVICE = ("device", "quantize", "exact")  # settings
-IN_PARTS = ("split", "refine")  # values of `overflow` that take documents part by part
 _LONGEST_WARM_S = 30 * 86_400  # that a process waits for questions; guess
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # by unit of a duration
 
@@ -158,9 +157,12 @@ class Setting:
         """Whether its flags are --NAME and --no-NAME."""
         return self.kind is bool or self.choices == SWITCH
 
-    def check(self, value: Any) -> None:
-        """Raise SettingError if `value`, of the right type, is out of range or no choice."""
-        what = f"{self.name} is {shown(value)}"
+    def check(self, value: Any, where: str = "") -> None:
+        """Raise SettingError, which begins with `where`, if `value` is out of range or no choice.
+
+        It has the right type.
+        """
+        what = f"{where}{self.name} is {shown(value)}"
         if self.choices and value not in self.choices:
             raise SettingError(self.name, what, self._hint)
         if self.kind in (int, float) and not self.within[0] <= value <= self.within[1]:
@@ -386,10 +388,9 @@ class Settings:
     overflow: str = _answer(
         "auto",
         "Documents too long: error, truncate to cut them, retrieve to read the passages that fit"
-        " the question best, split to summarize part by part and then the summaries, refine to"
-        " carry one summary from part to part; auto is retrieve for ask and chat, split for"
-        " summarize, else error.",
-        choices=("auto", "error", "truncate", "retrieve", *IN_PARTS),
+        " the question best, split to summarize part by part and then the summaries; auto is"
+        " retrieve for ask and chat, split for summarize, else error.",
+        choices=("auto", "error", "truncate", "retrieve", "split"),
     )
     passages: int = _for_passages(
         5,
@@ -523,7 +524,6 @@ SETTINGS: Mapping[str, Setting] = {
     f.name: _declared(f.name, f.metadata["setting"]) for f in fields(Settings)
 }
 _DEFAULTS = Settings()
-_OLD = dict(loaded=Use.LOADS, reading=Use.READS, replayed=Use.REPLAYS, per_line=Use.LINE)  # noqa: C408
 
 
 def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
@@ -532,8 +532,6 @@ def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
     >>> settings_where(Use.TRIE), settings_where(complete="backgrounds")
     (('n', 'lp', 'learn_output'), ('background',))
     """
-    for name in declared.keys() & _OLD.keys():
-        uses |= _OLD[name] if declared.pop(name) else Use.NONE
     return tuple(
         name
         for name, about in SETTINGS.items()
@@ -629,10 +627,7 @@ def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ())
     if name not in SETTINGS:
         raise UsageError(f"{where}: unknown key {shown(name)}", nearest(name, (*SETTINGS, *extra)))
     typed = SETTINGS[name].typed(value, where)
-    try:
-        SETTINGS[name].check(typed)
-    except SettingError as error:
-        raise UsageError(f"{where}: {error}", error.hint) from None
+    SETTINGS[name].check(typed, f"{where}: ")
     if Use.FILE in SETTINGS[name].uses and typed.startswith("@"):
         if not isinstance(where, Path):  # a line of a batch
             raise UsageError(f"{where}: {name} is {shown(typed)}", "Write the text itself.")

@@ -60,13 +60,3 @@ def reason_of(error: BaseException) -> str:
     """The operating system's message without the error number; it begins in lower case."""
     reason = getattr(error, "strerror", None) or str(error)
     return reason[:1].lower() + reason[1:]
-
-
-def placed(name: str, page: int | None, heading: str | None) -> str:
-    """A document, and the place in it: a page, or else the heading it stands below, if any.
-
-    >>> placed("a.pdf", 3, "Tides"), placed("b.md", None, "Tides"), placed("c.txt", 0, "")
-    ('a.pdf, page 3', 'b.md, Tides', 'c.txt')
-    """
-    where = f"page {page}" if page else heading
-    return f"{name}, {where}" if where else name

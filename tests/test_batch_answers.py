@@ -1,18 +1,27 @@
 """Answers to many prompts together."""
 
-from collections.abc import Iterator
+import gc
+import weakref
+from collections.abc import Generator, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
 import pytest
 
 from ngtcli.config import Settings
+from ngtcli.decode.decoder import Decoder
 from ngtcli.decode.model import TargetModel
-from ngtcli.errors import InputError, UsageError
+from ngtcli.draft.drafter import Drafters
+from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.prompt.build import Prompt
-from ngtcli.session import local
+from ngtcli.prompt.preset import load_preset
+from ngtcli.session import local_engine
+from ngtcli.session.engine import AS_SET, Asked, Outcome
+from ngtcli.session.events import Ended, Event, Stepped, nobody, telling
 from ngtcli.session.local import LocalSession
-from ngtcli.session.session import FinishedAnswer, NumberedPrompt
+from ngtcli.session.local_engine import LocalEngine
+from ngtcli.session.question import Question
+from tests.support.given import GivenPrompts, NumberedPrompt, answers
 from tests.support.helpers import STORIES
 from tests.support.tiny_models import generate
 
@@ -34,12 +43,26 @@ def loaded() -> LocalSession:
 
 def session_with(**changes: Any) -> LocalSession:
     settings = {"max_tokens": 12, "method": "none", **changes}
-    return loaded().with_settings(Settings(**settings))
+    session = loaded().with_settings(Settings(**settings))
+    session.tell = nobody
+    return session
 
 
-def ids_of(found: FinishedAnswer) -> list[int]:
-    assert found.error is None
-    return [token.id for step in found.steps for token in step.tokens]
+def answered(
+    session: LocalSession, prompts: Iterable[NumberedPrompt], size: int, *of_each: Settings
+) -> Generator[Outcome]:
+    """The answers to prompts, up to `size` together, with these settings if there are any."""
+    settings = {10 + i: own for i, own in enumerate(of_each)}
+    return answers(GivenPrompts(session, size=size, many=True), prompts, settings)
+
+
+def whole(found: Outcome) -> Ended:
+    assert isinstance(found.answer, Ended)
+    return found.answer
+
+
+def ids_of(found: Outcome) -> list[int]:
+    return [token.id for token in whole(found).tokens]
 
 
 def test_an_error_in_place_of_a_prompt_is_that_keys_answer() -> None:
@@ -49,11 +72,11 @@ def test_an_error_in_place_of_a_prompt_is_that_keys_answer() -> None:
     assert isinstance(prompt, Prompt)
     mixed: list[NumberedPrompt] = [(7, lost), (3, prompt), (5, Prompt("", [], (), ()))]
     for size in (1, 4):
-        found = {a.key: a for a in session.answers(mixed, size)}
-        assert found[7].error is lost and not found[7].steps
-        assert found[3].error is None and found[3].text and found[3].prompt is prompt
-        assert found[3].statistics.new_tokens == len(ids_of(found[3]))
-        assert found[5].error is not None and "empty" in str(found[5].error)
+        found = {a.key: a for a in answered(session, mixed, size)}
+        assert found[7].answer is lost and found[7].question is None
+        assert whole(found[3]).text and found[3].prompt is prompt
+        assert whole(found[3]).statistics.new_tokens == len(ids_of(found[3]))
+        assert "empty" in str(found[5].answer)
 
 
 @pytest.mark.parametrize(("method", "size"), [("none", 6), ("trie", 0), ("auto", 6), ("auto", 0)])
@@ -67,7 +90,7 @@ def test_answers_with_settings_of_their_own_share_passes_and_are_those_given_alo
     ]  # fmt: skip
     sessions = [session_with(**base, **more) for more in of_each]
     asked = given(sessions[0])
-    alone = [next(s.answers([one], 1)) for s, one in zip(sessions, asked, strict=True)]
+    alone = [next(answered(s, [one], 1)) for s, one in zip(sessions, asked, strict=True)]
     together, score = list[int](), TargetModel.score
 
     def counted(model: TargetModel, layout: Any) -> Any:
@@ -75,11 +98,13 @@ def test_answers_with_settings_of_their_own_share_passes_and_are_those_given_alo
         return score(model, layout)
 
     monkeypatch.setattr(TargetModel, "score", counted)
-    found = {a.key: a for a in sessions[0].answers(asked, size, lambda key: sessions[key - 10])}
+    own = [session.settings for session in sessions]
+    found = {a.key: a for a in answered(sessions[0], asked, size, *own)}
     assert max(together) > 3
     for one in alone:
         assert ids_of(found[one.key]) == ids_of(one)
-        assert (found[one.key].text, found[one.key].finish_reason) == (one.text, one.finish_reason)
+        ends = [(whole(a).text, whole(a).finish_reason) for a in (found[one.key], one)]
+        assert ends[0] == ends[1]
     assert len({tuple(ids_of(one)) for one in alone}) == len(alone)
 
 
@@ -91,7 +116,7 @@ def test_prompts_are_drawn_when_there_is_room_and_answers_come_as_they_finish() 
             drawn.append(key)
             yield key, prompt
 
-    found = session.answers(source(), 2)
+    found = answered(session, source(), 2)
     assert not drawn
     first = next(found)
     assert len(drawn) == 2 and first.key in drawn
@@ -107,8 +132,8 @@ def test_what_was_answered_before_an_interrupt_has_been_given() -> None:
 
     found = []
     with pytest.raises(KeyboardInterrupt):
-        for answered in session.answers(source(), 2):
-            found.append(answered.key)  # noqa: PERF402  # what came before the interrupt counts
+        for one in answered(session, source(), 2):
+            found.append(one.key)  # noqa: PERF402  # what came before the interrupt counts
     assert len(found) >= 2
     assert answered_after(session)
 
@@ -118,7 +143,8 @@ def test_a_real_checkpoint_has_the_ids_of_generate_beside_others() -> None:
     settings = Settings(model=str(STORIES), method="auto", max_tokens=25, calibrate=False)
     session = LocalSession(settings, persist=False)
     prompts = given(session)
-    for found in session.answers(prompts, 3):
+    for found in answered(session, prompts, 3):
+        assert found.prompt is not None
         wanted = generate(session.model.hf, found.prompt.ids, 25)
         assert ids_of(found) == wanted
 
@@ -126,7 +152,8 @@ def test_a_real_checkpoint_has_the_ids_of_generate_beside_others() -> None:
 def answered_after(session: LocalSession) -> bool:
     """Whether the session still answers, as before."""
     prompts = given(session)[:1]
-    return ids_of(next(session.answers(prompts, 1))) == ids_of(next(session.answers(prompts, 3)))
+    one, three = (next(answered(session, prompts, size)) for size in (1, 3))
+    return ids_of(one) == ids_of(three)
 
 
 def test_without_memory_for_a_batch_each_prompt_is_answered_by_itself(
@@ -139,38 +166,97 @@ def test_without_memory_for_a_batch_each_prompt_is_answered_by_itself(
 
     real = TargetModel.resize
     session = session_with()
-    alone = {a.key: ids_of(a) for a in session.answers(given(session), 1)}
-    monkeypatch.setattr(local, "why_not", lambda model: "")
+    alone = {a.key: ids_of(a) for a in answered(session, given(session), 1)}
     monkeypatch.setattr(TargetModel, "resize", resize)
-    assert {a.key: ids_of(a) for a in session.answers(given(session), 3)} == alone
+    assert {a.key: ids_of(a) for a in answered(session, given(session), 3)} == alone
 
 
 def test_exact_answers_are_refused_together() -> None:
     with pytest.raises(UsageError, match="one text at a time"):
-        session_with(exact="on").answers([], 2)
-    assert not list(session_with(exact="on").answers([], 1))
+        answered(session_with(exact="on"), [], 2)
+    assert not list(answered(session_with(exact="on"), [], 1))
 
 
 def test_a_model_that_cannot_take_several_texts_answers_one_after_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     session, said = session_with(), list[str]()
-    monkeypatch.setattr(session, "warn", said.append)
-    monkeypatch.setattr(local, "why_not", lambda model: "its layers keep a state")
-    found = [a.key for a in session.answers(given(session), 4)]
+    session.tell = telling(warn=said.append)
+    monkeypatch.setattr(session.model, "joint_reason", "its layers keep a state")
+    found = [a.key for a in answered(session, given(session), 4)]
     assert found == [key for key, _ in given(session)]
-    assert said == ["prompts are answered one after another: its layers keep a state"]
+    assert {*said} == {"prompts are answered one after another: its layers keep a state"}
 
 
 def test_what_is_otherwise_for_texts_given_together_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(local, "rounds", lambda model: True)  # as in half precision
-    for size, exact, method in (
-        (1, "auto", "none"), (2, "off", "none"), (2, "auto", "none"), (2, "auto", "draft-model"),
-    ):  # fmt: skip
-        session = session_with(exact=exact, method=method)
-        session.warn = said.append
-        session.answers([], size)
-    assert len(said) == 2 and "own run" in said[0] and "a draft model follows one" in said[1]
+    monkeypatch.setattr(local_engine, "rounds", lambda model: True)  # as in half precision
+    for size, exact in ((1, "auto"), (2, "off"), (2, "auto")):
+        session = session_with(exact=exact)
+        session.tell = telling(warn=said.append)
+        assert ids_of(next(answered(session, given(session)[:1], size)))
+    assert len(said) == 1 and "own run" in said[0]
+
+
+def test_texts_that_fail_together_go_on_alone_without_what_the_failure_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Held:
+        pass
+
+    step, held, said = Decoder._advance, list["weakref.ref[Held]"](), list[str]()
+
+    def failing(decoder: Decoder) -> bool:
+        if len(decoder.running) > 1:
+            kept = Held()
+            held.append(weakref.ref(kept))
+            raise RuntimeError("shapes do not match")
+        assert not held or held[0]() is None
+        return step(decoder)
+
+    session = session_with()
+    session.tell = telling(warn=said.append)
+    alone = {a.key: ids_of(a) for a in answered(session, given(session), 1)}
+    monkeypatch.setattr(Decoder, "_advance", failing)
+    gc.disable()
+    try:
+        assert {a.key: ids_of(a) for a in answered(session, given(session), 3)} == alone
+    finally:
+        gc.enable()
+    assert "shapes do not match" in said[0] and "by itself" in said[0]
+
+
+def test_where_sharing_fails_the_first_text_goes_on_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where memory ends while drafters for several are made."""
+    session = session_with(method="trie")
+    alone = {a.key: ids_of(a) for a in answered(session, given(session), 1)}
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("no drafter")
+
+    engine, told = LocalEngine(session), list[tuple[int, Event | NgtError]]()
+    engine.warm()
+    asked = []
+    for key, prompt in given(session)[:2]:
+        question = Question(task="ask", settings=session.settings, preset=load_preset("ask"))
+        one = Asked(question, lambda event, key=key: told.append((key, event)))
+        one.session = engine._session_for(session.settings, "")
+        assert isinstance(prompt, Prompt)
+        one.text = engine._whole(one, prompt, AS_SET)
+        asked.append(one)
+    engine.add(asked[0])
+    while not any(isinstance(event, Stepped) for _, event in told):
+        engine.step()
+    assert engine.takes(asked[1])
+    monkeypatch.setattr(Drafters, "start", fails)
+    engine.add(asked[1])
+    engine.step()
+    monkeypatch.undo()
+    while engine.busy:
+        engine.step()
+    found = {key: [t.id for t in e.tokens] for key, e in told if isinstance(e, Ended)}
+    assert found == {key: alone[key] for key in found} and len(found) == 2

@@ -4,9 +4,7 @@ import json
 import os
 import signal
 import subprocess
-import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,19 +14,12 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from ngtcli.batch import questions
-from ngtcli.batch.input import InputLine, Lines
-from ngtcli.batch.questions import Outcome, Questions
-from ngtcli.batch.runner import Runner
+from ngtcli.batch.questions import Questions
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
-from ngtcli.documents.load import Document, Loaded
 from ngtcli.documents.read import Documents
-from ngtcli.errors import ClosedPipeError, ModelError, NgtError
-from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.preset import load_preset
-from ngtcli.session.question import Question
-from ngtcli.session.session import FinishedAnswer, NumberedPrompt
-from tests.support.fakes import CONTEXT, FakeAnswers, FakeSession, answer_with
+from ngtcli.errors import ClosedPipeError, ModelError
+from tests.support.fakes import FakeAnswers, answer_with
 from tests.support.helpers import HARBOUR, Done, in_terminal, ngt
 from tests.support.warm import Warm
 
@@ -134,7 +125,7 @@ def test_an_error_that_a_library_makes_of_a_ctrl_c_ends_the_run(
     source: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.before = Mock(side_effect=RuntimeError)
-    monkeypatch.setattr("ngtcli.batch.runner.process.interrupted", lambda: True)
+    monkeypatch.setattr("ngtcli.session.engine.process.interrupted", lambda: True)
     done = run(source)
     assert done.returncode == 130 and b"interrupted; the same command" in done.stderr
 
@@ -191,83 +182,6 @@ def test_an_unexpected_error_is_that_of_its_line_and_the_others_are_answered(
     assert [row["id"] for row in rows] == IDS
     assert [i for i, row in enumerate(rows) if "error" in row] == sorted([*WRONG, 10])
     assert rows[10]["error"]["message"] == "RuntimeError: shapes do not match"
-
-
-def test_few_long_texts_are_held_before_one_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def split(self: Runner, one: Any) -> Iterator[Outcome]:
-        yield self._done(one, FinishedAnswer(one.line.index, error=NgtError("too long")))
-
-    monkeypatch.setattr(Runner, "_split", split)
-    set_so, read = Settings(overflow="split"), list[int]()
-    text = Loaded((Document("long.txt", "Tide " * CONTEXT),))
-
-    def work(line: InputLine) -> Question:
-        read.append(line.index)
-        return summary(set_so, text)
-
-    lines = Lines(InputLine(i, i + 1, i) for i in range(30))
-    done = runner(set_so, FakeAnswers(), lines, work).run()
-    next(done)
-    assert len(read) < 20
-    assert len([*done]) == 29 and sorted(read) == [*range(30)]
-
-
-def test_lines_whose_answers_have_other_settings_are_answered_together() -> None:
-    text = Loaded((Document("a.txt", "The tide came in."),))
-    base, calls = Settings(temperature=1.0), list[list[int]]()
-
-    def work(line: InputLine) -> Question:
-        of_line = replace(base, seed=line.index, max_tokens=10 + line.index)
-        return summary(of_line, text)
-
-    def answers(
-        session: Any, prompts: Iterable[NumberedPrompt], size: int, own: Any
-    ) -> Iterator[FinishedAnswer]:
-        keys = [key for key, _ in prompts]
-        calls.append([own(key).settings.seed for key in keys])
-        for key in keys:
-            assert own(key).settings.max_tokens == 10 + key
-            yield FinishedAnswer(key, Prompt("", [], (), ()))
-
-    lines = Lines(InputLine(i, i + 1, i, task="summarize") for i in range(6))
-    assert len([*runner(base, answers, lines, work).run()]) == 6
-    assert calls == [[*range(6)]]
-
-
-def test_what_a_failed_batch_held_is_let_go_before_its_lines_are_answered_alone() -> None:
-    class Held:
-        pass
-
-    alone, held = FakeAnswers(), list["weakref.ref[Held]"]()
-
-    def answers(
-        session: Any, prompts: Iterable[NumberedPrompt], size: int, own: Any = None
-    ) -> Iterator[FinishedAnswer]:
-        if size == 1:
-            assert held[0]() is None
-            yield from alone(session, prompts, size)
-            return
-        kept = Held()
-        held.append(weakref.ref(kept))
-        list(prompts)
-        raise RuntimeError("out of memory")
-
-    text = Loaded((Document("a.txt", "The tide came in."),))
-    work = summary(Settings(), text)
-    lines = Lines(InputLine(i, i + 1, i) for i in range(3))
-    found = [*runner(work.settings, answers, lines, lambda line: work).run()]
-    assert [str(one.answer.error) for one in found] == ["None"] * 3
-
-
-def runner(settings: Settings, answers: Any, lines: Lines, question: Any) -> Runner:
-    """A runner that takes four lines together."""
-    session = FakeSession(settings, answers)
-    return Runner(session, 4, lines, question)
-
-
-def summary(settings: Settings, text: Loaded) -> Question:
-    preset = load_preset("summarize")
-    return Question(task="summarize", settings=settings, preset=preset, loaded=text)
 
 
 def test_lines_whose_documents_changed_since_they_were_answered_are_named(

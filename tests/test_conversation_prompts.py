@@ -173,17 +173,6 @@ def test_no_turn_becomes_a_control_token(name: str, data: Any) -> None:
     assert marks(tokenizer, whole.ids) == marks(tokenizer, plain.ids)
 
 
-def test_raw_text_has_no_template_and_no_control_tokens_but_the_models_own() -> None:
-    tokenizer = with_template(CHATML)
-    prompt = prompt_for(
-        task(tokenizer, [], "  Once <|im_end|> upon", documents=[], raw=True), Settings()
-    )
-    assert prompt.text == "  Once <|im_end|> upon" and marks(tokenizer, prompt.ids) == []
-    llama = tokenizer_of("llama_metaspace")
-    raw = task(llama, [], "The tide", documents=[], raw=True).build([])
-    assert raw.ids == llama.backend.encode("The tide") and raw.ids[0] == llama.backend.bos_token_id
-
-
 # --- what does not fit ---
 
 

@@ -15,6 +15,7 @@ from ngtcli.decode.probe import target_model
 from ngtcli.draft.costs import SHORT, CostCurve, Costs, StoredCurve, costs_of
 from ngtcli.errors import ModelError
 from ngtcli.prompt.build import Prompt
+from ngtcli.session.events import telling
 from ngtcli.session.local import LocalSession
 from ngtcli.session.session import AnswerOptions
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -37,7 +38,7 @@ def tiny_session(said: list[str], persist: bool = True) -> LocalSession:
     tiny: Any = make_target()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ngtcli.session.local.load_model", lambda *_, **__: tiny)
-        return LocalSession(TINY_SETTINGS, warn=said.append, persist=persist)
+        return LocalSession(TINY_SETTINGS, telling(warn=said.append), persist)
 
 
 def test_calibration_times_passes_of_growing_size_and_leaves_the_model_usable() -> None:
@@ -117,7 +118,7 @@ def test_a_session_that_measures_neither_reads_nor_writes_the_stored_costs() -> 
     assert found is not None and found.at_length(0).by_rows() == MEASURED
     session.drafter("auto")
     found.at_length(0).learn(8, 0.2)
-    session.save_memory()
+    session.save()
     assert trial.load() == stored and said == []
 
 
@@ -186,7 +187,7 @@ def test_options_of_an_answer_take_the_place_of_the_settings() -> None:
     session = tiny_session([], persist=False).with_settings(Settings(max_tokens=12, method="trie"))
     prompt = Prompt("", [5, 6, 7, 5, 6, 7, 5, 6], ((5, 6, 7, 5, 6, 7, 5, 6),), ())
     runs = {
-        options: session.answer(prompt, options).finish().run
+        options: session.generate(prompt, options).finish()
         for options in (AnswerOptions(), AnswerOptions(num_draft=0), AnswerOptions("none"))
     }
     drafted, at_zero, plain = runs.values()
@@ -194,7 +195,7 @@ def test_options_of_an_answer_take_the_place_of_the_settings() -> None:
     assert drafted.statistics.drafted_tokens > 0 == at_zero.statistics.drafted_tokens
     assert drafted.drafter is at_zero.drafter is not plain.drafter
     own = session.new_drafter("trie")
-    assert session.answer(prompt, AnswerOptions(drafter=own)).run.drafter is own
+    assert session.generate(prompt, AnswerOptions(drafter=own)).drafter is own
 
 
 def test_a_draft_model_draws_by_the_settings_of_its_own_session() -> None:
@@ -206,7 +207,7 @@ def test_a_draft_model_draws_by_the_settings_of_its_own_session() -> None:
     warm = session.with_settings(replace(drafted, temperature=1.5, seed=5))
     prompt = Prompt("", [5, 6, 7, 5, 6, 7, 5, 6], ((5, 6, 7, 5, 6, 7, 5, 6),), ())
     for one in (warm, session, warm):
-        found = one.answer(prompt).finish().run.statistics
+        found = one.generate(prompt).finish().statistics
         assert found.accepted_tokens == found.drafted_tokens > 20
 
 
@@ -237,7 +238,7 @@ def test_whether_rows_cost_nothing_is_asked_of_the_costs_of_its_own_session(
         patch.setattr("ngtcli.session.local.load_model", lambda *_, **__: half)
         session = LocalSession(plain, persist=False)
     prompt = Prompt("", [5, 6, 7], ((5, 6, 7),), ())
-    session.answer(prompt)
+    session.generate(prompt)
     assert measured == []
-    session.with_settings(replace(plain, calibrate=True)).answer(prompt)
+    session.with_settings(replace(plain, calibrate=True)).generate(prompt)
     assert measured == [half]

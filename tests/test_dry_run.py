@@ -14,6 +14,7 @@ from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.preset import load_preset
+from ngtcli.serve.answerer import Answerer
 from tests.support.helpers import changed
 
 LONG = Document("long.txt", "The tide came in at noon that day. " * 900)
@@ -27,7 +28,8 @@ def dry_run(*documents: Document, question: str = "", **values: Any) -> None:
         AnswerRequest(
             task=task, loaded=Loaded(tuple(documents)), question=question,
             settings=Settings(**values), preset=load_preset(task), dry_run=True, **options,
-        )
+        ),
+        Answerer(),
     )  # fmt: skip
 
 

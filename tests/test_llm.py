@@ -22,7 +22,7 @@ from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.quantized import Kept
 from ngtcli.serve import llm_model, llm_plugin
-from ngtcli.session.events import Ended, Event, Message, Stepped
+from ngtcli.session.events import Ended, Event, Message, Stepped, Wants
 from ngtcli.session.question import Question
 from tests.support.helpers import fill
 from tests.support.warm import Warm
@@ -53,7 +53,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
     """The questions, each of which has the same answer."""
     questions: list[Question] = []
 
-    def events(question: Question) -> Generator[Event]:
+    def events(question: Question, wants: Wants) -> Generator[Event]:
         questions.append(question)
         yield Message("status", "Loading …")
         yield Message("warn", "not everything fits")
@@ -63,7 +63,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
         statistics = Statistics(prompt_tokens=11, new_tokens=4, drafted_tokens=9, accepted_tokens=2)
         yield Ended(finish_reason="stop", statistics=statistics)
 
-    monkeypatch.setattr(llm_model._ASKING, "events", events)
+    monkeypatch.setattr(llm_model._ANSWERER, "_events", events)
     return questions
 
 
@@ -161,11 +161,11 @@ def test_documents_come_by_an_option_or_as_fragments(asked: list[Question], tmp_
 
 
 def test_errors_are_a_line_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def events(question: Question) -> Generator[Event]:
+    def events(question: Question, wants: Wants) -> Generator[Event]:
         raise ModelError("the model is gone", "Name another.")
         yield
 
-    monkeypatch.setattr(llm_model._ASKING, "events", events)
+    monkeypatch.setattr(llm_model._ANSWERER, "_events", events)
     done = run("-m", "ngt/builtin", "Who?", code=1)
     assert done.output == "Error: the model is gone. Name another.\n"
 
@@ -193,7 +193,7 @@ def test_help_loads_nothing_of_ours_and_listing_nothing_heavy() -> None:
 
 
 ANSWERS = """
-import atexit, sys, threading
+import sys, threading
 from llm.plugins import pm
 from ngtcli.serve import llm_plugin
 if not pm.has_plugin("ngt"):
@@ -205,8 +205,7 @@ for arguments in (["-o", "docs", folder], ["-f", "ngt:" + folder], ["-c"]):
     cli([*(["-m", "ngt/builtin"] if "-c" not in arguments else []), question, *options],
         standalone_mode=False)
 cli(["logs", "--json"], standalone_mode=False)
-assert "model" in [thread.name for thread in threading.enumerate()]
-atexit._run_exitfuncs()  # as the interpreter does before it ends; a thread in torch would abort it
+# A thread in torch would abort the interpreter when it ends.
 assert "model" not in [thread.name for thread in threading.enumerate()]
 """
 

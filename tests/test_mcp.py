@@ -24,10 +24,10 @@ from ngtcli.cli.app import load
 from ngtcli.cli.help import topics
 from ngtcli.config import Settings
 from ngtcli.draft.steps import Statistics, Step, Token
-from ngtcli.errors import ModelError
+from ngtcli.errors import ModelError, NgtError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.prompt.preset import load_preset
-from ngtcli.serve.asking import Asking, logged
+from ngtcli.serve.answerer import Answerer, InThread
 from ngtcli.serve.client import NotServedError
 from ngtcli.serve.folder import ServedFolder
 from ngtcli.serve.http_guard import Address
@@ -409,7 +409,7 @@ def test_the_resident_process_is_asked_where_there_is_one(
             yield from answering.answer(question, Ticket())
 
     class Loaded:
-        def __init__(self, settings: Settings) -> None:
+        def __init__(self, settings: Settings, tell: object) -> None:
             loaded.append(settings.model)
 
         def ask(self, question: Question, wants: object) -> Generator[Event]:
@@ -419,18 +419,19 @@ def test_the_resident_process_is_asked_where_there_is_one(
             loaded.append("closed")
 
     served = [Connection(False), Connection(True), None]
-    monkeypatch.setattr("ngtcli.serve.asking.served", lambda settings: served.pop(0))
+    monkeypatch.setattr("ngtcli.serve.answerer.served", lambda settings: served.pop(0))
     resident = SimpleNamespace(Resident=Loaded)  # without torch
     monkeypatch.setitem(sys.modules, "ngtcli.serve.resident", cast(Any, resident))
     settings, preset = TASKS.of["ask"]
     documents = ServedFolder([str(folder)], settings).documents()
     question = Question(task="ask", settings=settings, preset=preset, loaded=documents)
-    asking = Asking()
+    answerer = Answerer(threads=True)
+    monkeypatch.setattr(answerer, "check", lambda _: None)
     for loads in (0, 1, 1, 1):  # what it has loaded itself it goes on with
-        assert isinstance([*logged(question, asking.events(question), "mcp")][-1], Ended)
+        assert isinstance([*answerer.ask(question, by="mcp")][-1], Ended)
         assert len(loaded) == loads
     assert len(served) == 1 and [run.by for run in read_runs()[0]] == ["mcp"] * 4
-    asking.close()
+    answerer.close()
     assert loaded == ["builtin", "closed"]
 
 
@@ -532,3 +533,23 @@ def test_the_http_server_refuses_other_pages_and_those_without_a_key(folder: Pat
             ({"authorization": f"Bearer {key[1:]}x"}, 401),
         ):
             assert httpx.post(url, json=hello, headers={**accept, **headers}).status_code == status
+
+
+def test_a_panic_of_a_library_ends_a_question_that_is_made_in_a_thread() -> None:
+    class Panic(BaseException):
+        """As a library in another language raises it."""
+
+    def events() -> Generator[Event]:
+        yield Message("status", "Loading …")
+        raise Panic("index out of bounds")
+
+    told: list[Event | NgtError] = []
+    over = threading.Event()
+
+    def tell(event: Event | NgtError) -> None:
+        told.append(event)
+        if isinstance(event, NgtError):
+            over.set()
+
+    InThread(events(), tell)
+    assert over.wait(60) and "index out of bounds" in str(told[-1])

@@ -178,7 +178,8 @@ def test_a_text_begins_where_one_like_it_was_left_half_read(model: TargetModel) 
         model.prefill(IDS[model.length :], CHUNK)
         region = model.cache.regions[1]
         places = slice(region.start, region.start + region.length)
-        found = [buffer[:, :, places] for buffer in model.cache.buffers()]
+        layers = model.cache.layers
+        found = [one[:, :, places] for layer in layers for one in (layer.keys, layer.values)]
         assert all(map(torch.equal, found, wanted))
 
 

@@ -16,8 +16,6 @@ from ngtcli.decode.decoder import Decoder
 from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.model import TargetModel
 from ngtcli.documents.load import Document, Loaded
-from ngtcli.draft.drafter import Context
-from ngtcli.draft.steps import Limits
 from ngtcli.errors import BusyError, ContextOverflowError, NgtError, StoppedError
 from ngtcli.heads.files import Target
 from ngtcli.heads.medusa import Medusa
@@ -27,7 +25,7 @@ from ngtcli.retrieve.vectors import VECTORS
 from ngtcli.serve import fair_queue
 from ngtcli.serve.fair_queue import FairQueue
 from ngtcli.serve.resident import Resident
-from ngtcli.serve.ticket import Ticket
+from ngtcli.session.engine import Asked
 from ngtcli.session.events import (
     Ended,
     Event,
@@ -39,10 +37,9 @@ from ngtcli.session.events import (
     Stepped,
     Wants,
 )
-from ngtcli.session.local import Begun
+from ngtcli.session.local_engine import LocalEngine
 from ngtcli.session.question import Question
 from ngtcli.system.store import Kind
-from ngtcli.trie.report import TrieReport
 from tests.support.head_files import save_head
 
 MILL = "The mill burnt down in {year}. The tide came in at noon. Anna wrote to the keeper."
@@ -141,7 +138,7 @@ def behind(resident: Resident, *more: tuple[Question, Heard, str]) -> Callable[[
 
 def test_events_come_in_order_and_what_loading_warned_of_is_told_again() -> None:
     made = Resident(SETTINGS, persist=False)
-    made._warned.append("as it was")
+    made._warned.append(Message("warn", "as it was"))
     heard = [*made.ask(asked(), wants=Wants(remarks=True))]
     made.close()
     kinds = [type(event).__name__ for event in heard]
@@ -207,7 +204,7 @@ def test_a_method_of_heads_runs_alone_and_auto_goes_on_without_them_beside_other
 @pytest.mark.parametrize("others", [0, 2])
 def test_cancelling_ends_an_answer_within_a_step(resident: Resident, others: int) -> None:
     rest = [(asked(1902 + i, **LONG), Heard(), "") for i in range(others)]
-    tickets: list[Ticket] = []
+    tickets: list[Asked] = []
     hold = behind(resident, *rest)
 
     def at(event: Event | NgtError) -> None:
@@ -224,7 +221,7 @@ def test_cancelling_ends_an_answer_within_a_step(resident: Resident, others: int
 
 
 def test_cancelling_before_an_answer_begins_stops_it(resident: Resident) -> None:
-    waits, alone, tickets = Heard(), Heard(), list[Ticket]()
+    waits, alone, tickets = Heard(), Heard(), list[Asked]()
 
     def cancel(event: Event | NgtError) -> None:
         if isinstance(event, Stepped) and not tickets:
@@ -241,7 +238,7 @@ def test_cancelling_before_an_answer_begins_stops_it(resident: Resident) -> None
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_cancelling_while_the_prompt_is_read_stops_it(resident: Resident, beside: bool) -> None:
-    tickets: list[Ticket] = []
+    tickets: list[Asked] = []
     late = Heard(lambda event: isinstance(event, Reading) and tickets[0].cancel())
 
     def begin(event: Event | NgtError) -> None:
@@ -257,16 +254,13 @@ def test_cancelling_while_the_prompt_is_read_stops_it(resident: Resident, beside
 
 def test_in_rounding_dtypes_the_users_own_answers_are_given_alone(resident: Resident) -> None:
     """Near ties may turn out otherwise beside others, and exact passes are over one text."""
-    resident_rounds = Resident.__new__(Resident)
-    resident_rounds._joint_reason, resident_rounds._rounds = "", True
+    engine = LocalEngine(resident._engine._base)
+    engine._rounds = True
     for exact, owner, joins in (
         ("auto", "", False), ("off", "", True), ("on", "", False), ("auto", "http", True),
         ("on", "http", False),
     ):  # fmt: skip
-        ticket = Ticket(asked(exact=exact), Heard(), owner, Wants())
-        assert not resident_rounds._joins(ticket)  # its prompt is not made
-        ticket.begun = Begun(Context(()), TrieReport("none"), Limits())
-        assert resident_rounds._joins(ticket) == joins
+        assert engine._is_alone(Asked(asked(exact=exact), Heard(), owner)) != joins
 
 
 def test_leaving_an_answer_ends_it(resident: Resident) -> None:
@@ -293,7 +287,7 @@ def test_an_error_of_one_hurts_no_other(
 ) -> None:
     """A pass over one text fails: the first in a batch, then, or else at once, also alone."""
     bad, step, failed = asked(1666, **LONG), Decoder._advance, list[int]()
-    decode = resident._base.model.tokenizer.decode
+    decode = resident._engine.session.model.tokenizer.decode
 
     def failing(decoder: Decoder) -> bool:
         count = len(decoder.running)
@@ -349,8 +343,8 @@ def test_nothing_of_an_answer_that_has_ended_waits_for_the_garbage_collector(
 
     def at(event: Event | NgtError) -> None:
         hold(event)
-        if isinstance(event, Prompted):
-            made.append(weakref.ref(resident._here.ticket.asked))
+        if isinstance(event, Stepped):
+            made.append(weakref.ref(resident._engine._texts[0].run.text))
 
     gc.disable()
     try:
@@ -368,7 +362,7 @@ def test_a_question_that_is_ready_when_the_model_has_gone_is_told(
     made, heard = Resident(SETTINGS, persist=False), Heard()
     prepared, closing = made._queue.prepared, threading.Thread(target=made.close)
 
-    def late(ticket: Ticket, is_ready: bool) -> None:
+    def late(ticket: Asked, is_ready: bool) -> None:
         closing.start()
         made._threads[0].join()
         prepared(ticket, is_ready)
@@ -384,7 +378,7 @@ def test_parts_of_a_long_text_are_stored_for_the_user_alone(
 ) -> None:
     long = "".join(MILL.format(year=year) for year in range(1500, 1700))
     question = replace(
-        asked(text=long, overflow="split", method="trie", max_tokens=4),
+        asked(text=long, overflow="split", method="trie", max_tokens=4, exact="on"),
         task="summarize", preset=load_preset("summarize"), question="",
     )  # fmt: skip
 
@@ -456,7 +450,7 @@ def test_no_text_of_one_owner_is_drafted_for_another(
     """What an answer said is drafted later for the user of this process, and for nobody else."""
     changes: dict[str, Any] = {"pool": True, "pool_documents": True, "num_draft": 64}
     made = Resident(Settings(**{**_fields(SETTINGS), **changes}), persist=False)
-    encode, drafted = made._base.model.tokenizer.encode, list[list[int]]()
+    encode, drafted = made._engine.session.model.tokenizer.encode, list[list[int]]()
     secret = set(encode(SECRET.format(year=12))) - set(encode(HARMLESS.format(year=12)))
     score = Decoder._score
 
@@ -510,7 +504,7 @@ def test_owners_take_turns_and_one_is_not_taken_before_it_is_ready() -> None:
         queue.prepared(one, one.number != 10)
     order = [queue.take() for _ in range(7)]
     assert [one and one.number for one in order] == [0, 11, 20, 1, 2, 3, None]
-    assert len(queue) == 0 and not queue.next_suits(lambda _: True)
+    assert len(queue) == 0
 
 
 def test_a_full_queue_takes_no_more_of_that_owner(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def own_home(own_home: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 @pytest.fixture
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is answered in this process fails."""
-    monkeypatch.setattr("ngtcli.cli.answering.open_session", None)
+    monkeypatch.setattr("ngtcli.engines.opening.open_engine", None)
 
 
 def answered() -> int:

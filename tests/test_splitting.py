@@ -14,19 +14,18 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from ngtcli.batch.output import FileOutput
-from ngtcli.batch.runner import Runner
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
+from ngtcli.decode.model import TargetModel
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
 from ngtcli.prompt.build import Task
 from ngtcli.prompt.preset import load_preset
-from ngtcli.prompt.splitting import Part, _groups, _Piece, fits, refined, split, split_to_refine
+from ngtcli.prompt.splitting import Part, _groups, _Piece, fits, split
 from ngtcli.retrieve.selection import Excerpt
-from ngtcli.session.local import LocalSession
+from ngtcli.session.local_engine import LocalEngine
 from ngtcli.session.parts import PARTS, KeptParts
-from ngtcli.session.session import FinishedAnswer
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend, changed, in_terminal, ngt, wait_until
 from tests.support.warm import Warm
@@ -63,41 +62,6 @@ def check_nothing_is_lost(parts: list[Part], texts: list[str]) -> None:
     for i, text in enumerate(texts):
         covered = {at for e in places if e.document == i for at in range(e.start, e.end)}
         assert all(text[at].isspace() for at in range(len(text)) if at not in covered)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(TEXTS.filter(str.strip), min_size=1, max_size=2),
-    st.integers(700, 900),
-    st.text(st.sampled_from(list("xy {}")), max_size=300),
-)
-def test_every_part_has_room_for_the_summary_before_it_and_none_is_lost(
-    texts: list[str], context: int, summary: str
-) -> None:
-    documents = [Document(f"{i}.txt", text) for i, text in enumerate(texts)]
-    own = task(documents, context)
-    ahead = split_to_refine(own)
-    check_nothing_is_lost(ahead, texts)
-    fitting = [refined(own, part, summary) for part in ahead[1:]]
-    if len(summary) <= own.answer_room:  # what the parts were made for
-        assert all(len(parts) == 1 for parts in fitting)
-    parts = [ahead[0], *(part for parts in fitting for part in parts)]
-    assert all(len(part.build().ids) <= own.room for part in parts)
-    assert all(summary in part.build().text for part in parts[1:])
-    check_nothing_is_lost(parts, texts)
-
-
-def test_a_summary_that_leaves_no_room_is_an_error_that_says_so() -> None:
-    own = task([Document("a", "The tide came in. " * 90)], context=700)
-    part = split_to_refine(own)[1]
-    with pytest.raises(ContextOverflowError, match="summary so far alone needs 690 tokens"):
-        refined(own, part, "x" * 690)
-
-
-def test_a_summary_with_the_names_of_fields_stays_text() -> None:
-    own = task([Document("a", "The tide came in. " * 90)], context=900)
-    (part,) = refined(own, split_to_refine(own)[1], "{documents} {summary}")
-    assert part.build().text.count("{documents} {summary}") == 1
 
 
 def test_parts_end_where_a_heading_begins_and_are_named_after_theirs() -> None:
@@ -149,15 +113,15 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return ("-m", folder, "--max-tokens", "8", "--method", "none")
 
 
-def failing(answer: Any, at: int, error: BaseException) -> Any:
-    """`LocalSession.answer`, whose call number `at` raises `error`."""
-    asked: list[Any] = []
+def failing(put: Any, at: int, error: BaseException) -> Any:
+    """`KeptParts.put`, whose call number `at` raises `error`."""
+    done: list[Any] = []
 
-    def instead(*arguments: Any) -> Any:
-        asked.append(arguments)
-        if len(asked) == at:
+    def instead(*arguments: Any) -> None:
+        done.append(arguments)
+        if len(done) == at:
             raise error
-        return answer(*arguments)
+        put(*arguments)
 
     return instead
 
@@ -183,50 +147,46 @@ def check_going_on_after_ctrl_c(
 ) -> None:
     """What comes of `count` parts is `body`, after a run that ended with the third one as well."""
     with monkeypatch.context() as patch:
-        answer = failing(LocalSession.answer, 3, KeyboardInterrupt())
-        patch.setattr(LocalSession, "answer", answer)
+        patch.setattr(KeptParts, "put", failing(KeptParts.put, 3, KeyboardInterrupt()))
         stopped = ngt(*command)
     assert stopped.returncode == 130 and stopped.stdout == b""
     assert f"kept 2 of {count} parts".encode() in stopped.stderr
     again = ngt(*command, "--json")
     assert f"took 2 of {count} parts".encode() in again.stderr
     rest = json.loads(again.stdout)
-    kept = [True, True] + [False] * (len(rest["parts"]) - 2)
-    assert [part["kept"] for part in rest["parts"]] == kept and rest["text"] == body["text"]
+    assert sum(part["kept"] for part in rest["parts"]) == 2 and rest["text"] == body["text"]
     assert [p["text"] for p in rest["parts"]] == [p["text"] for p in body["parts"]]
 
 
-def test_a_refined_summary_has_the_one_before_in_each_prompt_and_goes_on_after_ctrl_c(
+def test_parts_are_answered_together_and_one_by_one_where_exactness_is_asked_for(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
-    answer, prompts = LocalSession.answer, []
+    together, score = list[int](), TargetModel.score
 
-    def seen(session: LocalSession, prompt: Any, *more: Any) -> Any:
-        prompts.append(prompt.text)
-        return answer(session, prompt, *more)
+    def counted(model: TargetModel, layout: Any) -> Any:
+        together.append(len(layout.spans))
+        return score(model, layout)
 
-    monkeypatch.setattr(LocalSession, "answer", seen)
-    refine = ("summarize", book, *short, "--overflow", "refine")
-    whole = ngt(*refine, "--json")
-    body = json.loads(whole.stdout)
-    Draft202012Validator(build("summarize")).validate(body)
-    count = len(prompts)
-    assert f"split into {count} parts, the summary of each goes".encode() in whole.stderr
-    assert len(body["parts"]) == count - 1 and count > 2
-    for part, following in zip(body["parts"], prompts[1:], strict=True):
-        assert part["text"].strip() in following and part["level"] == 1
-    for i, prompt in enumerate(prompts):
-        assert f"Barge {i}.0 came in" in prompt
-    monkeypatch.setattr(LocalSession, "answer", answer)
-    check_going_on_after_ctrl_c(refine, body, count, monkeypatch)
-    dry = ngt(*refine, "--dry-run")
-    assert dry.returncode == 0 and b"Barge 0.0" in dry.stdout and b"Barge 2.0" not in dry.stdout
+    monkeypatch.setattr(TargetModel, "score", counted)
+    texts = []
+    for more, is_shared in ((), True), (("--exact",), False):
+        together.clear()
+        texts.append(ngt("summarize", book, *short, *more).stdout)
+        assert (max(together) > 2) == is_shared
+    assert texts[0] == texts[1] and texts[0].strip()
 
 
 def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypatch: Any) -> None:
     wrong = ModelError("the model gives no numbers", "Name another one.")
-    monkeypatch.setattr(LocalSession, "answer", failing(LocalSession.answer, 2, wrong))
-    done = ngt("summarize", book, *short)
+    begin = LocalEngine._begin
+
+    def fails(engine: LocalEngine, text: Any) -> Any:
+        if text.part.number == 2:
+            raise wrong
+        return begin(engine, text)
+
+    monkeypatch.setattr(LocalEngine, "_begin", fails)
+    done = ngt("summarize", book, *short, "--exact")
     assert done.returncode == 4 and done.stdout == b""
     told = done.stderr.decode().splitlines()
     assert told[-3].startswith("ngt: failed at part 2 of ") and "book.md, Chapter 1" in told[-3]
@@ -245,11 +205,12 @@ def test_every_passing_line_names_its_part(book: str, short: tuple[str, ...]) ->
 
 
 def test_a_killed_run_is_taken_up(book: str, short: tuple[str, ...]) -> None:
-    process = Warm("summarize", book, *short, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = ("summarize", book, *short, "--exact")
+    process = Warm(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(PARTS.each)
     process.kill()
     process.wait()
-    done = ngt("summarize", book, *short)
+    done = ngt(*command)
     assert done.returncode == 0 and re.search(rb"took [1-9]\d* of", done.stderr)
 
 
@@ -261,13 +222,14 @@ def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     lines.write_text(json.dumps({"paths": [book]}) + "\n")
     command = "batch", str(lines), "-o", str(out), *short
 
-    def fail(*_: Any) -> Any:
-        if fails == "the answer":
-            return FinishedAnswer(0, error=NgtError("no scores", "Try again."))
-        raise NgtError("no space left", "Make room.")
-
-    owner, name = (Runner, "_alone") if fails == "the answer" else (FileOutput, "put")
+    owner, name = (LocalEngine, "_begin") if fails == "the answer" else (FileOutput, "put")
     whole = getattr(owner, name)
+
+    def fail(own: Any, given: Any) -> Any:
+        if owner is FileOutput or given.part is None:
+            raise NgtError("no scores, or no space left", "Try again.")
+        return whole(own, given)
+
     monkeypatch.setattr(owner, name, fail)
     assert ngt(*command).returncode == (7 if fails == "the answer" else 1)
     assert PARTS.each()
@@ -278,24 +240,13 @@ def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     assert row["text"] and all(part["kept"] for part in row["parts"]) and not PARTS.each()
 
 
-def test_refining_needs_a_preset_with_wording_for_it(book: str, own_home: Path) -> None:
-    preset = own_home / "config" / "presets" / "mine.yaml"
-    preset.parent.mkdir(parents=True)
-    preset.write_text('template: "{documents} Short:"')
-    wrong = ngt("summarize", book, "-p", "mine", "--overflow", "refine")
-    assert wrong.returncode == 2 and b"no wording for --overflow refine" in wrong.stderr
-    preset.write_text('template: "{documents} Short:"\nrefine: "{documents}"')
-    wrong = ngt("summarize", book, "-p", "mine")
-    assert wrong.returncode == 2 and b"refine lacks" in wrong.stderr
-
-
 def test_kept_parts_are_those_of_one_engine() -> None:
     preset = load_preset("summarize")
     prompt: Any = SimpleNamespace(ids=(1, 2))
 
     def kept(engine: str) -> KeptParts:
         model, own = SimpleNamespace(tokenizer=Tokenizer(FakeBackend())), Settings(engine=engine)
-        session: Any = SimpleNamespace(settings=own, model=model, owner="")
+        session: Any = SimpleNamespace(settings=own, facts=model, owner="")
         return KeptParts(session, preset)
 
     kept("vllm").put(prompt, "theirs")
@@ -311,9 +262,8 @@ def test_overflow_of_a_summary_as_it_was(book: str, short: tuple[str, ...]) -> N
     dry = ngt("summarize", book, *short, "--dry-run")
     assert dry.returncode == 0 and b"this is the first one's" in dry.stderr
     assert b"Chapter 0" in dry.stdout and b"Chapter 2" not in dry.stdout
-    for way in ("split", "refine"):
-        wrong = ngt("ask", "-d", book, "Why?", "--overflow", way)
-        assert wrong.returncode == 2 and b"retrieve" in wrong.stderr
+    wrong = ngt("ask", "-d", book, "Why?", "--overflow", "split")
+    assert wrong.returncode == 2 and b"retrieve" in wrong.stderr
 
 
 def test_each_file_gets_a_summary_of_its_own(tmp_path: Path, short: tuple[str, ...]) -> None:

@@ -435,8 +435,8 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
         own = session.with_settings(changed)
         runs = []
         for item in items:
-            answer = own.answer(own.prompt(preset, item.documents, item.question))
-            runs.append(answer.finish().run.statistics)
+            run = own.generate(own.prompt(preset, item.documents, item.question))
+            runs.append(run.finish().statistics)
         records = answers_of(source, changed)
         made = [r.generation for r in records]
         assert [len(g.ids) for g in made] == [r.new_tokens for r in runs]

@@ -157,7 +157,7 @@ class Lines:
 
     def __init__(self, lines: Iterable[InputLine], most: int = 0) -> None:
         self._waiting: dict[str, dict[str, deque[InputLine]]] = {}
-        self._last = ""  # the documents of the line that was taken last
+        self._task = self._last = ""  # task and documents of the line that was taken last
         self._most = most
         self._open: dict[int, int] = {}  # bytes of each line that is not answered, by index
         self._ended = False
@@ -198,22 +198,23 @@ class Lines:
                 raise self._error
             return bool(self._waiting)
 
-    def take(self, task: str | None = None) -> InputLine | None:
-        """The next line of a task, None where none waits; first those with the last documents.
+    def take(self) -> InputLine | None:
+        """The next line, None where none waits: of the last task, first with the last documents.
 
-        Without a task it is the one whose lines have waited longest.
+        Where the last task has none it is of the one whose lines have waited longest.
         """
         with self._changed:
-            task = next(iter(self._waiting), "") if task is None else task
-            if not (of_task := self._waiting.get(task)):
+            if not self._waiting:
                 return None
+            self._task = self._task if self._task in self._waiting else next(iter(self._waiting))
+            of_task = self._waiting[self._task]
             self._last = self._last if self._last in of_task else next(iter(of_task))
             lines = of_task[self._last]
             line = lines.popleft()
             if not lines:
                 del of_task[self._last]
             if not of_task:
-                del self._waiting[task]
+                del self._waiting[self._task]
             return line
 
     def done(self, line: InputLine) -> None:

@@ -1,10 +1,9 @@
 """What the lines of a batch ask for, with the documents and settings of each."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ngtcli.batch.input import InputLine
 from ngtcli.batch.lines import BatchLine, below
@@ -18,19 +17,7 @@ from ngtcli.errors import NgtError
 from ngtcli.session.question import Question, Tasks
 from ngtcli.system.files import key_of
 
-if TYPE_CHECKING:
-    from ngtcli.session.session import FinishedAnswer
-
 _READERS = 4  # that are open at once; guess
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a line, an answer or an error. `question` is None if it could not be read."""
-
-    line: InputLine
-    question: Question | None
-    answer: "FinishedAnswer"
 
 
 class Questions:

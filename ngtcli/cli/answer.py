@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest, check_request, documents_of
-from ngtcli.cli.answering import reached, run
+from ngtcli.cli.answering import answerer_of, run
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import DocsOption, card_words, tasks_of, with_settings
@@ -124,10 +124,10 @@ def _request(
 def _answer(request: AnswerRequest, flags: Flags, paths: list[str] | None, hint: str) -> None:
     """Check what is asked for, read the documents (None: there are to be none), and answer."""
     check_request(request, flags)
-    connection = reached(request)
+    answerer = answerer_of(request)
     if paths is not None:
         request = replace(request, loaded=documents_of(paths, request, hint))
-    run(request, connection)
+    run(request, answerer)
 
 
 def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:

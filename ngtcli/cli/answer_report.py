@@ -2,6 +2,7 @@
 
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import Notes
+from ngtcli.documents.content import placed
 from ngtcli.prompt.reports import Chosen, Selection
 
 
@@ -13,8 +14,7 @@ def tell_passages(request: AnswerRequest, selection: Selection | None, notes: No
         return
     for passage in selection.passages:
         document = request.documents[passage.document]
-        where = f"page {passage.page}" if passage.page else passage.heading
-        named = f"{document.name}, {where}" if where else document.name
+        named = placed(document.name, passage.page, passage.heading)
         notes.say(f"{named}: characters {passage.start}–{passage.end}, {_scores(passage)}")
         if request.show_passages:
             text = document.text[passage.start : passage.end]

@@ -4,8 +4,7 @@ Also the list of an answer's sources, and its page.
 """
 
 import sys
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import typer
@@ -15,14 +14,14 @@ from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import REPEATS, Notes, ReadingBar
 from ngtcli.cli.options import command_line
 from ngtcli.cli.output import check_written, write_page, write_result
-from ngtcli.cli.sessions import open_session
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import seconds_of
 from ngtcli.errors import INTERRUPTED, NgtError, StoppedError, counted
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
 from ngtcli.render.terminal import THOUGHT, visible, wants_color
-from ngtcli.serve.client import Connection, NotServedError, served, start
+from ngtcli.serve.answerer import Answerer
+from ngtcli.serve.client import start
 from ngtcli.session.events import (
     Ended,
     Event,
@@ -32,29 +31,46 @@ from ngtcli.session.events import (
     Reading,
     Started,
     Stepped,
+    Tell,
     Wants,
 )
-from ngtcli.session.runs import log_answer
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json
 
 _WORDS = 400  # characters of a thought, of which a status line shows the last; guess
 
 
-def reached(request: AnswerRequest) -> Connection | None:
-    """A connection to the resident process for the settings, if there is one, which checks them.
+def telling(notes: Notes, warn: Callable[[str], None] | None = None) -> Tell:
+    """Says in `notes` what is said while an answer is made; `warn` takes the place of its own."""
+    reading, warn = ReadingBar(notes), warn or notes.warn
 
-    Without one they are checked here. Raises UsageError and ModelError.
-    """
-    if not request.dry_run and (connection := served(request.settings)) is not None:
-        return connection
-    from ngtcli.session.checks import check_session  # here: it loads what reads models
+    def tell(event: Event) -> None:
+        match event:
+            case Message():
+                say = {"status": notes.status, "warn": warn}
+                say.get(event.kind, notes.remark)(event.text)
+            case Reading():
+                reading(event.read, event.total)
+            case Part():
+                process.unwind_on_interrupt()  # what is finished is said
+                notes.begin_part(event.words)
 
-    check_session(request.settings, Notes().warn, dry=request.dry_run)
-    return None
+    return tell
 
 
-def run(request: AnswerRequest, connection: Connection | None = None) -> None:
+def answerer_of(request: AnswerRequest) -> Answerer:
+    """What answers a request; its settings are checked. Raises UsageError and ModelError."""
+    answerer = Answerer(telling(Notes(request.verbose)))
+    if request.dry_run:
+        from ngtcli.session.checks import check_session  # here: it loads what reads models
+
+        check_session(request.settings, Notes().warn, dry=True)
+    else:
+        answerer.check(request.settings)
+    return answerer
+
+
+def run(request: AnswerRequest, answerer: Answerer) -> None:
     """Load, prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
     notes = Notes(request.verbose)
     if request.dry_run:
@@ -68,51 +84,28 @@ def run(request: AnswerRequest, connection: Connection | None = None) -> None:
             "The built-in model is a small demonstration that quotes sentences;"
             " name a real one with -m FOLDER."
         )
-    showing = Showing(request, notes, ReadingBar(notes), notes.warn)
-    answer = showing.run(events_of(request, notes, showing.reading, connection))
+    answer = Showing(request, notes).run(answerer)
     if answer is None or answer.finish_reason == "interrupted":
         raise typer.Exit(INTERRUPTED)
-    if connection is None and seconds_of(request.settings.keep_warm):
+    if answerer.loaded and seconds_of(request.settings.keep_warm):
         start(request.settings, notes.warn)
-
-
-def events_of(
-    request: AnswerRequest,
-    notes: Notes,
-    reading: ReadingBar,
-    connection: Connection | None = None,
-) -> Generator[Event, None, None]:
-    """What comes of a request, from the resident process or from the model, loaded here.
-
-    What is said meanwhile goes to `notes`.
-    """
-    wants = Wants(remarks=request.verbose)
-    if connection is not None:
-        try:
-            return (yield from connection.ask(request, wants))
-        except NotServedError:  # it has just left
-            reached(replace(request, settings=replace(request.settings, serve=False)))
-    session = open_session(request.settings, notes.status, notes.warn, reading=reading)
-    from ngtcli.session.answering import answering  # here: it loads torch
-
-    yield from answering(session, request, wants, notes.begin_part)
 
 
 class Showing:
     """Shows the events of a question: the answer as it comes, and then whole, also in files."""
 
-    def __init__(
-        self, request: AnswerRequest, notes: Notes, reading: ReadingBar, warn: Callable[[str], None]
-    ) -> None:
+    def __init__(self, request: AnswerRequest, notes: Notes, tell: Tell | None = None) -> None:
         self._request, self._notes = request, notes
-        self.reading, self._warn = reading, warn
+        self._tell = tell or telling(notes)
         self._origins: Sequence[str] = ()
         self._sink: PlainSink | None = None  # where the text goes as it comes
         self._tokens, self._begun, self._words = 0, False, ""
 
-    def run(self, events: Generator[Event, None, None]) -> Ended | None:
+    def run(self, answerer: Answerer) -> Ended | None:
         """Show all, on Ctrl-C what came of it; None where there is no answer. Raises NgtError."""
         last: Event | None = None
+        wants = Wants(remarks=self._request.verbose)
+        events = answerer.ask(self._request, wants, by=self._request.task)
         try:
             event = next(events, None)
             while event is not None:
@@ -132,13 +125,6 @@ class Showing:
 
     def _show(self, event: Event) -> None:
         match event:
-            case Message():
-                say = {"status": self._notes.status, "warn": self._warn}
-                say.get(event.kind, self._notes.remark)(event.text)
-            case Reading():
-                self.reading(event.read, event.total)
-            case Part():
-                self._notes.begin_part(event.words)
             case Prompted():
                 tell_passages(self._request, event.selection, self._notes)
             case Started():
@@ -151,6 +137,8 @@ class Showing:
                 self._step(event)
             case Ended():
                 self._end(event)
+            case _:
+                self._tell(event)
 
     def _new_sink(self) -> PlainSink:
         request = self._request
@@ -199,7 +187,6 @@ class Showing:
                 write_result(body_of(request, answer), request.output, hint, request.force)
             if request.html:
                 write_page(self._page(answer), request.html, force=request.force)
-        log_answer(request, answer, request.task, notes.warn)
         if answer.thought and not answer.text.strip():
             notes.warn("it ended within its thought: there is no answer")
         if notes.terminal or notes.verbose:

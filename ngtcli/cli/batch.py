@@ -8,18 +8,18 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ngtcli.batch.input import InputLine, Lines, Shard, read_lines, scan
 from ngtcli.batch.output import ANOTHER_FILE, DoneLine, FileOutput, StreamOutput, written_with
-from ngtcli.batch.questions import Outcome, Questions
+from ngtcli.batch.questions import Questions
 from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import REPEATS, Notes, once
 from ngtcli.cli.options import (
@@ -32,7 +32,6 @@ from ngtcli.cli.options import (
 )
 from ngtcli.cli.output import check_output_file, print_line
 from ngtcli.cli.reading import standard_input
-from ngtcli.cli.sessions import open_session
 from ngtcli.config import Settings
 from ngtcli.documents.find import STDIN
 from ngtcli.errors import (
@@ -48,13 +47,17 @@ from ngtcli.errors import (
 )
 from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.session.checks import check_session
-from ngtcli.session.question import Question, Tasks
+from ngtcli.session.events import Ended, telling
+from ngtcli.session.question import OtherModelError, Question, Tasks
 from ngtcli.session.runs import log_answer
 from ngtcli.system import process
 from ngtcli.system.files import identity
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.progress import time_left
 from ngtcli.system.yaml_file import shown
+
+if TYPE_CHECKING:  # it loads numpy
+    from ngtcli.session.engine import Outcome
 
 _OUT = file_option(
     "--output", "-o", help="Write to this file; the same command resumes after a kill."
@@ -196,12 +199,12 @@ class _Batch:
     def _answer(
         self, lines: Lines, path: Path | None, output: FileOutput | StreamOutput, interrupted: str
     ) -> None:
-        def deliver(outcome: Outcome) -> bool:
-            row, index = _row(outcome), outcome.line.index
+        def deliver(outcome: "Outcome") -> bool:
+            row, line = _row(outcome), outcome.key
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
-            files, texts = self._questions.hashes(outcome.line)
-            done = DoneLine(index, dump_json(row, None), "error" in row, files, texts)
+            files, texts = self._questions.hashes(line)
+            done = DoneLine(line.index, dump_json(row, None), "error" in row, files, texts)
             output.put(done)
             return done.failed
 
@@ -216,21 +219,19 @@ class _Batch:
         return "Each has its error in its line; --retry-failed runs them again."
 
 
-def _row(answer: Outcome) -> dict[str, Any]:
+def _row(outcome: "Outcome") -> dict[str, Any]:
     """What stands in the output for a line: the object of --json and its id, or its error."""
     from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject, answer_object
-    from ngtcli.session.report import with_sources  # here: it loads torch
 
-    error, question = answer.answer.error, answer.question
+    error, question = outcome.answer, outcome.question
     try:
-        if error is None and question is not None:
-            own = answer_object(question, with_sources(answer.answer, question.documents))
-            return dict(to_json(LineObject(answer.line.id, own)))
+        if isinstance(error, Ended) and question is not None:
+            return dict(to_json(LineObject(outcome.key.id, answer_object(question, error))))
     except Exception as caught:
         error = unexpected(caught)
-    error = error or NgtError("not answered")
+    assert isinstance(error, NgtError)
     about = ErrorObject(str(error), error.hint, error.exit_code)
-    return dict(to_json(FailedLineObject(answer.line.id, about)))
+    return dict(to_json(FailedLineObject(outcome.key.id, about)))
 
 
 # --- what lines are read from and written to ---
@@ -296,7 +297,7 @@ class Run:
         self,
         lines: Lines,
         read: Callable[[InputLine], Question],
-        deliver: Callable[[Outcome], bool],
+        deliver: Callable[["Outcome"], bool],
         interrupted: str,
     ) -> None:
         """Answer all lines; `deliver` puts out what came of one, and returns whether it failed.
@@ -307,16 +308,32 @@ class Run:
         try:
             if not lines.wait():
                 return
-            session = open_session(self._settings, self._show, self.warn, size=self._size)
-            from ngtcli.batch.runner import Runner  # here: it loads torch
+            from ngtcli.engines.opening import open_engine  # here: few runs get as far
+
+            tell = telling(self._show, self.warn)
+            engine = open_engine(self._settings, tell, size=self._size, many=True)
+            from ngtcli.session.engine import caught, run  # not before vLLM runs: it loads numba
 
             process.unwind_on_interrupt()
             self._began = self._shown = time.monotonic()
-            with closing(Runner(session, self._size, lines, read).run()) as answers:
-                for answer in answers:
-                    self._add(answer, deliver(answer))
-            with suppress(KeyboardInterrupt):  # the answers are there: only what is kept is less
-                session.store_documents()  # of the last text; of others when the next was begun
+
+            def draw(wait: bool) -> tuple[InputLine, Question | NgtError] | None:
+                if (wait and not lines.wait()) or (line := lines.take()) is None:
+                    return None
+                try:
+                    return line, read(line)
+                except Exception as error:
+                    return line, caught(error)
+
+            with closing(run(engine, draw)) as outcomes:
+                for outcome in outcomes:
+                    lines.done(outcome.key)
+                    self._add(outcome, deliver(outcome))
+        except OtherModelError as error:
+            hint = "Give -m, --device and --dtype, which stand above what presets say."
+            raise UsageError(
+                f"the presets of the tasks name different models: {error}", hint
+            ) from None
         except KeyboardInterrupt:
             self._conclude()
             self._notes.warn(f"interrupted; {interrupted}")
@@ -337,16 +354,18 @@ class Run:
         elif self._remarks == _REMARKS_SHOWN + 1:
             self._notes.warn("there are more such remarks; -v has them all")
 
-    def _add(self, answer: Outcome, failed: bool) -> None:
+    def _add(self, outcome: "Outcome", failed: bool) -> None:
         self._done += 1
         self.failed += failed
-        self._documents += len(answer.question.documents) if answer.question else 0
-        self._tokens += answer.answer.statistics.new_tokens
-        self._tokens += sum(part.new_tokens for part in answer.answer.parts)
-        if answer.answer.finish_reason == "repetition":
-            self.warn(f"{self._what} {answer.line.id}: the answer is cut off: {REPEATS}")
-        if answer.question is not None and answer.answer.error is None:
-            log_answer(answer.question, answer.answer, "batch", self.warn)
+        question, answer = outcome.question, outcome.answer
+        if question is not None:
+            self._documents += len(question.documents)
+        if question is not None and isinstance(answer, Ended):
+            self._tokens += answer.statistics.new_tokens
+            self._tokens += sum(part.new_tokens for part in answer.parts)
+            if answer.finish_reason == "repetition":
+                self.warn(f"{self._what} {outcome.key.id}: the answer is cut off: {REPEATS}")
+            log_answer(question, answer, "batch", self.warn)
         self._show()
 
     def _show(self, message: str = "") -> None:

@@ -2,19 +2,18 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Generator, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from ngtcli.cli.answer_request import AnswerRequest, check_request, documents_of
-from ngtcli.cli.answering import Showing, reached
+from ngtcli.cli.answering import Showing, telling
 from ngtcli.cli.conversation import Exchange, saved, turns_of
-from ngtcli.cli.notes import Notes, ReadingBar, once, report_error
+from ngtcli.cli.notes import Notes, once, report_error
 from ngtcli.cli.options import (
     DocsOption,
     PresetOption,
@@ -26,7 +25,6 @@ from ngtcli.cli.options import (
 )
 from ngtcli.cli.output import check_output_file, write_page
 from ngtcli.cli.reading import read_documents
-from ngtcli.cli.sessions import open_session
 from ngtcli.cli.streams import piped_stdin, terminal_width
 from ngtcli.cli.typed import piped, typed
 from ngtcli.config import seconds_of
@@ -36,13 +34,10 @@ from ngtcli.errors import INTERRUPTED, NgtError, UsageError, counted, nearest, u
 from ngtcli.prompt.preset import for_task
 from ngtcli.render.answer_view import terminal_list
 from ngtcli.render.terminal import wants_color
-from ngtcli.serve.client import NotServedError, served, start
-from ngtcli.session.events import Event, Wants
+from ngtcli.serve.answerer import Answerer
+from ngtcli.serve.client import start
 from ngtcli.session.settings import text_of
 from ngtcli.system import process
-
-if TYPE_CHECKING:
-    from ngtcli.session.session import Session
 
 _LEAVE = "Ctrl-D or /quit leaves."
 
@@ -69,18 +64,19 @@ def chat(
         what = "-d -: what is asked comes from standard input"
         raise UsageError(what, "Name a file or a folder.")
     check_request(request, flags)
-    reached(request)  # or its settings are checked here
+    conversation = Conversation(request)
+    conversation.answerer.check(settings)
     if docs:
-        request = replace(request, loaded=documents_of(docs, request, ""))
+        conversation.read(documents_of(docs, request, ""))
     stdin = piped_stdin()
-    conversation = Conversation(request, pipe=stdin is not None)
+    conversation.pipe = stdin is not None
     if stdin is not None:
         talk(conversation, piped(stdin, settings.max_mb, conversation.notes.warn))
     else:
         conversation.greet()
         words = [f"/{name}" for name in conversation.commands]
         talk(conversation, typed(words, settings.log))
-    if conversation.loaded and seconds_of(settings.keep_warm):
+    if conversation.answerer.loaded and seconds_of(settings.keep_warm):
         start(settings, conversation.notes.warn)
 
 
@@ -114,8 +110,8 @@ class Conversation:
     def __init__(self, request: AnswerRequest, pipe: bool = False) -> None:
         self.pipe, self.notes = pipe, Notes(request.verbose)
         self._request, self._exchanges = request, list[Exchange]()
-        self._session: Session | None = None
-        self._reading, self._warn = ReadingBar(self.notes), once(self.notes.warn)
+        self._tell = telling(self.notes, once(self.notes.warn))
+        self.answerer = Answerer(self._tell, stays=True)
         self._saved: set[Path] = set()
         self._any = False  # whether anything was asked
         self.commands: dict[str, tuple[str, Callable[[str], object]]] = {
@@ -128,10 +124,9 @@ class Conversation:
             "quit": ("leaves, as Ctrl-D does", lambda _: None),
         }
 
-    @property
-    def loaded(self) -> bool:
-        """Whether the model was loaded here."""
-        return self._session is not None
+    def read(self, loaded: Loaded) -> None:
+        """The documents that it is about."""
+        self._request = replace(self._request, loaded=loaded)
 
     def greet(self) -> None:
         """What a terminal is told at the start."""
@@ -161,31 +156,13 @@ class Conversation:
         if self.pipe and self._any:
             sys.stdout.write("\n")
         self._any = True
-        showing = Showing(request, self.notes, self._reading, self._warn)
-        answer = showing.run(self._events(request))
+        answer = Showing(request, self.notes, self._tell).run(self.answerer)
         if answer is not None:
             self._exchanges.append(Exchange(question, answer))
         if not self.pipe:
             self.notes.say("")
         if self.pipe and (answer is None or answer.finish_reason == "interrupted"):
             raise typer.Exit(INTERRUPTED)
-
-    def _events(self, request: AnswerRequest) -> Generator[Event, None, None]:
-        """What comes of a question, from the resident process or from the model, loaded once."""
-        wants = Wants(remarks=request.verbose)
-        if self._session is None and (connection := served(request.settings)) is not None:
-            process.unwind_on_interrupt()
-            with suppress(NotServedError):  # it has just left
-                return (yield from connection.ask(request, wants))
-        if self._session is None:
-            own = request.settings, self.notes.status, self._warn
-            self._session = open_session(*own, size=1, reading=self._reading)
-        elif self._session.settings != request.settings:
-            self._session = self._session.with_settings(request.settings)
-        process.unwind_on_interrupt()
-        from ngtcli.session.answering import answering  # here: it loads torch
-
-        yield from answering(self._session, request, wants)
 
     def _command(self, name: str, rest: str) -> bool:
         if name not in self.commands:

@@ -5,14 +5,13 @@ from ngtcli.cli.answer_report import tell_passages
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line
-from ngtcli.config import IN_PARTS
 from ngtcli.errors import ContextOverflowError, counted
 from ngtcli.model_files.card import script_words
 from ngtcli.model_files.pretrained import context_limit, load_config, load_tokenizer
 from ngtcli.prompt.build import Task, look_alikes
 from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.selecting import prompt_for
-from ngtcli.prompt.splitting import fits, split, split_to_refine
+from ngtcli.prompt.splitting import fits, split
 from ngtcli.prompt.thinking import thinking_of
 from ngtcli.render.terminal import visible
 from ngtcli.system.json_form import dump_json
@@ -29,12 +28,12 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     most += thinking.room if thinking else 0
     task = Task(*own, tokenizer, context, most, config.vocab_size, notes.status, chat=Chat.of(s))
     try:
-        if s.overflow not in IN_PARTS:
+        if s.overflow != "split":
             prompt = prompt_for(task, s, notes.warn)
         elif (whole := fits(task)) is not None:
             prompt = whole
         else:
-            parts = split(task) if s.overflow == "split" else split_to_refine(task)
+            parts = split(task)
             of = counted(len(parts), "part")
             notes.warn(f"not everything fits: split into {of}; this is the first one's")
             prompt = parts[0].build()

@@ -33,6 +33,7 @@ from ngtcli.measure.traces import read_traces, recorded_files
 from ngtcli.measure.training_data import held_out, parts_of, record
 from ngtcli.prompt.preset import Preset, deciding
 from ngtcli.session.checks import check_session
+from ngtcli.session.events import telling
 from ngtcli.system import process
 from ngtcli.system.files import key_of
 
@@ -153,7 +154,8 @@ def _trained(
     from ngtcli.session.local import LocalSession
 
     settings = replace(tasks["ask"][0], packed=False)  # gradients do not pass through those
-    session = LocalSession(settings, once(notes.status), notes.warn, persist=False)
+    tell = telling(once(notes.status), notes.warn)
+    session = LocalSession(settings, tell, persist=False)
     check_trainable(session.model, folder.plan)
     recording, failed = given.recording or folder.recording(), 0
     if not given.recording:

@@ -44,13 +44,16 @@ def mcp(
     if sys.stdin.isatty():
         Notes().warn("waiting for a client on standard input; see ngt help mcp")
 
-    from ngtcli.serve.asking import Asking  # here: the SDK takes a second to load
+    from ngtcli.serve.answerer import Answerer  # here: the SDK takes a second to load
     from ngtcli.serve.folder import ServedFolder
     from ngtcli.serve.mcp import Tools, mcp_server
     from ngtcli.serve.service import Service
 
-    with closing(ServedFolder(docs, settings)) as folder, closing(Asking()) as asking:
-        server = mcp_server(Tools(Service(settings.model, tasks, folder), asking), on_streams=True)
+    with (
+        closing(ServedFolder(docs, settings)) as folder,
+        closing(Answerer(threads=True)) as answers,
+    ):
+        server = mcp_server(Tools(Service(settings.model, tasks, folder), answers), on_streams=True)
         try:
             server.run()
         except* BrokenPipeError:  # the client has left

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ngtcli.batch.input import InputLine, Lines
 from ngtcli.batch.output import AnswerFolder
-from ngtcli.batch.questions import Outcome
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of
 from ngtcli.cli.batch import Run
@@ -29,6 +29,9 @@ from ngtcli.prompt.preset import deciding
 from ngtcli.session.question import Question
 from ngtcli.system import process
 from ngtcli.system.files import key_of
+
+if TYPE_CHECKING:  # it loads numpy
+    from ngtcli.session.engine import Outcome
 
 # Bytes of a file's name, number and suffix left out; derived: file systems take 255 in all.
 _LONGEST = 200
@@ -87,19 +90,17 @@ def run_per_file(
         def question(line: InputLine) -> Question:
             return replace(request, loaded=Loaded((targets[line.index].document,)))
 
-        def deliver(answer: Outcome) -> bool:
+        def deliver(outcome: "Outcome") -> bool:
             """Write the file of an answer, or say why there is none; whether it failed.
 
             Raises NgtError where the file cannot be written: the next one could not be, either.
             """
-            from ngtcli.session.report import with_sources  # here: it loads torch
-
-            target = targets[answer.line.index]
+            target, answer = targets[outcome.key.index], outcome.answer
             try:
-                if answer.answer.error is not None:
-                    raise answer.answer.error
+                if isinstance(answer, NgtError):
+                    raise answer
                 own = replace(request, loaded=Loaded((target.document,)))
-                body = body_of(own, with_sources(answer.answer, own.documents))
+                body = body_of(own, answer)
             except NgtError as error:
                 return _warn_of(notes, target.document.name, error)
             try:
@@ -107,7 +108,7 @@ def run_per_file(
                     written.write(target.name, target.key, f"{body}\n")
             except UsageError as error:  # a file of that name came while this was answered
                 return _warn_of(notes, target.document.name, error)
-            where = f"({answer.line.number} of {len(targets)}) → {folder / target.name}"
+            where = f"({outcome.key.number} of {len(targets)}) → {folder / target.name}"
             notes.say(f"{target.document.name} {where}")
             return False
 

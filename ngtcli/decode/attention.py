@@ -17,7 +17,7 @@ the model has; or all together, padded to the most rows and the longest text, wh
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -77,7 +77,8 @@ def attend(
     block of the kernel has fewer rows than `least`, which would get other bits.
     """
     mask, rows = attention_mask, query.shape[2]
-    one = rows == 1 and not least  # it is folded by the original, too
+    # On a CPU it is folded by the original, too; a GPU's kernels read groups themselves.
+    one = rows == 1 and not least and query.device.type != "cuda"
     if mask is None or one or not _is_usual(module, query, key, mask, more):
         return _original(module, query, key, value, mask, more)
     folded = rows * query.shape[1] // key.shape[1]
@@ -128,7 +129,8 @@ def grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: floa
     batch, heads, rows, width = query.shape
     of_keys, length = key.shape[1:3]
     groups = heads // of_keys
-    if query.device.type == "cpu" and groups * rows > BLOCK:
+    device = query.device.type
+    if (device == "cpu" and groups * rows > BLOCK) or (device == "cuda" and rows == 1):
         return scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=True)
     folded = mask.expand(batch, groups, rows, length).reshape(batch, 1, groups * rows, length)
     out = scaled_dot_product_attention(
@@ -137,6 +139,112 @@ def grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: floa
     return out.reshape(batch, heads, rows, value.shape[-1])
 
 
+# --- passes whose rows all see what lies before them, on a GPU ---
+
+# Places from which on that is read by itself. Measured (H100, 8 of 32 heads, 128 wide, bfloat16, 32
+# rows, behind 1,024 and 8,192 places): under a mask 34 and 200 us a layer, without one 11 and 25;
+# what is done besides takes some 20, a guess.
+APART_FROM = 2048
+ALIGNED = 8  # rows of these passes are a multiple of it: the kernel wants masks that are aligned
+_PARTS = 16  # of the places, read beside each other; derived: 8 heads and 132 processors
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A pass over a draft tree at `slots`, int64 (rows,), in half precision on a GPU.
+
+    All rows see the first `reach` places, an int64 of a device. These are read without a mask, of
+    which the quickest kernel knows none, in parts. What rows see of themselves, by `mask` (1, 1,
+    rows, rows), is joined to that by the logarithms of the sums of both softmaxes.
+    """
+
+    slots: Tensor
+    reach: Tensor
+    mask: Tensor
+    _given: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    @cached_property
+    def ends(self) -> Tensor:
+        """int32 (parts + 1,): where each part begins, and the last ends."""
+        parts = torch.arange(_PARTS + 1, device=self.slots.device)
+        size = (self.reach + _PARTS - 1) // _PARTS
+        return torch.minimum(parts * size, self.reach).int()
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None
+    ) -> Tensor:
+        """As `grouped` of all places under one mask, but (1, rows, heads, head_dim)."""
+        _, heads, rows, width = query.shape
+        of_keys, ops = key.shape[1], torch.ops.aten
+        folded = heads // of_keys * rows
+        own = query.reshape(of_keys, folded, width)
+        groups = heads // of_keys
+        if groups not in self._given:  # the same for all layers
+            begins = torch.arange(_PARTS + 1, device=query.device, dtype=torch.int32) * folded
+            mask = self.mask.expand(1, groups, rows, rows).flatten(1, 2)[:, None]
+            self._given[groups] = begins, mask.expand(1, of_keys, folded, rows)
+        begins, mask = self._given[groups]
+        before, sums, *_rest = ops._flash_attention_forward(
+            own.transpose(0, 1).repeat(_PARTS, 1, 1), key[0].transpose(0, 1),
+            value[0].transpose(0, 1), begins, self.ends, folded, key.shape[2], 0.0, False, False,
+            scale=scale,
+        )  # fmt: skip
+        empty = self.ends[1:] == self.ends[:-1]
+        sums = sums.view(of_keys, _PARTS, folded).masked_fill(empty[:, None], -torch.inf)
+        of_tree, sums_of_tree, *_rest = ops._scaled_dot_product_efficient_attention(
+            own[None], key.index_select(2, self.slots), value.index_select(2, self.slots),
+            mask, True, scale=scale,
+        )  # fmt: skip
+        shares = torch.cat([sums, sums_of_tree[0, :, None, :folded]], 1).softmax(1)
+        before = before.view(_PARTS, folded, of_keys, width).permute(2, 0, 1, 3)
+        found = torch.cat([before, of_tree[0, :, None]], 1) * shares[..., None]
+        return found.sum(1).to(query.dtype).view(1, heads, rows, width).transpose(1, 2)
+
+
+class Behind:
+    """A pass over a chunk of a prompt in half precision on a GPU: its rows see all before them."""
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, _: Tensor, scale: float | None
+    ) -> Tensor:
+        """As `Prefix.attend`. The last row sees the last place."""
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        found: Tensor = flash(query, key, value, 0.0, True, False, scale=scale)[0]
+        return found.transpose(1, 2)
+
+
+@torch.inference_mode()
+def reads_apart(hf: Any) -> bool:
+    """Whether a model's passes can be computed so: the kernels are there, and give its scores."""
+    config = hf.config.get_text_config()
+    groups, half = _groups(config), (torch.bfloat16, torch.float16)
+    if hf.device.type != "cuda" or hf.dtype not in half or not groups:
+        return False
+    if getattr(config, "_attn_implementation", None) not in ("sdpa", NAME):
+        return False
+    heads, rows, reach = config.num_attention_heads, 8, 100
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    draw = partial(torch.randn, dtype=hf.dtype, device=hf.device)
+    query = draw(1, heads, rows, width)
+    key, value = (draw(1, heads // groups, 2 * reach, width) for _ in range(2))
+    at = torch.arange(2 * reach, device=hf.device)
+    seen = at <= at[reach : reach + rows, None]
+    lowest = torch.finfo(hf.dtype).min
+    mask = torch.zeros((), dtype=hf.dtype, device=hf.device).masked_fill(~seen, lowest)[None, None]
+    own = mask[..., reach : reach + rows].contiguous()
+    truth = grouped(query, key, value, mask, None).transpose(1, 2).float()
+    try:
+        found = Prefix(at[reach : reach + rows], at[reach], own).attend(
+            query, key, value, own, None
+        )
+        until = key[:, :, : reach + rows], value[:, :, : reach + rows]
+        chunk = Behind().attend(query, *until, own, None)
+    except (RuntimeError, AttributeError, TypeError):  # no such kernel for this GPU or these sizes
+        return False
+    return all(float((one.float() - truth).abs().max()) < _NEAR for one in (found, chunk))
+
+
+_NEAR = 0.05  # a difference of outputs about 0.2 large, as rounding gives at most; guess
 _NAME = "ngt_batch"
 # What one more call of attention takes, in products of a query and a key of all heads, times the
 # width of these heads. Measured (two threads, 8 × 32 and 14 × 64 wide): 30 us a call.
@@ -169,6 +277,11 @@ class Spans:
         calls = (len(self.all) - 1) * _CALL / width
         return len(self.all) * self.most * self.longest <= own + calls
 
+    @property
+    def are_even(self) -> bool:
+        """Whether all sequences have as many rows: then there is nothing to pad."""
+        return all(span.count == self.most for span in self.all)
+
     @cached_property
     def padded(self) -> Tensor:
         """int64 (sequences × most,): the row in each place of the padded pass, or any other."""
@@ -185,9 +298,12 @@ class Spans:
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None
     ) -> Tensor:
         """All sequences at once, padded: (1, rows, heads, head_dim)."""
-        count, heads, width = len(self.all), query.shape[1], query.shape[3]
-        padded = query[0].index_select(1, self.padded).view(heads, count, self.most, width)
-        masks = mask[0, 0].index_select(0, self.padded).view(count, 1, self.most, -1)
+        count = len(self.all)
+        rows, masks = query[0], mask[0, 0]
+        if not self.are_even:
+            rows, masks = rows.index_select(1, self.padded), masks.index_select(0, self.padded)
+        padded = torch.unflatten(rows, 1, (count, self.most))
+        masks = torch.unflatten(masks, 0, (count, self.most))[:, None]
         keys, values = (  # (sequences, heads, longest, head_dim), views
             states[0]
             .view(states.shape[1], -1, self.places, states.shape[3])[:, :count, : self.longest]
@@ -195,14 +311,15 @@ class Spans:
             for states in (key, value)
         )
         out = grouped(padded.transpose(0, 1), keys, values, masks, scale)
-        return out.transpose(1, 2).flatten(0, 1).index_select(0, self.flat)[None]
+        out = out.transpose(1, 2).flatten(0, 1)
+        return (out if self.are_even else out.index_select(0, self.flat))[None]
 
 
 @contextmanager
-def attending(config: Any, spans: Spans) -> Iterator[None]:
-    """Within it a model of this configuration attends so. It is given masks (1, 1, rows, longest).
+def attending(config: Any, spans: Spans | Prefix | Behind) -> Iterator[None]:
+    """Within it a model of this configuration attends so. Several texts have masks of all places.
 
-    The places of a mask's row are those of the row's own region.
+    They are (1, 1, rows, longest), and the places of a mask's row are those of its own region.
     """
     own = config._attn_implementation
 
@@ -210,7 +327,9 @@ def attending(config: Any, spans: Spans) -> Iterator[None]:
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **more: Any
     ) -> tuple[Tensor, None]:
         known = own in ("sdpa", NAME, FOLDED) and not _is_special(more)
-        if known and spans.together(query.shape[1] * query.shape[3]):
+        if not isinstance(spans, Spans) or (
+            known and spans.together(query.shape[1] * query.shape[3])
+        ):
             return spans.attend(query, key, value, mask, more.get("scaling")), None
         # The eager attention is the model's own.
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)

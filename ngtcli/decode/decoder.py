@@ -143,15 +143,24 @@ class Decoder:
         return self._take_ended()
 
     def share(self, drafters: Drafters[Any], size: int) -> None:
-        """Let up to `size` texts run, of which there was one; `drafters` are for all of them."""
-        self._drafters.end()
-        for member in self.running:
-            member.drafter.leave()
-            self._drafters.finish(member.drafter)
-        self._drafters, self._most, self._is_alone = drafters, size or MOST, False
-        for member in self.running:
-            member.context = replace(member.context, rows=None)
+        """Let up to `size` texts run, of which there was one; `drafters` are for all of them.
+
+        Where that raises, all is as it was.
+        """
+        before, (member,) = (self._drafters, self._most, self._is_alone), self.running
+        alone, context = member.drafter, member.context
+        try:
+            self._drafters, self._most, self._is_alone = drafters, size or MOST, False
+            member.context = replace(context, rows=None)
             self._begin(member)
+        except BaseException:
+            self._drafters, self._most, self._is_alone = before
+            member.drafter, member.context = alone, context
+            raise
+        before[0].end()
+        alone.leave()
+        before[0].finish(alone)
+        self._model.use_any_rows()
 
     def close(self) -> None:
         """No more steps come."""
@@ -334,7 +343,10 @@ class Decoder:
         if len(trees) == 1:
             return True
         regions = self._model.cache.regions[: len(trees)]
-        lengths = [one.length + len(tree) + 1 for one, tree in zip(regions, trees, strict=True)]
+        each = self._model.rows_of(trees)
+        lengths = [
+            one.length + (each or len(tree) + 1) for one, tree in zip(regions, trees, strict=True)
+        ]
         return self._fits(max(lengths))
 
     def _read_scores(

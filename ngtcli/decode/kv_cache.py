@@ -355,17 +355,17 @@ def _without_rows(states: Tensor) -> Tensor:
 
 
 def runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Which of the rows must move to stand side by side: from, to and number of neighbours.
+    """The rows by runs of neighbours: from where, to where they stand side by side, and number.
 
-    Each run goes downwards and overwrites none behind it.
+    Each goes downwards, if anywhere, and overwrites none behind it.
 
-    >>> runs([0, 1, 4, 5, 8]), runs([0, 1])
-    ([(4, 2, 2), (8, 4, 1)], [])
+    >>> runs([0, 1, 4, 5, 8])
+    [(0, 0, 2), (4, 2, 2), (8, 4, 1)]
     """
     found: list[tuple[int, int, int]] = []
     for place, row in enumerate(rows):
         if found and row == sum(found[-1][::2]):
             found[-1] = (*found[-1][:2], found[-1][2] + 1)
-        elif row != place:
+        else:
             found.append((row, place, 1))
     return found

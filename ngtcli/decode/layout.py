@@ -166,24 +166,24 @@ class Inputs:
 def pack(roots: Sequence[Root], spans: Sequence[Span], rows: int) -> Tensor:
     """The inputs of a pass over the `roots`, of a sequence each, as one int64 tensor.
 
-    Padding rows, which there are for one sequence only, have the root's token and position, which
-    every model takes, see themselves only, and are written behind the others.
+    Padding rows, from a sequence's rows to those of the next, have its root's token and position,
+    which every model takes, see themselves only, and are written behind the others.
     """
     packed = np.zeros(4 * rows + -(-rows * rows // _WORD), np.int64)
     ids, positions, slots, reach = packed[: 4 * rows].reshape(4, rows)
     ancestors = packed[4 * rows :].view(np.uint8)[: rows * rows].reshape(rows, rows)
-    for (token, tree), span in zip(roots, spans, strict=True):
+    stops = [*(span.rows.start for span in spans[1:]), rows]
+    for (token, tree), span, stop in zip(roots, spans, stops, strict=True):
         length, at = span.own.start, span.rows
         ids[at] = (token, *tree.tokens)
         positions[at] = [length, *(length + depth for depth in tree.depths())]
         slots[at] = np.arange(span.start + length, span.start + span.length)
         reach[at] = length
         ancestors[at, at] = tree.ancestors()
-    used, end = spans[-1].rows.stop, spans[-1].start + spans[-1].length
-    if used < rows:
-        ids[used:], positions[used:] = ids[0], positions[0]
-        slots[used:] = np.arange(end, end + rows - used)
-        np.fill_diagonal(ancestors, 1)
+        used, end = at.stop, span.start + span.length
+        ids[used:stop], positions[used:stop] = token, length
+        slots[used:stop] = np.arange(end, end + stop - used)
+        np.fill_diagonal(ancestors[used:stop, used:stop], 1)
     return torch.from_numpy(packed)
 
 
@@ -227,6 +227,23 @@ class Masks:
             if windowed:
                 at[span.rows, span.own] = inputs.positions[span.rows]
         return self.of_seen(seen, at, inputs.positions)
+
+    def of_even(self, inputs: Inputs, capacity: int, texts: int, places: int) -> Any:
+        """As `of_tree` of texts with as many rows each, in regions of so many places.
+
+        Nothing of it depends on what a text has in its region but what `inputs` say.
+        """
+        if capacity not in self._places:
+            self._places[capacity] = torch.arange(capacity, device=self._device)
+        at, each = self._places[capacity].expand(texts, capacity), len(inputs.ids) // texts
+        starts = torch.arange(texts, device=self._device)[:, None] * places
+        own = inputs.slots.view(texts, each) - starts
+        ancestors = inputs.ancestors.view(texts, each, texts, each).diagonal(dim1=0, dim2=2)
+        seen = (at[:1] < inputs.reach[:, None]).view(texts, each, capacity)
+        seen = seen.scatter(2, own[:, None].expand(-1, each, -1), ancestors.permute(2, 0, 1))
+        at = at.scatter(1, own, inputs.positions.view(texts, each))
+        at = at[:, None].expand(-1, each, -1).flatten(0, 1)
+        return self.of_seen(seen.flatten(0, 1), at, inputs.positions)
 
     def of_chunk(self, start: int, rows: int, first: int) -> Any:
         """Masks of `rows` tokens of a prompt from position `start` on, which lie in a row.

@@ -9,16 +9,26 @@ and takes drafts without branches (plain.py), or where that gives other scores o
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ngtcli.decode.attention import Spans, attending
+from ngtcli.decode.attention import (
+    ALIGNED,
+    APART_FROM,
+    Behind,
+    Prefix,
+    Spans,
+    attending,
+    reads_apart,
+)
 from ngtcli.decode.captured import Outputs, Passes, Shape
-from ngtcli.decode.kv_cache import CHUNK, Keeping, RollbackCache
+from ngtcli.decode.kv_cache import CHUNK, Keeping, RollbackCache, runs
 from ngtcli.decode.layout import (
+    Inputs,
     Layout,
     Masks,
     Root,
@@ -94,6 +104,7 @@ class TargetModel:
         self.cache = RollbackCache(self._narrow, 0, stay=self.device.type == "cuda")
         self._at = 0  # the region of the text that was begun last
         self.passes.forget()
+        self._reads_apart = self._rolls_back and window is None and reads_apart(self.hf)
         self._own = self._own_rows()
         self._rows: PassRows | None = None  # of exact passes; None: as many as a size needs
 
@@ -191,6 +202,10 @@ class TargetModel:
             self.reused = restored()
         self._give_kept()
 
+    def use_any_rows(self) -> None:
+        """From now on passes are exact no more: each has as many rows as it needs."""
+        self._rows = None
+
     @property
     def _layers_of_all_rows(self) -> Sequence[int]:
         """The hidden states that are wanted of each row, not of the last alone."""
@@ -274,10 +289,13 @@ class TargetModel:
         first = max(0, start - self.masks.window + 1) if self.masks.window else 0
         slots = positions + region.start if region.start else positions
         self.cache.aim(slots, start + rows, start, first, region.start)
-        # Behind nothing the model's own causal mask is quicker: often it needs none.
-        mask = self.masks.of_chunk(start, rows, first) if start else None
         ids_here = torch.tensor(list(ids), device=self.device)
-        _, *states = self.run_pass(ids_here, positions, mask, self.cache, 1)
+        # Behind nothing the model's own causal mask is quicker: often it needs none.
+        apart = start > 0 and self._reads_apart and self._rows is None
+        with attending(self.config, Behind()) if apart else nullcontext():
+            mask = self.masks.of_chunk(start, rows, first) if start and not apart else None
+            mask = ids_here.new_empty((1, 1, 1, 1)) if apart else mask  # any that the model takes
+            _, *states = self.run_pass(ids_here, positions, mask, self.cache, 1)
         region.length += rows
         if self.reader is not None and states:
             self.reader.add(list(ids), states[0])
@@ -290,8 +308,10 @@ class TargetModel:
         Raises ValueError for one with branches where the model does not take them.
         """
         ids, spans = list[int](), list[Span]()
+        each = self.rows_of([tree for _, tree in roots])
         for at, (token, tree) in enumerate(roots):
-            place = slice(len(ids), len(ids) + len(tree) + 1)
+            first = at * each or len(ids)
+            place = slice(first, first + len(tree) + 1)
             region = self.cache.regions[at]
             length = region.length if self._rolls_back else self._own.length
             spans.append(Span(place, region.start, length + len(tree) + 1))
@@ -303,12 +323,25 @@ class TargetModel:
         rows, capacity = len(ids), max(span.length for span in spans)
         if len(spans) == 1:
             rows, capacity = self._shape(rows, capacity - rows)
+            each = rows
+        elif each:
+            rows, capacity = each * len(spans), capacity_for(capacity + each, doubled=True)
+            capacity = min(capacity, self.cache.places)
         for at, span in enumerate(spans):
-            self._reserve(span.length + rows - len(ids), at)
+            self._reserve(span.own.start + max(span.count, each), at)
         packed = pack(roots, spans, rows)
         if self.device.type == "cuda":  # else the host would wait for its copy
             packed = packed.pin_memory()
         return Layout(ids, tuple(spans), rows, capacity, packed)
+
+    def rows_of(self, trees: Sequence[DraftTree]) -> int:
+        """Rows of each of several texts where they have as many, so that passes can be captured.
+
+        0 where each has as many as it needs: on a CPU all rows take time.
+        """
+        if not self.cache.stay or len(trees) == 1:
+            return 0
+        return row_size(self.device.type, max(map(len, trees)) + 1)
 
     def _shape(self, used: int, length: int) -> tuple[int, int]:
         """Rows and capacity of a pass over `used` rows of the first text; it makes room for it."""
@@ -338,8 +371,9 @@ class TargetModel:
         if not self._rolls_back:
             return [self._own.score(layout.ids)]
         layers = self.reader.layers if self.reader is not None else ()
-        shape = Shape(layout.rows, layout.capacity, layers=layers)
-        if len(layout.spans) > 1:
+        texts = len(layout.spans)
+        shape = Shape(layout.rows, layout.capacity, texts, self.cache.places * (texts > 1), layers)
+        if texts > 1 and not self.cache.stay:
             self.passes.took_longer = False
             with attending(self.config, Spans(layout.spans, self.cache.places, self.device)):
                 scores, *states = self._tree_pass(layout.packed, shape, 0, layout.spans)
@@ -355,9 +389,28 @@ class TargetModel:
         inputs = unpack(packed.to(self.device, non_blocking=True), shape.rows)
         # Several texts find their own regions among all places.
         several = self.cache.places * len(self.cache.regions), shape.capacity
-        self.cache.aim(inputs.slots, *(several if spans else (shape.capacity, past)))
-        mask = self.masks.of_tree(inputs, shape.capacity, spans)
-        return self.run_pass(inputs.ids, inputs.positions, mask, self.cache)
+        self.cache.aim(inputs.slots, *(several if shape.texts > 1 else (shape.capacity, past)))
+        if shape.texts > 1 and not spans:
+            return self._even_pass(inputs, shape)
+        apart = self._reads_apart and self._rows is None and not spans
+        if apart and shape.capacity >= APART_FROM and shape.rows % ALIGNED == 0:
+            mask = self.masks.of_seen(inputs.ancestors, inputs.positions, inputs.positions)
+            how: Any = attending(self.config, Prefix(inputs.slots, inputs.reach[0], mask))
+        else:
+            mask, how = self.masks.of_tree(inputs, shape.capacity, spans), nullcontext()
+        with how:
+            return self.run_pass(inputs.ids, inputs.positions, mask, self.cache)
+
+    def _even_pass(self, inputs: Inputs, shape: Shape) -> Outputs:
+        """A pass over several texts that have as many rows each, padded."""
+        each, places = shape.rows // shape.texts, shape.places
+        spans = [
+            Span(slice(at * each, (at + 1) * each), at * places, shape.capacity)
+            for at in range(shape.texts)
+        ]
+        mask = self.masks.of_even(inputs, shape.capacity, shape.texts, places)
+        with attending(self.config, Spans(spans, places, self.device)):
+            return self.run_pass(inputs.ids, inputs.positions, mask, self.cache)
 
     def forward(self, token: int, tree: DraftTree) -> Tensor:
         """`lay_out` and `score` in one, of one text: (k + 1, vocabulary)."""
@@ -385,7 +438,8 @@ class TargetModel:
         self.cache.keep(rows)
         if self.reader is not None and self.reader.layers:
             ids, states = self._read
-            self.reader.add([ids[row] for row in rows[0]], states[rows[0]])
+            kept = [states[source : source + number] for source, _, number in runs(rows[0])]
+            self.reader.add([ids[row] for row in rows[0]], torch.cat(kept))
 
     def run_pass(
         self, ids: Tensor, positions: Tensor, mask: Any, cache: RollbackCache, keep: int = 0

@@ -24,6 +24,16 @@ class Section:
     heading: str = ""
 
 
+def placed(name: str, page: int | None, heading: str | None) -> str:
+    """A document, and the place in it: a page, or else the heading it stands below, if any.
+
+    >>> placed("a.pdf", 3, "Tides"), placed("b.md", None, "Tides"), placed("c.txt", 0, "")
+    ('a.pdf, page 3', 'b.md, Tides', 'c.txt')
+    """
+    where = f"page {page}" if page else heading
+    return f"{name}, {where}" if where else name
+
+
 @dataclass(frozen=True, slots=True)
 class About:
     """Where a text comes from.

@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from copy import copy
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from dataclasses import replace
+from typing import Self
 
 from ngtcli.config import Settings
 from ngtcli.decode.continuation import Growing
@@ -19,44 +19,10 @@ from ngtcli.engines.vllm_engine import Piece, VllmEngine
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.session import (
-    AS_SET,
-    Answer,
-    AnswerOptions,
-    FinishedAnswer,
-    Notify,
-    NumberedPrompt,
-    Session,
-)
-from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.report import TrieReport
-
-
-class VllmPasses:
-    """How the model's passes are run is vLLM's own."""
-
-    reason = ""
-
-    def report(self) -> PassesReport:
-        """As of passes that ngt runs."""
-        return PassesReport(0, 0.0, "vLLM runs the model")
-
-
-@dataclass(frozen=True, slots=True)
-class VllmModel:
-    """What is known of a model that vLLM runs; of what its checkpoint suggests nothing is."""
-
-    tokenizer: Tokenizer
-    context: int  # tokens
-    vocabulary: int
-    dtype: str
-    context_reason: str = ""
-    plain_reason: str = ""
-    tree_reason: str = ""
-    keeps_reason: str = ""
-    unused: dict[str, Any] = field(default_factory=dict)
-    dtype_reason: str = ""
-    passes: VllmPasses = VllmPasses()
+from ngtcli.session.engine import Asked, Engine, Text
+from ngtcli.session.events import Ended, Started, Tell, nobody
+from ngtcli.session.question import OtherModelError
+from ngtcli.session.session import ModelFacts, Session
 
 
 class VllmRun(Growing, InSteps):
@@ -67,13 +33,10 @@ class VllmRun(Growing, InSteps):
     pass that reads the prompt, which makes the first token, counts as a step.
     """
 
-    exact = False
-    rows: PassRows | None = None
-
     def __init__(
         self,
         engine: VllmEngine,
-        model: VllmModel,
+        model: ModelFacts,
         settings: Settings,
         limits: Limits,
         ids: list[int],
@@ -143,65 +106,111 @@ class VllmRun(Growing, InSteps):
 class VllmSession(Session):
     """A session over a vLLM engine, which drafts as it was started."""
 
-    def __init__(
-        self, settings: Settings, engine: VllmEngine, status: Notify, warn: Notify
-    ) -> None:
-        super().__init__(settings, status, warn)
-        self.engine, tokenizer = engine, load_tokenizer(settings.model)
-        about = engine.context, engine.vocabulary, engine.dtype
-        self.model: VllmModel = VllmModel(tokenizer, *about)
+    def __init__(self, settings: Settings, engine: VllmEngine, tell: Tell = nobody) -> None:
+        super().__init__(settings, tell)
+        self.engine = engine
+        self._facts = ModelFacts(
+            tokenizer=load_tokenizer(settings.model),
+            context=engine.context,
+            vocabulary=engine.vocabulary,
+            dtype=engine.dtype,
+        )
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self._facts
 
     def with_settings(self, settings: Settings) -> Self:
         """As `Session.with_settings`; the dtype cannot be another one, either."""
         self.check_settings(settings, ("model", "dtype"))
+        return self.sharing(settings, self.owner)
+
+    def sharing(self, settings: Settings, owner: str) -> Self:
         other = copy(self)
-        other.settings = settings
+        other.settings, other.owner = settings, owner
         return other
 
-    def answer(self, prompt: Prompt, options: AnswerOptions = AS_SET) -> Answer:
-        """A prepared answer to `prompt`; of the options none counts for vLLM."""
-        run = VllmRun(self.engine, self.model, self.settings, self.limits, prompt.ids)
-        return Answer(run, prompt, TrieReport("none"))
+    def generate(self, prompt: Prompt) -> VllmRun:
+        """A prepared answer to `prompt`. Raises ContextOverflowError."""
+        return VllmRun(self.engine, self.facts, self.settings, self.limits, prompt.ids)
 
-    def answers(
-        self,
-        prompts: Iterable[NumberedPrompt],
-        size: int,
-        session_of: Callable[[int], Self] | None = None,
-    ) -> Iterator[FinishedAnswer]:
-        """As `Session.answers`; vLLM joins what is asked at once into its own batches.
 
-        Raises NgtError where vLLM's process has ended; what was being answered has no answer then.
-        """
-        most, source = size or self.engine.sequences, iter(prompts)
-        tasks: set[asyncio.Task[FinishedAnswer]] = set()
+class VllmTexts(Engine):
+    """Answers by vLLM, which joins what is asked at once into its own batches."""
+
+    def __init__(self, session: VllmSession, *, size: int = 0, many: bool = False) -> None:
+        super().__init__(session, many=many)
+        self._vllm, self._most = session.engine, size or session.engine.sequences
+        self._base = session
+        self._coming: dict[asyncio.Task[Step | None], Text] = {}  # the next step of each text
+
+    def _session_for(self, settings: Settings, owner: str) -> VllmSession:
         try:
-            while True:
-                while len(tasks) < most and (drawn := next(source, None)) is not None:
-                    key, prompt = drawn
-                    if isinstance(prompt, NgtError):
-                        yield FinishedAnswer(key, error=prompt)
-                    else:
-                        session = session_of(key) if session_of else self
-                        tasks.add(self.engine.loop.create_task(session._finished(key, prompt)))
-                if not tasks:
-                    return
-                waiting = asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                done, tasks = self.engine.wait(waiting)
-                self.engine.check_alive()
-                for task in done:
-                    yield task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                self.engine.wait(asyncio.wait(tasks))
+            return self._base.with_settings(settings).sharing(settings, owner)
+        except ValueError as error:
+            raise OtherModelError(f"another model is loaded: {error}") from None
 
-    async def _finished(self, key: int, prompt: Prompt) -> FinishedAnswer:
-        try:
-            run = VllmRun(self.engine, self.model, self.settings, self.limits, prompt.ids)
-            answer = Answer(run, prompt, TrieReport("none"))
-            answer.steps += [step async for step in run.steps()]
-        except NgtError as error:
-            return FinishedAnswer(key, prompt, error=error)
-        return FinishedAnswer.of(key, prompt, answer.ended())
+    def _start(self, text: Text) -> None:
+        """vLLM drafts by itself."""
+
+    def _has_room(self, one: Asked | Text | None) -> bool:
+        return len(self._texts) < self._most
+
+    def _begin(self, text: Text) -> list[Text]:
+        assert text.prompt is not None
+        self._is_open = True
+        text.run = run = text.asked.session.generate(text.prompt)
+        text.statistics = run.statistics
+        text.begun = run.steps()
+        if text.part is None:
+            text.asked.say(Started(run.drafter.origins))
+        self._await(text)
+        return []
+
+    def _await(self, text: Text) -> None:
+        self._coming[self._vllm.loop.create_task(_next(text.begun))] = text
+
+    def _pass(self) -> list[Text]:
+        waiting = asyncio.wait(self._coming, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = self._vllm.wait(waiting)
+        self._vllm.check_alive()
+        over: list[Text] = []
+        for task in done:
+            text = self._coming.pop(task)
+            try:
+                step = task.result()
+            except NgtError as error:
+                text.error, step = error, None
+            if step is None:
+                over.append(text)
+            else:
+                text.steps.append(step)
+                self._await(text)
+        return over
+
+    def _drop(self, text: Text) -> None:
+        text.run.finish_reason = text.run.finish_reason or "interrupted"
+        self._end_tasks([task for task, of in self._coming.items() if of is text])
+
+    def _end_tasks(self, tasks: Sequence[asyncio.Task[Step | None]]) -> None:
+        """Cancel what is awaited; vLLM is told so where the steps are closed."""
+        texts = [self._coming.pop(task) for task in tasks]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self._vllm.wait(asyncio.wait(tasks))
+        for text in texts:
+            self._vllm.wait(text.begun.aclose())
+
+    def _ended(self, text: Text) -> tuple[Ended, PassRows | None, Callable[[], str]]:
+        run = text.run
+        passes = PassesReport(0, 0.0, "vLLM runs the model")
+        answer = Ended(finish_reason=run.finish_reason, statistics=run.statistics, passes=passes)
+        return answer, None, lambda: ""
+
+    def _close(self, *, store: bool = True) -> None:
+        self._end_tasks([*self._coming])
+
+
+async def _next(steps: AsyncGenerator[Step]) -> Step | None:
+    return await anext(steps, None)

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ngtcli.documents.content import placed
 from ngtcli.documents.load import Document
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.system.json_form import HIDDEN, json_key
-from ngtcli.words import counted, placed
+from ngtcli.words import counted
 
 _SPACE = re.compile(r"\s+")
 _AROUND = 160  # characters before and behind a quotation that are shown with it; guess

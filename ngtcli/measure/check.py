@@ -7,6 +7,7 @@ decoding in passes of the same shape.
 from collections.abc import Callable, Iterator, Sequence
 
 from ngtcli.config import Settings
+from ngtcli.decode.loop import Run
 from ngtcli.decode.sampling import penalizes
 from ngtcli.draft.drafter import PassRows
 from ngtcli.errors import NgtError, counted
@@ -14,7 +15,7 @@ from ngtcli.measure.live import Live, generate
 from ngtcli.measure.results import CheckReport, Comparison, GenerateReport
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.local import LocalSession
-from ngtcli.session.session import AnswerOptions, AnswerRun
+from ngtcli.session.session import AnswerOptions
 
 
 def run_check(
@@ -84,8 +85,8 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     return next(differing, None if len(a) == len(b) else min(len(a), len(b)))
 
 
-def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> AnswerRun:
-    return session.answer(prompt, AnswerOptions(method, num_draft, to_the_end=True)).run.finish()
+def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> Run:
+    return session.generate(prompt, AnswerOptions(method, num_draft, to_the_end=True)).finish()
 
 
 def _generated(session: LocalSession, prompt: Prompt) -> list[int] | None:

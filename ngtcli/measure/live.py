@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from ngtcli.config import Settings, Use, settings_where
+from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
 from ngtcli.errors import ContextOverflowError, NgtError, counted
@@ -27,8 +28,9 @@ from ngtcli.measure.traces import TraceWriter
 from ngtcli.model_files.quantized import name_of
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, can_ask, load_preset
+from ngtcli.session.events import telling
 from ngtcli.session.local import LocalSession
-from ngtcli.session.session import AnswerOptions, AnswerRun
+from ngtcli.session.session import AnswerOptions
 from ngtcli.system.machine import return_memory
 from ngtcli.system.trials import processor
 from ngtcli.trie.report import TrieReport
@@ -72,19 +74,15 @@ class Live:
             gc.collect()  # the memory of one model is there for the next
             return_memory()
         loading = True  # what is said later would be shown inside timed runs
-        self._session = LocalSession(
-            settings,
-            lambda words: self._progress(words) if loading else None,
-            self._warn,
-            persist=False,
-        )
+        tell = telling(lambda words: self._progress(words) if loading else None, self._warn)
+        self._session = LocalSession(settings, tell, persist=False)
         if self._sweeps:
             short = replace(
                 settings, method=records.BASELINE, max_tokens=min(8, settings.max_tokens)
             )
             brief = self._session.with_settings(short)
             for prompt in build_prompts(brief, self.items[:1], self._preset):
-                brief.answer(prompt, AnswerOptions(to_the_end=True)).finish()
+                brief.generate(prompt, AnswerOptions(to_the_end=True)).finish()
         loading = False
         return self._session
 
@@ -108,11 +106,11 @@ class Live:
 
         def answer(i: int) -> records.Generation:
             if not (self._sweeps and method.entry.documents and not model.plain_reason):
-                return decoded(session.answer(prompts[i], options).run)
+                return decoded(session.generate(prompts[i], options))
             ids = [model.tokenizer.encode(d.text.strip()) for d in prompts[i].documents]
             trie, figures = timed_trie(ids, method.settings.n, method.settings.lp)
             given = replace(options, trie=(trie, TrieReport("built")))
-            return replace(decoded(session.answer(prompts[i], given).run), **figures)
+            return replace(decoded(session.generate(prompts[i], given)), **figures)
 
         return answer
 
@@ -134,7 +132,7 @@ class Live:
         )
 
 
-def decoded(run: AnswerRun) -> records.Generation:
+def decoded(run: Run) -> records.Generation:
     """All steps of a run, and what they came to."""
     s, drafted, undrafted = run.statistics, 0, 0
     for _ in run:
@@ -305,7 +303,7 @@ def record(
         try:
             for item, prompt in zip(source.items, prompts, strict=True):
                 progress(f"Recording: {len(lengths) + 1} of {counted(len(prompts), 'prompt')}")
-                run = session.answer(prompt, AnswerOptions(to_the_end=True)).run.finish()
+                run = session.generate(prompt, AnswerOptions(to_the_end=True)).finish()
                 room = min(run.limits.most, model.context - len(prompt.ids))
                 trace.add(item.id, item.task, prompt.ids, run.output, prompt.references, room)
                 lengths.append(len(run.output))

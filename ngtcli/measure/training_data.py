@@ -1,21 +1,23 @@
 """What heads are trained on: a recording of a model's answers to prompts made of documents."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ngtcli.documents.load import Document
+from ngtcli.documents.load import Document, Loaded
 from ngtcli.documents.passages import Cutting, passages
-from ngtcli.errors import ContextOverflowError, counted
+from ngtcli.errors import ContextOverflowError, NgtError, counted
 from ngtcli.heads.training.folder import Text
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.traces import Trace, TraceWriter
 from ngtcli.prompt.preset import Preset
+from ngtcli.session.events import Wants
+from ngtcli.session.question import Question, Tasks
 from ngtcli.system.files import key_of
 from ngtcli.system.progress import progress_bar
 
 if TYPE_CHECKING:
-    from ngtcli.prompt.build import Prompt
     from ngtcli.session.local import LocalSession
 
 _HELD_SHARE = 0.1  # of the texts, to validate on; guess
@@ -42,31 +44,39 @@ def record(
     `presets` by task. Returns how many prompts do not fit the model. Raises NgtError as answers do.
     """
 
-    def prompt(item: Item) -> "Prompt | ContextOverflowError":
-        preset = presets["ask" if item.question else "summarize"]
-        try:
-            return session.prompt(preset, item.documents, item.question)
-        except ContextOverflowError as error:
-            return error
+    from ngtcli.session.engine import run  # here: they load torch
+    from ngtcli.session.local_engine import LocalEngine
 
     model, failed = session.model, 0
-    own = model.tokenizer.fingerprint, session.settings.model, model.vocabulary
+    settings = replace(session.settings, overflow="error")
+    tasks = Tasks({task: (settings, preset) for task, preset in presets.items()})
+    own = model.tokenizer.fingerprint, settings.model, model.vocabulary
     with TraceWriter(folder, *own, more=True) as trace:
         left = [item for item in items if item.id not in trace.done]
-        asked = ((number, prompt(item)) for number, item in enumerate(left))
-        for count, finished in enumerate(session.answers(asked, 0), len(items) - len(left) + 1):
-            if isinstance(finished.error, ContextOverflowError):
+        coming, before = iter(left), len(items) - len(left)
+
+        def draw(_: bool) -> tuple[Item, Question] | None:
+            if (item := next(coming, None)) is None:
+                return None
+            loaded = Loaded(tuple(item.documents))
+            return item, tasks.question(_task(item), item.question, loaded=loaded)
+
+        outcomes = run(LocalEngine(session, many=True), draw, Wants(sources=False))
+        for count, one in enumerate(outcomes, before + 1):
+            if isinstance(one.answer, ContextOverflowError):
                 failed += 1
-            elif finished.error is not None:
-                raise finished.error
-            elif ids := [token.id for token in finished.tokens]:
-                item, given = left[finished.key], finished.prompt
-                task = "ask" if item.question else "summarize"
-                room = session.settings.max_tokens
-                trace.add(item.id, task, given.ids, ids, given.references, room)
+            elif isinstance(one.answer, NgtError):
+                raise one.answer
+            elif (ids := [token.id for token in one.answer.tokens]) and one.prompt is not None:
+                given = one.prompt.ids, ids, one.prompt.references, settings.max_tokens
+                trace.add(one.key.id, _task(one.key), *given)
             bar = progress_bar(count, len(items))
             status(f"Answering {bar} {count} of {counted(len(items), 'answer')}")
     return failed
+
+
+def _task(item: Item) -> str:
+    return "ask" if item.question else "summarize"
 
 
 def held_out(traces: Sequence[Trace]) -> list[Text]:

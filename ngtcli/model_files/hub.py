@@ -185,9 +185,8 @@ def download(name: str, weights: bool, progress: Notify, before: Collection[str]
     small = [file for file in files if file not in remote.hashes or file in PREFERRED]
     snapshot = partial(snapshot_download, remote.repo, revision=remote.revision)
     try:
-        _drop_damaged(remote, small)
         folder = Path(snapshot(allow_patterns=[*map(glob.escape, small)]))
-        if cut := [file for file in small if _size(folder / file) != remote.sizes[file]]:
+        if cut := [file for file in small if remote.sizes[file] not in (0, _size(folder / file))]:
             snapshot(allow_patterns=[*map(glob.escape, cut)], force_download=True)
         if weights:
             files += weight_files(folder, remote.sizes, before)
@@ -201,16 +200,6 @@ def download(name: str, weights: bool, progress: Notify, before: Collection[str]
         why = reason_of(error).strip().partition("\n")[0][:200] or type(error).__name__
         hint = own.get(getattr(error, "errno", 0), _AGAIN)
         raise ModelError(f"{name}: the download broke off ({why})", hint) from error
-
-
-def _drop_damaged(remote: Remote, files: Collection[str]) -> None:
-    """Delete what the cache has of these files in another size than the hub: it is read again."""
-    from huggingface_hub import try_to_load_from_cache
-
-    for name in files:
-        path = try_to_load_from_cache(remote.repo, name, revision=remote.commit)
-        if isinstance(path, str) and os.path.getsize(path) != (remote.sizes[name] or None):
-            os.unlink(os.path.realpath(path))
 
 
 def _read_all(remote: Remote, large: dict[str, str], storage: Path, progress: Notify) -> None:

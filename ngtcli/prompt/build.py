@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 
+from ngtcli.documents.content import placed
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import place
 from ngtcli.errors import ModelError
@@ -22,11 +23,10 @@ from ngtcli.prompt.turns import Turn
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.tokens.control import Spans
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.words import placed
 
 Status = Callable[[str], None]
 _OTHER_MODEL = "Name another model (-m)."
-_FIELD = re.compile(r"\{(documents|question|summary|name|text|index)\}")
+_FIELD = re.compile(r"\{(documents|question|name|text|index)\}")
 
 
 def check_known(ids: Sequence[int], vocabulary: int) -> None:
@@ -61,9 +61,8 @@ class Prompt:
     Each run overlaps the documents around it by a few tokens, to have the n-grams across the
     border. `references` are the documents' ids in the prompt; empty if not known. With a
     `selection` the `documents` are excerpts of those that were given; so are those of a part. The
-    first `left_out` questions of the turns, and what follows each, were left out. `raw`: the model
-    goes on with the text itself. `predicted` are the ids of a text beside it which the answer is
-    said to be like.
+    first `left_out` questions of the turns, and what follows each, were left out. `predicted` are
+    the ids of a text beside it which the answer is said to be like.
     """
 
     text: str
@@ -74,7 +73,6 @@ class Prompt:
     references: tuple[tuple[int, ...], ...] = ()
     selection: Selection | None = None
     left_out: int = 0
-    raw: bool = False
     predicted: tuple[int, ...] = ()
 
     @property
@@ -99,14 +97,12 @@ class Said:
 class Message:
     """What is said to the model: the turns, of which the user's message is the last.
 
-    `given` are documents as (name, text) that the chat template is given beside them. `raw`: the
-    message is a text to go on with, and no turn.
+    `given` are documents as (name, text) that the chat template is given beside them.
     """
 
     said: tuple[Said, ...]
     given: tuple[tuple[str, str], ...] = ()
     chat: Chat = Chat()
-    raw: bool = False
 
     @property
     def text(self) -> str:
@@ -126,7 +122,7 @@ class Task:
 
     `status` gets lines on how much is read. `chat` is for the chat template. Documents stand before
     the first of the `turns`; with `in_turns` they are passages, which stand before the question, as
-    those of each turn did. `raw`: the question is a text to go on with, without a chat template.
+    those of each turn did.
     Without `keep` what is made to search the documents is not stored.
     """
 
@@ -138,11 +134,9 @@ class Task:
     answer: int
     vocabulary: int = 0
     status: Status = lambda _: None
-    summary: str = ""
     chat: Chat = Chat()
     turns: Sequence[Turn] = ()
     in_turns: bool = False
-    raw: bool = False
     keep: bool = True
 
     @property
@@ -156,9 +150,7 @@ class Task:
         return self.context - self.answer_room
 
     def message(self, documents: Sequence[Document]) -> Message:
-        """What is said: the preset's template with documents, question and summary, after turns."""
-        if self.raw:
-            return Message((Said("user", self.question),), raw=True)
+        """What is said: the preset's template with documents and question, after turns."""
         turns = [*self.turns, Turn("user", self.question)]
         first = next(i for i, turn in enumerate(turns) if turn.role == "user")
         at = len(turns) - 1 if self.in_turns else first
@@ -200,7 +192,7 @@ class Task:
             parts.append(part)
             at += len(part) + len(self.preset.separator)
         whole = self.preset.separator.join(parts)
-        values = {"documents": whole, "question": turn.text, "summary": self.summary}
+        values = {"documents": whole, "question": turn.text}
         text, places = _filled(template, values)
         if "documents" not in places or len(spans) < len(documents):
             return Said(turn.role, text)
@@ -219,8 +211,7 @@ class Task:
         read = *self.earlier, *documents
         spans = spans if len(spans) == len(read) else []
         references = tuple(tuple(ids[first:last]) for first, last in spans)
-        own = text, ids, _outside(ids, spans), read
-        return Prompt(*own, references=references, raw=self.raw)
+        return Prompt(text, ids, _outside(ids, spans), tuple(read), references=references)
 
     @property
     def empty(self) -> list[Document]:
@@ -248,8 +239,6 @@ def code(message: Message, tokenizer: Tokenizer) -> tuple[str, list[int], list[t
     There are no spans if they are not known. Raises ModelError as `render`, UsageError as
     `check_chat`.
     """
-    if message.raw:
-        return message.text, tokenizer.locate(message.text, special=True).ids, []
     check_chat(tokenizer, message.chat)
     chat = switched(tokenizer, message.chat)
     if tokenizer.has_chat_template:

@@ -187,13 +187,12 @@ def no_room(task: Task) -> ContextOverflowError:
     """The error for names, question or wording of the preset that leave no room for documents."""
     alone = replace(task, preset=replace(task.preset, template="{documents}"), chat=Chat())
     names = [alone.message(task.empty).text]
-    wording = [replace(task, question="", summary="").message([]).text]
+    wording = [replace(task, question="").message([]).text]
     many = len(task.documents)
     parts = {
         f"{many} names alone need": (names if many > 1 else [], "Give fewer documents"),
         "the system text alone needs": ([task.chat.system], "Shorten the system text"),
         "the question alone needs": ([task.question], "Shorten the question"),
-        "the summary so far alone needs": ([task.summary], "Give a smaller --max-tokens"),
         f"the wording of preset {task.preset.name} alone needs": (wording, "Shorten its template"),
     }
     counts = {p: count_tokens(task, t, _NAMES, sum(map(len, t))) for p, (t, _) in parts.items()}

@@ -5,14 +5,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ngtcli.config import IN_PARTS, Layer, Settings, Use, check_key, settings_where
+from ngtcli.config import Layer, Settings, Use, check_key, settings_where
 from ngtcli.errors import UsageError
 from ngtcli.system.files import home, key_of
 from ngtcli.system.yaml_file import read_mapping, shown
 from ngtcli.words import nearest
 
-_WORDING = ("description", "template", "refine", "document", "titled_document", "separator")
-_REFINED = ("{documents}", "{summary}")
+_WORDING = ("description", "template", "document", "titled_document", "separator")
 PROVENANCE = "provenance"  # key of a mapping that says where a preset's settings come from
 _OTHER_PRESET = "Or use another preset with -p NAME."
 _MOST = 1e300  # larger numbers, infinities and NaN are kept as text; guessed
@@ -22,16 +21,11 @@ _OVERFLOW = {"summarize": "split", "ask": "retrieve", "chat": "retrieve", "gener
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Wording and settings of one task; `{documents}` and `{question}` are filled in `template`.
-
-    `refine` is the template for the second part and those after it of a text that is summarized
-    part by part; `{summary}` in it is the summary of the parts before.
-    """
+    """Wording and settings of one task; `{documents}` and `{question}` are filled in `template`."""
 
     name: str
     path: Path
     template: str
-    refine: str = ""
     description: str = ""
     document: str = "{text}"
     titled_document: str = "{name}\n{text}"
@@ -93,7 +87,7 @@ def deciding(settings: Settings, preset: Preset) -> dict[str, Any]:
     p = preset
     values = {name: getattr(settings, name) for name in settings_where(Use.TEXT)}
     values |= {name: list(value) for name, value in values.items() if isinstance(value, tuple)}
-    wording = key_of(p.template, p.refine, p.document, p.titled_document, p.separator)
+    wording = key_of(p.template, p.document, p.titled_document, p.separator)
     return {**values, "wording": wording}
 
 
@@ -109,8 +103,6 @@ def _read(name: str, path: Path) -> Preset:
     values = {k: check_key(k, v, path, _WORDING) for k, v in data.items() if k not in _WORDING}
     if "{documents}" not in wording.get("template", ""):
         raise UsageError(f"{path}: template lacks {{documents}}", "Add `template:` with it.")
-    if wording.get("refine") and not all(f in wording["refine"] for f in _REFINED):
-        raise UsageError(f"{path}: refine lacks {' or '.join(_REFINED)}", "It needs both.")
     layer = Layer(f"preset {name}", values)
     return Preset(name, path, settings=layer, provenance=_plain(origin), **wording)
 
@@ -146,13 +138,11 @@ def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
 
     Raises UsageError where the task cannot have it, or the preset has no place for a question.
     """
-    if task == "complete":
-        return replace(settings, overflow="error")
     asks = task != "summarize"
     if asks and not can_ask(preset):
         what = f"preset {preset.name} has no place for a question"
         raise UsageError(what, "Put {question} in its template.")
-    if asks and settings.overflow in IN_PARTS:
+    if asks and settings.overflow == "split":
         raise UsageError(
             f"--overflow {settings.overflow} makes summaries of parts, and a question is asked",
             "Use --overflow retrieve, which reads the passages that fit the question best.",
@@ -163,9 +153,6 @@ def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
     if task == "summarize" and settings.overflow == "retrieve":
         what = "--overflow retrieve chooses passages by a question, and a summary has none"
         raise UsageError(what, "Use --overflow truncate to cut the documents.")
-    if settings.overflow == "refine" and not preset.refine:
-        what = f"preset {preset.name} has no wording for --overflow refine"
-        raise UsageError(what, "Put `refine:` in it, a template with {documents} and {summary}.")
     if settings.overflow == "auto":
         return replace(settings, overflow=_OVERFLOW[task])
     return settings

@@ -78,8 +78,7 @@ class Cut:
 class PartReport:
     """A part: its name, its summary, whether that was kept from an earlier run, and its level.
 
-    Parts of level 1 are of the documents, those of level 2 of summaries of level 1, and so on. Of
-    parts that are refined, which are of level 1, the summary covers those before as well.
+    Parts of level 1 are of the documents, those of level 2 of summaries of level 1, and so on.
     """
 
     name: str

@@ -48,40 +48,16 @@ def fits(task: Task) -> Prompt | None:
     return whole if isinstance(whole, Prompt) and len(whole.ids) <= task.room else None
 
 
-def split(task: Task, free: int = 0) -> list[Part]:
+def split(task: Task) -> list[Part]:
     """The documents in parts of nearly one size, each of which leaves room for its answer.
 
-    Each leaves room for `free` more tokens, too. Raises ContextOverflowError where there is no
-    room for documents.
+    Raises ContextOverflowError where there is no room for documents.
     """
-    room = task.room - free - frame_tokens(replace(task, documents=()))
+    room = task.room - frame_tokens(replace(task, documents=()))
     pieces = _small_pieces(task, room)
     total = sum(piece.tokens for piece in pieces)
     size = total / -(-total // room)  # so that the last part is no remnant
-    return [part for group in _groups(pieces, room, size) for part in _parts(task, group, free)]
-
-
-def split_to_refine(task: Task) -> list[Part]:
-    """The documents in parts that leave room for the summary of those before; see `refined`."""
-    own = replace(task, preset=replace(task.preset, template=task.preset.refine))
-    first, *rest = split(own, task.answer_room + BETWEEN)
-    return [replace(first, task=task), *rest]
-
-
-def refined(task: Task, part: Part, summary: str) -> list[Part]:
-    """The part with the summary of those before; several parts if that leaves too little room."""
-    preset = replace(task.preset, template=task.preset.refine)
-    own = replace(task, preset=preset, documents=part.documents, summary=summary)
-    whole = replace(part, task=own)
-    if len(whole.build().ids) <= task.room:
-        return [whole]
-    return [replace(p, excerpts=_within(part.excerpts, p.excerpts)) for p in split(own)]
-
-
-def _within(outer: Sequence[Excerpt], inner: Sequence[Excerpt]) -> tuple[Excerpt, ...]:
-    """Excerpts of excerpts, as excerpts of the documents."""
-    whole = [(outer[e.document], e) for e in inner]
-    return tuple(Excerpt(o.document, o.start + e.start, o.start + e.end) for o, e in whole)
+    return [part for group in _groups(pieces, room, size) for part in _parts(task, group)]
 
 
 def _small_pieces(task: Task, room: int) -> list[_Piece]:
@@ -126,17 +102,17 @@ def _groups(pieces: Sequence[_Piece], room: int, size: float) -> Iterator[list[_
         yield group
 
 
-def _parts(task: Task, group: Sequence[_Piece], free: int) -> Iterator[Part]:
+def _parts(task: Task, group: Sequence[_Piece]) -> Iterator[Part]:
     """The part of these pieces; two where it turns out too long."""
     excerpts = tuple(joined(task.documents, [piece.excerpt for piece in group]))
     part = Part(task, tuple(named(task.documents, excerpt) for excerpt in excerpts), excerpts)
-    if len(part.build().ids) + free <= task.room:
+    if len(part.build().ids) <= task.room:
         yield part
     elif len(group) == 1:
         raise no_room(replace(task, documents=()))
     else:
-        yield from _parts(task, group[: len(group) // 2], free)
-        yield from _parts(task, group[len(group) // 2 :], free)
+        yield from _parts(task, group[: len(group) // 2])
+        yield from _parts(task, group[len(group) // 2 :])
 
 
 def joined(documents: Sequence[Document], found: Sequence[Excerpt]) -> list[Excerpt]:

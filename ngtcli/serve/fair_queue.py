@@ -89,12 +89,6 @@ class FairQueue(Generic[AnyWaiting]):
                 self._owners.move_to_end(one.owner)
             return one
 
-    def next_suits(self, suits: Callable[[AnyWaiting], bool]) -> bool:
-        """Whether `take` would give one."""
-        with self._changed:
-            one = self._first("ready")
-            return one is not None and suits(one)
-
     def close(self) -> list[AnyWaiting]:
         """Take no more; those that wait and are not being prepared leave, and are returned."""
         with self._changed:

@@ -3,7 +3,6 @@
 A question is answered in the resident process where one fits; else the model is loaded here.
 """
 
-import atexit
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -31,15 +30,22 @@ from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH
 from ngtcli.model_files.hub import cache_folder, cached_ids
 from ngtcli.model_files.quantized import kept
 from ngtcli.prompt.turns import Turn
-from ngtcli.serve.asking import Asking, logged
-from ngtcli.session.events import Ended, Message, Stepped
+from ngtcli.serve.answerer import Answerer
+from ngtcli.session.events import Ended, Event, Message, Stepped
 from ngtcli.session.question import Question, Tasks
 
 # The options are the settings that one of several questions may have, but for the system text.
 _SET = tuple(name for name in settings_where(Use.LINE) if name != "system")
-_ASKING = Asking()  # a model stays loaded while `llm chat` goes on
-atexit.register(_ASKING.close)  # threads in torch would end the process by a signal
+
 _DOCS = "File, folder or glob of documents, which the question is about."
+
+
+def _warn(event: Event) -> None:
+    if isinstance(event, Message) and event.kind == "warn":
+        print(f"ngt: {event.text}", file=sys.stderr)
+
+
+_ANSWERER = Answerer(_warn, stays=True)  # a model stays loaded while `llm chat` goes on
 
 
 def names() -> list[str]:
@@ -102,11 +108,11 @@ class NgtModel(llm.Model):
         """The answer as it is made; raises llm.ModelError."""
         try:
             question = self._question(prompt)
-            with closing(logged(question, _ASKING.events(question), "llm")) as answer:
+            with closing(_ANSWERER.ask(question, by="llm")) as answer:
                 for event in answer:
                     match event:
-                        case Message(kind="warn"):
-                            print(f"ngt: {event.text}", file=sys.stderr)
+                        case Message():
+                            _warn(event)
                         case Stepped():
                             yield from _told(event)
                         case Ended():

@@ -5,6 +5,7 @@ there come `Prompted`, `Started`, a `Stepped` for each step, and `Ended`. A ques
 answer ends with an NgtError instead, which is raised where the events are iterated.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ngtcli.draft.origins import PolicyReport
@@ -127,3 +128,20 @@ class Ended:
 
 
 Event = Message | Reading | Part | Prompted | Started | Stepped | Ended
+Tell = Callable[[Event], object]  # is told what is said, and what comes of a question
+
+
+def telling(
+    status: Callable[[str], object] = lambda _: None, warn: Callable[[str], object] = lambda _: None
+) -> Tell:
+    """Tells what is being done to `status`, what the user should know to `warn`, else nothing."""
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Message) and event.kind != "remark":
+            (warn if event.kind == "warn" else status)(event.text)
+
+    return tell
+
+
+def nobody(event: Event) -> None:
+    """Nobody is told."""

@@ -1,60 +1,49 @@
-"""One model, one set of settings, and the answers they give: connects the rooms below."""
+"""One model, one set of settings, and what they generate: connects the rooms below."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ngtcli.background.files import check_names
 from ngtcli.config import Settings, Use, settings_where
+from ngtcli.decode import load
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.continuation import Continuation
-from ngtcli.decode.decoder import Decoder, Member
+from ngtcli.decode.decoder import Member
 from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.kv_cache import Keeping
-from ngtcli.decode.load import Tell, Wanted, load_model, use_threads
+from ngtcli.decode.load import Wanted, load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.prefixes import WORTH_S
 from ngtcli.decode.replays import Replays
-from ngtcli.decode.scores import rounds
-from ngtcli.decode.together import why_not
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, Drafter, Drafters, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.steps import Limits
-from ngtcli.errors import ModelError, NgtError, UsageError
+from ngtcli.errors import ModelError
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.reading import HeadRows
 from ngtcli.model_files.pretrained import mask_tokens
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.checks import check_heads, with_masks
-from ngtcli.session.events import Ended
+from ngtcli.session.events import Reading, Tell, nobody
 from ngtcli.session.memory import AutoMemory
 from ngtcli.session.session import (
     AS_SET,
     NO_TRIE,
-    Answer,
     AnswerOptions,
     DocumentsTrie,
-    FinishedAnswer,
-    Notify,
-    NumberedPrompt,
+    ModelFacts,
     Session,
 )
 from ngtcli.system import compiled, store
 from ngtcli.trie.report import TrieReport
 from ngtcli.trie.store import document_trie
 from ngtcli.weights.trials import SPREAD, places_of
-
-_MAY_DIFFER = (
-    "in half precision and int8 an answer given with others may differ from its own run where"
-    " scores nearly tie; --batch-size 1 gives that one"
-)
-_ONE_OF_MANY = AnswerOptions(many=True)
-Reading = Callable[[int, int], object]  # told how many tokens of how many are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,28 +62,13 @@ class LocalSession(Session):
     and no file is read or written for it.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        status: Notify = lambda _: None,
-        warn: Notify = lambda _: None,
-        persist: bool = True,
-        reading: Reading = lambda read, total: None,
-    ) -> None:
-        def announcing(tell: Callable[..., object]) -> Callable[..., None]:
-            def told(*what: object) -> None:
-                tell(*what)
-                compiled.announce(status)  # numba's compiling, whenever it comes between
-
-            return told
-
-        super().__init__(settings, announcing(status), warn)
-        self.reading = announcing(reading)  # how much of the prompt is read, as `status`
+    def __init__(self, settings: Settings, tell: Tell = nobody, persist: bool = True) -> None:
+        super().__init__(settings, tell)
         self._drafters: dict[str, Drafter] = {}
         self._assistant: AssistantModel | None = None
         self._masks: tuple[int, ...] = ()
         self._heads: HeadRows | None = None
-        compiled.announce(status)
+        compiled.announce(super().status)
         method = self.parse_method()  # a wrong name or option fails before anything is loaded
         if not settings.draft_model:
             with_masks(method, settings.model).check()
@@ -113,10 +87,37 @@ class LocalSession(Session):
             self._assistant = AssistantModel(self._captured(self._load_assistant()), settings)
             self.parse_method().check()
         self._heads = self._load_heads()
-        self.memory = AutoMemory(self.model, settings, persist, self.status, warn)
+        self.memory = AutoMemory(self.model, settings, persist, self.status, self.warn)
         self._exact_rows = ExactRows(self.model, self.memory.pass_costs, self.status)
         if self.model.plain_reason and settings.method != "none":
-            warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
+            self.warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
+
+    @property
+    def facts(self) -> ModelFacts:
+        m = self.model
+        return ModelFacts(
+            tokenizer=m.tokenizer,
+            context=m.context,
+            vocabulary=m.vocabulary,
+            dtype=m.dtype,
+            context_reason=m.context_reason,
+            plain_reason=m.plain_reason,
+            tree_reason=m.tree_reason,
+            keeps_reason=m.keeps_reason,
+            dtype_reason=m.dtype_reason,
+            passes_reason=m.passes.reason,
+            unused=m.unused,
+        )
+
+    def status(self, text: str) -> None:
+        """Say what is being done."""
+        super().status(text)
+        compiled.announce(super().status)  # numba's compiling, whenever it comes between
+
+    def reading(self, read: int, total: int) -> None:
+        """Say how much of a prompt is read, in tokens."""
+        self.tell(Reading(read, total))
+        compiled.announce(super().status)
 
     def with_settings(self, settings: Settings) -> Self:
         """A session with other settings that shares the loaded models and the costs of passes.
@@ -134,10 +135,7 @@ class LocalSession(Session):
         return other
 
     def sharing(self, settings: Settings, owner: str) -> Self:
-        """A session for one answer, whose settings differ in those that a line of a batch may have.
-
-        Its memory is this one's; unless the owner is "" its drafters have learned nothing.
-        """
+        """As `Session.sharing`."""
         other = copy(self)
         other.settings, other.owner = settings, owner
         if owner:
@@ -150,7 +148,7 @@ class LocalSession(Session):
         self.status(f"Loading {name} …")
         ready = more.pop("ready", lambda _: None)
         wanted = Wanted(name, s.device, s.dtype, s.packed, s.quantize, s.device_map, **more)
-        return load_model(wanted, Tell(self.warn, self.status, ready))
+        return load_model(wanted, load.Tell(self.warn, self.status, ready))
 
     def _captured(self, model: TargetModel) -> TargetModel:
         """A model, its passes captured if the settings want it."""
@@ -227,29 +225,24 @@ class LocalSession(Session):
         least_s = 0.0 if wanted == "on" else math.inf if many else WORTH_S
         return Keeping("", True, least_s, self.settings.cache_mb * 1_000_000)
 
-    def store_documents(self) -> int:
-        """As `Session.store_documents`."""
-        prefixes, cache = self.model.prefixes, self.model.cache
-        if prefixes is None:
-            return 0
-        stored = prefixes.store(cache)
-        if prefixes.not_stored and self.settings.keep_documents == "on":
-            self.warn(f"what the model read is not kept: {prefixes.not_stored}")
-        return stored
-
-    def save_memory(self) -> None:
-        """Store what `auto` learned from the answers that have ended."""
+    def save(self, *, documents: bool = True) -> None:
+        """Store what `auto` learned of answers that have ended, and what was read for them."""
+        if documents and self.model.prefixes is not None:
+            self.model.prefixes.store(self.model.cache)
+            why = self.model.prefixes.not_stored
+            if why and self.settings.keep_documents == "on":
+                self.warn(f"what the model read is not kept: {why}")
         self.memory.save()
         if remark := store.take_remark():
             self.warn(remark)
 
-    def answer(
+    def generate(
         self,
         prompt: Prompt,
         options: AnswerOptions = AS_SET,
         begun: Begun | None = None,
         text: Continuation | None = None,
-    ) -> Answer:
+    ) -> Run:
         """A prepared answer to `prompt`; `begun` is what `start` gave for it, `text` goes on.
 
         Raises ContextOverflowError and UsageError; ModelError where it cannot be exact and is to.
@@ -259,71 +252,26 @@ class LocalSession(Session):
         tokens = min(len(prompt.ids) + limits.most, self.model.context)
         exact = "off" if text else self.settings.exact
         rows = self._exact_rows.choose(exact, limits.num_draft, tokens)
-        drafter = options.drafter or self.drafter(options.method)
-        own = self.model, drafter, replace(context, rows=rows), self.settings, limits
-        keeping = self.keeping(options.many or prompt.selection is not None)
-        run = Run(*own, options.split_times, self.reading, text, keeping)
-        words = self.memory.backgrounds.words
-        return Answer(run, prompt, begun.trie, self.save_memory, words)
-
-    def answers(
-        self,
-        prompts: Iterable[NumberedPrompt],
-        size: int,
-        session_of: Callable[[int], Self] | None = None,
-    ) -> Iterator[FinishedAnswer]:
-        """As `Session.answers`.
-
-        In float32 each answer has the ids of its run alone. In half precision and int8 near ties
-        may turn out otherwise. Raises UsageError where answers are to be exact, `size` not being 1.
-        """
-        model, settings, of = self.model, self.settings, session_of or (lambda key: self)
-        if size != 1 and settings.exact == "on" and not model.plain_reason:
-            hint = "Leave out --exact, or give --batch-size 1."
-            raise UsageError("exact decoding takes one text at a time", hint)
-        reason = ""
-        if size != 1:
-            method = self.parse_method()
-            is_followed = settings.method.startswith("draft-model")
-            follows = "a head" * method.entry.heads or "a draft model" * is_followed
-            reason = f"{follows} follows one text at a time" if follows else why_not(model)
-        if reason:
-            self.warn(f"prompts are answered one after another: {reason}")
-        if reason or size == 1:
-            return (_alone(of, *one) for one in prompts)
-        if settings.exact == "auto" and rounds(model.hf):
-            self.warn(_MAY_DIFFER)
-        if self._heads is not None and self.parse_method().entry.costs:
-            self.warn("several texts at once are drafted without heads (--batch-size 1 uses them)")
-        return self._together(prompts, size, of)
-
-    def _together(
-        self, prompts: Iterable[NumberedPrompt], size: int, session_of: Callable[[int], Self]
-    ) -> Iterator[FinishedAnswer]:
-        decoder = Decoder(self.model, self.drafters(), size, self.reading)
-        source, more = iter(prompts), True
-        try:
-            while more or not decoder.done:
-                while more and decoder.takes_more:
-                    if (one := next(source, None)) is None:
-                        more = False
-                    elif isinstance(member := _begun(session_of, *one), Member):
-                        yield from (_finished(session_of, m) for m in decoder.add(member))
-                    else:
-                        yield member
-                yield from (_finished(session_of, m) for m in decoder.step())
-        finally:
-            decoder.close()
-            self.save_memory()
+        return Run(
+            self.model,
+            options.drafter or self.drafter(options.method),
+            replace(context, rows=rows),
+            self.settings,
+            limits,
+            options.split_times,
+            self.reading,
+            text,
+            self.keeping(options.many or prompt.selection is not None),
+        )
 
     def drafters(self) -> Drafters[Any]:
         """Drafters for texts that are decoded together."""
         return self._with_memory(self.parse_method(), lambda: self.memory.pool).build_many()
 
-    def member(self, begun: Begun, given: object, many: bool = True) -> Member:
+    def member(self, begun: Begun, many: bool = True) -> Member:
         """A text to be decoded beside others. Raises ContextOverflowError."""
         text = Continuation(self.model, begun.context, self.settings, begun.limits)
-        return Member(given, text, begun.context, self.keeping(many))
+        return Member(None, text, begun.context, self.keeping(many))
 
     def start(self, prompt: Prompt, options: AnswerOptions = AS_SET) -> Begun:
         """What is known of an answer to `prompt` before the model is used."""
@@ -332,8 +280,6 @@ class LocalSession(Session):
         limits = replace(self.limits, num_draft=num_draft)
         if options.to_the_end:
             limits = replace(limits, max_repeats=0, thinking=None)
-        if prompt.raw:
-            limits = replace(limits, thinking=None)
         if not method.entry.costs:
             prompt = prompt.with_prediction_as_document
         whole = prompt.selection is None  # passages are others for each question
@@ -355,51 +301,3 @@ class LocalSession(Session):
         return document_trie(
             documents, model.tokenizer, model.vocabulary, n, lp, self.warn, keep=keep
         )
-
-
-def _alone(
-    session_of: Callable[[int], LocalSession], key: int, prompt: Prompt | NgtError
-) -> FinishedAnswer:
-    if isinstance(prompt, NgtError):
-        return FinishedAnswer(key, error=prompt)
-    try:
-        answer = session_of(key).answer(prompt, _ONE_OF_MANY).finish()
-        return FinishedAnswer.of(key, prompt, answer.ended())
-    except NgtError as error:
-        return FinishedAnswer(key, prompt, error=error)
-
-
-def _begun(
-    session_of: Callable[[int], LocalSession], key: int, prompt: Prompt | NgtError
-) -> Member | FinishedAnswer:
-    """The text that a prompt begins; its answer where it cannot be begun."""
-    if isinstance(prompt, NgtError):
-        return FinishedAnswer(key, error=prompt)
-    session = session_of(key)
-    try:
-        begun = session.start(prompt)
-        return session.member(begun, (key, prompt, begun.trie))
-    except NgtError as error:
-        return FinishedAnswer(key, prompt, error=error)
-
-
-def _finished(session_of: Callable[[int], LocalSession], member: Member) -> FinishedAnswer:
-    key, prompt, trie = member.given
-    if member.error is not None:
-        return FinishedAnswer(key, prompt, error=member.error)
-    return FinishedAnswer.of(key, prompt, ended(member, session_of(key).model, prompt, trie))
-
-
-def ended(member: Member, model: TargetModel, prompt: Prompt, trie: TrieReport) -> Ended:
-    """What came of a text that was decoded beside others."""
-    text = member.text
-    return Ended(
-        finish_reason=text.finish_reason,
-        steps=tuple(member.steps),
-        statistics=text.statistics,
-        cuts=prompt.cuts,
-        selection=prompt.selection,
-        trie=trie,
-        passes=model.passes.report(),
-        policy=member.policy,
-    )

@@ -1,31 +1,28 @@
 """A summary of documents that do not fit, made part by part.
 
-`split` summarizes each part, then the summaries. `refine` takes the summary of a part into the
-prompt of the next, so that the last one's covers all. The last prompt's answer is the caller's to
-make. What came of each part is kept in the cache until the whole is done, so that a run which was
-interrupted goes on where it stopped.
+Each part is summarized, then the summaries, until these fit: their prompt is the last. The parts of
+a level wait for nothing but their turn, so that an engine may answer them together. What came of
+each is kept in the cache until the whole is done, so that a run which was interrupted goes on where
+it stopped.
 """
 
 import json
-import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, counted
-from ngtcli.prompt.build import Prompt, Task
+from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, deciding
 from ngtcli.prompt.reports import PartReport
-from ngtcli.prompt.splitting import Part, fits, refined, split, split_to_refine
-from ngtcli.session.session import Answer, AnswerOptions, Session
-from ngtcli.system import process
+from ngtcli.prompt.splitting import Part, fits, split
+from ngtcli.session.question import Question
+from ngtcli.session.session import AnswerOptions, Session
 from ngtcli.system.files import key_of
 from ngtcli.system.store import Kind
 
 PARTS = Kind("parts", str)
 _VERSION = 3
-_INTERVAL_S = 0.3  # between two status lines; guess
 
 
 class KeptParts:
@@ -37,7 +34,7 @@ class KeptParts:
     def __init__(self, session: Session, preset: Preset) -> None:
         settings = session.settings
         how = settings.engine, json.dumps(deciding(settings, preset), sort_keys=True)
-        self._made_by = (_VERSION, session.model.tokenizer.fingerprint, *how)
+        self._made_by = (_VERSION, session.facts.tokenizer.fingerprint, *how)
         self.is_stored = not session.owner
         self._keys: set[str] = set()
 
@@ -60,65 +57,47 @@ class KeptParts:
         return key
 
 
-class Splitting:
-    """Makes the last prompt, the one after all parts; `reports` has the parts that are done.
+@dataclass(frozen=True, slots=True)
+class NumberedPart:
+    """A part of a level, from 1, and its number among the `count` of its level, from 1."""
 
-    `begin_part` is told which part what the session tells next is of, "" after the last.
+    part: Part
+    level: int
+    number: int
+    count: int
+
+    @property
+    def words(self) -> str:
+        """Which one it is."""
+        return f"Part {self.number} of {self.count}"
+
+
+Levels = Generator[list[NumberedPart], Sequence[PartReport], Prompt]
+
+
+class InParts:
+    """A question about documents that may not fit; `whole` is its prompt where they do.
+
+    `options` are those of the answers to parts, and at the end of the last one.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        preset: Preset,
-        documents: Sequence[Document],
-        begin_part: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._session, self._preset, self._documents = session, preset, documents
-        self._begin_part = begin_part
-        self._kept = KeptParts(session, preset)
-        self._taken = 0  # parts of an earlier run that nothing was said of yet
-        self.reports: list[PartReport] = []
-        self._total = 0  # parts of all levels so far
-        self._options = AnswerOptions()
+    def __init__(self, session: Session, question: Question) -> None:
+        self._session = session
+        self._task = session.task(question.preset, question.documents)
+        self.whole: Prompt | None = fits(self._task)
+        self.kept = KeptParts(session, question.preset)
+        self.options = AnswerOptions(many=True)
+        self.reports: list[PartReport] = []  # of finished levels
+        self._done = self._total = self._taken = 0  # parts; `_taken` of an earlier run, not told
 
-    def whole(self) -> Prompt | None:
-        """The prompt of everything; None where it does not fit."""
-        self._task = self._session.task(self._preset, self._documents)
-        return fits(self._task)
+    def levels(self) -> Levels:
+        """The parts of each level, for what came of them all; at the end the last prompt.
 
-    def prompt(self) -> Prompt:
-        """The one after all parts, where the `whole` does not fit. Raises ContextOverflowError."""
-        task = self._task
-        process.unwind_on_interrupt()  # what is finished is said
-        self._options = AnswerOptions(trie=self._session.documents_trie(self._documents), many=True)
-        is_refined = self._session.settings.overflow == "refine"
-        try:
-            prompt = self._refined(task) if is_refined else self._of_summaries(task)
-        finally:
-            self._begin_part("")
-        self._tell_taken()
-        return prompt
-
-    def answer(self, prompt: Prompt) -> Answer:
-        """The prepared answer to that prompt, or to the one of a part."""
-        return self._session.answer(prompt, self._options)
-
-    def _refined(self, task: Task) -> Prompt:
-        """The prompt of the last part, with the summary of all parts before it."""
-        rest = deque(split_to_refine(task))
-        self._announce("not everything fits", len(rest), "the summary of each goes into the next")
-        part, number = rest.popleft(), 1
-        summary = ""
-        while rest:
-            summary = self._summary(part, f"Part {number} of {self._total}", 1).strip() or summary
-            part, *more = refined(task, rest.popleft(), summary)
-            rest.extendleft(reversed(more))
-            self._total += len(more)
-            number += 1
-        return part.build()
-
-    def _of_summaries(self, task: Task) -> Prompt:
-        """The prompt of the parts' summaries, or of summaries of those if they do not fit."""
+        Raises ContextOverflowError.
+        """
+        session, task = self._session, self._task
+        trie = session.documents_trie(task.documents)
+        self.options = AnswerOptions(trie=trie, many=True)
         what, level, before = "not everything fits", 1, 0
         while True:
             parts = split(task)
@@ -127,74 +106,44 @@ class Splitting:
                     f"{len(parts)} summaries of parts do not fit and get no shorter",
                     "Give a smaller --max-tokens, or name a model with a longer context (-m).",
                 )
-            self._announce(what, len(parts), "each is summarized, then their summaries")
-            documents = self._summaries(parts, level)
-            task = replace(task, documents=documents)
+            count, self._total = len(parts), self._total + len(parts)
+            how = "each is summarized, then their summaries"
+            session.warn(f"{what}: split into {counted(count, 'part')}, {how}")
+            done = yield [NumberedPart(part, level, i, count) for i, part in enumerate(parts, 1)]
+            self.reports += done
+            found = [Document(one.name, one.text) for one in done if one.text.strip()]
+            task = replace(task, documents=found or [Document(parts[0].name, "")])
             if (prompt := fits(task)) is not None:
-                trie = self._session.documents_trie(documents, keep=False)
-                self._options = AnswerOptions(trie=trie, many=True)
+                self.tell_taken()
+                trie = session.documents_trie(task.documents, keep=False)
+                self.options = AnswerOptions(trie=trie, many=True)
                 return prompt
-            what, level, before = "their summaries do not fit either", level + 1, len(parts)
+            what, level, before = "their summaries do not fit either", level + 1, count
 
-    def _announce(self, what: str, count: int, how: str) -> None:
-        self._total += count
-        self._session.warn(f"{what}: split into {counted(count, 'part')}, {how}")
+    def earlier(self, one: NumberedPart, prompt: Prompt) -> PartReport | None:
+        """What an earlier run made of a part; None where it is to be answered."""
+        if (text := self.kept.get(prompt)) is None:
+            self.tell_taken()
+            return None
+        self._done, self._taken = self._done + 1, self._taken + 1
+        return PartReport(one.part.name, text, True, one.level, 0)
 
-    def _summaries(self, parts: Sequence[Part], level: int) -> list[Document]:
-        """The parts' summaries as documents; blank ones are left out."""
-        found = []
-        for i, part in enumerate(parts, 1):
-            if (text := self._summary(part, f"Part {i} of {len(parts)}", level)).strip():
-                found.append(Document(part.name, text))
-        return found or [Document(parts[0].name, "")]
+    def answered(self, one: NumberedPart, prompt: Prompt, text: str, tokens: int) -> PartReport:
+        """What the model made of a part, in so many tokens; it is kept."""
+        self.kept.put(prompt, text)
+        self._done += 1
+        return PartReport(one.part.name, text, False, one.level, tokens)
 
-    def _summary(self, part: Part, number: str, level: int) -> str:
-        """The text for a part: from an earlier run, or else the model's, which is kept."""
-        prompt = part.build()
-        kept, tokens = self._kept.get(prompt), 0
-        if kept is not None:
-            self._taken, text = self._taken + 1, kept
-        else:
-            self._tell_taken()
-            self._begin_part(number)
-            text, tokens = self._answer(prompt, part.name, number)
-            self._kept.put(prompt, text)
-        self.reports.append(PartReport(part.name, text, kept is not None, level, tokens))
-        return text
-
-    def _tell_taken(self) -> None:
+    def tell_taken(self) -> None:
+        """Say how many parts an earlier run has made."""
         if self._taken:
             of = f"{self._taken} of {counted(self._total, 'part')}"
             self._session.warn(f"took {of} from an earlier run")
         self._taken = 0
 
-    def _answer(self, prompt: Prompt, part: str, number: str) -> tuple[str, int]:
-        """The model's text for a part, and its number of tokens; an error names the part."""
-        self._session.status(f"{part} …")
-        name, texts, shown = f"{number}, {part}", [], time.monotonic()
-        try:
-            answer = self.answer(prompt)
-            for step in answer:
-                texts += [token.text for token in step.tokens]
-                if time.monotonic() - shown > _INTERVAL_S:
-                    shown = time.monotonic()
-                    self._session.status(f"{counted(len(texts), 'token')} …")
-            if answer.finish_reason == "repetition":
-                self._session.warn(f"{name}: its summary is cut off: it repeats itself")
-        except Exception:
-            if process.interrupted():  # a library made this of the Ctrl-C
-                raise KeyboardInterrupt from None
-            self._session.warn(f"failed at {name[0].lower()}{name[1:]}{self.kept_words()}")
-            raise
-        return "".join(texts), len(texts)
-
     def kept_words(self) -> str:
         """How many parts are done, as the end of a sentence; "" for none."""
-        if not (self.reports and self._kept.is_stored):
+        if not (self._done and self.kept.is_stored):
             return ""
-        of = f"{len(self.reports)} of {counted(self._total, 'part')}"
+        of = f"{self._done} of {counted(self._total, 'part')}"
         return f"; kept {of}: the same command goes on from there"
-
-    def forget(self) -> None:
-        """The whole is done: what was kept of it is removed."""
-        self._kept.forget()

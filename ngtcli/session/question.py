@@ -18,6 +18,10 @@ _PREDICTED = ("auto", "trie", "llma")  # methods that draft from a text beside t
 _NOTHING = Loaded(())
 
 
+class OtherModelError(UsageError):
+    """A question is to be answered by another model than the one that is loaded."""
+
+
 def check_prediction(text: str, settings: Settings) -> None:
     """Raise UsageError for a predicted answer that is too long, or that nothing drafts from."""
     if not text:
@@ -35,9 +39,8 @@ class Question:
     """What is answered, and how.
 
     `task` is "summarize", where `question` is "", or "ask". "generate" follows the question as it
-    stands, with the documents, if any, before it; "chat" does so after the `turns`; "complete" goes
-    on with the text of the question, without a chat template. `prediction` is a text like which
-    the answer may be: drafts come from it, too.
+    stands, with the documents, if any, before it; "chat" does so after the `turns`.
+    `prediction` is a text like which the answer may be: drafts come from it, too.
     """
 
     task: str
@@ -57,11 +60,6 @@ class Question:
     def wording(self) -> Preset:
         """The preset as it words what there is."""
         return self.preset if self.documents else without_documents(self.preset)
-
-    @property
-    def raw(self) -> bool:
-        """Whether the question is a text to go on with."""
-        return self.task == "complete"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ngtcli.errors import counted
 from ngtcli.grounding.sources import copied_fact, sources_of
 from ngtcli.model_files.quantized import name_of
 from ngtcli.session.events import Ended
-from ngtcli.session.session import Model
+from ngtcli.session.session import ModelFacts
 
 
 def with_sources(answer: Ended, documents: Sequence[Document]) -> Ended:
@@ -22,7 +22,7 @@ def with_sources(answer: Ended, documents: Sequence[Document]) -> Ended:
     return replace(answer, sources=found, facts=(copied_fact(found), *answer.facts))
 
 
-def facts(settings: Settings, model: Model, answer: Ended) -> Iterator[str]:
+def facts(settings: Settings, model: ModelFacts, answer: Ended) -> Iterator[str]:
     """What the line under an answer says of its making."""
     s = answer.statistics
     thought = f", {s.thought_tokens} of thought" if s.thought_tokens else ""
@@ -58,7 +58,7 @@ def facts(settings: Settings, model: Model, answer: Ended) -> Iterator[str]:
         yield f"trie {answer.trie.status} in {answer.trie.seconds * 1000:.0f} ms"
 
 
-def _why_no_drafts(settings: Settings, model: Model, answer: Ended) -> str:
+def _why_no_drafts(settings: Settings, model: ModelFacts, answer: Ended) -> str:
     if settings.method == "none":
         return "method none"
     if model.plain_reason:
@@ -73,7 +73,7 @@ def _why_no_drafts(settings: Settings, model: Model, answer: Ended) -> str:
 
 
 def remarks(
-    settings: Settings, model: Model, answer: Ended, rows: PassRows | None, background: str
+    settings: Settings, model: ModelFacts, answer: Ended, rows: PassRows | None, background: str
 ) -> Iterator[str]:
     """What -v says below an answer: why so much was drafted, from what, whether it is exact.
 
@@ -100,8 +100,8 @@ def remarks(
         yield f"Left unused of the model's generation settings: {unused}."
     if model.keeps_reason and settings.keep_documents != "off":
         yield f"What it reads is not kept for later questions: {model.keeps_reason}."
-    if model.passes.reason and not model.tree_reason:
-        yield f"The model's passes are not captured: {model.passes.reason}."
+    if model.passes_reason and not model.tree_reason:
+        yield f"The model's passes are not captured: {model.passes_reason}."
 
 
 def _policy_words(answer: Ended, policy: PolicyReport) -> str:

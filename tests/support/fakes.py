@@ -1,18 +1,16 @@
 """What answers in place of a model."""
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ngtcli.config import Settings
 from ngtcli.draft.steps import PassesReport, Statistics, Step, Token
-from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.events import Ended
-from ngtcli.session.session import FinishedAnswer, NumberedPrompt, Session
+from ngtcli.session.engine import Asked, Engine, Text, caught
+from ngtcli.session.events import Ended, Tell, nobody
+from ngtcli.session.session import ModelFacts, Session
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend
 
@@ -21,61 +19,81 @@ PASSES = PassesReport(0, 0.0, "")
 
 
 class FakeSession(Session):
-    """Makes prompts of a token a letter, and has `give` answer them."""
+    """Makes prompts of a token a letter."""
 
-    def __init__(self, settings: Settings, give: Any) -> None:
-        super().__init__(settings, lambda _: None, lambda _: None)
-        self.give = give
-        passes = SimpleNamespace(reason="", report=lambda: PASSES)
-        self.model: Any = SimpleNamespace(
-            tokenizer=TOKENIZER, context=CONTEXT, vocabulary=0, context_reason="", passes=passes
-        )
+    facts = ModelFacts(tokenizer=TOKENIZER, context=CONTEXT, vocabulary=0, dtype="float32")
 
     def with_settings(self, settings: Settings) -> "FakeSession":
-        return FakeSession(settings, self.give)
+        return FakeSession(settings, self.tell)
 
-    def answer(self, prompt: Prompt, options: Any = None) -> Any:
-        raise AssertionError("answers are given together")
-
-    def answers(self, prompts: Any, size: int, session_of: Any = None) -> Any:
-        return self.give(self, prompts, size, session_of)
+    def sharing(self, settings: Settings, owner: str) -> "FakeSession":
+        return FakeSession(settings, self.tell)
 
 
 class FakeAnswers:
     """Answers a few prompts together, the last one first, with the first words of each.
 
     `before` is called with the text of each prompt; what it raises that prompt, or the run, ends
-    with. `asked` are the texts, `sizes` how many there were together.
+    with. `asked` are the texts.
     """
 
     def __init__(self, before: Callable[[str], None] = lambda _: None) -> None:
         self.before = before
         self.asked: list[str] = []
 
-    def __call__(
-        self, session: Any, prompts: Iterable[NumberedPrompt], size: int, own: Any = None
-    ) -> Iterator[FinishedAnswer]:
-        waiting = iter(prompts)
-        while some := [*islice(waiting, max(size, 1))]:
-            yield from (self._answer(*one) for one in reversed(some))
 
-    def _answer(self, key: int, prompt: Prompt | NgtError) -> FinishedAnswer:
-        if isinstance(prompt, NgtError):
-            return FinishedAnswer(key, error=prompt)
-        self.asked.append(prompt.text)
+class FakeEngine(Engine):
+    """Answers with `answers`, up to `size` texts together."""
+
+    def __init__(
+        self, settings: Settings, answers: FakeAnswers, size: int = 1, tell: Tell = nobody
+    ) -> None:
+        super().__init__(FakeSession(settings, tell), many=True)
+        self._answers, self._size, self._is_full = answers, max(size, 1), False
+
+    def _session_for(self, settings: Settings, owner: str) -> Session:
+        return FakeSession(settings, self.tell)
+
+    def _start(self, text: Text) -> None:
+        pass
+
+    def _has_room(self, one: Asked | Text | None) -> bool:
+        self._is_full = bool(self._texts) and (self._is_full or len(self._texts) >= self._size)
+        return not self._is_full
+
+    def _begin(self, text: Text) -> list[Text]:
+        text.run = self._is_open = True
+        return []
+
+    def _pass(self) -> list[Text]:
+        text, self._is_full = self._texts[-1], True
+        assert isinstance(text.prompt, Prompt)
+        self._answers.asked.append(text.prompt.text)
         try:
-            self.before(prompt.text)
-        except NgtError as error:
-            return FinishedAnswer(key, prompt, error=error)
-        words = " ".join(prompt.text.split()[:4])
-        statistics = Statistics(prompt_tokens=len(prompt.ids))
-        statistics.add_step(0, 0, 1)
-        steps = (Step((Token(5, words),), "stop"),)
-        answer = Ended(finish_reason="stop", steps=steps, statistics=statistics, passes=PASSES)
-        return FinishedAnswer.of(key, prompt, answer)
+            self._answers.before(text.prompt.text)
+        except Exception as error:
+            text.error = caught(error)
+        words = " ".join(text.prompt.text.split()[:4])
+        text.steps.append(Step((Token(5, words),), "stop"))
+        text.statistics = Statistics(prompt_tokens=len(text.prompt.ids))
+        text.statistics.add_step(0, 0, 1)
+        return [text]
+
+    def _drop(self, text: Text) -> None:
+        pass
+
+    def _ended(self, text: Text) -> Any:
+        answer = Ended(finish_reason="stop", statistics=text.statistics, passes=PASSES)
+        return answer, None, lambda: ""
+
+    def _close(self, *, store: bool = True) -> None:
+        pass
 
 
 def answer_with(monkeypatch: pytest.MonkeyPatch, answers: FakeAnswers) -> None:
     """Commands answer with these instead of a model."""
-    opened = lambda settings, *_, **__: FakeSession(settings, answers)  # noqa: E731
-    monkeypatch.setattr("ngtcli.cli.batch.open_session", opened)
+
+    def opened(settings: Settings, tell: Tell, *, size: int, **_: object) -> FakeEngine:
+        return FakeEngine(settings, answers, size, tell)
+
+    monkeypatch.setattr("ngtcli.engines.opening.open_engine", opened)

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from ngtcli.config import Settings
+from ngtcli.decode.captured import USES
 from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
@@ -30,7 +32,6 @@ from tests.tools.shapes.model import Plan
 
 _SAME = "auto"  # the method whose tokens are compared with plain ones
 BEHIND = 24  # tokens of a prompt before the passes whose scores are compared; guess
-_OFTEN = 22  # passes of each size where the first ones are not captured: beyond these; derived
 
 
 def same_tokens(
@@ -70,12 +71,12 @@ def score_error(model: TargetModel, hf: torch.nn.Module, rows: Sequence[int]) ->
     most = max(rows)
     text = [(7 * i) % model.vocabulary for i in range(BEHIND + most)]
     ids = torch.tensor([text], device=model.device)
-    truth = hf(input_ids=ids, use_cache=False).logits[0, BEHIND:].double()
+    truth = hf(input_ids=ids, use_cache=False).logits[0, BEHIND:].cpu().double()
     worst, spread = 0.0, float(truth.std())
     model.start(len(text) + most)
     model.prefill(text[:BEHIND])
-    for count in [*rows] * (2 if model.passes.captures else _OFTEN):
-        found = model.forward(text[BEHIND], chain(text[BEHIND + 1 : BEHIND + count])).double()
+    for count in [*rows] * (USES + 2 if model.passes.captures else 1):
+        found = model.forward(text[BEHIND], chain(text[BEHIND + 1 : BEHIND + count])).cpu().double()
         worst = max(worst, float((found - truth[:count]).abs().max()))
     return worst / spread
 
@@ -118,22 +119,46 @@ def read_bytes(plan: Plan, rows: int) -> int:
 def pass_seconds(model: TargetModel, rows: Sequence[int], length: int) -> dict[int, list[float]]:
     """Seconds of passes by rows behind `length` tokens, with the choices brought back.
 
-    The sizes take turns; a first pass of each, which may record it, is left out.
+    The sizes take turns; the first passes of each, up to its capture, are left out.
     """
     model.start(length + 2 * max(rows))
     model.prefill([_TOKEN] * min(_READ, length))
     model.cache.repeat(length)
     found: dict[int, list[float]] = {r: [] for r in rows}
-    for turn in range(TIMES + 1):
+    for turn in range(TIMES + USES + 1):
         for count in rows:
             tree = chain([_TOKEN] * (count - 1))
             seconds = _seconds(
                 lambda t=tree: model.forward(_TOKEN, t).argmax(-1).tolist(),  # type: ignore[misc]
                 model.device,
             )
-            if turn:
+            if turn > USES:
                 found[count].append(seconds)
     return found
+
+
+def replayed(model: TargetModel, tokens: int) -> dict[str, Any]:
+    """Answers of `auto` to eight prompts, each 100 tokens longer: how many passes were replayed.
+
+    What is captured before is forgotten. The tokens are drafted, and seldom accepted.
+    """
+    drafter, run, found = parse_method(_SAME, DraftSettings()).build(), model.passes.run, [0, 0]
+    before = model.passes.seconds
+    model.passes.forget()
+
+    def counted(*given: Any) -> Any:
+        outputs = run(*given)
+        found[0] += 1
+        found[1] += model.passes.captures and not model.passes.took_longer
+        return outputs
+
+    with patch.object(model.passes, "run", counted):
+        for n in range(8):
+            ids = [(7 * i * i) % min(model.vocabulary, 97) for i in range(200 + 100 * n)]
+            context = Context(ids, outside=(tuple(ids),), vocabulary=model.vocabulary)
+            Run(model, drafter, context, Settings(), Limits(tokens, 32)).finish()
+    return {"passes": found[0], "replayed": found[1], "captured": model.passes.captured,
+            "seconds": model.passes.seconds - before}  # fmt: skip
 
 
 def plain_seconds(model: TargetModel, prompt: Sequence[int], tokens: int) -> float:
@@ -172,7 +197,8 @@ def generate_seconds(hf: Any, prompt: Sequence[int], tokens: int, how: str) -> d
 
 
 def _seconds(work: Callable[[], Any], device: torch.device) -> float:
-    wait: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    waits = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}
+    wait: Callable[[], Any] = waits.get(device.type, lambda: None)
     wait()
     clock = time.perf_counter()
     work()

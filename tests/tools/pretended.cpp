@@ -116,7 +116,7 @@ struct Call {
     if (!given.defined() || !pretends(given.device())) return given;
     type = given.device().type();
     // A result that is to be made has no size yet: it cannot get one in borrowed memory.
-    const bool grows = written && given.numel() == 0;
+    const bool grows = written && given.dim() == 1 && given.numel() == 0;
     auto lent = grows ? at::empty({0}, given.options().device(at::kCPU)) : on_cpu(given);
     seen.emplace_back(given, lent);
     return lent;
@@ -126,7 +126,7 @@ struct Call {
     if (!made.defined() || type == DeviceType::CPU || !made.device().is_cpu()) return made;
     for (auto& [given, lent] : seen) {
       if (lent.unsafeGetTensorImpl() == made.unsafeGetTensorImpl()) {
-        if (given.numel() == 0 && made.numel() > 0) {
+        if (given.numel() == 0 && made.numel() > 0) {  // it has grown
           given.resize_(made.sizes());
           on_cpu(given).copy_(made);
         }

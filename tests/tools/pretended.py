@@ -204,7 +204,53 @@ def _as_on_gpu(name: str, func: Any) -> Any:
     return work
 
 
+def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float | None) -> Any:
+    """(…, rows, width) and the logarithms of the softmax's sums, (…, rows), in float32."""
+    scores = query.float() @ key.float().mT * (scale or query.shape[-1] ** -0.5)
+    scores = scores if mask is None else scores + mask.float()
+    sums = scores.logsumexp(-1)
+    return (scores - sums[..., None]).exp() @ value.float(), sums
+
+
+def _varlen(
+    query: Tensor, key: Tensor, value: Tensor, of_q: Tensor, of_k: Tensor, *_: Any,
+    scale: float | None = None,
+) -> Any:  # fmt: skip
+    """Flash attention of sequences side by side, (rows, heads, width) each."""
+    out, sums = torch.zeros_like(query), torch.full((query.shape[1], len(query)), torch.inf)
+    bounds = zip(of_q.tolist(), of_q.tolist()[1:], of_k.tolist(), of_k.tolist()[1:], strict=False)
+    for a, b, c, d in bounds:
+        if c < d:
+            q, k, v = (one.transpose(0, 1) for one in (query[a:b], key[c:d], value[c:d]))
+            found, own = _attended(q, k, v, None, scale)
+            out[a:b], sums[:, a:b] = found.transpose(0, 1), own
+    return out, sums, *(query.new_empty(0) for _ in range(3))
+
+
+def _flash(
+    query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bool, debug: bool = False,
+    scale: float | None = None,
+) -> Any:  # fmt: skip
+    times, (rows, places) = query.shape[1] // key.shape[1], (query.shape[2], key.shape[2])
+    key, value = (one.repeat_interleave(times, 1) for one in (key, value))
+    mask = torch.full((rows, places), -torch.inf).triu(places - rows + 1) if causal else None
+    found, sums = _attended(query, key, value, mask, scale)
+    return found.to(query.dtype), sums, None, None, rows, places, None, None, None
+
+
+def _efficient(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *_: Any, scale: float | None = None
+) -> Any:
+    assert all(step % 8 == 0 for step in mask.stride()[:-1]) and mask.stride(-1) == 1
+    found, sums = _attended(query, key, value, mask, scale)
+    whole = torch.nn.functional.pad(sums, (0, -sums.shape[-1] % 32), value=torch.inf)
+    return found.to(query.dtype), whole, torch.zeros(1), torch.zeros(1)
+
+
 _KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::_flash_attention_forward": _varlen,
+    "aten::_scaled_dot_product_flash_attention": _flash,
+    "aten::_scaled_dot_product_efficient_attention": _efficient,
     "aten::histc": lambda given, *more, **how: torch.histc(given.float(), *more, **how).to(
         given.dtype
     ),
@@ -337,6 +383,8 @@ def install() -> None:
         setattr(torch.cuda, name, value)
     torch.backends.mps.is_available = lambda: True  # type: ignore[assignment]
     torch.mps.synchronize = _wait
+    generator = torch.Generator
+    torch.Generator = lambda device="cpu": generator()  # type: ignore[assignment, misc]
     run = threading.Thread.run
 
     def watched(self: threading.Thread) -> None:
@@ -356,6 +404,7 @@ def steps() -> list[collections.Counter[tuple[str, str]]]:
     advance = decoder.Decoder._advance
 
     def counted(self: decoder.Decoder) -> bool:
+        counts["step", ""] += 1
         before = counts.copy()
         done = advance(self)
         new = counts - before

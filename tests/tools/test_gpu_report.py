@@ -39,7 +39,7 @@ def test_every_part_gives_lines_and_figures(
     assert not any(line["what"] in ("failed", "left out") for line in found["lines"]), table
     parts = {line["part"] for line in found["lines"]}
     assert parts == {
-        "machine", "same tokens", "shape", "scores", "step", "plain", "replay"
+        "machine", "same tokens", "shape", "scores", "step", "plain", "replay", "captures"
     }  # fmt: skip
     for name in ("builtin float32", "builtin bfloat16 exact", "tiny", "tiny exact"):
         figures = found["parts"]["same tokens"][name]["figures"]

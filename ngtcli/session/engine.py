@@ -1,0 +1,578 @@
+"""What answers: questions in, events out, on one thread; and two of the three drivers that ask it.
+
+A driver has a question prepared, adds it where the engine takes it, and steps while the engine is
+busy. `answer` asks one question, `run` many; the third is the `Resident` of serve/. The parts of a
+long text are texts as any other: those of a level are answered together where the engine can.
+"""
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ngtcli.config import Settings
+from ngtcli.draft.drafter import PassRows
+from ngtcli.draft.steps import Statistics, Step
+from ngtcli.errors import NgtError, StoppedError, counted, unexpected
+from ngtcli.prompt.build import Prompt, check_known, look_alikes
+from ngtcli.prompt.reports import PartReport
+from ngtcli.session.events import (
+    USUAL,
+    Ended,
+    Event,
+    Message,
+    Part,
+    Prompted,
+    Reading,
+    Stepped,
+    Wants,
+)
+from ngtcli.session.parts import InParts, Levels, NumberedPart
+from ngtcli.session.question import OtherModelError, Question
+from ngtcli.session.report import facts, remarks, with_sources
+from ngtcli.session.session import AS_SET, AnswerOptions, Session
+from ngtcli.system import process
+
+_LONG = 5_000_000  # characters of documents that take longer to compare than is waited; guess
+_INTERVAL_S = 0.3  # between two status lines; guess
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A question on its way; `tell` gets its events, the last of them `Ended` or an NgtError.
+
+    `cancel` it from any thread: it ends within a step. `state` is that in a queue.
+    """
+
+    question: Question
+    tell: Callable[[Event | NgtError], object]
+    owner: str = ""
+    wants: Wants = USUAL
+    on_cancel: Callable[["Asked"], object] = lambda _: None
+    cancelled: bool = False
+    state: str = "new"
+    is_over: bool = False
+    # Once it is prepared. Without a text the prompt is made of what comes of parts.
+    session: Any = None
+    parts: InParts | None = None
+    text: "Text | None" = None
+    levels: Levels | None = None
+    done: dict[int, PartReport] = field(default_factory=dict)  # parts of this level, by number
+
+    def say(self, event: Event | NgtError) -> None:
+        """Tell an event; nothing comes after the last one."""
+        if self.is_over:
+            return
+        self.is_over = isinstance(event, Ended | NgtError)
+        self.tell(event)
+        if self.is_over:  # its arrays are free now, and not once a collector finds the cycle
+            if self.text is not None:
+                self.text.run = self.text.begun = None
+            self.session = self.parts = self.text = self.levels = None
+
+    def cancel(self) -> None:
+        """End it; does nothing after the last event."""
+        self.cancelled = True
+        self.on_cancel(self)
+
+    @property
+    def stopped(self) -> StoppedError:
+        """What it ends with where nothing of an answer is there."""
+        return StoppedError(f"interrupted{self.parts.kept_words() if self.parts else ''}")
+
+
+@dataclass(slots=True, eq=False)
+class Text:
+    """A prompt that is answered: that of a question or, where there is a `part`, of a part.
+
+    `begun` is what is known before the model is used, `run` what makes the answer, `steps` those
+    that it has done, of which so many are `told`. `alone`: no other shares passes with it.
+    """
+
+    asked: Asked
+    prompt: Prompt | None = None
+    options: AnswerOptions = AS_SET
+    part: NumberedPart | None = None
+    begun: Any = None
+    run: Any = None
+    alone: bool = False
+    steps: list[Step] = field(default_factory=list)
+    statistics: Statistics = field(default_factory=Statistics)
+    told: int = 0
+    error: NgtError | None = None
+
+
+class Engine(ABC):
+    """A loaded model, and what it answers now. All but `prepare` and `tell` belong to one thread.
+
+    It takes over what its session tells: while it works for a question that is told there, else to
+    whom the session told it. `many`: the questions are many texts that share passes from the first.
+    """
+
+    def __init__(self, session: Session, *, many: bool = False) -> None:
+        self.session, self.many = session, many
+        self._aloud, session.tell = session.tell, self.tell
+        self._here = threading.local()  # .asked: what this thread works for
+        self._starting = threading.Lock()  # what counts documents keeps what it counted last
+        self._texts: list[Text] = []  # that are being answered
+        self._pending = deque[Text]()  # that wait for room, after all that came before them
+        self._is_open = False  # whether there is something to be stored
+        self._finished = list[Callable[[], None]]()  # to be called once an answer was delivered
+        self._shown = 0.0  # when the last status of parts was told, by time.monotonic
+
+    # --- what an engine does in its own way ---
+
+    @abstractmethod
+    def _session_for(self, settings: Settings, owner: str) -> Session:
+        """The session of a question. Raises UsageError where another model is loaded."""
+
+    @abstractmethod
+    def _start(self, text: Text) -> None:
+        """Set what is known of a text before the model is used. From any thread."""
+
+    @abstractmethod
+    def _has_room(self, one: Asked | Text | None) -> bool:
+        """Whether it, or with None any other, may begin now, beside what is being answered."""
+
+    @abstractmethod
+    def _begin(self, text: Text) -> list[Text] | None:
+        """Begin a text, which is returned if it has ended at once; None: it is to be begun again.
+
+        Then what comes before was done.
+        """
+
+    @abstractmethod
+    def _pass(self) -> list[Text]:
+        """Have all texts go on; those that have ended. Raises NgtError for what ends them all."""
+
+    @abstractmethod
+    def _drop(self, text: Text) -> None:
+        """End a text as interrupted."""
+
+    @abstractmethod
+    def _ended(self, text: Text) -> tuple[Ended, PassRows | None, Callable[[], str]]:
+        """What came of a text, the rows of exact passes, and what general text it drafts from."""
+
+    @abstractmethod
+    def _close(self, *, store: bool = True) -> None:
+        """No text is left: store what was learned; and what was read, unless not to `store`."""
+
+    # --- questions ---
+
+    @property
+    def asked(self) -> list[Asked]:
+        """The questions that are being answered."""
+        return [*dict.fromkeys(text.asked for text in (*self._texts, *self._pending))]
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another question may be prepared, to be added soon."""
+        return not self._pending and self._has_room(None)
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has something to do."""
+        return bool(self._texts or self._pending or self._is_open)
+
+    def prepare(self, asked: Asked) -> None:
+        """Make its prompt, and what is drafted from; uses no pass. Raises NgtError."""
+        question = asked.question
+        with self._for(asked):
+            asked.session = session = self._session_for(question.settings, asked.owner)
+            if question.settings.overflow == "split":
+                asked.parts = InParts(session, question)
+                prompt = asked.parts.whole
+            else:
+                q = question
+                prompt = session.prompt(q.wording, q.documents, q.question, q.turns)
+            if prompt is not None:
+                asked.text = self._whole(asked, prompt, replace(AS_SET, many=self.many))
+
+    def takes(self, asked: Asked) -> bool:
+        """Whether a question may be added now."""
+        return not self._pending and self._has_room(asked)
+
+    def add(self, asked: Asked) -> None:
+        """Begin a question that is prepared; `step` goes on with it."""
+        if asked.text is None:
+            assert asked.parts is not None
+            asked.levels = asked.parts.levels()
+            self._next_level(asked)
+        else:
+            self._add(asked.text)
+
+    def step(self) -> None:
+        """One pass, or what comes before and after passes; tells what comes of it."""
+        for asked in self.asked:
+            if asked.cancelled:
+                self._stop(asked)
+        if self._pending and self._has_room(self._pending[0]):
+            self._begin_next()
+        elif self._texts:
+            self._told(self._pass())
+        else:
+            self._settle()
+
+    def interrupt(self) -> None:
+        """End all as far as it came, without a pass: one may be half done."""
+        texts = [*self._texts, *self._pending]
+        self._texts, self._pending = [], deque()
+        if self._is_open:
+            self._close(store=False)
+        self._is_open = False
+        self._finished.clear()
+        for text in texts:
+            if text.part is None and text.run is not None:
+                self._end(text, "interrupted")
+        for text in texts:
+            text.asked.say(text.asked.stopped)
+
+    def tell(self, event: Event) -> None:
+        """Tell who asked for what this thread does. Raises StoppedError where it is cancelled."""
+        asked: Asked | None = getattr(self._here, "asked", None)
+        if asked is None:
+            self._aloud(event)
+            return
+        asked.say(event)
+        if asked.cancelled:
+            raise asked.stopped
+
+    @contextmanager
+    def _for(self, asked: Asked) -> Iterator[None]:
+        """A block of work for one question."""
+        self._here.asked = asked
+        try:
+            yield
+        finally:
+            self._here.asked = None
+
+    # --- texts ---
+
+    def _whole(self, asked: Asked, prompt: Prompt, options: AnswerOptions) -> Text:
+        """The text of the prompt that is a question's last. Raises ModelError."""
+        if prediction := asked.question.prediction:
+            known = asked.session.facts
+            predicted = known.tokenizer.encode(prediction)
+            check_known(predicted, known.vocabulary)
+            prompt = replace(prompt, predicted=tuple(predicted))
+        text = Text(asked, prompt, options)
+        with self._starting:
+            self._start(text)
+        return text
+
+    def _add(self, text: Text) -> None:
+        """Let a question's last prompt wait for its turn, which comes next."""
+        asked, prompt = text.asked, text.prompt
+        asked.text = text
+        assert prompt is not None
+        if asked.wants.remarks:
+            q, tokenizer = asked.question, asked.session.facts.tokenizer
+            for words in look_alikes(q.documents, q.question, tokenizer, q.settings.system):
+                asked.say(Message("remark", words))
+        asked.say(Prompted(len(prompt.ids), prompt.selection, prompt.left_out))
+        self._pending.append(text)
+
+    def _begin_next(self) -> None:
+        text, over = self._pending[0], None
+        try:
+            with self._for(text.asked):
+                known = self._known(text) if text.prompt is None else None
+                over = self._begin(text) if known is None else []
+        except BaseException as error:
+            self._fail(text, caught(error))
+            return
+        if over is None:
+            return
+        self._pending.popleft()
+        if known is None:
+            self._texts.append(text)
+            self._told(over)
+        else:
+            self._part_done(text, known)
+
+    def _told(self, over: Sequence[Text]) -> None:
+        """Tell the steps that are new, and what came of texts that are over."""
+        for text in self._texts:
+            new, text.told = text.steps[text.told :], len(text.steps)
+            if text.part is None:
+                for step in new:
+                    text.asked.say(Stepped(step, text.statistics.thought_tokens or 0))
+        if time.monotonic() - self._shown > _INTERVAL_S:
+            self._shown = time.monotonic()
+            self._tell_of_parts()
+        for text in over:
+            if text in self._texts:  # else it went with another part of its question
+                self._end(text)
+                if text in self._texts:
+                    self._texts.remove(text)
+
+    def _end(self, text: Text, reason: str = "") -> None:
+        """Tell what came of a text, which ended for its own reason or else for this one."""
+        if text.asked.is_over:
+            return
+        if text.error is not None:
+            self._fail(text, text.error)
+            return
+        asked, (answer, rows, background) = text.asked, self._ended(text)
+        if text.part is not None:
+            self._part_answered(text, answer)
+            return
+        assert text.prompt is not None
+        answer = replace(
+            answer,
+            finish_reason=answer.finish_reason or reason,
+            steps=tuple(text.steps[: text.told]),
+            cuts=text.prompt.cuts,
+            selection=text.prompt.selection,
+            parts=tuple(asked.parts.reports) if asked.parts else (),
+        )
+        if asked.parts and answer.finish_reason != "interrupted":
+            self._finished.append(asked.parts.kept.forget)
+        answer = self._reported(asked, answer)
+        if asked.wants.remarks:
+            words = remarks(
+                asked.question.settings, asked.session.facts, answer, rows, background()
+            )
+            answer = replace(answer, remarks=tuple(words))
+        asked.say(answer)
+
+    def _reported(self, asked: Asked, answer: Ended) -> Ended:
+        """The answer with its facts and sources, without these where that is interrupted."""
+        question, documents = asked.question, asked.question.documents
+        answer = replace(answer, facts=tuple(facts(question.settings, asked.session.facts, answer)))
+        if not asked.wants.sources:
+            return answer
+        try:
+            with self._for(asked):
+                if not answer.selection and sum(len(d.text) for d in documents) > _LONG:
+                    self.session.status("Comparing the answer with the documents …")
+                return with_sources(answer, documents)
+        except StoppedError:  # nobody waits for them
+            pass
+        except KeyboardInterrupt:
+            asked.say(Message("warn", "interrupted: the answer is whole, but for its sources"))
+        except Exception as error:
+            asked.say(caught(error))
+        return answer
+
+    def _stop(self, asked: Asked) -> None:
+        """End a question that was cancelled, as far as its answer came."""
+        texts = [t for t in (*self._texts, *self._pending) if t.asked is asked]
+        whole = next((t for t in texts if t.part is None and (t in self._texts or t.steps)), None)
+        if whole is not None:
+            self._drop(whole)
+            self._end(whole, "interrupted")
+        self._take_out(asked, but=whole)
+        asked.say(asked.stopped)
+
+    def _fail(self, text: Text, error: NgtError) -> None:
+        """End the question of a text with an error, which names a part."""
+        asked = text.asked
+        if isinstance(error, StoppedError):
+            error = asked.stopped
+        elif text.part is not None and asked.parts is not None:
+            one, kept = text.part, asked.parts.kept_words()
+            asked.say(Message("warn", f"failed at {one.words.lower()}, {one.part.name}{kept}"))
+        self._take_out(asked)
+        asked.say(error)
+
+    def _take_out(self, asked: Asked, but: Text | None = None) -> None:
+        """No text of a question is answered any more; one was dropped already."""
+        for text in [text for text in self._texts if text.asked is asked]:
+            if text is not but and text.error is None:
+                self._drop(text)
+            self._texts.remove(text)
+        self._pending = deque(text for text in self._pending if text.asked is not asked)
+
+    def _settle(self) -> None:
+        """All that was answered has been told, and delivered: store, and forget parts."""
+        while self._finished:
+            self._finished.pop()()
+        self._close()
+        self._is_open = False
+
+    # --- parts ---
+
+    def _next_level(self, asked: Asked, done: Sequence[PartReport] | None = None) -> None:
+        """Have the parts of the next level answered, or the last prompt."""
+        assert asked.levels is not None and asked.parts is not None
+        try:
+            with self._for(asked):
+                parts = next(asked.levels) if done is None else asked.levels.send(done)
+                asked.done = {}
+                for one in parts:
+                    self._pending.append(Text(asked, options=asked.parts.options, part=one))
+        except StopIteration as end:
+            asked.say(Part(""))
+            self._add_last(asked, end.value)
+        except BaseException as error:
+            self._fail(Text(asked), caught(error))
+
+    def _add_last(self, asked: Asked, prompt: Prompt) -> None:
+        assert asked.parts is not None
+        try:
+            with self._for(asked):
+                self._add(self._whole(asked, prompt, asked.parts.options))
+        except BaseException as error:
+            self._fail(Text(asked), caught(error))
+
+    def _known(self, text: Text) -> PartReport | None:
+        """What an earlier run made of a part; else None, and it has its prompt and is announced."""
+        asked, one = text.asked, text.part
+        assert one is not None and asked.parts is not None
+        text.prompt = one.part.build()
+        if (report := asked.parts.earlier(one, text.prompt)) is None:
+            asked.say(Part(one.words))
+            asked.session.status(f"{one.part.name} …")
+            self._start(text)
+        return report
+
+    def _part_answered(self, text: Text, answer: Ended) -> None:
+        one, asked, prompt = text.part, text.asked, text.prompt
+        assert one is not None and asked.parts is not None and prompt is not None
+        if answer.finish_reason == "repetition":
+            words = f"{one.words}, {one.part.name}: its summary is cut off: it repeats itself"
+            asked.say(Message("warn", words))
+        tokens = [token for step in text.steps for token in step.tokens]
+        words = "".join(token.text for token in tokens)
+        text.run = text.begun = None
+        self._part_done(text, asked.parts.answered(one, prompt, words, len(tokens)))
+
+    def _part_done(self, text: Text, report: PartReport) -> None:
+        asked, one = text.asked, text.part
+        assert one is not None
+        asked.done[one.number] = report
+        if len(asked.done) == one.count:
+            self._next_level(asked, [asked.done[i] for i in sorted(asked.done)])
+
+    def _tell_of_parts(self) -> None:
+        """Say of each question whose parts are being answered which these are, and how far."""
+        for asked in dict.fromkeys(text.asked for text in self._texts if text.part is not None):
+            texts = [text for text in self._texts if text.asked is asked]
+            numbers = sorted(text.part.number for text in texts if text.part is not None)
+            first, last = numbers[0], numbers[-1]
+            of = texts[0].part.count if texts[0].part is not None else 0
+            words = f"Part {first}" if first == last else f"Parts {first} to {last}"
+            asked.say(Part(f"{words} of {of}"))
+            count = sum(len(step.tokens) for text in texts for step in text.steps)
+            asked.say(Message("status", f"{counted(count, 'token')} …"))
+
+
+def caught(error: BaseException) -> NgtError:
+    """What a question ends with. Raises KeyboardInterrupt where a Ctrl-C was the cause.
+
+    A library may make another error of it.
+    """
+    if isinstance(error, KeyboardInterrupt) or process.interrupted():
+        raise KeyboardInterrupt from error
+    if isinstance(error, NgtError):
+        return error
+    failure = unexpected(error)
+    failure.__cause__ = error
+    return failure
+
+
+def answer(engine: Engine, question: Question, wants: Wants = USUAL) -> Generator[Event]:
+    """The events of a question, but for what the engine says aloud at once. Raises NgtError.
+
+    A KeyboardInterrupt, raised here or thrown in, ends the answer: `Ended` has as much as there is.
+    Before it has begun that raises StoppedError. What is kept of parts stays until the caller asks
+    for more than `Ended`; then what was read is kept.
+    """
+    events = deque[Event | NgtError]()
+
+    def tell(event: Event | NgtError) -> None:
+        if isinstance(event, Message | Reading | Part):
+            engine._aloud(event)
+        else:
+            events.append(event)
+
+    asked = Asked(question, tell, wants=wants)
+    try:
+        try:
+            engine.prepare(asked)
+            engine.add(asked)
+        except KeyboardInterrupt:
+            raise asked.stopped from None
+        while events or engine.busy:
+            try:
+                while events:
+                    event = events.popleft()
+                    if isinstance(event, NgtError):
+                        raise event
+                    yield event
+                engine.step()
+            except KeyboardInterrupt:
+                engine.interrupt()
+    finally:
+        asked.is_over = True
+        engine.interrupt()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one of many questions, an answer or an error; `key` is the caller's.
+
+    Without a question it could not be read; `prompt` is None where it could not be made.
+    """
+
+    key: Any
+    question: Question | None
+    prompt: Prompt | None
+    answer: Ended | NgtError
+
+
+Drawn = tuple[Any, Question | NgtError]  # the caller's key; in place of a question its error
+
+
+def run(
+    engine: Engine, draw: Callable[[bool], Drawn | None], wants: Wants = USUAL
+) -> Generator[Outcome]:
+    """The answers to many questions as they finish, in any order.
+
+    `draw` gives the next one when there is room for it, and None where none is there now; where
+    nothing is being answered it is told to wait, and None is the end. What is kept of parts stays
+    until the next outcome is asked for. Raises NgtError for what ends the run.
+    """
+    done, next_one = deque[Outcome](), list[Asked]()
+
+    def taken(key: Any, question: Question | NgtError) -> None:
+        def tell(event: Event | NgtError) -> None:
+            if isinstance(event, Ended | NgtError):
+                prompt = asked.text.prompt if asked.text else None
+                done.append(Outcome(key, asked.question, prompt, event))
+            elif isinstance(event, Message):
+                engine._aloud(event)
+
+        if isinstance(question, NgtError):
+            done.append(Outcome(key, None, None, question))
+            return
+        asked = Asked(question, tell, wants=wants)
+        try:
+            engine.prepare(asked)
+            next_one.append(asked)
+        except OtherModelError:
+            raise
+        except Exception as error:
+            asked.say(caught(error))
+
+    try:
+        while True:
+            while done:
+                yield done.popleft()
+            if not next_one and engine.has_room and (drawn := draw(not engine.busy)) is not None:
+                taken(*drawn)
+            elif next_one and engine.takes(next_one[0]):
+                engine.add(next_one.pop())
+            elif engine.busy:
+                engine.step()
+            else:
+                break
+    finally:
+        for asked in engine.asked:
+            asked.is_over = True
+        engine.interrupt()

@@ -1,0 +1,54 @@
+"""Prompts that are made already, answered by an engine."""
+
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+
+from ngtcli.config import Settings
+from ngtcli.engines.vllm_session import VllmTexts
+from ngtcli.errors import NgtError
+from ngtcli.prompt.build import Prompt
+from ngtcli.prompt.preset import Preset
+from ngtcli.session.engine import AS_SET, Asked, Engine, Outcome, run
+from ngtcli.session.local_engine import LocalEngine
+from ngtcli.session.question import Question
+
+NumberedPrompt = tuple[int, Prompt | NgtError]
+_PRESET = Preset("as it is", Path(), "{documents}")
+
+
+class _Given(Engine):
+    """Its questions are numbers of prompts."""
+
+    prompts: dict[str, Prompt] = {}
+
+    def prepare(self, asked: Asked) -> None:
+        asked.session = self._session_for(asked.question.settings, asked.owner)
+        prompt = self.prompts[asked.question.question]
+        asked.text = self._whole(asked, prompt, AS_SET)
+
+
+class GivenPrompts(_Given, LocalEngine):
+    """Of a model that is loaded here."""
+
+
+class GivenToVllm(_Given, VllmTexts):
+    """Of vLLM."""
+
+
+def answers(
+    engine: _Given, prompts: Iterable[NumberedPrompt], settings: dict[int, Settings] | None = None
+) -> Generator[Outcome]:
+    """What an engine answers to prompts, each with its own settings if there are any."""
+    source: Iterator[NumberedPrompt] = iter(prompts)
+
+    def draw(_: bool) -> tuple[int, Question | NgtError] | None:
+        if (drawn := next(source, None)) is None:
+            return None
+        key, prompt = drawn
+        if isinstance(prompt, NgtError):
+            return key, prompt
+        engine.prompts = {**engine.prompts, str(key): prompt}
+        own = (settings or {}).get(key, engine.session.settings)
+        return key, Question(task="ask", settings=own, preset=_PRESET, question=str(key))
+
+    return run(engine, draw)

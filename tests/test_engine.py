@@ -1,0 +1,130 @@
+"""The engine and its drivers: what comes of a question, whatever interrupts it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document, Loaded
+from ngtcli.errors import NgtError, StoppedError
+from ngtcli.prompt.preset import load_preset
+from ngtcli.session import engine as engine_module
+from ngtcli.session.engine import answer, run
+from ngtcli.session.events import Ended, Event, Message, Part, Prompted, Stepped
+from ngtcli.session.parts import PARTS
+from ngtcli.session.question import Question
+from ngtcli.system import process
+from tests.support.fakes import CONTEXT, FakeAnswers, FakeEngine
+
+TIDE = "The tide came in at noon. "
+
+
+def question(text: str = TIDE, **changes: Any) -> Question:
+    settings = replace(Settings(max_tokens=40, overflow="split"), **changes)
+    loaded = Loaded((Document("a.txt", text),))
+    return Question(
+        task="summarize", settings=settings, preset=load_preset("summarize"), loaded=loaded
+    )
+
+
+def engine(
+    before: Callable[[str], None] = lambda _: None, size: int = 4, said: list[Event] | None = None
+) -> FakeEngine:
+    told: list[Event] = [] if said is None else said
+    return FakeEngine(Settings(), FakeAnswers(before), size, told.append)
+
+
+def test_the_events_of_a_question_come_in_order() -> None:
+    events = [*answer(engine(), question())]
+    assert [type(event) for event in events] == [Prompted, Stepped, Ended]
+    last = events[-1]
+    assert isinstance(last, Ended) and last.finish_reason == "stop" and last.facts
+    assert last.sources.verbatim_share > 0
+
+
+@pytest.mark.parametrize("where", ["raised", "thrown in"])
+def test_an_interrupt_while_sources_are_looked_up_loses_no_answer(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    said: list[Event] = []
+    events = answer(engine(said=said), question())
+    if where == "raised":
+        monkeypatch.setattr(engine_module, "with_sources", interrupted)
+        *_, last = events
+        assert any(isinstance(e, Message) and "sources" in e.text for e in said)
+    else:
+        while not isinstance(next(events), Stepped):
+            pass
+        last = events.throw(KeyboardInterrupt())
+        assert [*events] == []
+    assert isinstance(last, Ended) and last.text and last.finish_reason == "stop"
+
+
+def test_an_interrupt_before_an_answer_begins_says_what_is_kept() -> None:
+    def before(text: str) -> None:
+        asked.append(text)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+
+    asked: list[str] = []
+    with pytest.raises(StoppedError, match=r"interrupted; kept 2 of \d+ parts"):
+        [*answer(engine(before), question("".join(f"{i}. {TIDE}" for i in range(1000))))]
+    assert len(PARTS.each()) == 2
+
+
+def test_parts_change_nothing_of_how_the_process_hears_signals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server's thread answers them, too."""
+
+    def never() -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(process, "unwind_on_interrupt", never)
+    said: list[Event] = []
+    *_, last = answer(engine(said=said), question(TIDE * 1000))
+    assert isinstance(last, Ended) and len(last.parts) > 3
+    assert {part.level for part in last.parts} >= {1}
+    parts = [event.words for event in said if isinstance(event, Part)]
+    assert parts[0].startswith("Part 1 of") and parts[-1] == ""
+
+
+def test_what_is_kept_of_parts_goes_once_the_answer_was_taken() -> None:
+    text = TIDE * (3 * CONTEXT // len(TIDE))
+    events = answer(engine(), question(text))
+    while not isinstance(next(events), Ended):
+        pass
+    assert PARTS.each()
+    assert next(events, None) is None and not PARTS.each()
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_long_question_beside_others_has_the_answer_that_it_has_alone(size: int) -> None:
+    questions = [question(f"{i} {TIDE * 600}" if i % 2 else f"{i} {TIDE}") for i in range(5)]
+    alone = []
+    for one in questions:
+        *_, last = answer(engine(size=size), one)
+        alone.append(last)
+    coming = iter(enumerate(questions))
+    found = {o.key: o.answer for o in run(engine(size=size), lambda _: next(coming, None))}
+    for i, one in enumerate(alone):
+        own = found[i]
+        assert isinstance(one, Ended) and isinstance(own, Ended)
+        assert own.text == one.text and [p.text for p in own.parts] == [p.text for p in one.parts]
+
+
+def test_an_error_of_a_part_ends_its_question_alone() -> None:
+    def before(text: str) -> None:
+        if "Wrong" in text:
+            raise NgtError("no scores", "Try again.")
+
+    bad = question(f"{TIDE * 400} Wrong. {TIDE * 400}")
+    coming = iter([(0, question()), (1, bad), (2, question(TIDE * 400))])
+    found = {o.key: o.answer for o in run(engine(before, 2), lambda _: next(coming, None))}
+    assert str(found[1]) == "no scores"
+    assert isinstance(found[0], Ended) and isinstance(found[2], Ended)
