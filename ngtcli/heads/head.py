@@ -5,6 +5,7 @@ each node that is drafted. What differs between kinds are the networks and their
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -190,7 +191,7 @@ class AtOnce(Head):
 class ByPath(Head):
     """Guesses by the tokens that lead to a node; a node has a state and a depth.
 
-    A plan has the likeliest nodes of each depth by what leads to them; it guesses after no others.
+    A plan has the likeliest nodes of each depth by what leads to them, and all come with the first.
     On a CPU there is none: it guesses after the nodes that it is asked about.
     """
 
@@ -205,8 +206,6 @@ class ByPath(Head):
         self._last = self._states = torch.empty(
             0
         )  # (1, size), of the last row; (n, size), of nodes
-        self._led: dict[tuple[int, int], int] = {}  # places in a plan by place before and token
-        self._places: list[int] = []  # in it, of nodes; -1: it has none
 
     def _read(self, states: Tensor, following: Tensor, start: int) -> Tensor:
         self._last = super()._read(states, following, start)
@@ -215,19 +214,15 @@ class ByPath(Head):
     @torch.inference_mode()
     def first(self, root: int) -> Guessed:
         if (plan := self._planned(_BEAM * (self.depth - 1))) is not None:
-            self._take(*plan)
+            self._guesses = self._with_led(*plan)
         if self._guesses is not None:
-            self._places = []
-            return self._at([0])
+            return self._guesses
         self._rows.drop()
         self._states, self._depths = self._last, [0]
         return self._guessed(self._states, [0]) if len(self._states) else _nothing(1)
 
     @torch.inference_mode()
     def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
-        if self._guesses is not None:
-            before = [self._places[state] for state in states]
-            return self._at([self._led.get(one, -1) for one in zip(before, tokens, strict=True)])
         if not len(self._states):
             return _nothing(len(states))
         given = self._rows.tree([state - 1 for state in states])  # state 0 is of a row that is kept
@@ -262,24 +257,12 @@ class ByPath(Head):
             led.append((parents, ids))
         return [torch.cat(part) for part in (*zip(*found, strict=True), *zip(*led, strict=True))]
 
-    def _take(self, found: Guessed, led: npt.NDArray[np.int32]) -> None:
-        """Know what a plan says: after its nodes, and after others nothing."""
-        nothing = np.zeros_like(found.tokens[:1])
-        self._guesses = Guessed(
-            np.concatenate([found.tokens, nothing]), np.concatenate([found.probabilities, nothing])
-        )
+    def _with_led(self, found: Guessed, led: npt.NDArray[np.int32]) -> Guessed:
+        """A plan's guesses, with what leads to them; parents are numbered by depth there."""
         parents, tokens = led.reshape(2, -1)
-        beam = len(tokens) // max(1, self.depth - 1)
-        nodes = np.arange(1, 1 + len(tokens))
-        before = parents + np.maximum(0, (nodes - 1) // max(1, beam) * beam - beam + 1)
-        led_by = zip(before.tolist(), tokens.tolist(), strict=True)
-        self._led = dict(zip(led_by, nodes.tolist(), strict=True))
-
-    def _at(self, places: list[int]) -> Guessed:
-        """The guesses at places of a plan, which are those of the next nodes."""
-        assert self._guesses is not None
-        self._places += places
-        return Guessed(self._guesses.tokens[places], self._guesses.probabilities[places])
+        beam = max(1, len(tokens) // max(1, self.depth - 1))
+        before = np.maximum(0, (np.arange(len(tokens)) // beam - 1) * beam + 1)
+        return replace(found, led=np.stack([parents + before, tokens]))
 
 
 def _nothing(states: int) -> Guessed:
