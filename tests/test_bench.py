@@ -60,9 +60,9 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
         "    if count[0] == 6:\n        os.kill(os.getpid(), signal.SIGINT)\n"
         "    return real(run)\n"
         "live.decoded = decoded\n"
-        "from ngtcli.cli.app import main\n"
+        "from ngtcli.cli.app import run\n"
         f"sys.argv = ['ngt', 'bench', {HARBOUR!r}, '--methods=trie', '--rounds=999',"
-        " '--max-tokens=5', '--json']\nmain()\n"
+        " '--max-tokens=5', '--json']\nsys.exit(run())\n"
     )
     done = warm.run(code=code)
     assert done.returncode == 130, done.stderr

@@ -153,7 +153,7 @@ BAD = [
     (["summarize", "{tmp}/a.txt", "-m", ""], 2, "name is empty"),
     (["batch", "-", "--preset", ""], 2, "no preset ''"),
     (["config", "show", "-p", ""], 2, "no preset ''"),
-    (["tune", "--sweep", "n=8,9", "--write", ""], 2, "''"),
+    (["tune", "--sweep", "n=8,9", "--write", ""], 2, "--write is empty"),
     (["summarize", "-", "--cite", "--json"], 2, "--cite does nothing with --json"),
     (["summarize", "-", "--html", "{tmp}/no/a.html"], 2, "no such folder"),
     (["summarize", "-", "-o", "-"], 2, "needs no name"),
@@ -420,7 +420,7 @@ def test_datastores_are_built_listed_shown_used_and_cleared() -> None:
     plain = ngt("summarize", HARBOUR, "--method", "none", "--max-tokens", "20").stdout
     for method in ("rest", "rest:datastore=sea"):
         assert ngt("summarize", HARBOUR, "--method", method, "--max-tokens", "20").stdout == plain
-    assert json.loads(ngt("trie", "clear", "--json").stdout)["files"] == 2
+    assert json.loads(ngt("cache", "clear", "datastores", "--json").stdout)["files"] == 2
 
 
 def test_env_says_what_confines_parsers() -> None:

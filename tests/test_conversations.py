@@ -140,12 +140,17 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_the_conversation(tmp_path: Path, own_
     chat.type(f"/save {tmp_path}/a.md\r")
     chat.until("saved 2 questions")
     chat.until(READY)
+    page = (tmp_path / "a.md").read_text()
+    (tmp_path / "a.md").write_text("edited")
+    chat.type(f"/save {tmp_path}/a.md\r")
+    chat.until("Name a file that is not there yet.")
+    assert (tmp_path / "a.md").read_text() == "edited"
+    chat.until(READY)
     chat.type("/nothing\r")
     chat.until("no command /nothing")
     chat.until(READY)
     chat.type("\x04")
     assert chat.end() == 0
-    page = (tmp_path / "a.md").read_text()
     assert "## Question 2\n\nTell \nme\nall" in page and "## Answer 2 (interrupted)\n\n" in page
     history = own_home / "state" / "chat_history"
     assert stat.S_IMODE(history.stat().st_mode) == 0o600 and "\x07" not in history.read_text()

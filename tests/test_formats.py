@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ngtcli.documents import parsers
 from ngtcli.documents.content import Extracted, Section, Source, Writer
 from ngtcli.documents.formats import HEAD, SUFFIXES, format_of, suffix_of
 from ngtcli.documents.load import load
@@ -221,10 +222,10 @@ def test_archives_of_other_kinds_say_what_to_do(tmp_path: Path) -> None:
 def test_a_missing_package_is_one_line_that_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import importlib.util
-
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "docx" else find(n))
+    monkeypatch.setattr("ngtcli.documents.read.Parsers", parsers.Parsers)  # new workers
+    monkeypatch.setattr(
+        parsers, "_CODE", f"import sys; sys.modules['docx'] = None\n{parsers._CODE}"
+    )
     (tmp_path / "orchard.docx").write_bytes(made.docx())
     with pytest.raises(InputError, match="a Word document, which needs the package docx") as caught:
         load([str(tmp_path / "orchard.docx")])

@@ -203,7 +203,7 @@ def test_bfloat16_is_taken_by_gpus_that_multiply_it(
     half_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1 << 34, 1 << 34))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _=None: (1 << 34, 1 << 34))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     said = list[str]()

@@ -5,13 +5,14 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ngtcli.cli.app import app, load
-from ngtcli.cli.options import set_values
+from ngtcli.cli.options import command_line, set_values
 from ngtcli.config import SETTINGS
 from ngtcli.errors import UsageError
 from tests.support.helpers import HARBOUR, NGT, ROOT_FOLDER, ngt
@@ -77,6 +78,17 @@ def test_every_setting_is_set_by_its_name_and_checked(name: str) -> None:
     if about.kind in (int, float, bool):
         with pytest.raises(UsageError, match=f"--set: {name} is"):
             set_values([f"{name}=much"], tuple(SETTINGS))
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["--password sesame", "--password=sesame", "--set password=sesame", "--set=password=se"],
+)
+def test_a_password_is_not_shown_however_it_was_given(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ngt", "ask", *given.split(), "x"])
+    assert "se" not in command_line().removeprefix("ngt ask --set") and "..." in command_line()
 
 
 @pytest.mark.parametrize(

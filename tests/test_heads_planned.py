@@ -1,9 +1,9 @@
 """Heads elsewhere than on a CPU: what is planned ahead is what they guess when they are asked."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from torch import Tensor
 from ngtcli.decode import replays
 from ngtcli.decode.replays import Replays
 from ngtcli.draft.drafter import DraftSettings
+from ngtcli.draft.guesses import Guessed
 from ngtcli.heads import head as room
 from ngtcli.heads.files import Target
 from ngtcli.heads.head import AtOnce, ByPath, Head
@@ -97,22 +98,26 @@ def check_same(asked: Head, ahead: Any, root: int, rng: random.Random) -> None:
         assert np.array_equal(found.tokens[clear, 0], true.tokens[clear, 0])
 
     for _ in range(2):  # asked again, it says the same
-        agree(ahead.first(root), asked.first(root))
+        plan, true = ahead.first(root), asked.first(root)
+        agree(part(plan, range(len(true.tokens))), true)
     if not ahead.by_path:
         return
-    paths, nodes = [(0, 0)], 0  # places in the plan and states
+    assert plan.led is not None
+    states = {0: 0}  # of the one that is asked, by those of the plan, whose nodes come in any order
+    led = dict(enumerate(zip(*plan.led.tolist(), strict=True), 1))
     for _ in range(3):
-        led = [(place, token) for place, token in ahead._led if place in dict(paths)]
-        if not led:
-            break
-        chosen = rng.sample(led, min(3, len(led)))
-        states = [dict(paths)[place] for place, _ in chosen]
-        tokens = [token for _, token in chosen]
-        agree(ahead.below(states, tokens), asked.below(states, tokens))
-        for one in chosen:
-            nodes += 1
-            paths.append((ahead._led[one], nodes))
-    assert not ahead.below([0], [VOCABULARY]).probabilities.any()
+        ready = [node for node, (parent, _) in led.items() if parent in states]
+        chosen = rng.sample(ready, min(3, len(ready)))
+        if chosen:
+            parents = [states[led[node][0]] for node in chosen]
+            found = cast(ByPath, asked).below(parents, [led[node][1] for node in chosen])
+            agree(part(plan, chosen), found)
+            states |= {node: len(states) + n for n, node in enumerate(chosen)}
+            led = {node: both for node, both in led.items() if node not in states}
+
+
+def part(of: Guessed, rows: Sequence[int]) -> Guessed:
+    return Guessed(of.tokens[list(rows)], of.probabilities[list(rows)])
 
 
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "prefix", "eagle3", "dflash"])
@@ -148,7 +153,8 @@ def recorder(fails: bool) -> Callable[..., Any]:
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_ran_before_is_captured(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "graph_recorder", recorder(fails))
-    replay, ran = Replays(CPU, True), list[int]()
+    said = list[str]()
+    replay, ran = Replays("all is", CPU, said.append), list[int]()
 
     def double(given: Tensor) -> tuple[Tensor]:
         ran.append(len(given))
@@ -157,6 +163,7 @@ def test_what_ran_before_is_captured(fails: bool, monkeypatch: pytest.MonkeyPatc
     for n in (1, 2, 1, 2, 1):
         assert replay.run(n, double, torch.arange(n))[0].tolist() == [2 * i for i in range(n)]
     assert len(replay._captured) == (0 if fails else 2)
+    assert len(said) == fails
     replay.forget()
     assert replay.run(1, double, torch.ones(1))[0].tolist() == [2.0] and not replay._captured
 
@@ -164,7 +171,7 @@ def test_what_ran_before_is_captured(fails: bool, monkeypatch: pytest.MonkeyPatc
 def test_plans_are_captured_by_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "graph_recorder", recorder(False))
     name, _ = eagle3_files(tmp_path / "head")
-    head = planning(load_head(name, make_hf("llama"), CPU, torch.float32, captures=True))
+    head = planning(load_head(name, make_hf("llama"), CPU, torch.float32, warn=print))
     for at in range(0, 60, 3):
         head.read(torch.randn(3, 96), torch.tensor([4, 5, 6]), at)
         head.first(6)

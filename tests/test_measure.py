@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from ngtcli.cli.bench import check_against
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.measure.grid import Cell, Refusal, cells_of, check_against, check_some_left
+from ngtcli.measure.grid import Cell, Refusal, cells_of, check_some_left
 from ngtcli.measure.live import Live, prompt_times, split_rows
 from ngtcli.measure.quality import Quality, Scores
 from ngtcli.measure.records import (

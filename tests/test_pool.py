@@ -138,16 +138,16 @@ def test_a_damaged_pool_is_not_used_and_begun_again(tmp_path: Path) -> None:
     assert contents(path) == [[5, 6]]
 
 
-def test_the_pools_are_listed_and_cleared() -> None:
-    invoke = CliRunner().invoke
-    assert json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout) == []
+def test_the_pools_are_counted_and_cleared() -> None:
+    def told(*words: str) -> int:
+        done = CliRunner().invoke(app, ["cache", *words, "pools", "--json"])
+        return int(json.loads(done.stdout)["files"])
+
+    assert told("show") == 0
     path = pool_path("print", "tiny")
     save_pool(path, tallied([[1, 2, 3]]), "tiny", 97)
     path.with_name("broken.pool.safetensors").write_bytes(b"x")
-    (row,) = json.loads(invoke(app, ["trie", "pool", "show", "--json"]).stdout)
-    assert (row["model"], row["answers"], row["tokens"]) == ("tiny", 1, 3)
-    assert "tiny" in invoke(app, ["trie", "pool", "show"]).stdout
-    assert json.loads(invoke(app, ["trie", "pool", "clear", "--json"]).stdout)["files"] == 2
+    assert told("show") == told("clear") == 2
     assert not path.exists()
 
 
@@ -174,7 +174,7 @@ def test_clear_takes_links_to_nowhere_along_and_leaves_folders(own_home: Path) -
     path.symlink_to("/nowhere/x")
     folder = pool_path("print", "other")
     folder.mkdir()
-    done = CliRunner().invoke(app, ["trie", "pool", "clear", "--json"])
+    done = CliRunner().invoke(app, ["cache", "clear", "pools", "--json"])
     assert done.exit_code == 0 and json.loads(done.stdout)["files"] == 1
     assert not path.is_symlink() and folder.is_dir()
 

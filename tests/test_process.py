@@ -274,21 +274,21 @@ class Panic(BaseException):
 def test_a_mistake_of_ours_is_two_lines_and_exit_1(
     error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ngtcli.cli.about.preset_folders", raising(error))
-    assert call(monkeypatch, "presets", "path") == 1
+    monkeypatch.setattr("ngtcli.cli.about.load_presets", raising(error))
+    assert call(monkeypatch, "presets", "list") == 1
     told = capsys.readouterr().err
     assert told == f"ngt: {type(error).__name__}: odd\nRun it again with --debug for details.\n"
-    assert call(monkeypatch, "presets", "path", "--debug") == 1
+    assert call(monkeypatch, "presets", "list", "--debug") == 1
     assert "Traceback" in capsys.readouterr().err
 
 
 def test_a_long_text_of_an_error_is_cut_and_debug_keeps_code_and_lines(monkeypatch, capsys) -> None:
-    monkeypatch.setattr("ngtcli.cli.about.preset_folders", raising(ValueError("x" * 10**6)))
-    assert call(monkeypatch, "presets", "path") == 1
+    monkeypatch.setattr("ngtcli.cli.about.load_presets", raising(ValueError("x" * 10**6)))
+    assert call(monkeypatch, "presets", "list") == 1
     assert len(capsys.readouterr().err) < 600
     error = InputError("a.txt: empty", "Give another.")
-    monkeypatch.setattr("ngtcli.cli.about.preset_folders", raising(error))
-    for arguments in (("--debug", "presets", "path"), ("presets", "path", "--debug")):
+    monkeypatch.setattr("ngtcli.cli.about.load_presets", raising(error))
+    for arguments in (("--debug", "presets", "list"), ("presets", "list", "--debug")):
         assert call(monkeypatch, *arguments) == 3
         told = capsys.readouterr().err
         assert "Traceback" in told and told.endswith("ngt: a.txt: empty\nGive another.\n")

@@ -109,9 +109,9 @@ DISTURBANCES = ["kill", "interrupt", "interrupt_command", "fail_beside", "suspen
 
 
 def only_read(
-    self: store._Store, sql: str, rows: Any, real: Any = store._Store.tried
+    self: store._Store, sql: str, rows: Any, real: Any = store._Store.execute
 ) -> list[tuple[Any, ...]] | None:
-    """`_Store.tried` on a full disk."""
+    """`_Store.execute` on a full disk."""
     return real(self, sql, rows) if sql.startswith("SELECT") else None
 
 
@@ -272,7 +272,7 @@ class SecondRuns(RuleBasedStateMachine):
         self.home = self.home.rename(self.place / f"home-{self.serial}")
 
     def clear(self) -> None:
-        self.ngt("docs", "clear")
+        self.ngt("cache", "clear", "documents", "passages", "parts", "prefixes")
         self.outgrown = False
 
     def outgrow(self) -> None:
@@ -296,7 +296,7 @@ class SecondRuns(RuleBasedStateMachine):
             if kept and self.full:
                 stack.enter_context(patch.object(NewFile, "_open", no_space))
                 stack.enter_context(patch("ngtcli.system.journal.write_all", no_space))
-                stack.enter_context(patch.object(store._Store, "tried", only_read))
+                stack.enter_context(patch.object(store._Store, "execute", only_read))
             done = ngt(*map(str, words), NGT_HOME=str(home or self.home), NGT_CACHE_MB="1",
                        NGT_MODEL=str(self.model), NGT_BACKGROUND="none")  # fmt: skip
         self.done[" ".join(map(str, words[: 1 + (words[0] == "docs")]))] += kept

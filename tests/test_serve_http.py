@@ -259,6 +259,14 @@ def test_what_makes_no_difference_is_passed_over(live: Live) -> None:
         "response_format": {"type": "text"}, "metadata": {"a": "b"}, "store": False,
     }  # fmt: skip
     assert live.post(**neutral).status_code == 200
+    for newer in (
+        {"max_tokens": 5, "max_completion_tokens": 9},
+        {"max_completion_tokens": 9, "max_tokens": 5},
+    ):
+        assert live.post(**newer).status_code == 200
+        assert live.answers.last.settings.max_tokens == 9
+    assert live.post(think="off").status_code == 200
+    assert live.answers.last.settings.think == "off"
     assert live.post(settings={"top_k": 5, "think": "off"}).status_code == 200
     assert live.answers.last.settings.top_k == 5
 

@@ -241,7 +241,7 @@ def test_a_dash_on_a_terminal_reads_to_ctrl_d() -> None:
 
     main, other = pty.openpty()
     done = subprocess.Popen(
-        [sys.executable, "-m", "ngtcli.cli.app", "summarize", "-", "--dry-run"],
+        [sys.executable, "-m", "ngtcli", "summarize", "-", "--dry-run"],
         stdin=other, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert done.stderr is not None

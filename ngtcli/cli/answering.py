@@ -9,8 +9,7 @@ from functools import partial
 
 import typer
 
-from ngtcli.cli.answer_report import tell_passages
-from ngtcli.cli.answer_request import AnswerRequest
+from ngtcli.cli.answer_request import AnswerRequest, tell_passages
 from ngtcli.cli.notes import REPEATS, Notes, ReadingBar
 from ngtcli.cli.options import command_line
 from ngtcli.cli.output import check_written, write_page, write_result

@@ -14,7 +14,6 @@ from typer.core import TyperCommand, TyperGroup
 from ngtcli import __version__
 from ngtcli.cli.notes import Notes, report_error
 from ngtcli.cli.streams import finish_stdout, own_streams
-from ngtcli.config import SETTINGS, Use
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError, UsageError, unexpected
 from ngtcli.system import process
 from ngtcli.system.process import without_collection
@@ -96,6 +95,8 @@ _MOVED = {
 
 def _refuse_moved(flag: str) -> None:
     """Raise UsageError for what was a flag once, with what to give in its place."""
+    from ngtcli.config import SETTINGS, Use  # here: help does without
+
     name = flag.lstrip("-").replace("-", "_")
     about = SETTINGS.get(name.removeprefix("no_"))
     hint = _MOVED.get(flag, "")
@@ -136,24 +137,18 @@ class _Given:
 
     def __init__(self, about: Any) -> None:
         self._about = about
-        self._of_one = about.parameter_info.parser or _PLAIN.get(about.annotation)
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """The value in the parameter's type. Raises the library's error for a wrong one."""
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
-        if self._of_one is not None:
-            with suppress(ValueError, TypeError):
-                return self._within(self._of_one(value))
+        info = self._about.parameter_info
+        with suppress(ValueError, TypeError, KeyError):
+            plain = (info.parser or _PLAIN[self._about.annotation])(value)
+            if not isinstance(plain, int) or (info.min or 0) <= plain <= (info.max or plain):
+                return plain
         assert _build is not None
         return _build(self._about).coerce(value, param=param, ctx=ctx)
-
-    def _within(self, value: Any) -> Any:
-        """A value that is no number, or one within the parameter's bounds. Raises ValueError."""
-        low, high = self._about.parameter_info.min, self._about.parameter_info.max
-        if isinstance(value, int) and not (low or 0) <= value <= (high or value):
-            raise ValueError
-        return value
 
 
 def _digits(given: object) -> int:
@@ -258,11 +253,6 @@ def options(
     home("cache")  # another user's is told before anything is done
 
 
-def main() -> None:
-    """Run the command line and exit; `ngtcli.__main__` does so for the process."""
-    sys.exit(run())
-
-
 def run() -> int:
     """Run the command line in `sys.argv`; the exit code. Every error becomes two lines."""
     global _tracebacks
@@ -325,7 +315,3 @@ def _invoke(arguments: list[str]) -> int:
         sys.stdout.flush()
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     return 0
-
-
-if __name__ == "__main__":
-    main()

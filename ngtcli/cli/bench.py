@@ -24,7 +24,7 @@ from ngtcli.cli.options import OF_OWN_ENGINE, names_in, numbers_of
 from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
-from ngtcli.config import SETTINGS
+from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import INTERRUPTED, InputError, UsageError, counted
@@ -121,7 +121,7 @@ _LIVE_ALONE = ("draft_model", "heads", "calibrate", "exact")  # of drafting
 @measures(OF_OWN_ENGINE)
 def bench(run: Run, given: LiveFlags) -> Generator[LiveResult]:
     """Measure methods side by side: speed, acceptance, quality, and where the time goes."""
-    from ngtcli.measure.grid import cells_of, check_against, check_some_left
+    from ngtcli.measure.grid import cells_of, check_some_left
 
     options, settings = _options(run, given, _LIVE), run.settings
     if given.against not in ("", "hf"):
@@ -190,6 +190,15 @@ def quality(run: Run, given: QualityFlags) -> Generator[QualityResult]:
     result = compare(settings, texts, items, preset, notes.status, once(notes.warn))
     yield replace(result, skipped=skipped)
     _tell(run, result.notes)
+
+
+def check_against(settings: Settings) -> None:
+    """Raise UsageError where `generate` would not be asked for the same text."""
+    penalties = (settings.presence_penalty, settings.frequency_penalty)
+    if settings.temperature > 0 or settings.repetition_penalty != 1 or any(penalties):
+        raise UsageError("--against hf compares greedy decoding", "Leave out sampling flags.")
+    if settings.stop:
+        raise UsageError("--against hf knows no stop strings", "Leave out --stop.")
 
 
 def _tell(run: Run, remarks: Sequence[str], interrupted: bool = False, prompts: int = 0) -> None:

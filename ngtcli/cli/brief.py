@@ -6,6 +6,7 @@ from typing import Any
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import SETTINGS, Use
 
+_LONGEST = 15  # characters of the choices of a value: guess
 _WIDEST = 100  # columns; wider lines are hard to read: guess
 
 
@@ -38,12 +39,10 @@ def _name(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())
     names, about = ", ".join(sorted(parameter.opts, key=len)), SETTINGS.get(parameter.name)
-    number = about is not None and about.kind in (int, float)
-    return (
-        names
-        if parameter.is_flag
-        else f"{names} {parameter.metavar or ('N' if number else 'TEXT')}"
-    )
+    words = "|".join(about.choices) if about else ""
+    number = "N" if about is not None and about.kind in (int, float) else "TEXT"
+    value = parameter.metavar or (words if 0 < len(words) < _LONGEST else number)
+    return names if parameter.is_flag else f"{names} {value}"
 
 
 def _fitted(text: str, width: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from ngtcli.cli.answer_request import AnswerRequest, check_request, documents_of
+from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest, check_request, documents_of
 from ngtcli.cli.answering import Showing, telling
 from ngtcli.cli.conversation import Exchange, saved, turns_of
 from ngtcli.cli.notes import Notes, once, report_error
@@ -20,7 +20,7 @@ from ngtcli.cli.options import (
     ThinkingOption,
     VerboseOption,
     named_file,
-    resolve,
+    tasks_of,
     with_settings,
 )
 from ngtcli.cli.output import check_output_file, write_page
@@ -31,7 +31,6 @@ from ngtcli.config import seconds_of
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, counted, nearest, unexpected
-from ngtcli.prompt.preset import for_task
 from ngtcli.render.answer_view import terminal_list
 from ngtcli.render.terminal import wants_color
 from ngtcli.serve.answerer import Answerer
@@ -50,16 +49,14 @@ def chat(
     show_thinking: ThinkingOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Talk with a model, about documents too: ngt chat -d notes/"""
-    resolved, chosen = resolve(flags, preset_name, "chat")
-    settings = for_task("chat", resolved.settings, chosen)
-    request = AnswerRequest(
-        task="chat",
-        settings=settings,
-        preset=chosen,
-        show_thinking=show_thinking,
-        verbose=verbose,
-    )
+    """Talk with a model, about documents too: ngt chat -d notes/
+
+    ngt chat -m ~/models/Qwen2.5-7B-Instruct
+    ngt chat -d notes.md --system "Answer in one sentence."
+    """
+    given = AnswerFlags(show_thinking=show_thinking, verbose=verbose)
+    request = given.request(tasks_of(flags, preset_name, ("chat",)).question("chat"))
+    settings = request.settings
     if STDIN in (docs or []):
         what = "-d -: what is asked comes from standard input"
         raise UsageError(what, "Name a file or a folder.")

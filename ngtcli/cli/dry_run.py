@@ -1,8 +1,7 @@
 """`--dry-run` of `ngt summarize` and `ngt ask`: the prompt, without the model's weights."""
 
 from ngtcli.cli.answer_object import dry_run_object
-from ngtcli.cli.answer_report import tell_passages
-from ngtcli.cli.answer_request import AnswerRequest
+from ngtcli.cli.answer_request import AnswerRequest, tell_passages
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line
 from ngtcli.errors import ContextOverflowError, counted

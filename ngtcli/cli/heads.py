@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes, once
-from ngtcli.cli.options import VerboseOption, file_option, resolve_tasks, with_settings
+from ngtcli.cli.options import VerboseOption, file_option, tasks_of, with_settings
 from ngtcli.cli.output import check_name
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.show import reports
@@ -106,10 +106,14 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> Trained:
     if given.kind not in KINDS:
         raise UsageError(f"--kind {given.kind}", nearest(given.kind, KINDS))
     check_name(given.output)
-    resolved = resolve_tasks(flags or {}, None, _TASKS)
-    tasks = {task: (_greedy(r.settings), preset) for task, (r, preset) in resolved.items()}
+    resolved = tasks_of(flags or {}, None, _TASKS)
+    tasks = {task: (_greedy(s), preset) for task, (s, preset) in resolved.of.items()}
     settings = tasks["ask"][0]
     _refuse_idle(given)
+    reads_states = given.kind in ("medusa", "hydra") and given.own_scores  # and nothing else
+    if settings.quantize != "none" and not reads_states:
+        what = f"this head ({given.kind}) is trained by the model's own weights, as they are"
+        raise UsageError(what, "Leave out --quantize.")
     notes = Notes(given.verbose)
     check_session(settings, notes.warn)
     if given.recording and not recorded_files(given.recording):

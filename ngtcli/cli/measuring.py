@@ -179,7 +179,7 @@ def check_flags(context: typer.Context, kind: type, way: str) -> None:
             raise UsageError(f"{flag} does nothing without {others}", "Leave it out.")
         if rule.instead_of in given:
             raise UsageError(f"{flag} and {given[rule.instead_of][0]}", "Give one of them.")
-        if name in own and isinstance(value, str) and not value.strip(" ,"):
+        if own.get(name) is str and not str(value).strip(" ,"):
             raise UsageError(f"{flag} is empty", "Give it a value, or leave it out.")
 
 

@@ -102,7 +102,7 @@ def _set_option(names: Sequence[str]) -> inspect.Parameter:
     option = typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Give any setting, also one without a flag: ngt help settings has them all.",
+        help="Give any setting, also one without a flag; ngt config show lists them.",
         autocompletion=of_settings(names),
     )
     return _keyword("set", list[str] | None, option)
@@ -229,17 +229,9 @@ def numbers_of(flag: str, text: str) -> list[int]:
 
 
 def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:
-    """Settings from all layers and the preset of the task. Raises UsageError."""
-    return resolve_tasks(flags, preset, (task,))[task]
-
-
-def resolve_tasks(
-    flags: dict[str, Any], preset: str | None, tasks: Sequence[str]
-) -> dict[str, tuple[Resolved, Preset]]:
-    """For each task, settings from all layers and its preset. Raises UsageError."""
-    presets = {task: load_preset(task if preset is None else preset) for task in tasks}
-    layers = layers_of(flags)
-    return {task: (settings_of([*layers, p.settings]), p) for task, p in presets.items()}
+    """Settings from all layers, with origins, and the preset of the task. Raises UsageError."""
+    chosen = load_preset(task if preset is None else preset)
+    return settings_of([*layers_of(flags), chosen.settings]), chosen
 
 
 def tasks_of(
@@ -279,8 +271,9 @@ def card_words(flags: Mapping[str, Any], model: str, preset: Preset) -> str:
 def command_line() -> str:
     """The command line as it was given, but for a password: it goes into pages and reports."""
     words = ["ngt", *sys.argv[1:]]
+    secret = re.compile("^(--password=|(--set=)? *password *=).*", re.DOTALL)
     hidden = [
-        "..." if before == "--password" else re.sub("^(--password=).*", r"\1...", word, flags=re.S)
+        "..." if before == "--password" else secret.sub(r"\1...", word)
         for before, word in pairwise(["", *words])
     ]
     return shlex.join(hidden)

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from ngtcli.cli.streams import terminal_width
 from ngtcli.cli.written import check_own, remember
@@ -12,12 +12,10 @@ from ngtcli.documents.find import WRITES_OVER
 from ngtcli.errors import NgtError, UsageError, reason_of, shortened
 from ngtcli.render.terminal import reveal, to_tabs, wants_color
 from ngtcli.system.files import identity, write_atomically
-from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:
     from ngtcli.render.tables import Forms
 
-Row = TypeVar("Row")
 _ELSEWHERE = "Choose another file."
 _FORCE = "Name another file, or give --force to write over it."
 
@@ -131,11 +129,6 @@ def print_line(text: str) -> None:
     shown = reveal(text) if sys.stdout.isatty() else text
     sys.stdout.write(shown + "\n")
     sys.stdout.flush()
-
-
-def print_json(value: object) -> None:
-    """A dataclass, or a list or mapping of them, as indented JSON."""
-    print_line(dump_json(value))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

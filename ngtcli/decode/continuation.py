@@ -101,7 +101,7 @@ class Continuation(Growing):
             what = f"the prompt has {len(context.ids)} tokens, the model takes {model.context - 1}"
             raise ContextOverflowError(what, model.context_reason or "Shorten the prompt.")
         self._model, left = model, model.context - len(context.ids)
-        self.sampler = Sampler(sampling, context.ids)
+        self.sampler = Sampler(sampling, context.ids, model.draws)
         self.ids = list(context.ids)
         self.statistics = Statistics(prompt_tokens=len(context.ids))
         self._predicted = len(context.predicted) > 0

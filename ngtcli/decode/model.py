@@ -41,6 +41,7 @@ from ngtcli.decode.layout import (
 )
 from ngtcli.decode.plain import TREES, ChainRows, PlainRows, Way, accepted
 from ngtcli.decode.prefixes import Prefixes, fingerprint, why_not
+from ngtcli.decode.replays import Replays
 from ngtcli.decode.scores import rounds
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.guesses import StateReader
@@ -80,6 +81,7 @@ class TargetModel:
         self._accepts = accepted(hf)
         self.layers = int(self.config.num_hidden_layers)
         self.passes = Passes(self._tree_pass, self.vocabulary, not rounds(hf))
+        self.draws: Replays | None = None  # captured, where passes are
         self.weights = ""  # what tells the files of the weights; "" where they are not known
         self.prefixes: Prefixes | None = None  # see `keep_prefixes`
         self.reused = Reused()  # what `start` found of the prompt

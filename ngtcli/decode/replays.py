@@ -14,29 +14,42 @@ class Replays:
     """What ran under a key is captured at its next run, where the device has graphs.
 
     A function reads what else it needs from tensors that stay where they are, and what it gives
-    holds until the next run. One that cannot be captured is run as it is, as all others then are.
+    holds until the next run. One that cannot be captured is run as it is, as all others then are,
+    and `warn` is told of these; nothing is captured without it. `of` says what they are.
     """
 
-    def __init__(self, device: torch.device, captures: bool) -> None:
-        self._device, self._captured = device, dict[Hashable, Function]()
-        self._capture: Capture | None = graph_recorder() if captures else None
+    def __init__(
+        self, of: str, device: torch.device, warn: Callable[[str], None] | None = None
+    ) -> None:
+        self._of, self._device, self._warn = of, device, warn
+        self._captured = dict[Hashable, Function]()
+        self._capture: Capture | None = graph_recorder() if warn else None
         self._ran = set[Hashable]()
+        self._buffers: dict[tuple[int, int], Tensor] = {}
 
     def forget(self) -> None:
         """Drop all: tensors that are read have moved."""
         self._captured.clear()
         self._ran.clear()
 
+    def buffer(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
+        """A tensor (rows, width) that stays where it is, for what a function reads."""
+        if (rows, width) not in self._buffers:
+            self._buffers[rows, width] = torch.zeros((rows, width), dtype=dtype).to(self._device)
+        return self._buffers[rows, width]
+
     def run(self, key: Hashable, function: Function, given: Tensor) -> Outputs:
         """What a function makes of a tensor, which is on the CPU and is sent."""
         if (known := self._captured.get(key)) is not None:
             return known(given)
         sent = given.to(self._device, non_blocking=True)
-        if self._capture is not None and key in self._ran:
+        if self._capture and self._warn and key in self._ran:
             try:
                 self._captured[key] = self._capture(function, sent)
                 return self._captured[key](given)
-            except Exception:  # whatever a network's own code or the device raises
+            except Exception as error:  # whatever a network's own code or the device raises
+                why = str(error).strip().partition("\n")[0] or type(error).__name__
+                self._warn(f"{self._of} not captured: {why}")
                 self._capture = None
                 self.forget()
         self._ran.add(key)

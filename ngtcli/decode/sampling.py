@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from ngtcli.config import Settings
+from ngtcli.decode.layout import row_size
+from ngtcli.decode.replays import Replays
 from ngtcli.decode.scores import best_tokens, highest
 from ngtcli.draft.tree import ROOT, DraftTree
 
@@ -165,11 +167,13 @@ _FIRST, _MANY = 64, 1024
 class Sampler:
     """Chooses tokens for one run, behind the run's `prompt` and the output committed so far.
 
-    Temperature 0 is greedy.
+    Temperature 0 is greedy. `replays` are those of draws on a model's device.
     """
 
-    def __init__(self, settings: Settings, prompt: Sequence[int]) -> None:
-        self.settings, self._length = settings, len(prompt)
+    def __init__(
+        self, settings: Settings, prompt: Sequence[int], replays: Replays | None = None
+    ) -> None:
+        self.settings, self._length, self._replays = settings, len(prompt), replays
         self._spoken = Spoken(settings, prompt) if penalizes(settings) else None
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -206,19 +210,29 @@ class Sampler:
         return None if where == "cpu" or (draws and where == "mps") else self._rows(scores, tree)
 
     def _rows(self, scores: Tensor, tree: DraftTree) -> Tensor:
-        draws, said, keys = self.settings.temperature != 0.0, list[_Ints](), list[_Ints]()
         if self._spoken is not None:
-            said = self._spoken.gather(_paths(tree))
-        if draws:
-            at = [self._length + depth for depth in (0, *tree.depths())]
-            at += [self._length] * (len(scores) - len(at))
-            keys = keys_of(self.settings.seed, at)
-        given = _sent([*said, *keys], scores.device)
-        if self._spoken is not None:
-            scores = self._spoken.penalize(scores.float(), given[: len(said)])
-        if not draws:
+            said = _sent(self._spoken.gather(_paths(tree)), scores.device)
+            scores = self._spoken.penalize(scores.float(), said)
+        if self.settings.temperature == 0.0:
             return best_tokens(scores)
-        return draw(warp(scores.float(), self.settings), *given[len(said) :])
+        return self._drawn(scores, [self._length + depth for depth in (0, *tree.depths())])
+
+    def _drawn(self, scores: Tensor, positions: Sequence[int]) -> Tensor:
+        """Draws for rows at positions, in a pass of one of a few sizes."""
+        settings, on = self.settings, scores.device
+        size = row_size(on.type, len(scores))
+        replays = self._replays or Replays("draws are", on)
+        buffer = replays.buffer(size, scores.shape[1], torch.float32)
+        buffer[: len(scores)] = scores
+        keys = np.zeros((2, size), np.int64)
+        keys[:, : len(positions)] = keys_of(settings.seed, positions)
+
+        def run(given: Tensor) -> tuple[Tensor]:
+            return (draw(warp(buffer, settings), *given.view(2, size)),)
+
+        how = settings.temperature, settings.top_k, settings.top_p, settings.min_p
+        (tokens,) = replays.run((size, *how), run, torch.from_numpy(keys).flatten())
+        return tokens[: len(scores)]
 
 
 def _paths(tree: DraftTree) -> list[dict[int, int]]:

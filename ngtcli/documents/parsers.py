@@ -6,7 +6,6 @@ it. A file is to blame for a crash, or for taking too much, only where that happ
 worker.
 """
 
-import importlib.util
 import json
 import os
 import queue
@@ -80,9 +79,6 @@ class Parsers:
 
     def extract(self, form: Format, source: Source) -> Extracted:
         """The text of `source`. Raises Unreadable; OSError where no worker can be started."""
-        for package in form.needs:
-            if importlib.util.find_spec(package) is None:
-                raise _missing(form, package)
         try:
             return self._extract(form, source)
         except FailedParser as failed:
@@ -172,7 +168,8 @@ class _Worker:
         """The text in a reply. Raises Unreadable for an error in it; ValueError for nonsense."""
         reason, advice = reply.reason[:_SHOWN], reply.advice[:_SHOWN]
         if reply.error == "missing":
-            raise _missing(form, reason)
+            what = f"{form.what}, which needs the package {reason}"
+            raise Unreadable(what, INSTALL, lasting=False)
         if reply.error == "failed":
             self.kill()  # its memory is fragmented: the next file gets another
             raise FailedParser(reason, advice)
@@ -207,8 +204,3 @@ class _Worker:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-
-
-def _missing(form: Format, package: str) -> Unreadable:
-    what = f"{form.what}, which needs the package {package}"
-    return Unreadable(what, INSTALL, lasting=False)

@@ -15,11 +15,13 @@ class Guessed:
     """What may follow each of m nodes, the likeliest first.
 
     `tokens` int32 and `probabilities` float64 are (m, width), width at most WIDTH; a probability is
-    that among all tokens the head knows.
+    that among all tokens the head knows. `led`, int (2, m - 1), has of each node but the first the
+    number of its parent, which comes before it, and the token that leads to it; None: see Guesser.
     """
 
     tokens: npt.NDArray[np.int32]
     probabilities: npt.NDArray[np.float64]
+    led: npt.NDArray[np.int32] | None = None
 
 
 NOTHING = Guessed(np.zeros((0, 0), np.int32), np.zeros((0, 0)))
@@ -31,7 +33,8 @@ class Guesser(Protocol):
     A node of a draft is known by the number of its state: those of `first`, from 0 on, then those
     of each `below`, as they come. `by_path` says whether a guess depends on the tokens that lead to
     a node. Where it does not, `first` gives all states at once, state d for every node of depth d
-    (the root has depth 0), and `below` is never called. No guess is for nodes of `depth` or more.
+    (the root has depth 0), and `below` is never called; nor where `first` says what leads to its
+    states. No guess is for nodes of `depth` or more.
     """
 
     @property

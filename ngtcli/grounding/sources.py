@@ -95,8 +95,16 @@ def sources_of(
 ) -> Sources:
     """Where the stretches of `answer` stand in `documents`; with `excerpts`, only within those."""
     from ngtcli.documents.passages import place  # here: what shows sources does without
+    from ngtcli.grounding.find import spans  # here: it loads numpy
 
-    found = _spans(answer, documents, excerpts)
+    if excerpts is None:
+        excerpts = [Excerpt(i, 0, len(one.text)) for i, one in enumerate(documents)]
+    texts = [documents[e.document].text[e.start : e.end] for e in excerpts]
+    found = [
+        Span(s.start, s.end, e.document, s.source_start + e.start, s.source_end + e.start)
+        for s in spans(answer, texts)
+        for e in [excerpts[s.document]]
+    ]
     numbers: dict[tuple[int, int, int], int] = {}
     sources = []
     for span in found:
@@ -116,20 +124,6 @@ def sources_of(
             )
         )
     return Sources(share_copied(answer, found), tuple(sources))
-
-
-def _spans(
-    answer: str, documents: Sequence[Document], excerpts: Sequence[Excerpt] | None
-) -> list[Span]:
-    from ngtcli.grounding.find import spans  # here: it loads numpy
-
-    if excerpts is None:
-        return spans(answer, [d.text for d in documents])
-    found = spans(answer, [documents[e.document].text[e.start : e.end] for e in excerpts])
-    return [
-        Span(s.start, s.end, e.document, s.source_start + e.start, s.source_end + e.start)
-        for s, e in ((span, excerpts[span.document]) for span in found)
-    ]
 
 
 def _before(text: str, start: int) -> str:

@@ -5,6 +5,7 @@ each node that is drafted. What differs between kinds are the networks and their
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 from ngtcli.decode.replays import Replays
 from ngtcli.decode.scores import as_guesses, likeliest
 from ngtcli.draft.guesses import Guessed
-from ngtcli.heads.files import Target
+from ngtcli.heads.files import Notify, Target
 from ngtcli.heads.rows import Depths, DraftRows, HeadPass, Sight
 
 _SIZES = (8, 64)  # rows that are read with a plan, padded to one of these; guess
@@ -62,20 +63,19 @@ class Head:
 
     `layers` are the hidden states that it wants. With `reads_all` it wants those of every row of
     the text, else of the last one alone. The last rows wait until it is asked: then they are read,
-    and all that it may be asked in this step is planned. But on a CPU it is in passes of few
-    shapes, which are captured if it `captures`.
+    and all that it may be asked in this step is planned. But on a CPU that is in passes of few
+    shapes, which are captured where `warn` is given, to be told why they are not.
     """
 
     by_path, plans = False, True
 
-    def __init__(self, kind: str, network: Any, target: Target, captures: bool = False) -> None:
+    def __init__(self, kind: str, network: Any, target: Target, warn: Notify | None = None) -> None:
         self.kind, self.depth, self.layers = kind, network.depth, network.reads
         self.reads_all = bool(network.sights)
         self._target, self._on_cpu = target, target.device.type == "cpu"
         self.network: Network = network
         self._rows = DraftRows(network.sights, target.device, target.dtype)
-        self._replays = Replays(target.device, captures)
-        self._buffers: dict[int, Tensor] = {}  # states of rows that are read, by their number
+        self._replays = Replays("guesses of heads are", target.device, warn)
         self.reset()
 
     def reset(self) -> None:
@@ -143,25 +143,23 @@ class Head:
         size = next(size for size in _SIZES if size >= count)
         if self._rows.reserve(size + behind):
             self._replays.forget()
-        if size not in self._buffers:
-            own = torch.zeros((size, states.shape[1]), dtype=self._target.dtype)
-            self._buffers[size] = own.to(self._target.device)
-        self._buffers[size][:count] = states
+        buffer = self._replays.buffer(size, states.shape[1], self._target.dtype)
+        buffer[:count] = states
         given = torch.zeros(2 + size, dtype=torch.int64)
         given[0], given[1], given[2 : 2 + count] = kept, count, following
-        (whole,) = self._replays.run(size, self._pass(size), given)
+        (whole,) = self._replays.run(size, self._pass(buffer), given)
         self._rows.keep(count)
         return whole
 
-    def _pass(self, size: int) -> Callable[[Tensor], tuple[Tensor]]:
-        """A pass over `size` rows of the text, and the plan behind those that count."""
+    def _pass(self, states: Tensor) -> Callable[[Tensor], tuple[Tensor]]:
+        """A pass over rows of the text with such states, and the plan behind those that count."""
 
         def run(given: Tensor) -> tuple[Tensor]:
             length, count, ids = given[:1], given[1:2], given[2:]
-            depths = torch.arange(size, device=ids.device)
+            depths = torch.arange(len(states), device=ids.device)
             sees = depths <= depths[:, None]
             own = self._rows.given(length, sees, depths, 0, last=count - 1)
-            last = self.network.read(self._buffers[size], ids, own)
+            last = self.network.read(states, ids, own)
             return (self._flat(self._plan(last, length + count, own.last_of(ids))),)
 
         return run
@@ -193,23 +191,21 @@ class AtOnce(Head):
 class ByPath(Head):
     """Guesses by the tokens that lead to a node; a node has a state and a depth.
 
-    A plan has the likeliest nodes of each depth by what leads to them; it guesses after no others.
+    A plan has the likeliest nodes of each depth by what leads to them, and all come with the first.
     On a CPU there is none: it guesses after the nodes that it is asked about.
     """
 
     by_path = True
 
-    def __init__(self, kind: str, network: Any, target: Target, captures: bool = False) -> None:
+    def __init__(self, kind: str, network: Any, target: Target, warn: Notify | None = None) -> None:
         self.plans = target.device.type != "cpu"
-        super().__init__(kind, network, target, captures)
+        super().__init__(kind, network, target, warn)
 
     def reset(self) -> None:
         super().reset()
         self._last = self._states = torch.empty(
             0
         )  # (1, size), of the last row; (n, size), of nodes
-        self._led: dict[tuple[int, int], int] = {}  # places in a plan by place before and token
-        self._places: list[int] = []  # in it, of nodes; -1: it has none
 
     def _read(self, states: Tensor, following: Tensor, start: int) -> Tensor:
         self._last = super()._read(states, following, start)
@@ -218,19 +214,15 @@ class ByPath(Head):
     @torch.inference_mode()
     def first(self, root: int) -> Guessed:
         if (plan := self._planned(_BEAM * (self.depth - 1))) is not None:
-            self._take(*plan)
+            self._guesses = self._with_led(*plan)
         if self._guesses is not None:
-            self._places = []
-            return self._at([0])
+            return self._guesses
         self._rows.drop()
         self._states, self._depths = self._last, [0]
         return self._guessed(self._states, [0]) if len(self._states) else _nothing(1)
 
     @torch.inference_mode()
     def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
-        if self._guesses is not None:
-            before = [self._places[state] for state in states]
-            return self._at([self._led.get(one, -1) for one in zip(before, tokens, strict=True)])
         if not len(self._states):
             return _nothing(len(states))
         given = self._rows.tree([state - 1 for state in states])  # state 0 is of a row that is kept
@@ -246,12 +238,13 @@ class ByPath(Head):
 
     def _plan(self, last: Tensor, length: int | Tensor, root: Tensor) -> list[Tensor]:
         """Guesses after the root and the nodes of each depth; their parents and tokens follow."""
-        network, states = self.network, last
-        tokens, paths = likeliest(network.scores(states, [0]), network.ids)
+        network = self.network
+        tokens, paths = likeliest(network.scores(last, [0]), network.ids)
         found, led, width = [(tokens, paths)], list[tuple[Tensor, Tensor]](), tokens.shape[1]
         beam = min(_BEAM, width)
+        states = last.expand(beam, -1)
         nodes = torch.arange(beam * (self.depth - 1), device=last.device)
-        sees = torch.zeros((1, len(nodes)), dtype=torch.bool, device=last.device)
+        sees = torch.zeros((beam, len(nodes)), dtype=torch.bool, device=last.device)
         for depth in range(1, self.depth):
             best, at = paths.flatten().topk(beam)
             parents, ids, before = at // width, tokens.flatten()[at], (depth - 1) * beam
@@ -264,24 +257,12 @@ class ByPath(Head):
             led.append((parents, ids))
         return [torch.cat(part) for part in (*zip(*found, strict=True), *zip(*led, strict=True))]
 
-    def _take(self, found: Guessed, led: npt.NDArray[np.int32]) -> None:
-        """Know what a plan says: after its nodes, and after others nothing."""
-        nothing = np.zeros_like(found.tokens[:1])
-        self._guesses = Guessed(
-            np.concatenate([found.tokens, nothing]), np.concatenate([found.probabilities, nothing])
-        )
+    def _with_led(self, found: Guessed, led: npt.NDArray[np.int32]) -> Guessed:
+        """A plan's guesses, with what leads to them; parents are numbered by depth there."""
         parents, tokens = led.reshape(2, -1)
-        beam = len(tokens) // max(1, self.depth - 1)
-        nodes = np.arange(1, 1 + len(tokens))
-        before = parents + np.maximum(0, (nodes - 1) // max(1, beam) * beam - beam + 1)
-        led_by = zip(before.tolist(), tokens.tolist(), strict=True)
-        self._led = dict(zip(led_by, nodes.tolist(), strict=True))
-
-    def _at(self, places: list[int]) -> Guessed:
-        """The guesses at places of a plan, which are those of the next nodes."""
-        assert self._guesses is not None
-        self._places += places
-        return Guessed(self._guesses.tokens[places], self._guesses.probabilities[places])
+        beam = max(1, len(tokens) // max(1, self.depth - 1))
+        before = np.maximum(0, (np.arange(len(tokens)) // beam - 1) * beam + 1)
+        return replace(found, led=np.stack([parents + before, tokens]))
 
 
 def _nothing(states: int) -> Guessed:

@@ -94,34 +94,34 @@ def load_head(
     device: torch.device,
     dtype: torch.dtype,
     progress: Notify = lambda _: None,
-    captures: bool = False,
+    warn: Notify | None = None,
 ) -> Head:
     """The head in a folder, or under ID[@REVISION] of the hub, for the `transformers` model `hf`.
 
     "mtp" are the model's own MTP layers, as is the folder that it comes from. It computes in
-    `dtype` on `device`, in captured passes if it `captures`; it may be downloaded. Raises
+    `dtype` on `device`, in captured passes where `warn` is given; it may be downloaded. Raises
     ModelError for files that cannot be read, of no known kind, not complete, or of a head for
     another model.
     """
     target = Target(hf, device, dtype)
     if name == OWN:
         own = HeadFiles(name, Path(hf.config.name_or_path), {}, {}, _no_tensor)
-        return _built(_MTP, own, target, captures)
+        return _built(_MTP, own, target, warn)
     files = open_head(name, progress)
     for kind in KINDS:
         if kind.marks(files):
-            return _built(kind, files, target, captures)
+            return _built(kind, files, target, warn)
     known = ", ".join(kind.name for kind in KINDS)
     what = f"no known kind of head has a tensor {min(files.shapes)[:100]}"
     raise files.refused(what, f"{HINT} Known kinds: {known}.")
 
 
-def _built(kind: Kind, files: HeadFiles, target: Target, captures: bool) -> Head:
+def _built(kind: Kind, files: HeadFiles, target: Target, warn: Notify | None) -> Head:
     """The head, which has made a guess. Raises ModelError where it cannot."""
     files = replace(files, stored=kind.names(files.shapes))
     try:
         network = _filled(kind, files, target) if kind.is_filled else kind.network(files, target)
-        head = (AtOnce if kind.at_once else ByPath)(kind.name, network, target, captures)
+        head = (AtOnce if kind.at_once else ByPath)(kind.name, network, target, warn)
         if not 0 < head.depth <= _DEEPEST:
             raise files.refused(f"it guesses {head.depth} tokens ahead, not 1 to {_DEEPEST}")
         states = torch.zeros(2, len(head.layers) * target.width)

@@ -53,10 +53,21 @@ def layer_config(fields: Mapping[str, Any], most: int | None = None) -> PreTrain
     return config
 
 
+class _Norm(LlamaRMSNorm):  # type: ignore[misc]  # transformers ships no types
+    """An RMS norm, one kernel on a GPU, where that of transformers, quicker on a CPU, is eight."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """The same shape."""
+        if hidden_states.device.type == "cuda":
+            own, eps = self.weight, self.variance_epsilon
+            return nn.functional.rms_norm(hidden_states, own.shape, own, eps)
+        normed: Tensor = super().forward(hidden_states)
+        return normed
+
+
 def norm(size: int, config: PreTrainedConfig) -> nn.Module:
     """An RMS norm."""
-    made: nn.Module = LlamaRMSNorm(size, eps=config.rms_norm_eps)
-    return made
+    return _Norm(size, eps=config.rms_norm_eps)
 
 
 def rotary(config: PreTrainedConfig, target: Target) -> nn.Module:

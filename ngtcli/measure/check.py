@@ -5,6 +5,7 @@ decoding in passes of the same shape.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 
 from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
@@ -26,6 +27,8 @@ def run_check(
     for done, prompt in enumerate(source.worded(session)):
         progress(f"{done} of {counted(len(source.items), 'prompt')} compared")
         found += _compared(session, source.items[done].id, prompt, num_drafts)
+    known = [(c.num_draft, c.as_generate) for c in found if c.as_generate is not None]
+    tried = {k: [same for number, same in known if number == k] for k in num_drafts}
     return CheckReport(
         model=settings.model,
         method=settings.method,
@@ -37,7 +40,7 @@ def run_check(
         runs=len(found),
         identical=sum(c.identical for c in found),
         results=found,
-        generate=list(_against_generate(found, num_drafts)),
+        generate=[GenerateReport(k, len(same), sum(same)) for k, same in tried.items() if same],
         skipped=(),
     )
 
@@ -64,25 +67,13 @@ def _compared(
         yield Comparison(name, num_draft, made, length, place, margin, drafted.exact, same)
 
 
-def _against_generate(
-    found: Sequence[Comparison], num_drafts: Sequence[int]
-) -> Iterator[GenerateReport]:
-    """For each number of drafts, how many plain answers are as `generate` gives them."""
-    for num_draft in num_drafts:
-        tried = [c.as_generate for c in found if c.num_draft == num_draft]
-        if known := [same for same in tried if same is not None]:
-            yield GenerateReport(num_draft, len(known), sum(known))
-
-
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     """Index of the first difference of two sequences, None if they are equal.
 
     >>> first_difference([1, 2, 3], [1, 2])
     2
     """
-    pairs = zip(a, b, strict=False)
-    differing = (i for i, (x, y) in enumerate(pairs) if x != y)
-    return next(differing, None if len(a) == len(b) else min(len(a), len(b)))
+    return next((i for i, (x, y) in enumerate(zip_longest(a, b)) if x != y), None)
 
 
 def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> Run:

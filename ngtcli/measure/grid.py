@@ -17,7 +17,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ngtcli.config import SETTINGS, Settings, Use, names_of, settings_where
+from ngtcli.config import SETTINGS, Settings, Use, names_of
 from ngtcli.errors import GrammarError, NgtError, UsageError, nearest
 
 Value = int | float | str | bool | tuple[str, ...]
@@ -60,11 +60,6 @@ class Cell:
         """The most nodes of a draft, where that is measured."""
         return self.settings.num_draft if "num_draft" in self.values else None
 
-    @property
-    def model(self) -> tuple[str, ...]:
-        """What tells the loaded model that answers."""
-        return tuple(str(getattr(self.settings, name)) for name in settings_where(Use.LOADS))
-
 
 @dataclass(frozen=True, slots=True)
 class SkippedCell:
@@ -89,11 +84,8 @@ def cell_of(method: str, num_draft: int, base: Settings) -> Cell:
 
     Raises UsageError for an unknown method or a wrong option.
     """
-    from ngtcli.draft.drafter import draft_settings  # here: numpy comes with it
-    from ngtcli.draft.registry import parse_method
-
     settings = replace(base, method=method, num_draft=num_draft)
-    parsed = parse_method(method, draft_settings(settings))
+    parsed = _method_of(settings)
     if parsed.name == "none":
         return Cell(method, {"method": method}, replace(settings, method="none"))
     own = parsed.settings.num_draft
@@ -125,7 +117,7 @@ def parse_axis(text: str) -> tuple[str, tuple[Value, ...]]:
             for value in _values(name, part):
                 SETTINGS[name].check(value)
                 if name == "method":
-                    _check_method(replace(Settings(), method=str(value)))
+                    _method_of(replace(Settings(), method=str(value)))
                 values[value] = None
         except UsageError as error:
             place = error.place if isinstance(error, GrammarError) else 0
@@ -134,12 +126,12 @@ def parse_axis(text: str) -> tuple[str, tuple[Value, ...]]:
     return name, tuple(values)
 
 
-def _check_method(settings: Settings) -> None:
-    """Raise UsageError where the method of `settings` is none, or does not go with the others."""
+def _method_of(settings: Settings) -> Any:
+    """The method of `settings`. Raises UsageError if it is none, or not one with the others."""
     from ngtcli.draft.drafter import draft_settings  # here: numpy comes with it
     from ngtcli.draft.registry import parse_method
 
-    parse_method(settings.method, draft_settings(settings))
+    return parse_method(settings.method, draft_settings(settings))
 
 
 def _values(name: str, part: str) -> list[Value]:
@@ -215,7 +207,7 @@ def grid(axes: Axes, base: Settings) -> Grid:
         named = dict(zip(axes, values, strict=True))
         try:
             settings = replace(base, **dict[str, Any](named))
-            _check_method(settings)
+            _method_of(settings)
             made.cells.append(Cell(label_of(named), named, settings))
         except UsageError as error:
             made.skipped.append(SkippedCell(named, str(error)))
@@ -237,9 +229,6 @@ def refusal(method: str, error: Exception) -> Refusal:
     """Why a method does not take part, as results name it."""
     hint = error.hint if isinstance(error, NgtError) else ""
     return Refusal(method, f"{error}. {hint}" if hint else str(error))
-
-
-IDS = ("all", "odd", "even")  # of a recording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,12 +274,3 @@ def check_some_left(
     if not any(cell.values["method"] in methods for cell in cells):
         reason = next((r.reason for r in refused), "none is named")
         raise UsageError(f"no method can run: {reason}", "Choose others with --methods.")
-
-
-def check_against(settings: Settings) -> None:
-    """Raise UsageError where `generate` would not be asked for the same text."""
-    penalties = (settings.presence_penalty, settings.frequency_penalty)
-    if settings.temperature > 0 or settings.repetition_penalty != 1 or any(penalties):
-        raise UsageError("--against hf compares greedy decoding", "Leave out sampling flags.")
-    if settings.stop:
-        raise UsageError("--against hf knows no stop strings", "Leave out --stop.")

@@ -21,7 +21,7 @@ from ngtcli.measure import records, results
 from ngtcli.measure.grid import BenchOptions, Cell, cells_of, check_some_left
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.quality import Quality, Scores
-from ngtcli.measure.records import Record, run
+from ngtcli.measure.records import BASELINE, Record, run
 from ngtcli.measure.replay import timed_trie
 from ngtcli.measure.summary import LIVE, SPLIT, Group, SplitRow, quartiles, row_of, summarized
 from ngtcli.measure.traces import TraceWriter
@@ -60,8 +60,7 @@ class Live:
         sweeps: bool = False,
     ) -> None:
         self.items, self.prompts = items, range(len(items))
-        self._preset, self._progress, self._warn = preset, progress, warn
-        self._sweeps = sweeps
+        self._preset, self._progress, self._warn, self._sweeps = preset, progress, warn, sweeps
         self._session: LocalSession | None = None
         self._worded: tuple[Settings | None, list[Prompt]] = None, []
 
@@ -77,9 +76,7 @@ class Live:
         tell = telling(lambda words: self._progress(words) if loading else None, self._warn)
         self._session = LocalSession(settings, tell, persist=False)
         if self._sweeps:
-            short = replace(
-                settings, method=records.BASELINE, max_tokens=min(8, settings.max_tokens)
-            )
+            short = replace(settings, method=BASELINE, max_tokens=min(8, settings.max_tokens))
             brief = self._session.with_settings(short)
             for prompt in build_prompts(brief, self.items[:1], self._preset):
                 brief.generate(prompt, AnswerOptions(to_the_end=True)).finish()
@@ -117,9 +114,8 @@ class Live:
     def about(self, settings: Settings) -> results.SweepData:
         """What cells over `settings` are measured on."""
         on = machine(self.session(settings).model)
-        device = f"{on.device} with {counted(on.threads, 'thread')}"
-        if on.device == "cuda":
-            device = on.device_name
+        threads = f"{on.device} with {counted(on.threads, 'thread')}"
+        device = on.device_name if on.device == "cuda" else threads
         preset = self._preset or load_preset("summarize")
         items = [(i.id, [d.text for d in i.documents], i.question) for i in self.items]
         return results.SweepData(
@@ -183,10 +179,8 @@ def build_prompts(
 
     Raises ContextOverflowError that names the item.
     """
-    summarize, ask = preset or load_preset("summarize"), load_preset("ask")
-    if preset is not None and can_ask(preset):
-        ask = preset
-    prompts = []
+    summarize, prompts = preset or load_preset("summarize"), []
+    ask = preset if preset is not None and can_ask(preset) else load_preset("ask")
     for item in items:
         wording = _AS_IT_IS if item.message else ask if item.question else summarize
         try:
@@ -200,8 +194,8 @@ def run_live(
     source: Live, settings: Settings, options: BenchOptions, progress: records.Notify
 ) -> results.LiveResult:
     """Measure, then put the figures together. Raises UsageError where no method can run."""
-    cells, refused = cells_of((records.BASELINE, *options.methods), options.num_drafts, settings)
-    session = source.session(replace(settings, method=records.BASELINE))
+    cells, refused = cells_of((BASELINE, *options.methods), options.num_drafts, settings)
+    session = source.session(replace(settings, method=BASELINE))
     prompts, items, model = source.worded(session), source.items, session.model
     for name in AGAINST if options.against else ():
         cells.append(replace(cells[0], key=name, values={"method": name}))
@@ -216,8 +210,9 @@ def run_live(
         raise KeyboardInterrupt
     quality = Quality() if options.quality and any(item.answers for item in items) else None
     judge = partial(judged, session, items, quality) if quality else None
-    plain = f"{settings.model} decodes without drafts: {model.plain_reason}"
-    notes = [plain if model.plain_reason else "", quality.note if quality else ""]
+    notes = [quality.note] if quality else []
+    if model.plain_reason:
+        notes.insert(0, f"{settings.model} decodes without drafts: {model.plain_reason}")
     return results.LiveResult(
         model=settings.model,
         machine=machine(model),
@@ -281,12 +276,10 @@ def prompt_times(rounds: Sequence[Record]) -> results.PromptTimes:
 
 def split_rows(made: records.Race) -> list[SplitRow]:
     """Where the time of each cell goes, by the answers whose parts were timed apart."""
-    found: dict[str, dict[tuple[str, int], list[Record]]] = {}
-    for one in made.splits:
-        found.setdefault(one.cell, {})[one.cell, one.prompt] = [one]
-    split = [(cell, found[cell.key]) for cell in made.cells if cell.key in {*found} - {*AGAINST}]
-    groups = (Group(SPLIT, cell, "", [p for _, p in own], own) for cell, own in split)
-    return [row_of(SPLIT, group) for group in groups]
+    found = {(one.cell, one.prompt): [one] for one in made.splits}
+    cells = [cell for cell in made.cells if cell.key not in AGAINST]
+    split = [(cell, [p for key, p in found if key == cell.key]) for cell in cells]
+    return [row_of(SPLIT, Group(SPLIT, cell, "", own, found)) for cell, own in split if own]
 
 
 def record(
@@ -296,7 +289,7 @@ def record(
 
     An interruption keeps the prompts that are done.
     """
-    session, interrupted = source.session(replace(settings, method=records.BASELINE)), False
+    session, interrupted = source.session(replace(settings, method=BASELINE)), False
     prompts, model, lengths = source.worded(session), session.model, list[int]()
     about = model.tokenizer.fingerprint, settings.model, model.vocabulary
     with TraceWriter(folder, *about) as trace:

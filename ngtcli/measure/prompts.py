@@ -57,8 +57,7 @@ def builtin_items() -> list[Item]:
     texts = example_texts().documents
     parts = [(d.name, d) for d in texts]
     for text in texts:
-        halves = _halves(text)
-        parts += [(f"{text.name}, half {i}", half) for i, half in enumerate(halves, 1)]
+        parts += [(f"{text.name}, half {i}", half) for i, half in enumerate(_halves(text), 1)]
     summaries = [Item(f"summarize {i}", "summarize", (d,)) for i, d in parts]
     return summaries[:SUMMARIES] + read_jsonl(EXAMPLES.parent / "questions.jsonl")
 

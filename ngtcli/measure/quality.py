@@ -34,14 +34,13 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 
 def f1(answer: str, references: Sequence[str]) -> float:
     """Harmonic mean of precision and recall in words, against the best reference."""
-    own = normalise(answer).split()
-    return max((_f1(own, normalise(r).split()) for r in references), default=0.0)
-
-
-def _f1(answer: list[str], reference: list[str]) -> float:
-    if not answer or not reference:  # SQuAD: nothing said equals only nothing wanted
-        return float(answer == reference)
-    return 2 * (Counter(answer) & Counter(reference)).total() / (len(answer) + len(reference))
+    own, found = normalise(answer).split(), [0.0]
+    for wanted in (normalise(reference).split() for reference in references):
+        shared = (Counter(own) & Counter(wanted)).total()
+        # SQuAD: nothing said equals only nothing wanted.
+        both = own and wanted
+        found.append(2 * shared / (len(own) + len(wanted)) if both else float(own == wanted))
+    return max(found)
 
 
 def rouge_l() -> Callable[[str, Sequence[str]], float] | None:

@@ -15,6 +15,7 @@ from typing import Annotated, Protocol, TypeVar
 
 from msgspec import Meta
 
+from ngtcli.config import Use, settings_where
 from ngtcli.errors import NgtError, counted
 from ngtcli.measure.grid import Cell, Refusal, refusal
 from ngtcli.system.progress import time_left
@@ -145,8 +146,8 @@ def by_cell(cells: Sequence[Cell], prompts: int, rounds: int) -> Iterator[Turn]:
     for number in range(rounds):
         order = list(cells)
         random.Random(f"0 {number}").shuffle(order)
-        models = list(dict.fromkeys(cell.model for cell in order))
-        for cell in sorted(order, key=lambda cell: models.index(cell.model)):
+        models = [[getattr(c.settings, n) for n in settings_where(Use.LOADS)] for c in order]
+        for _, cell in sorted(enumerate(order), key=lambda one: models.index(models[one[0]])):
             for prompt in range(prompts):
                 yield Turn(cell, prompt, number)
 

@@ -23,7 +23,7 @@ from ngtcli.draft.steps import Statistics
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import InputError, ModelError, NgtError, UsageError, nearest, reason_of
 from ngtcli.measure import records
-from ngtcli.measure.grid import IDS, BenchOptions, Cell, Grid, cells_of
+from ngtcli.measure.grid import BenchOptions, Cell, Grid, cells_of
 from ngtcli.measure.prompts import choose
 from ngtcli.measure.records import run
 from ngtcli.measure.results import ReplayResult, SweepData, digest
@@ -35,6 +35,7 @@ from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.corpus import Corpus, build
 
 DEFAULT_COSTS = Path(__file__).parent / "costs.json"
+IDS = ("all", "odd", "even")
 MOST_COSTS = 1 << 20  # bytes of such a file: 30,000 sizes of a pass
 
 
@@ -186,10 +187,9 @@ def read_costs(path: Path) -> tuple[dict[int, float], str]:
 def check_replayable(grid: Grid) -> None:
     """Raise UsageError for what a recording cannot tell."""
     known = settings_where(Use.REPLAYS)
-    for name in grid.axes:
-        if name not in known:
-            what = f"a recording cannot tell what {name} does"
-            raise UsageError(what, f"Sweep {', '.join(known)}, or leave --replay out.")
+    if foreign := [name for name in grid.axes if name not in known]:
+        what = f"a recording cannot tell what {foreign[0]} does"
+        raise UsageError(what, f"Sweep {', '.join(known)}, or leave --replay out.")
     for cell in grid.cells:
         method = parse_method(cell.settings.method, DraftSettings())
         if method.entry.live:

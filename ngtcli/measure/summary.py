@@ -146,16 +146,11 @@ class Group:
         low, middle, high = _three(ratios, 3)
         return middle, (low, high), (round(min(ratios), 3), round(max(ratios), 3))
 
-    def prefill_s(self) -> float | None:
-        """Seconds of prefill, in the last round."""
-        return _median([g.prefill_s for g in self.last if g.prefill_s is not None])
-
     def setup_s(self) -> float | None:
         """Seconds before prefill: the trie from the cache, the drafter."""
-        every = [(r.seconds, r.generation) for rounds in self.rounds for r in rounds]
-        return _median(
-            [s - g.prefill_s - (g.decode_s or 0.0) for s, g in every if g.prefill_s is not None]
-        )
+        every = [(r.seconds - (r.generation.decode_s or 0.0), r.generation.prefill_s)
+                 for rounds in self.rounds for r in rounds]  # fmt: skip
+        return _median([s - prefill for s, prefill in every if prefill is not None])
 
     def same_ids(self) -> int:
         """Prompts with the ids of plain decoding, in every round."""
@@ -173,10 +168,6 @@ class Group:
             found.append(tokens / seconds if seconds > 0 else 0.0)
         return found
 
-    def length_of_all(self) -> float:
-        """Tokens a pass of the model, over all rounds."""
-        return sum(len(g.ids) for g in self.every) / max(1, sum(g.steps for g in self.every))
-
     def middle(self, name: str) -> float | None:
         """The median of a figure over all answers that have it."""
         known = [value for g in self.every if (value := getattr(g, name)) is not None]
@@ -185,9 +176,8 @@ class Group:
     @cached_property
     def scores(self) -> Scores | None:
         """The quality of the answers; None where they are not judged."""
-        if self._judge is None:
-            return None
-        return self._judge(list(zip(self.prompts, self.last, strict=True)))
+        answers = list(zip(self.prompts, self.last, strict=True))
+        return self._judge(answers) if self._judge else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,10 +250,6 @@ def _median(values: Sequence[float]) -> float | None:
     return round(statistics.median(values), 5) if values else None
 
 
-def _sum(name: str) -> Callable[[Group], Any]:
-    return lambda group: group.sum_of(name)
-
-
 def _over_hf(place: int) -> Callable[[Group], Any]:
     return lambda group: group.speedup(HF)[place]
 
@@ -283,8 +269,8 @@ class Row:
     questions: int = column(lambda g: len(g.prompts))
     new_tokens: int = column(lambda g: g.tokens, "tokens", kinds=_ALL, replay=(7, 7))
     steps: int = column(lambda g: g.steps, "steps", kinds=_ALL, replay=(6, 6))
-    drafted_tokens: int | None = column(_sum("drafted"), kinds=_LIVE)
-    accepted_tokens: int | None = column(_sum("accepted"), kinds=_LIVE)
+    drafted_tokens: int | None = column(lambda g: g.sum_of("drafted"), kinds=_LIVE)
+    accepted_tokens: int | None = column(lambda g: g.sum_of("accepted"), kinds=_LIVE)
     mean_acceptance_length: float | None = column(
         Group.length, "accept. length", "{:.2f}", live=(3, 1), replay=(0, 0), bar=True
     )
@@ -309,7 +295,9 @@ class Row:
     tokens_per_s_with_prefill: float = column(
         lambda g: round(g.tokens / sum(g.seconds()), 2), "tokens/s", "{:.1f}", live=(5, 3)
     )
-    prefill_s_median: float | None = column(Group.prefill_s, kinds=_LIVE)
+    prefill_s_median: float | None = column(
+        lambda g: _median([x.prefill_s for x in g.last if x.prefill_s is not None]), kinds=_LIVE
+    )
     setup_s_median: float | None = column(Group.setup_s, kinds=_LIVE)
     speedup: float = column(lambda g: g.speedup()[0], "speed-up", "{:.2f}×", live=(0, 0), bar=True)
     speedup_quartiles: Pair = column(
@@ -370,7 +358,11 @@ class CellRow:
         lambda g: (min(g.speeds()), max(g.speeds())), kinds=_TUNE, digits=3
     )
     mean_acceptance_length: float = column(
-        Group.length_of_all, "acceptance length", "{:.3f}", tune=(1, 1), digits=4
+        lambda g: sum(len(x.ids) for x in g.every) / max(1, sum(x.steps for x in g.every)),
+        "acceptance length",
+        "{:.3f}",
+        tune=(1, 1),
+        digits=4,
     )
     trie_build_s: float | None = column(
         lambda g: g.middle("trie_build_s"), "trie build, ms", "{:.2f}", scale=1e3, less=True,

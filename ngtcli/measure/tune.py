@@ -1,10 +1,8 @@
 """`ngt tune`: the cells of a grid, measured on a recording or on a model that runs.
 
-On a recording it says what is accepted, and a cost curve how long a pass takes. What was measured
-stands in a journal, a line for each finished pass, so that a sweep can go on: a pass is one cell's
-answers to all prompts in one round, for what its drafter learns lives that long. The report says
-what follows from it, and the winner becomes a preset of the user's that says where it comes from.
-Knows no torch.
+A recording says what is accepted, and a cost curve how long a pass takes. Finished passes stand in
+a journal, so that a sweep can go on: one cell's answers to all prompts in one round, for what its
+drafter learns lives that long. The winner becomes a preset of the user's. Knows no torch.
 
 The best cell has the highest median of tokens/s over rounds. Another is tied with it where their
 rounds overlap, or where the best one may owe its lead to the prompts that happened to be there:

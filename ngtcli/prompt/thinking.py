@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from ngtcli.config import Settings, arguments_of
 from ngtcli.errors import UsageError
-from ngtcli.prompt.chat import Chat, short_chat
+from ngtcli.prompt.chat import Chat, short_chat, template_of
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer, overlap
 
 # What follows a mark: a thought, the answer, the name of a channel, or what that name says.
@@ -128,9 +128,7 @@ def thinking_of(settings: Settings, tokenizer: Tokenizer) -> Thinking | None:
 
 def _format(tokenizer: Tokenizer, chat: Chat) -> Format | None:
     """The format that the chat template names; channels need tokens of their own."""
-    template = getattr(tokenizer.backend, "chat_template", None) or ""
-    if isinstance(template, dict):
-        template = template.get(chat.template or "default", "")
+    template = template_of(tokenizer.backend, chat.template)
     names = set(tokenizer.control.texts.values()) if template else set()
     for one in FORMATS:
         ending = [mark for mark in one.marks if mark in one.closing][-1]

@@ -110,8 +110,7 @@ class TwoSockets:
             if asked.id in self._early:
                 raise StoppedError("interrupted")
             taken = partial(self._tickets.__setitem__, asked.id)
-            own: Any = {"silent_s": wire.BEAT_S, "taken": taken}
-            own = events_of(self._process, asked.question, "", asked.wants, **own)
+            own = events_of(self._process, asked.question, "", asked.wants, taken)
             async with aclosing(own) as events:
                 async for event in events:
                     yield b"\n" if event is None else wire.encode(event)

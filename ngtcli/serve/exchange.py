@@ -14,12 +14,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ngtcli.errors import NgtError
 from ngtcli.serve.public import RequestError
+from ngtcli.serve.wire import BEAT_S
 from ngtcli.session.events import USUAL, Ended, Event, Wants
 from ngtcli.session.question import Question
 
 BODY = 8_000_000  # bytes of a request; guess: the text of some thousand pages
 _SENDING_S = 60.0  # that a client takes to send its request, or to read what it is sent; guess
-_SILENT_S = 15.0  # after which it is said that nothing came; guess
 
 
 class Asked(Protocol):
@@ -34,7 +34,6 @@ async def events_of(
     question: Question,
     owner: str,
     wants: Wants = USUAL,
-    silent_s: float = _SILENT_S,
     taken: Callable[[Any], object] = lambda _: None,
 ) -> AsyncGenerator[Event | None, None]:
     """What comes of a question, None where nothing came for a while. Raises NgtError.
@@ -53,7 +52,7 @@ async def events_of(
         event: Event | NgtError | None = None
         while not isinstance(event, Ended):
             event = None
-            with anyio.move_on_after(silent_s):
+            with anyio.move_on_after(BEAT_S):
                 event = await queue.get()
             if isinstance(event, NgtError):
                 raise event

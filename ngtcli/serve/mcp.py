@@ -10,13 +10,12 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     aclosing,
     asynccontextmanager,
-    contextmanager,
     nullcontext,
 )
 from dataclasses import dataclass
@@ -204,23 +203,22 @@ class Tools:
         counted: Callable[[], AbstractContextManager[None]] = nullcontext,
         warn: Callable[[str], object] = lambda _: None,
     ) -> None:
-        self._service, self._asked, self._counted, self._warn = service, asked, counted, warn
+        self._service, self._asked, self._counted, self.warn = service, asked, counted, warn
 
     def list_documents(self, context: Context) -> DocumentList:
         """List the documents that can be read here, with their sizes, and files left out."""
-        with self._told_to(context):
-            folder = self._service.folder
-            assert folder is not None
-            loaded = folder.documents(Progress(context).say)
-            documents = [
-                ListedDocument(d.name, a.format, a.pages, len(d.text), a.warnings)
-                for d in loaded.documents
-                for a in [d.about]
-            ]
-            skipped = [one for one in loaded.skipped if not one.kind][:_LEFT_OUT]
-            names = [folder.name_of(s.name) or os.path.basename(s.name) for s in skipped]
-            left_out = [LeftOut(n, s.reason) for n, s in zip(names, skipped, strict=True)]
-            return DocumentList(documents, left_out)
+        folder = self._service.folder
+        assert folder is not None
+        loaded = folder.documents(Progress(context).say)
+        documents = [
+            ListedDocument(d.name, a.format, a.pages, len(d.text), a.warnings)
+            for d in loaded.documents
+            for a in [d.about]
+        ]
+        skipped = [one for one in loaded.skipped if not one.kind][:_LEFT_OUT]
+        names = [folder.name_of(s.name) or os.path.basename(s.name) for s in skipped]
+        left_out = [LeftOut(n, s.reason) for n, s in zip(names, skipped, strict=True)]
+        return DocumentList(documents, left_out)
 
     def show_passage(
         self,
@@ -234,21 +232,20 @@ class Tools:
 
         At most 20,000 characters come at once; give the end of one call as the next one's start.
         """
-        with self._told_to(context):
-            one = self._chosen([document], Progress(context)).documents[0]
-            first, last = (0, len(one.text)) if page is None else _page(one, page)
-            begin = first + start
-            if begin >= last > first or (end is not None and page is None and end <= start):
-                what = f"{one.name} has no characters from {start} to {end or 'its end'}"
-                raise RequestError(what, f"It has {last - first:,} characters.", "start")
-            if end is not None and page is None:
-                last = min(last, end)
-            last = min(last, begin + _MOST)
-            section = place(one, begin)
-            return ShownPassage(
-                one.name, one.text[begin:last], begin, last, section.page, section.heading,
-                len(one.text),
-            )  # fmt: skip
+        one = self._chosen([document], Progress(context)).documents[0]
+        first, last = (0, len(one.text)) if page is None else _page(one, page)
+        begin = first + start
+        if begin >= last > first or (end is not None and page is None and end <= start):
+            hint = f"It has {last - first:,} characters."
+            raise RequestError(f"{one.name} has no such characters", hint, "start")
+        if end is not None and page is None:
+            last = min(last, end)
+        last = min(last, begin + _MOST)
+        section = place(one, begin)
+        return ShownPassage(
+            one.name, one.text[begin:last], begin, last, section.page, section.heading,
+            len(one.text),
+        )  # fmt: skip
 
     def search_passages(
         self,
@@ -261,21 +258,20 @@ class Tools:
 
         It takes no language model and answers at once.
         """
-        with self._told_to(context):
-            progress, settings = Progress(context), self._service.tasks.of["ask"][0]
-            texts = self._chosen(documents, progress).documents
-            ranking = rank(Search(texts, settings, _asked(question), limit, status=progress.say))
-            found = []
-            for one in ranking.found[:limit]:
-                at = ranking.index.place(one.passage)
-                document, section = texts[at.document], place(texts[at.document], at.start)
-                found.append(
-                    FoundPassage(
-                        document.name, document.text[at.start : at.end], at.start, at.end,
-                        section.page, section.heading, round(one.scores.score, 6),
-                    )
-                )  # fmt: skip
-            return FoundPassages(found, len(ranking.index), len(texts))
+        progress, settings = Progress(context), self._service.tasks.of["ask"][0]
+        texts = self._chosen(documents, progress).documents
+        ranking = rank(Search(texts, settings, _asked(question), limit, status=progress.say))
+        found = []
+        for one in ranking.found[:limit]:
+            at = ranking.index.place(one.passage)
+            document, section = texts[at.document], place(texts[at.document], at.start)
+            found.append(
+                FoundPassage(
+                    document.name, document.text[at.start : at.end], at.start, at.end,
+                    section.page, section.heading, round(one.scores.score, 6),
+                )
+            )  # fmt: skip
+        return FoundPassages(found, len(ranking.index), len(texts))
 
     async def ask(
         self,
@@ -288,8 +284,7 @@ class Tools:
 
         The first call loads the model.
         """
-        with self._told_to(context):
-            return await self._answer("ask", _asked(question), documents, max_tokens, context)
+        return await self._answer("ask", _asked(question), documents, max_tokens, context)
 
     async def summarize(
         self, context: Context, documents: _NAMES = None, max_tokens: _TOKENS = None
@@ -298,8 +293,7 @@ class Tools:
 
         The first call loads the model.
         """
-        with self._told_to(context):
-            return await self._answer("summarize", "", documents, max_tokens, context)
+        return await self._answer("summarize", "", documents, max_tokens, context)
 
     async def _answer(
         self, task: str, text: str, names: Sequence[str] | None, most: int | None, context: Context
@@ -320,7 +314,7 @@ class Tools:
                         answer = event
                     await progress.tell(event)
             assert answer is not None
-            warn = self._warn if owner else remarks.append
+            warn = self.warn if owner else remarks.append
             await to_thread.run_sync(log_answer, question, answer, "mcp", warn)
             s = answer.statistics
             return ToldAnswer(
@@ -341,17 +335,6 @@ class Tools:
         if names == []:
             raise RequestError("no document is named", "Name one, or leave the list out.")
         return loaded if names is None else named(loaded, names, "list_documents has the names.")
-
-    @contextmanager
-    def _told_to(self, context: Context) -> Iterator[None]:
-        """Make of our errors those whose text the client gets, without paths for others."""
-        try:
-            yield
-        except NgtError as error:
-            if owner_of(context) and is_private(error):
-                self._warn(f"a tool failed: {error}")
-                raise ToolError(private_words(error)) from error
-            raise ToolError(words_of(error, with_settings=False)) from error
 
 
 def _passage(source: Source) -> Passage:
@@ -379,7 +362,11 @@ def _page(document: Document, page: int) -> tuple[int, int]:
 
 
 class _Server(MCPServer[None]):
-    """The SDK's server, which tells what is wrong with arguments in words of this program."""
+    """The SDK's server, which tells what is wrong in words of this program; `warn` what others
+    are not told.
+    """
+
+    warn: Callable[[str], object]
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         known = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
@@ -390,13 +377,17 @@ class _Server(MCPServer[None]):
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
-            if not isinstance(error.__cause__, ValidationError):
+            if isinstance(cause := error.__cause__, ValidationError):
+                first = cause.errors()[0]
+                is_missing = first["type"] == "missing"
+                words = "the argument is missing" if is_missing else first["msg"].lower()
+                raise ToolError(f"{'.'.join(map(str, first['loc']))}: {words}") from None
+            if not isinstance(cause, NgtError):
                 raise
-            first = error.__cause__.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            is_missing = first["type"] == "missing"
-            words = "the argument is missing" if is_missing else first["msg"].lower()
-            raise ToolError(f"{where}: {words}") from None
+            if owner_of(context) and is_private(cause):
+                self.warn(f"a tool failed: {cause}")
+                raise ToolError(private_words(cause)) from cause
+            raise ToolError(words_of(cause, with_settings=False)) from cause
 
 
 def mcp_server(tools: Tools, on_streams: bool = False) -> MCPServer[None]:
@@ -412,6 +403,7 @@ def mcp_server(tools: Tools, on_streams: bool = False) -> MCPServer[None]:
         log_level="WARNING",
         subscriptions=False,
     )
+    server.warn = tools.warn
     root.handlers[:] = before  # it gives the process one; without, warnings go to stderr
     reads = ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False

@@ -149,18 +149,20 @@ def data_of(body: bytes) -> dict[str, Any]:
 
 def _parsed(kind: type[AnyForm], body: bytes) -> tuple[AnyForm, dict[str, Any]]:
     """A request, and the settings that it has beside. Raises RequestError."""
-    found, rest = dict[str, Any](), dict[str, Any]()
+    found, rest, newer = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     for name, value in data_of(body).items():
         if value is None or name in _IGNORED:
             continue
         if name in _ONLY:
             _check_only(name, value)
-        elif (setting := _ALIASES.get(name, name)) in PER_LINE:
-            rest = {**rest, setting: value} if setting == name else {setting: value, **rest}
+        elif name in PER_LINE:
+            rest[name] = value
+        elif name in _ALIASES:
+            newer[_ALIASES[name]] = value
         else:
             found[name] = value
     form = form_of(kind, found)
-    values = {name: _value(name, value, name) for name, value in rest.items()}
+    values = {name: _value(name, value, name) for name, value in {**rest, **newer}.items()}
     for name, value in getattr(form, "settings", {}).items():
         if name not in PER_LINE:
             hint = nearest(name, PER_LINE)

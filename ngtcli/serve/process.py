@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -26,10 +26,12 @@ from ngtcli.config import Settings
 from ngtcli.errors import BusyError, NgtError, unexpected
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, find
 from ngtcli.serve.app import TwoSockets
-from ngtcli.serve.exchange import Asked
 from ngtcli.serve.places import FINISH_S, KEPT_WARM, Place, absolute, peer
 from ngtcli.serve.wire import Served
 from ngtcli.system.files import Stamp, stamp_of
+
+if TYPE_CHECKING:  # it loads torch
+    from ngtcli.serve.resident import Resident
 
 _LOOK_S = 5.0  # between looks at the clock and at the model's files, at most; guess
 _TELL_S = 0.1  # between looks at how much is still answered; guess
@@ -39,16 +41,7 @@ _HEADERS = 65_536  # bytes of a request's headers; guess
 _IDLE_S = 30.0  # after which a connection is closed on which no request has come; guess
 
 
-_FIRST = asyncio.FIRST_COMPLETED
-
-
-class Answerer(Asked, Protocol):
-    """A loaded model; its methods may be called from any thread."""
-
-    def close(self) -> None: ...
-
-
-Load = Callable[[Settings, Callable[[str], None]], Answerer]  # told what is being done
+Load = Callable[[Settings, Callable[[str], None]], "Resident"]  # told what is being done
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +81,7 @@ class Server:
         self._load, self._status, self._say, self._warn = load, status, say, warn
         self._began = self._last = time.monotonic()
         self._answering = self._answered = 0
-        self._answerer: Answerer | None = None
+        self._answerer: Resident | None = None
         self._files: list[tuple[str, Stamp]] = []
 
     # --- what the application asks of it, in its loop ---
@@ -169,7 +162,7 @@ class Server:
 
     async def _until_ready(self, words: Sequence[str]) -> None:
         """Load the model, in a thread, unless the process is to leave before that."""
-        before, found = _stamps(self.settings), Future[Answerer]()
+        before, found = _stamps(self.settings), Future["Resident"]()
 
         def load() -> None:
             try:
@@ -181,7 +174,7 @@ class Server:
         threading.Thread(target=load, daemon=True).start()
         loading: asyncio.Future[Any] = asyncio.wrap_future(found)
         ends: asyncio.Future[Any] = asyncio.ensure_future(self._ends.wait())
-        await asyncio.wait({loading, ends}, return_when=_FIRST)
+        await asyncio.wait({loading, ends}, return_when=asyncio.FIRST_COMPLETED)
         ends.cancel()
         if loading.done():
             answerer, after = loading.result(), _stamps(self.settings)

@@ -31,7 +31,7 @@ from ngtcli.session.events import (
     Stepped,
     Wants,
 )
-from ngtcli.session.parts import InParts, Levels, NumberedPart
+from ngtcli.session.parts import InParts
 from ngtcli.session.question import OtherModelError, Question
 from ngtcli.session.report import facts, remarks, with_sources
 from ngtcli.session.session import AS_SET, AnswerOptions, Session
@@ -58,9 +58,9 @@ class Asked:
     is_over: bool = False
     # Once it is prepared. Without a text the prompt is made of what comes of parts.
     session: Any = None
-    parts: InParts | None = None
+    parts: Any = None  # InParts
     text: "Text | None" = None
-    levels: Levels | None = None
+    levels: Any = None  # Levels
     done: dict[int, PartReport] = field(default_factory=dict)  # parts of this level, by number
 
     def say(self, event: Event | NgtError) -> None:
@@ -94,9 +94,9 @@ class Text:
     """
 
     asked: Asked
-    prompt: Prompt | None = None
+    prompt: Any = None  # Prompt
     options: AnswerOptions = AS_SET
-    part: NumberedPart | None = None
+    part: Any = None  # NumberedPart
     begun: Any = None
     run: Any = None
     alone: bool = False
@@ -199,7 +199,6 @@ class Engine(ABC):
     def add(self, asked: Asked) -> None:
         """Begin a question that is prepared; `step` goes on with it."""
         if asked.text is None:
-            assert asked.parts is not None
             asked.levels = asked.parts.levels()
             self._next_level(asked)
         else:
@@ -268,7 +267,6 @@ class Engine(ABC):
         """Let a question's last prompt wait for its turn, which comes next."""
         asked, prompt = text.asked, text.prompt
         asked.text = text
-        assert prompt is not None
         if asked.wants.remarks:
             q, tokenizer = asked.question, asked.session.facts.tokenizer
             for words in look_alikes(q.documents, q.question, tokenizer, q.settings.system):
@@ -321,7 +319,6 @@ class Engine(ABC):
         if text.part is not None:
             self._part_answered(text, answer)
             return
-        assert text.prompt is not None
         answer = replace(
             answer,
             finish_reason=answer.finish_reason or reason,
@@ -374,7 +371,7 @@ class Engine(ABC):
         asked = text.asked
         if isinstance(error, StoppedError):
             error = asked.stopped
-        elif text.part is not None and asked.parts is not None:
+        elif text.part is not None:
             one, kept = text.part, asked.parts.kept_words()
             asked.say(Message("warn", f"failed at {one.words.lower()}, {one.part.name}{kept}"))
         self._take_out(asked)
@@ -399,7 +396,6 @@ class Engine(ABC):
 
     def _next_level(self, asked: Asked, done: Sequence[PartReport] | None = None) -> None:
         """Have the parts of the next level answered, or the last prompt."""
-        assert asked.levels is not None and asked.parts is not None
         try:
             with self._for(asked):
                 parts = next(asked.levels) if done is None else asked.levels.send(done)
@@ -413,7 +409,6 @@ class Engine(ABC):
             self._fail(Text(asked), caught(error))
 
     def _add_last(self, asked: Asked, prompt: Prompt) -> None:
-        assert asked.parts is not None
         try:
             with self._for(asked):
                 self._add(self._whole(asked, prompt, asked.parts.options))
@@ -423,9 +418,9 @@ class Engine(ABC):
     def _known(self, text: Text) -> PartReport | None:
         """What an earlier run made of a part; else None, and it has its prompt and is announced."""
         asked, one = text.asked, text.part
-        assert one is not None and asked.parts is not None
         text.prompt = one.part.build()
-        if (report := asked.parts.earlier(one, text.prompt)) is None:
+        report: PartReport | None = asked.parts.earlier(one, text.prompt)
+        if report is None:
             asked.say(Part(one.words))
             asked.session.status(f"{one.part.name} …")
             self._start(text)
@@ -433,7 +428,6 @@ class Engine(ABC):
 
     def _part_answered(self, text: Text, answer: Ended) -> None:
         one, asked, prompt = text.part, text.asked, text.prompt
-        assert one is not None and asked.parts is not None and prompt is not None
         if answer.finish_reason == "repetition":
             words = f"{one.words}, {one.part.name}: its summary is cut off: it repeats itself"
             asked.say(Message("warn", words))
@@ -444,7 +438,6 @@ class Engine(ABC):
 
     def _part_done(self, text: Text, report: PartReport) -> None:
         asked, one = text.asked, text.part
-        assert one is not None
         asked.done[one.number] = report
         if len(asked.done) == one.count:
             self._next_level(asked, [asked.done[i] for i in sorted(asked.done)])

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from ngtcli.background.files import check_names
@@ -18,6 +18,7 @@ from ngtcli.decode.load import Wanted, load_model, use_threads
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.prefixes import WORTH_S
+from ngtcli.decode.replays import Replays
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Context, Drafter, Drafters, draft_settings
 from ngtcli.draft.pool import Pool
@@ -93,20 +94,9 @@ class LocalSession(Session):
 
     @property
     def facts(self) -> ModelFacts:
-        m = self.model
-        return ModelFacts(
-            tokenizer=m.tokenizer,
-            context=m.context,
-            vocabulary=m.vocabulary,
-            dtype=m.dtype,
-            context_reason=m.context_reason,
-            plain_reason=m.plain_reason,
-            tree_reason=m.tree_reason,
-            keeps_reason=m.keeps_reason,
-            dtype_reason=m.dtype_reason,
-            passes_reason=m.passes.reason,
-            unused=m.unused,
-        )
+        names = [field.name for field in fields(ModelFacts) if field.name != "passes_reason"]
+        known = {name: getattr(self.model, name) for name in names}
+        return ModelFacts(**known, passes_reason=self.model.passes.reason)
 
     def status(self, text: str) -> None:
         """Say what is being done."""
@@ -155,6 +145,8 @@ class LocalSession(Session):
             model.passes.reason = SPREAD
         elif self.settings.capture:
             model.passes.switch_on(model.device, self.warn)
+            if model.passes.captures:
+                model.draws = Replays("draws are", model.device, self.warn)
         return model
 
     def _load_assistant(self) -> TargetModel:
@@ -174,8 +166,8 @@ class LocalSession(Session):
             self.warn(f"heads are not used: {self.model.tree_reason}")
             return None
         self.status("Loading heads …")
-        model, captures = self.model, self.model.passes.captures
-        own = model.hf, model.device, model.dtype, self.status, captures
+        model, warn = self.model, self.warn if self.model.passes.captures else None
+        own = model.hf, model.device, model.dtype, self.status, warn
         return HeadRows([load_head(name, *own) for name in self.settings.heads])
 
     def parse_method(self, method: str | None = None) -> MethodSpec:

@@ -125,14 +125,14 @@ def by_use() -> list[Used]:
         f" sum(ifnull(length(value), 0) + {ROW}) FROM piece GROUP BY kind, at",
         [()],
     )
-    return [Used(*row) for row in rows]
+    return [Used(*row) for row in rows or ()]
 
 
 def remove(groups: Iterable[Used]) -> bool:
     """Delete these pieces but those that were used since; False where that is not possible."""
     delete = "DELETE FROM piece WHERE kind = ? AND CAST(used AS INTEGER) = ?"
     rows = [(group.kind, group.used) for group in groups]
-    return not rows or _store().tried(delete, rows) is not None
+    return not rows or _store().execute(delete, rows) is not None
 
 
 def take_remark() -> str:
@@ -158,11 +158,11 @@ class _Store:
     def read(self, kind: str, keys: Iterable[str] | None) -> dict[str, bytes]:
         """Pieces, of None all; damaged ones are deleted, and a use of the others is noted."""
         now = int(time.time())
-        rows = self.execute(
-            "SELECT key, checksum, value, used < ? FROM piece WHERE kind = ?"
-            + (" AND key = ?" if keys is not None else ""),
-            [(now - _USED_S, kind, *some) for some in (zip(keys) if keys is not None else [()])],
-        )
+        select = "SELECT key, checksum, value, used < ? FROM piece WHERE kind = ?"
+        if keys is not None:
+            select += " AND key = ?"
+        wanted = [()] if keys is None else zip(keys)
+        rows = self.execute(select, [(now - _USED_S, kind, *one) for one in wanted]) or []
         whole = {
             key: value
             for key, checksum, value, _ in rows
@@ -177,15 +177,11 @@ class _Store:
         rows = [(kind, key) for key in keys]
         self.execute("DELETE FROM piece WHERE kind = ? AND key = ?", rows)
 
-    def execute(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    def execute(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]] | None:
         """What a statement gives for all rows of parameters, in one transaction.
 
-        Nothing where the file does not allow it, or where there is none: REPLACE alone makes one.
+        None where the file does not allow it. REPLACE alone makes a file where there is none.
         """
-        return self.tried(sql, rows) or []
-
-    def tried(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]] | None:
-        """The same, but None where the file does not allow it."""
         with self._lock:
             for _ in range(2 if rows else 0):  # again with a new file where this one is damaged
                 try:

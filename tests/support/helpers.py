@@ -161,10 +161,10 @@ def _threads_kept() -> Iterator[None]:
 def run_and_look(commands: Sequence[Sequence[str]], unwanted: set[str]) -> None:
     """Run commands in one new process; after none of them a module of `unwanted` is loaded."""
     code = (
-        "import json, sys\nfrom ngtcli.cli.app import main\n"
+        "import json, sys\nfrom ngtcli.cli.app import run\n"
         "for words in json.loads(sys.argv[1]):\n"
         "    sys.argv = ['ngt', *words]\n"
-        "    try:\n        main()\n    except SystemExit:\n        pass\n"
+        "    run()\n"
         f"    found = {unwanted!r} & set(sys.modules)\n"
         "    assert not found, (words, found)\n"
     )

@@ -44,13 +44,14 @@ def questions() -> list[tuple[str, dict[str, Any]]]:
     found: list[tuple[str, dict[str, Any]]] = []
     for i, asked in enumerate(_ASKED):
         said = {"messages": [{"role": "user", "content": asked}]}
+        longer = f"{asked} {_TEXTS[i % len(_TEXTS)][:300]}"
         drawn = {"temperature": 0.8, "seed": i, "top_p": 0.9, "max_tokens": 8 + 4 * i}
         chat, own = "/v1/chat/completions", {"model": "builtin", "max_tokens": 12 + i}
         found += [
             (chat, {**own, **said, "documents": [_TEXTS[i % len(_TEXTS)]], "max_tokens": 40}),
             (chat, {**own, **said, **drawn}),
             (chat, {**said, "model": "builtin+docs", "max_tokens": 40}),
-            ("/v1/completions", {**own, "prompt": f"{asked} {_TEXTS[i % len(_TEXTS)][:300]}"}),
+            (chat, {**own, "messages": [{"role": "user", "content": longer}]}),
         ]
     return found
 
@@ -87,11 +88,11 @@ def memory_mb(process: int) -> float:
     return int(found[1]) * 1024 / 1e6 if found else 0.0
 
 
-def text_of(path: str, answer: dict[str, Any]) -> str:
+def text_of(answer: dict[str, Any]) -> str:
     """The text of an answer, or of a streamed piece of one."""
     choice = answer["choices"][0] if answer["choices"] else {}
-    part = choice.get("message") or choice.get("delta") or choice
-    return str(part.get("text" if path == "/v1/completions" else "content") or "")
+    part = choice.get("message") or choice.get("delta") or {}
+    return str(part.get("content") or "")
 
 
 async def _watch(process: int) -> None:
@@ -114,7 +115,7 @@ class Load:
     async def learn(self) -> None:
         """Ask each question alone."""
         async with self._client() as client:
-            found = [text_of(path, (await client.post(path, json=body)).raise_for_status().json())
+            found = [text_of((await client.post(path, json=body)).raise_for_status().json())
                      for path, body in self._asked]  # fmt: skip
         if self.truth and found != self.truth:
             raise DifferenceError("the server answers otherwise after it was started again")
@@ -151,7 +152,7 @@ class Load:
         response = await client.post(path, json=body)
         if await self._is_busy(response):
             return
-        self._compare(number, text_of(path, response.raise_for_status().json()))
+        self._compare(number, text_of(response.raise_for_status().json()))
         self._seconds.append(time.monotonic() - began)
 
     async def _streamed(self, client: httpx.AsyncClient, number: int) -> None:
@@ -163,7 +164,7 @@ class Load:
             async for line in response.raise_for_status().aiter_lines():
                 done = done or line == "data: [DONE]"
                 if line.startswith("data: {"):
-                    text += text_of(path, json.loads(line[6:]))
+                    text += text_of(json.loads(line[6:]))
         self._compare(number, text if done else f"{text} (broken off)")
 
     async def _cancelled(self, client: httpx.AsyncClient, number: int) -> None:

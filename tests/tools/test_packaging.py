@@ -102,7 +102,7 @@ def test_an_installed_wheel_works_from_elsewhere(wheel: Path, tmp_path: Path) ->
     ngt = scripts / "ngt"
     assert run(ngt, "--version") == f"ngt {ngtcli.__version__}\n"
     assert "summarize" in run(ngt, "presets", "list")
-    assert str(tmp_path) in run(ngt, "presets", "path")
+    assert str(tmp_path) in run(ngt, "env")
     assert json.loads(run(ngt, "env", "--json"))["ngt"] == ngtcli.__version__
     answer = ("summarize", text, "--max-tokens", "30", "--method", "trie")
     assert run(ngt, *answer).startswith("The harbour")

@@ -22,16 +22,14 @@ HEAD = 1024  # bytes that tell a format: in them a PDF's mark may stand, as in m
 class Format:
     """A format: its name in output, how errors call a file of it, and its suffixes.
 
-    `needs` are the packages that its parser imports. A file that begins with one of `marks`, in
-    lower case and after white space, and a zip archive that has the file `member`, are of this
-    format. `is_text`: first bytes do not tell it
-    from plain text. `parsed_by` is a module here and a function, where they are not "NAME.parse".
+    A file that begins with one of `marks`, in lower case and after white space, and a zip archive
+    that has the file `member`, are of this format. `is_text`: first bytes do not tell it from plain
+    text. `parsed_by` is a module here and a function, where they are not "NAME.parse".
     """
 
     name: str
     what: str
     suffixes: tuple[str, ...]
-    needs: tuple[str, ...] = ()
     member: str = ""
     marks: tuple[bytes, ...] = ()
     is_text: bool = False
@@ -45,12 +43,11 @@ class Format:
 
 
 _JSON, _TABLE = "records.parse_json", "records.parse_table"
-PDF = Format("pdf", "a PDF", (".pdf",), ("pypdfium2",), marks=(b"%pdf-",))
+PDF = Format("pdf", "a PDF", (".pdf",), marks=(b"%pdf-",))
 HTML = Format(
-    "html", "HTML", (".html", ".htm", ".xhtml"), ("trafilatura", "lxml"),
-    marks=(b"<!doctype html", b"<html"), is_text=True,
-)  # fmt: skip
-XML = Format("xml", "XML", (".xml", ".nxml"), ("lxml",), is_text=True)
+    "html", "HTML", (".html", ".htm", ".xhtml"), marks=(b"<!doctype html", b"<html"), is_text=True
+)
+XML = Format("xml", "XML", (".xml", ".nxml"), is_text=True)
 ZIP = Format(
     "zip",
     "a zip archive or an office document",
@@ -62,17 +59,16 @@ GZ = Format("gz", "a gzip file", (GZIP,), marks=(b"\x1f\x8b",), parsed_by="archi
 FORMATS = (
     PDF,
     HTML,
-    Format("docx", "a Word document", (".docx", ".docm"), ("docx", "lxml"), "word/document.xml",
+    Format("docx", "a Word document", (".docx", ".docm"), "word/document.xml",
            parsed_by="office.parse_docx"),
-    Format("pptx", "a PowerPoint file", (".pptx", ".pptm"), ("docx", "lxml"),
-           "ppt/presentation.xml", parsed_by="office.parse_pptx"),
-    Format("xlsx", "an Excel workbook", (".xlsx", ".xlsm"), ("openpyxl", "defusedxml"),
-           "xl/workbook.xml"),
-    Format("epub", "an EPUB", (".epub",), ("lxml",), "META-INF/container.xml"),
-    Format("odt", "an OpenDocument file", (".odt", ".odp", ".ods"), ("lxml",), "content.xml"),
+    Format("pptx", "a PowerPoint file", (".pptx", ".pptm"), "ppt/presentation.xml",
+           parsed_by="office.parse_pptx"),
+    Format("xlsx", "an Excel workbook", (".xlsx", ".xlsm"), "xl/workbook.xml"),
+    Format("epub", "an EPUB", (".epub",), "META-INF/container.xml"),
+    Format("odt", "an OpenDocument file", (".odt", ".odp", ".ods"), "content.xml"),
     XML,
-    Format("latex", "LaTeX", (".tex",), ("pylatexenc",), is_text=True),
-    Format("rtf", "RTF", (".rtf",), ("striprtf",), marks=(b"{\\rtf",)),
+    Format("latex", "LaTeX", (".tex",), is_text=True),
+    Format("rtf", "RTF", (".rtf",), marks=(b"{\\rtf",)),
     Format("json", "JSON", (".json",), is_text=True, parsed_by=_JSON),
     Format("jsonl", "JSON lines", (".jsonl", ".ndjson"), is_text=True, parsed_by=_JSON),
     Format("csv", "CSV", (".csv",), is_text=True, parsed_by=_TABLE),

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import defusedxml  # noqa: F401 - which openpyxl takes where it is there
 import openpyxl
 
 from ngtcli.documents.content import Extracted, Source, Writer

@@ -137,6 +137,7 @@ class Guesses:
         )
         self.states = np.full(len(heads), NONE, np.int32)
         self._used = [0] * len(heads)  # states of each head
+        self._planned = [False] * len(heads)  # whether those are all that it says
 
     def report(self) -> dict[str, HeadReport] | None:
         """What was learned of the heads, by their kind, behind its first numbered; or None."""
@@ -160,6 +161,9 @@ class Guesses:
             self.uses[at].took(time.perf_counter() - clock, True)
             self.states[at], self._used[at] = 0, 0
             self._add(at, found)
+            self._planned[at] = found.led is not None
+            if found.led is not None:
+                self._link(at, 1, *found.led.tolist())
             clock = time.perf_counter()
         return bool(wanted)
 
@@ -170,7 +174,7 @@ class Guesses:
         """
         asked = False
         for at, head in enumerate(self.heads):
-            if head.by_path and self.states[at] != NONE:
+            if head.by_path and self.states[at] != NONE and not self._planned[at]:
                 nodes = self._below(at, growth)
                 probability = float(growth.probabilities[nodes].sum())
                 if nodes and self.uses[at].goes_on(probability, token_s):
@@ -198,17 +202,22 @@ class Guesses:
 
         False where there is no room for more.
         """
-        first, links = self._used[at], self.arrays.links[at]
+        first = self._used[at]
         if first + len(parents) > _MOST:
             return False
         clock = time.perf_counter()
         found = self.heads[at].below(parents, tokens)
         self.uses[at].took(time.perf_counter() - clock, False)
         self._add(at, found)
+        self._link(at, first, parents, tokens)
+        return True
+
+    def _link(self, at: int, first: int, parents: Sequence[int], tokens: Sequence[int]) -> None:
+        """Say which states and tokens lead to those from `first` on."""
+        links = self.arrays.links[at]
         for state, (parent, token) in enumerate(zip(parents, tokens, strict=True), first):
             links[state] = token, NONE, links[parent, FIRST_BELOW], NONE, links[parent, DEPTH] + 1
             links[parent, FIRST_BELOW] = state
-        return True
 
     def _add(self, at: int, found: Guessed) -> None:
         """The states that a head has just made, each below the one before by any token."""
@@ -222,4 +231,5 @@ class Guesses:
         links = self.arrays.links[at, rows]
         links[:] = NONE
         links[:, DEPTH] = range(count)
-        links[:-1, ANY_BELOW] = range(first + 1, first + count)
+        if found.led is None:
+            links[:-1, ANY_BELOW] = range(first + 1, first + count)

@@ -270,7 +270,7 @@ _NAMED: tuple[tuple[list[str], set[int]], ...] = (
     (["bench", "replay"], {INPUT, USAGE}), (["bench", "--prompts"], {INPUT}),
     (["tune", "--sweep", "n=5,8", "--prompts"], {INPUT}),
     (["bench", "--methods", "none", "--limit", "1", "--tasks"], {USAGE}),
-    (["trie", "clear", "--key"], {USAGE, INPUT}),
+    (["cache", "clear"], {USAGE, INPUT}),
 )  # fmt: skip
 _NONE = "\u2717"  # stands before each odd name, so that none is a name that there is
 
