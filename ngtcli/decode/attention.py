@@ -146,7 +146,9 @@ def grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: floa
 # what is done besides takes some 20, a guess.
 APART_FROM = 2048
 ALIGNED = 8  # rows of these passes are a multiple of it: the kernel wants masks that are aligned
-_PARTS = 16  # of the places, read beside each other; derived: 8 heads and 132 processors
+_BLOCKS = 128  # parts of all heads, read beside each other; derived: an H100 has 132 processors
+# Families whose attention is a softmax of products, and nothing more.
+_FAMILIES = {"llama", "mistral", "mixtral", "gemma", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}
 
 
 @dataclass(frozen=True)
@@ -161,44 +163,42 @@ class Prefix:
     slots: Tensor
     reach: Tensor
     mask: Tensor
-    _given: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _given: dict[tuple[int, int], list[Tensor]] = field(default_factory=dict)
 
-    @cached_property
-    def ends(self) -> Tensor:
-        """int32 (parts + 1,): where each part begins, and the last ends."""
-        parts = torch.arange(_PARTS + 1, device=self.slots.device)
-        size = (self.reach + _PARTS - 1) // _PARTS
-        return torch.minimum(parts * size, self.reach).int()
+    def _parts(self, heads: int, folded: int) -> list[Tensor]:
+        """For all layers: where the parts' rows and places begin and end, and the folded mask."""
+        count = -(-_BLOCKS // heads)
+        parts = torch.arange(count + 1, device=self.slots.device)
+        ends = torch.minimum(parts * ((self.reach + count - 1) // count), self.reach)
+        groups, rows = folded // len(self.slots), len(self.slots)
+        mask = self.mask.expand(1, groups, rows, rows).flatten(1, 2)[:, None]
+        return [(parts * folded).int(), ends.int(), mask.expand(1, heads, folded, rows)]
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None
     ) -> Tensor:
         """As `grouped` of all places under one mask, but (1, rows, heads, head_dim)."""
-        _, heads, rows, width = query.shape
-        of_keys, ops = key.shape[1], torch.ops.aten
-        folded = heads // of_keys * rows
-        own = query.reshape(of_keys, folded, width)
-        groups = heads // of_keys
-        if groups not in self._given:  # the same for all layers
-            begins = torch.arange(_PARTS + 1, device=query.device, dtype=torch.int32) * folded
-            mask = self.mask.expand(1, groups, rows, rows).flatten(1, 2)[:, None]
-            self._given[groups] = begins, mask.expand(1, of_keys, folded, rows)
-        begins, mask = self._given[groups]
+        own, ops = query.reshape(key.shape[1], -1, query.shape[3]), torch.ops.aten
+        of_keys, folded, width = own.shape
+        if (of_keys, folded) not in self._given:
+            self._given[of_keys, folded] = self._parts(of_keys, folded)
+        begins, ends, mask = self._given[of_keys, folded]
+        parts = len(ends) - 1
         before, sums, *_rest = ops._flash_attention_forward(
-            own.transpose(0, 1).repeat(_PARTS, 1, 1), key[0].transpose(0, 1),
-            value[0].transpose(0, 1), begins, self.ends, folded, key.shape[2], 0.0, False, False,
+            own.transpose(0, 1).repeat(parts, 1, 1), key[0].transpose(0, 1),
+            value[0].transpose(0, 1), begins, ends, folded, key.shape[2], 0.0, False, False,
             scale=scale,
         )  # fmt: skip
-        empty = self.ends[1:] == self.ends[:-1]
-        sums = sums.view(of_keys, _PARTS, folded).masked_fill(empty[:, None], -torch.inf)
+        empty = (ends[1:] == ends[:-1])[:, None]
+        sums = sums.view(of_keys, parts, folded).masked_fill(empty, -torch.inf)
         of_tree, sums_of_tree, *_rest = ops._scaled_dot_product_efficient_attention(
             own[None], key.index_select(2, self.slots), value.index_select(2, self.slots),
             mask, True, scale=scale,
         )  # fmt: skip
         shares = torch.cat([sums, sums_of_tree[0, :, None, :folded]], 1).softmax(1)
-        before = before.view(_PARTS, folded, of_keys, width).permute(2, 0, 1, 3)
+        before = before.view(parts, folded, of_keys, width).permute(2, 0, 1, 3)
         found = torch.cat([before, of_tree[0, :, None]], 1) * shares[..., None]
-        return found.sum(1).to(query.dtype).view(1, heads, rows, width).transpose(1, 2)
+        return found.sum(1).to(query.dtype).view(query.shape).transpose(1, 2)
 
 
 class Behind:
@@ -216,29 +216,23 @@ class Behind:
 @torch.inference_mode()
 def reads_apart(hf: Any) -> bool:
     """Whether a model's passes can be computed so: the kernels are there, and give its scores."""
-    config = hf.config.get_text_config()
+    config, device = hf.config.get_text_config(), hf.device
     groups, half = _groups(config), (torch.bfloat16, torch.float16)
-    if hf.device.type != "cuda" or hf.dtype not in half or not groups:
+    if device.type != "cuda" or hf.dtype not in half or config.model_type not in _FAMILIES:
         return False
     if getattr(config, "_attn_implementation", None) not in ("sdpa", NAME):
         return False
-    heads, rows, reach = config.num_attention_heads, 8, 100
+    heads, rows, end = config.num_attention_heads, slice(100, 108), slice(108)
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    draw = partial(torch.randn, dtype=hf.dtype, device=hf.device)
-    query = draw(1, heads, rows, width)
-    key, value = (draw(1, heads // groups, 2 * reach, width) for _ in range(2))
-    at = torch.arange(2 * reach, device=hf.device)
-    seen = at <= at[reach : reach + rows, None]
-    lowest = torch.finfo(hf.dtype).min
-    mask = torch.zeros((), dtype=hf.dtype, device=hf.device).masked_fill(~seen, lowest)[None, None]
-    own = mask[..., reach : reach + rows].contiguous()
-    truth = grouped(query, key, value, mask, None).transpose(1, 2).float()
+    draw, at = partial(torch.randn, dtype=hf.dtype, device=device), torch.arange(128, device=device)
+    query = draw(1, heads, 8, width)
+    key, value = (draw(1, heads // groups, 128, width) for _ in range(2))
+    seen = at <= at[rows, None]
+    truth = grouped(query, key, value, seen[None, None], None).transpose(1, 2).float()
+    own = torch.where(seen[:, rows], 0.0, torch.finfo(hf.dtype).min).to(hf.dtype)[None, None]
     try:
-        found = Prefix(at[reach : reach + rows], at[reach], own).attend(
-            query, key, value, own, None
-        )
-        until = key[:, :, : reach + rows], value[:, :, : reach + rows]
-        chunk = Behind().attend(query, *until, own, None)
+        found = Prefix(at[rows], at[100], own).attend(query, key, value, own, None)
+        chunk = Behind().attend(query, key[:, :, end], value[:, :, end], own, None)
     except (RuntimeError, AttributeError, TypeError):  # no such kernel for this GPU or these sizes
         return False
     return all(float((one.float() - truth).abs().max()) < _NEAR for one in (found, chunk))

@@ -372,11 +372,11 @@ def generate_recorded(
 
     `rows` are keys and values of each layer for all but the last id of the prompt.
     """
-    ids = torch.tensor([trace.prompt_ids], device=hf.device)
     cache = DynamicCache(config=hf.config)
     for layer, (keys, values) in enumerate(zip(rows[::2], rows[1::2], strict=True)):
         cache.update(keys.clone(), values.clone(), layer)
     with torch.inference_mode(), plain_generation(hf), _recorded(hf, trace) as passes:
+        ids = torch.tensor([trace.prompt_ids], device=hf.device)
         if hf.device.type == "cuda":
             torch.cuda.synchronize(hf.device)
         clock = time.perf_counter()
