@@ -9,10 +9,7 @@ from tests.support.helpers import HARBOUR, ngt
 from tests.support.warm import run
 from tests.tools import pretended
 
-pytestmark = [
-    pytest.mark.numeric,
-    pytest.mark.skipif(bool(pretended.why_not()), reason=pretended.why_not()),
-]
+pytestmark = pytest.mark.skipif(bool(pretended.why_not()), reason=pretended.why_not())
 INSTALL = "from tests.tools import pretended\npretended.install()\n"
 MAIN = INSTALL + "from ngtcli.__main__ import main\nmain()"
 CHECK = "from tests.support import gpu_checks\ngpu_checks.check({!r}, {!r})"
