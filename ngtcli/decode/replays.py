@@ -35,7 +35,7 @@ class Replays:
     def buffer(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
         """A tensor (rows, width) that stays where it is, for what a function reads."""
         if (rows, width) not in self._buffers:
-            self._buffers[rows, width] = torch.zeros((rows, width), dtype=dtype).to(self._device)
+            self._buffers[rows, width] = torch.zeros(rows, width, dtype=dtype, device=self._device)
         return self._buffers[rows, width]
 
     def run(self, key: Hashable, function: Function, given: Tensor) -> Outputs:

@@ -34,6 +34,7 @@ class RoundingModel:
     context_reason = plain_reason = ""
     name = "rounding"
     takes_chains = took_longer = False
+    draws = None  # nothing is captured
     reused = Reused()
 
     def __init__(self, seed: int = 0, context: int = 60) -> None:
