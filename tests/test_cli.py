@@ -153,7 +153,7 @@ BAD = [
     (["summarize", "{tmp}/a.txt", "-m", ""], 2, "name is empty"),
     (["batch", "-", "--preset", ""], 2, "no preset ''"),
     (["config", "show", "-p", ""], 2, "no preset ''"),
-    (["tune", "--sweep", "n=8,9", "--write", ""], 2, "--write is empty"),
+    (["tune", "--sweep", "n=8,9", "--write", ""], 2, "is not a name for a preset"),
     (["summarize", "-", "--cite", "--json"], 2, "--cite does nothing with --json"),
     (["summarize", "-", "--html", "{tmp}/no/a.html"], 2, "no such folder"),
     (["summarize", "-", "-o", "-"], 2, "needs no name"),
