@@ -10,8 +10,10 @@ import pickle
 import sys
 from collections.abc import Callable
 from functools import cache
+from inspect import ismethod
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakMethod
 
 from ngtcli.system.files import key_of
 from ngtcli.system.store import Kind
@@ -25,7 +27,8 @@ SOURCES = ("draft/auto/core/*.py", "draft/auto/config.py", "draft/guesses.py", "
            "trie/background.py", "trie/background_search.py", "trie/counts.py")  # fmt: skip
 COMPILED = Kind("compiled", bytes, "NUMBA_CACHE_DIR")
 
-_listeners: list[Callable[[str], object]] = []
+_Heard = Callable[[str], object]
+_listeners: list[Callable[[], _Heard | None]] = []  # of a method weakly: it would keep its model
 _loaded: list[str] = []  # keys of results that were kept
 
 
@@ -41,9 +44,9 @@ def _kept_by() -> Any:
         """Hears of functions that numba compiles, not of those that it finds in its cache."""
 
         def on_start(self, data: Any) -> None:
-            if _listeners:
+            if _listeners and (tell := _listeners.pop()()) is not None:
                 how_long = "" if _loaded else f" (about {COMPILING_S} s)"
-                _listeners.pop()(f"Compiling once{how_long} …")
+                tell(f"Compiling once{how_long} …")
 
         def on_end(self, data: Any) -> None:
             COMPILED.remove_unused(UNUSED_S)
@@ -88,7 +91,7 @@ def _kept_by() -> Any:
 
 def announce(tell: Callable[[str], object]) -> None:
     """Call `tell` with a status line, once, when a function is compiled next."""
-    _listeners[:] = [tell]
+    _listeners[:] = [WeakMethod(tell) if ismethod(tell) else lambda: tell]
 
 
 def njit(**options: Any) -> Callable[[F], F]:
