@@ -124,10 +124,11 @@ def _request(
 def _answer(request: AnswerRequest, flags: Flags, paths: list[str] | None, hint: str) -> None:
     """Check what is asked for, read the documents (None: there are to be none), and answer."""
     check_request(request, flags)
-    answerer = answerer_of(request)
+    notes = Notes(request.verbose)
+    answerer = answerer_of(request, notes)
     if paths is not None:
         request = replace(request, loaded=documents_of(paths, request, hint))
-    run(request, answerer)
+    run(request, answerer, notes)
 
 
 def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:

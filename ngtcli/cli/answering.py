@@ -57,9 +57,9 @@ def telling(notes: Notes, warn: Callable[[str], None] | None = None) -> Tell:
     return tell
 
 
-def answerer_of(request: AnswerRequest) -> Answerer:
+def answerer_of(request: AnswerRequest, notes: Notes) -> Answerer:
     """What answers a request; its settings are checked. Raises UsageError and ModelError."""
-    answerer = Answerer(telling(Notes(request.verbose)))
+    answerer = Answerer(telling(notes))
     if request.dry_run:
         from ngtcli.session.checks import check_session  # here: it loads what reads models
 
@@ -69,9 +69,8 @@ def answerer_of(request: AnswerRequest) -> Answerer:
     return answerer
 
 
-def run(request: AnswerRequest, answerer: Answerer) -> None:
+def run(request: AnswerRequest, answerer: Answerer, notes: Notes) -> None:
     """Load, prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
-    notes = Notes(request.verbose)
     if request.dry_run:
         from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
 
@@ -127,6 +126,7 @@ class Showing:
             case Prompted():
                 tell_passages(self._request, event.selection, self._notes)
             case Started():
+                self._notes.clear()
                 self._origins = event.origins
                 if self._request.whole:
                     process.unwind_on_interrupt()  # even an empty answer is delivered
