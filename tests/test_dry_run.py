@@ -8,6 +8,7 @@ import pytest
 
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.answering import run
+from ngtcli.cli.notes import Notes
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import ContextOverflowError, ModelError
@@ -29,7 +30,7 @@ def dry_run(*documents: Document, question: str = "", **values: Any) -> None:
             task=task, loaded=Loaded(tuple(documents)), question=question,
             settings=Settings(**values), preset=load_preset(task), dry_run=True, **options,
         ),
-        Answerer(),
+        Answerer(), Notes()
     )  # fmt: skip
 
 
