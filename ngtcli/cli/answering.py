@@ -63,7 +63,7 @@ def answerer_of(request: AnswerRequest, notes: Notes) -> Answerer:
     if request.dry_run:
         from ngtcli.session.checks import check_session  # here: it loads what reads models
 
-        check_session(request.settings, Notes().warn, dry=True)
+        check_session(request.settings, notes.warn, dry=True)
     else:
         answerer.check(request.settings)
     return answerer

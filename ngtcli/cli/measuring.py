@@ -80,14 +80,8 @@ class PageFlags(OutputFlags):
 class PromptFlags:
     """What is answered."""
 
-    docs: Annotated[
-        list[str] | None,
-        prompt_option("--docs", "-d", help="Texts to ask questions of."),
-        Counts(LIVE),
-    ] = None
-    prompts: Annotated[Path | None, prompt_option(help="Prompts as JSON lines."), Counts(LIVE)] = (
-        None
-    )
+    docs: Annotated[list[str] | None, _DOCS, Counts(LIVE)] = None
+    prompts: Annotated[Path | None, LINES, Counts(LIVE)] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,10 +141,10 @@ def grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: floa
 
 # --- passes whose rows all see what lies before them, on a GPU ---
 
-# Places from which on that is read by itself. Measured (H100, 8 of 32 heads, 128 wide, bfloat16, 32
-# rows, behind 1,024 and 8,192 places): under a mask 34 and 200 us a layer, without one 11 and 25;
-# what is done besides takes some 20, a guess.
-APART_FROM = 2048
+# Places from which on that is read by itself. Derived, from passes of an 8B on an H100 (bfloat16,
+# 8 / 32 / 64 rows): in ms under a mask 11.3 / 12.1 / 12.4 at 2,048 places and 21.5 / 23.1 / 23.7 at
+# 16,384, without one 11.6 / 12.8 / 14.0 and 12.3 / 13.5 / 14.9: the lines cross at 2,400 to 4,300.
+APART_FROM = 4096
 ALIGNED = 8  # rows of these passes are a multiple of it: the kernel wants masks that are aligned
 _BLOCKS = 128  # parts of all heads, read beside each other; derived: an H100 has 132 processors
 # Families whose attention is a softmax of products, and nothing more.
