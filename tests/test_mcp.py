@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,6 +72,7 @@ class Answering(Scripted):
         words = [f"{word} " for word in text.split()] + ["on "] * self.many
         for word in words:
             self.steps += 1
+            time.sleep(0.001 if self.many else 0)  # so that it cannot end before it is cancelled
             yield Stepped(Step((Token(1, word),)))
             self.begun.set()
         tokens = Step(tuple(Token(1, word) for word in words))
@@ -90,7 +92,7 @@ def called(folder: Path, work: Callable[[Client], Awaitable[None]], asked: Any =
     served = ServedFolder([str(folder)], Settings())
 
     async def run() -> None:
-        server = mcp_server(Tools(Service("builtin", TASKS, served), asked or Answering()))
+        server = mcp_server(Tools(Service("builtin", TASKS, served), (asked or Answering()).submit))
         async with Client(server) as client:
             await work(client)
 
@@ -464,7 +466,7 @@ class Over(Serving):
     def __init__(self, folder: Path, answers: Scripted, keys: tuple[bytes, ...] = ()) -> None:
         self.served, self.said = ServedFolder([str(folder)], Settings()), list[str]()
         service = Service("builtin", TASKS, self.served)
-        own = mcp_routes(Tools(service, answers, warn=self.said.append))
+        own = mcp_routes(Tools(service, answers.submit, warn=self.said.append))
         super().__init__(answers, service, Address("127.0.0.1", 0, keys), own)
 
     def __enter__(self) -> str:

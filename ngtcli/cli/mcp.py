@@ -53,7 +53,9 @@ def mcp(
         closing(ServedFolder(docs, settings)) as folder,
         closing(Answerer(threads=True)) as answers,
     ):
-        server = mcp_server(Tools(Service(settings.model, tasks, folder), answers), on_streams=True)
+        server = mcp_server(
+            Tools(Service(settings.model, tasks, folder), answers.submit), on_streams=True
+        )
         try:
             server.run()
         except* BrokenPipeError:  # the client has left

@@ -90,7 +90,7 @@ class HttpFlags:
             if served is not None and find_spec("mcp") is not None:
                 from ngtcli.serve.mcp import Tools, mcp_routes  # here: it takes a second to load
 
-                own = mcp_routes(Tools(service, server, server.counted, notes.warn))
+                own = mcp_routes(Tools(service, server.submit, server.counted, notes.warn))
             with closing(http_guard.listen(address)) as listening:
                 url = f"http://{address.shown(listening.getsockname()[1])}"
                 words = [f"{url}/ is a page for browsers, {url}/v1 OpenAI's API"]

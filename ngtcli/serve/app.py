@@ -110,7 +110,7 @@ class TwoSockets:
             if asked.id in self._early:
                 raise StoppedError("interrupted")
             taken = partial(self._tickets.__setitem__, asked.id)
-            own = events_of(self._process, asked.question, "", asked.wants, taken)
+            own = events_of(self._process.submit, asked.question, "", asked.wants, taken)
             async with aclosing(own) as events:
                 async for event in events:
                     yield b"\n" if event is None else wire.encode(event)
@@ -221,7 +221,7 @@ class OpenAi:
     async def _events(self, asks: Asks, owner: str, by: str) -> AsyncGenerator[Event | None]:
         """What comes of a question, for others; None where nothing came for a while."""
         wants = Wants(sources=bool(asks.question.documents))
-        async with aclosing(events_of(self._process, asks.question, owner, wants)) as events:
+        async with aclosing(events_of(self._process.submit, asks.question, owner, wants)) as events:
             async for event in events:
                 if isinstance(event, Prompted) and event.left_out and asks.keeps_all:
                     hint = 'Send fewer, or "truncation": "auto" to have the oldest left out.'

@@ -7,7 +7,7 @@ not read what it is sent after a while.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import AbstractContextManager, suppress
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,15 +22,11 @@ BODY = 8_000_000  # bytes of a request; guess: the text of some thousand pages
 _SENDING_S = 60.0  # that a client takes to send its request, or to read what it is sent; guess
 
 
-class Asked(Protocol):
-    """What answers questions, from any thread: see `Resident.submit`."""
-
-    @property
-    def submit(self) -> Callable[..., Any]: ...
+Submit = Callable[..., Any]  # has a question answered, from any thread: see `Resident.submit`
 
 
 async def events_of(
-    asked: Asked,
+    submit: Submit,
     question: Question,
     owner: str,
     wants: Wants = USUAL,
@@ -46,7 +42,7 @@ async def events_of(
         with suppress(RuntimeError):  # the server has ended
             loop.call_soon_threadsafe(queue.put_nowait, event)
 
-    ticket = asked.submit(question, put, owner=owner, wants=wants)
+    ticket = submit(question, put, owner=owner, wants=wants)
     try:
         taken(ticket)
         event: Event | NgtError | None = None

@@ -38,7 +38,7 @@ from ngtcli.documents.text import utf8
 from ngtcli.errors import NgtError, counted, nearest
 from ngtcli.grounding.sources import Source
 from ngtcli.retrieve.ranking import Search, rank
-from ngtcli.serve.exchange import Asked, events_of
+from ngtcli.serve.exchange import Submit, events_of
 from ngtcli.serve.public import RequestError, has_path, is_private, private_words, public, words_of
 from ngtcli.serve.service import Service, named
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
@@ -191,7 +191,7 @@ class Progress:
 
 
 class Tools:
-    """The tools over the documents of a service's folder, whose questions `asked` answers.
+    """The tools over the documents of a service's folder; `submit` has questions answered.
 
     `counted` is a block in which one is answered; `warn` is told what others are not.
     """
@@ -199,11 +199,11 @@ class Tools:
     def __init__(
         self,
         service: Service,
-        asked: Asked,
+        submit: Submit,
         counted: Callable[[], AbstractContextManager[None]] = nullcontext,
         warn: Callable[[str], object] = lambda _: None,
     ) -> None:
-        self._service, self._asked, self._counted, self.warn = service, asked, counted, warn
+        self._service, self._submit, self._counted, self.warn = service, submit, counted, warn
 
     def list_documents(self, context: Context) -> DocumentList:
         """List the documents that can be read here, with their sizes, and files left out."""
@@ -217,7 +217,8 @@ class Tools:
         ]
         skipped = [one for one in loaded.skipped if not one.kind][:_LEFT_OUT]
         names = [folder.name_of(s.name) or os.path.basename(s.name) for s in skipped]
-        left_out = [LeftOut(n, s.reason) for n, s in zip(names, skipped, strict=True)]
+        reasons = ["it cannot be read" if has_path(s.reason) else s.reason for s in skipped]
+        left_out = list(map(LeftOut, names, reasons))
         return DocumentList(documents, left_out)
 
     def show_passage(
@@ -304,7 +305,7 @@ class Tools:
             values = {} if most is None else {"max_tokens": most}
             question = self._service.question(task, text, loaded, values)
             began, remarks, answer = time.perf_counter(), list[str](), None
-            async with aclosing(events_of(self._asked, question, owner)) as events:
+            async with aclosing(events_of(self._submit, question, owner)) as events:
                 async for event in events:
                     if event is None or (owner and (event := public(event)) is None):
                         continue
