@@ -192,7 +192,7 @@ def test_lines_with_the_same_settings_and_documents_are_taken_together() -> None
         line = waiting.take()
         while line is not None:
             order.append((line.task, line.documents_key, line.index))
-            line = waiting.take(line.task)
+            line = waiting.take()
     assert order == [
         ("a", "x", 0), ("a", "x", 2), ("a", "x", 6), ("a", "z", 4),
         ("b", "z", 3), ("b", "y", 1), ("b", "y", 5), ("b", "x", 7),

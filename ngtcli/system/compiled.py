@@ -27,8 +27,7 @@ SOURCES = ("draft/auto/core/*.py", "draft/auto/config.py", "draft/guesses.py", "
            "trie/background.py", "trie/background_search.py", "trie/counts.py")  # fmt: skip
 COMPILED = Kind("compiled", bytes, "NUMBA_CACHE_DIR")
 
-_Heard = Callable[[str], object]
-_listeners: list[Callable[[], _Heard | None]] = []  # of a method weakly: it would keep its model
+_listeners: list[Callable[[], Callable[[str], object] | None]] = []  # weak, of models' methods
 _loaded: list[str] = []  # keys of results that were kept
 
 

@@ -166,9 +166,10 @@ def bounded(work: Callable[[], T], *, seconds: float, megabytes: int) -> T:
         _send(sender, work, seconds, megabytes)
     os.close(sender)
     found, status, ready = None, 0, False
+    (waiting := select.poll()).register(receiver)  # select takes no descriptor from 1024 on
     with open(receiver, "rb") as stream, suppress(EOFError, pickle.UnpicklingError):
         try:
-            if ready := bool(select.select([stream], [], [], _WALL * seconds)[0]):
+            if ready := bool(waiting.poll(_WALL * seconds * 1000)):
                 found = pickle.load(stream)
         finally:
             with suppress(ProcessLookupError, ChildProcessError):  # where SIGCHLD is ignored
@@ -215,6 +216,6 @@ def timed(work: Callable[[], T], seconds: float) -> T:
     except BoundError:
         raise BoundError(f"it takes more than {seconds:g} s") from None
     finally:
-        timer.cancel()
-        timer.join()
-        end(thread, None)  # one that has come too late
+        with suppress(BoundError):  # one that has come too late; taken back, it would stay half set
+            timer.cancel()
+            timer.join()

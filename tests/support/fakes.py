@@ -93,7 +93,7 @@ class FakeEngine(Engine):
 def answer_with(monkeypatch: pytest.MonkeyPatch, answers: FakeAnswers) -> None:
     """Commands answer with these instead of a model."""
 
-    def opened(settings: Settings, tell: Tell, *, size: int, **_: object) -> FakeEngine:
+    def opened(settings: Settings, tell: Tell, *, size: int = 1, **_: object) -> FakeEngine:
         return FakeEngine(settings, answers, size, tell)
 
     monkeypatch.setattr("ngtcli.engines.opening.open_engine", opened)
