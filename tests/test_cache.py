@@ -94,7 +94,8 @@ def test_of_what_has_its_own_bound_the_file_used_last_stays_whatever_its_size() 
     put("quantized/a.safetensors", 3_000_000, 2)
     put("stand-ins/b", 500_000, 2)
     in_bounds.hold_to(1_000_000)
-    in_bounds.wrote(2_000_000, put("quantized/c.safetensors", 2_000_000, 0))
+    put("quantized/c.safetensors", 2_000_000, 0)
+    in_bounds.wrote(2_000_000)
     assert (removed := in_bounds.finish()).files == 1 and removed.bytes == 3_000_000
     assert names() == {"b", "c.safetensors"}
 
@@ -118,7 +119,8 @@ def write_piece(number: int) -> None:
 
 
 def write_file(number: int) -> None:
-    in_bounds.wrote(2000, put(f"prefixes/{number}", 2000, -number / 86_400))
+    put(f"prefixes/{number}", 2000, -number / 86_400)
+    in_bounds.wrote(2000)
 
 
 @pytest.mark.parametrize("write", [write_piece, write_file])

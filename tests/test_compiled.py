@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from ngtcli.system.compiled import COMPILED
 from ngtcli.system.store import NAME
 
 # Two small functions in a file of their own, compiled as those of the package are.
@@ -130,17 +129,6 @@ def test_a_store_that_others_may_have_written_to_is_not_used(trouble: str, tmp_p
             pytest.skip("only root can be another user")
     said = run(tmp_path)
     assert "Compiling once (about" in said and said.count("nothing is stored") == 1
-
-
-def test_what_other_versions_left_is_removed_when_it_is_old(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    COMPILED.put_many({"old": b"1", "young": b"2"})
-    with closing(sqlite3.connect(stored(tmp_path))) as connection, connection:
-        connection.execute("UPDATE piece SET used = 1 WHERE key = 'old'")
-    run(tmp_path)
-    assert COMPILED.get("young") == b"2" and COMPILED.get("old") is None
 
 
 def test_all_that_compiled_code_is_made_of_is_in_the_name_of_its_folder() -> None:

@@ -70,7 +70,7 @@ def stand_in(made_of: object, make: Callable[[Path], Source]) -> str:
             for file in (*files, _CONFIG):
                 with new_file(folder / file) as new:
                     size = new.write((Path(place) / file).read_bytes())
-                in_bounds.wrote(size, folder / file)
+                in_bounds.wrote(size)
     for path in folder.iterdir():
         mark_used(path)
     return os.path.realpath(folder)

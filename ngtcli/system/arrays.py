@@ -1,9 +1,8 @@
 """Array files of the cache: each kind is declared once, and written and mapped alike.
 
 They are safetensors. Arrays are written one after the other as they come, each at a multiple of 64
-bytes; padding is an array, too. The header is zeros until all are written, and the file has no name
-until then, where the system has such files: a run that is killed meanwhile leaves nothing. A file
-is compared with its checksum when it is mapped, unless it is as it was when that was done before.
+bytes; padding is an array, too. The header is zeros until all are written. A file is compared with
+its checksum when it is mapped, unless it is as it was when that was done before.
 What numbers mean, their reader must check: a manipulated file has the checksum that it should have.
 """
 
@@ -47,8 +46,6 @@ TYPES = {
 ROOM = 1 << 22  # bytes of a header and its spaces: 30,000 arrays of usual names
 PADDING = ":pad"  # end of a padding's name
 _ALIGNED = 64  # bytes: a line of the CPU's cache, and what oneDNN aligns its own memory to
-
-
 _CHECKED = Kind("checked", Stamp)  # of files, by hashes of their paths, as they had their checksums
 
 
@@ -205,7 +202,7 @@ class ArrayWriter:
         self._write(most.to_bytes(8, "little") + header.ljust(most))
         self._new.finish(path)
         _CHECKED.put(key_of(path), stamp_of(self._file.fileno()))
-        in_bounds.wrote(self._end, path)
+        in_bounds.wrote(self._end)
 
     def mapped(self) -> Arrays:
         """The arrays written so far, as `map` gives them; another run may remove the file."""
