@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from ngtcli.decode.prefixes import PREFIXES
+from ngtcli.documents.load import Document
 from ngtcli.system import arrays as module
 from ngtcli.system import files, store
 from ngtcli.system.arrays import PADDING, ArrayFile, ArrayWriter, read_header
 from ngtcli.system.cache import store_of
 from ngtcli.system.files import DamagedFileError
+from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.files import BACKGROUNDS, DATASTORES, POOLS, TRIES
+from ngtcli.trie.store import document_trie
+from tests.support.helpers import FakeBackend
 
 KINDS = (TRIES, DATASTORES, BACKGROUNDS, POOLS, PREFIXES)
 ABOUT = {"of": "y", "é": "\n\x00"}
@@ -191,7 +195,7 @@ def test_a_failed_write_leaves_nothing_and_is_told(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(ArrayWriter, "_write", full)
     told: list[str] = []
-    assert not TRIES.keep(TRIES.path("x"), sample(TRIES), {}, told.append)
+    document_trie([Document("a", "The tide.")], Tokenizer(FakeBackend()), 100, 3, 1, told.append)
     assert told == ["the trie is not cached: no space left on device"]
     assert not list(TRIES.path("x").parent.iterdir())
 

@@ -235,22 +235,6 @@ def test_a_failed_question_is_asked_again_and_an_answer_is_kept(own_hub: Hub) ->
     assert ask(ID).sizes and not own_hub.log
 
 
-def test_what_a_model_loads_without_is_asked_for_again_after_a_while(
-    own_hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = Path(fetch(ID))
-    (folder / "generation_config.json").unlink()
-    clock = 1000.0
-    monkeypatch.setattr("ngtcli.model_files.checkpoint.time.monotonic", lambda: clock)
-    ask.cache_clear()
-    own_hub.status = 500
-    assert find(ID) == str(folder)
-    own_hub.status, own_hub.log = 0, []
-    assert find(ID) == str(folder) and not own_hub.log  # nobody waits again at once
-    clock += 61
-    assert find(ID) == ID and own_hub.log
-
-
 def test_a_download_that_fails_reads_nothing_more(
     own_hub: Hub, files: dict[str, bytes], tmp_path: Path
 ) -> None:

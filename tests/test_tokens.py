@@ -1,18 +1,15 @@
 """Streaming text equals the text decoded at once, and stop strings cut it in the right place."""
 
-import _thread
 import random
-import threading
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.thinking import TextStream
 from ngtcli.tokens import tokenizer as tokens
-from ngtcli.tokens.tokenizer import Detokenizer, interruptibly, piece_end
+from ngtcli.tokens.tokenizer import Detokenizer, piece_end
 
 TEXTS = [
     "",
@@ -101,21 +98,6 @@ def test_random_ids_stream_as_they_decode() -> None:
         assert "".join(streamed(tokenizer, ids)).replace("\ufffd", "") == whole.replace(
             "\ufffd", ""
         )
-
-
-def test_long_work_is_left_at_once_on_ctrl_c() -> None:
-    end = threading.Event()
-    threading.Timer(0.3, _thread.interrupt_main).start()
-    with pytest.raises(KeyboardInterrupt):
-        interruptibly(lambda: end.wait(600))
-    assert not end.is_set()  # it was left before its end
-    end.set()
-
-
-def test_long_work_returns_and_raises_as_itself() -> None:
-    assert interruptibly(lambda: 7) == 7
-    with pytest.raises(ZeroDivisionError):
-        interruptibly(lambda: 1 // 0)
 
 
 def test_very_long_texts_are_encoded_in_pieces(monkeypatch) -> None:

@@ -12,7 +12,7 @@ import json
 import math
 import mmap
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,6 @@ from ngtcli.system.files import (
     stamp_of,
 )
 from ngtcli.system.store import Kind
-from ngtcli.words import reason_of
 
 if TYPE_CHECKING:  # numpy comes with safetensors, and light commands want neither
     import numpy as np
@@ -64,10 +63,9 @@ class ArrayFile:
     """One kind of array file: `folder` of the cache, end of its files' names, format.
 
     It has the declared `arrays`, of one dimension; where none are declared, any. `most` is the
-    largest size of a file in bytes. `what` begins sentences about one: "the trie is".
+    largest size of a file in bytes.
     """
 
-    what: str
     folder: str
     suffix: str
     format: str
@@ -95,21 +93,6 @@ class ArrayFile:
                 writer.add(name, arrays[name])
             writer.finish(path, {**metadata, "format": self.format})
         return path
-
-    def keep(
-        self,
-        path: Path,
-        arrays: "Mapping[str, np.ndarray]",
-        metadata: Metadata,
-        warn: Callable[[str], object],
-    ) -> bool:
-        """Write as `write` does; False where that is not possible, and `warn` gets the reason."""
-        try:
-            self.write(path, arrays, metadata)
-        except OSError as error:
-            warn(f"{self.what} not cached: {reason_of(error)}")
-            return False
-        return True
 
     def map(self, path: Path, wanted: Mapping[str, str] | None = None) -> tuple[Arrays, Metadata]:
         """The arrays, mapped: what is not looked at is not read; and the metadata.

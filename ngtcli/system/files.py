@@ -47,7 +47,9 @@ def home(kind: str) -> Path:
             folder = Path(base).expanduser() / kind
         except RuntimeError:
             raise UsageError(f"NGT_HOME is {base}: no such home", "Name a folder.") from None
-    elif kind == "run":  # a folder for it may be missing, and then would be one that all users share
+    elif (
+        kind == "run"
+    ):  # a folder for it may be missing, and then would be one that all users share
         folder = home("state") / kind
     else:
         folder = Path(getattr(platformdirs, f"user_{kind}_dir")("ngt", appauthor=False))
@@ -213,9 +215,7 @@ def identity(path: Path | str | int) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def read_stream(
-    stream: IO[bytes], most: int, path: Path | str = "", first: bytes = b""
-) -> bytes:
+def read_stream(stream: IO[bytes], most: int, path: Path | str = "", first: bytes = b"") -> bytes:
     """`first`, then the bytes of `stream` to its end; at most `most` in all.
 
     Raises OSError: EFBIG for more than `most` bytes; EAGAIN if a non-blocking file has no data, as
