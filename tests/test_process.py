@@ -38,11 +38,10 @@ def wait_ready(process: "subprocess.Popen[bytes]") -> None:
     "code",
     [
         "import os, sys\nprint(os.getcwd(), sys.argv[1:], sys.stdin.read(), os.getenv('NGT_HOME'))",
-        "import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(7)",
-        "import os\nos.kill(os.getpid(), 9)",
-        "import os, time\nos.kill(os.getpid(), 15)\ntime.sleep(60)",
-        "import sys\nsys.exit('words')",
-        "import sys\nprint(sys.stdout.isatty(), sys.stdout.line_buffering, sys.stderr.encoding)",
+        "import os, sys\nprint('out')\nprint('err', file=sys.stderr, flush=True)\n"
+        "sys.stdout.flush()\nos.kill(os.getpid(), 15)",
+        "import sys\nprint(sys.stdout.isatty(), sys.stdout.line_buffering, sys.stderr.encoding)\n"
+        "sys.exit('words')",
     ],
 )
 def test_a_forked_process_is_as_a_new_one(
