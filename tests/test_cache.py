@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.system import cache
@@ -53,6 +53,7 @@ def names() -> set[str]:
     return {*files, *(key for kind in pieces for key in kind)}
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(200, 400), st.booleans()), max_size=9), st.integers(0, 1500))
 def test_the_longest_unused_go_until_the_rest_is_within_the_bound(
     tmp_path_factory: pytest.TempPathFactory, entries: list[tuple[int, bool]], most: int

@@ -158,12 +158,6 @@ def fail() -> None:
     raise ModelError("odd", "Mend it.")
 
 
-def test_bounds_hold_and_are_taken_off_again() -> None:
-    before = state()
-    check_bounds()
-    assert state() == before
-
-
 def test_code_that_is_bounded_in_threads_limits_no_other_thread() -> None:
     """Two at once, while this one takes more memory than they may."""
     before, errors = state(), list[BaseException]()

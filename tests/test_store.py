@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.system import store
@@ -64,6 +64,7 @@ def other_version(path: Path) -> bytes:
     return path.read_bytes()
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_of_a_damaged_file_no_value_is_another_one(data: st.DataObject) -> None:
     """Flipped, cut or foreign: each value is right or missing, and the store takes new ones."""
