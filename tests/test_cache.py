@@ -182,6 +182,10 @@ def test_list_and_show_have_every_store(one_of_each: Mapping[str, int]) -> None:
     lines = ngt("cache", "list").stdout.decode().splitlines()
     assert {line.split("\t")[0] for line in lines if line.split("\t")[4] == "by name"} == BY_NAME
     assert len(lines) == len(STORES)
+    for name, below in (("", ""), ("pools", "tries"), ("trials", NAME)):
+        path = str(home("cache") / below)
+        assert printed("cache", "path", *name.split()) == {"path": path}
+        assert ngt("cache", "path", *name.split()).stdout.decode() == f"{path}\n"
     wrong = ngt("cache", "show", "trial")
     assert wrong.returncode == 2 and b"trials" in wrong.stderr
 
@@ -218,15 +222,6 @@ def test_all_that_commands_store_is_known_and_goes(tmp_path: Path) -> None:
     printed("cache", "clear")
     left = {row["name"] for row in printed("cache", "list") if row["bytes"]}
     assert left and left <= {"pools", "backgrounds"}
-
-
-@pytest.mark.parametrize(
-    ("command", "below"),
-    [("cache path", ""), ("cache path pools", "tries"), ("cache path trials", NAME)],
-)  # fmt: skip
-def test_path_prints_where_it_is(command: str, below: str) -> None:
-    assert printed(*command.split()) == {"path": str(home("cache") / below)}
-    assert ngt(*command.split()).stdout.decode() == f"{home('cache') / below}\n"
 
 
 def test_what_cannot_be_deleted_is_named_and_the_rest_goes(

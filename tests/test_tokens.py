@@ -48,19 +48,15 @@ def test_pieces_join_to_the_whole_without_a_split_or_unfinished_character(
 
 
 def test_builtin_tokenizer_round_trips() -> None:
-    tokenizer = load_tokenizer("builtin")
+    tokenizer, rng = load_tokenizer("builtin"), random.Random(0)
     for text in TEXTS:
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
         assert "".join(streamed(tokenizer, ids)) == text
-
-
-def test_a_sentence_has_the_same_ids_wherever_it_stands() -> None:
-    tokenizer = load_tokenizer("builtin")
-    alone = tokenizer.encode("The slate made the water clear.")
-    inside = tokenizer.encode("It was so. The slate made the water clear. They knew.")
-    text = ",".join(map(str, inside))
-    assert ",".join(map(str, alone)) in text
+    for _ in range(30):
+        ids = [rng.randrange(4, 2000) for _ in range(60)]
+        pieces, whole = "".join(streamed(tokenizer, ids)), tokenizer.decode(ids)
+        assert pieces.replace("\ufffd", "") == whole.replace("\ufffd", "")
 
 
 @given(st.text("ab#", max_size=30), st.lists(st.text("ab#", min_size=1, max_size=4), max_size=3))
@@ -87,17 +83,6 @@ def test_nothing_of_a_stop_string_is_shown_early() -> None:
     shown = [stream.push(b)[1] for b in b"a##b##"]
     assert shown == ["a", "", "", "##b", "", ""]
     assert stream.flush() == (None, "##")
-
-
-def test_random_ids_stream_as_they_decode() -> None:
-    tokenizer = load_tokenizer("builtin")
-    rng = random.Random(0)
-    for _ in range(30):
-        ids = [rng.randrange(4, 2000) for _ in range(60)]
-        whole = tokenizer.decode(ids)
-        assert "".join(streamed(tokenizer, ids)).replace("\ufffd", "") == whole.replace(
-            "\ufffd", ""
-        )
 
 
 def test_very_long_texts_are_encoded_in_pieces(monkeypatch) -> None:
