@@ -8,15 +8,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.system import cache
-from ngtcli.system.cache import LEFT_S, STORES, bound, in_bounds
-from ngtcli.system.files import home, mark_used
+from ngtcli.system.cache import CHECKED, LEFT_S, STORES, bound, in_bounds
+from ngtcli.system.files import home, key_of, stamp_of
 from ngtcli.system.store import NAME, ROW, Kind
-from ngtcli.trie.files import list_files
+from ngtcli.trie.files import TRIES, list_files
 from tests.support.helpers import ngt
 
 DAY = 86_400
@@ -25,13 +26,13 @@ KINDS = {p: s.name for s in STORES for p in s.parts.split() if "/" not in p}
 BY_NAME = {"datastores", "backgrounds", "pools", "tune"}
 
 
-def put(place: str, size: int, days: float, *, used: bool = False) -> Path:
-    """A file of the cache that was used, or else written, `days` ago."""
+def put(place: str, size: int, days: float) -> Path:
+    """A file of the cache that was written `days` ago."""
     path = home("cache") / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x" * size)
     at = time.time() - days * DAY
-    os.utime(path, (at, at - 9 * DAY if used else at))
+    os.utime(path, (at, at))
     return path
 
 
@@ -101,18 +102,25 @@ def test_of_what_has_its_own_bound_the_file_used_last_stays_whatever_its_size() 
     assert names() == {"b", "c.safetensors"}
 
 
-def test_use_is_noted_of_pieces_and_of_files_of_the_cache_alone(tmp_path: Path) -> None:
-    own, other = put("parts/a", 5, 5), tmp_path / "b"
-    other.write_bytes(b"")
-    os.utime(other, (0, 0))
-    for path in (own, other):
-        mark_used(path)
-    assert time.time() - own.stat().st_atime < 60 and time.time() - own.stat().st_mtime > DAY
-    assert other.stat().st_atime == 0
+def test_use_is_noted_of_pieces_and_files() -> None:
+    used, unused = (written(name) for name in ("used", "unused"))
+    with sqlite3.connect(home("cache") / NAME) as connection:
+        connection.execute("UPDATE piece SET used = used - ?", (5 * DAY,))
+    connection.close()
+    TRIES.map(used)
     put_piece("parts", "c", 200, 5)
     assert Kind("parts", bytes).get("c")
-    put("parts/d", 200, 3)
-    assert len(bound(300)) == 1 and names() == {"a", "c"}
+    assert len(bound(used.stat().st_size + 1000)) >= 1
+    assert used.exists() and not unused.exists() and "c" in names()
+
+
+def written(name: str) -> Path:
+    """An array file that was written 5 days ago."""
+    arrays = {n: np.zeros(5, a.dtype) for n, a in TRIES.arrays.items()}
+    path = TRIES.write(TRIES.path(name), arrays, {})
+    os.utime(path, (time.time() - 5 * DAY,) * 2)
+    CHECKED.put(key_of(path), stamp_of(path))
+    return path
 
 
 def write_piece(number: int) -> None:

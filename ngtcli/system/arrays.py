@@ -13,23 +13,20 @@ import math
 import mmap
 import stat
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ngtcli.system.cache import in_bounds
+from ngtcli.system.cache import CHECKED, in_bounds
 from ngtcli.system.files import (
     DamagedFileError,
     NewFile,
-    Stamp,
     home,
     key_of,
-    mark_used,
     private_folder,
     stamp_of,
 )
-from ngtcli.system.store import Kind
 
 if TYPE_CHECKING:  # numpy comes with safetensors, and light commands want neither
     import numpy as np
@@ -45,7 +42,6 @@ TYPES = {
 ROOM = 1 << 22  # bytes of a header and its spaces: 30,000 arrays of usual names
 PADDING = ":pad"  # end of a padding's name
 _ALIGNED = 64  # bytes: a line of the CPU's cache, and what oneDNN aligns its own memory to
-_CHECKED = Kind("checked", Stamp)  # of files, by hashes of their paths, as they had their checksums
 
 
 class Array(NamedTuple):
@@ -120,14 +116,11 @@ class ArrayFile:
         begin = 8 + int.from_bytes(data[:8], "little")
         arrays = _views(data, begin, shapes)
         self._check(arrays)
-        if (noted := _CHECKED.get(key_of(path))) != stamp:
+        if CHECKED.get(key_of(path)) != stamp:  # which notes the use
             digest = hashlib.sha256(memoryview(data)[begin:])
             if checksum != _checksum(digest, shapes, metadata):
                 raise DamagedFileError("checksum differs")
-        mark_used(path)  # which changes the last time of the stamp
-        with suppress(OSError):  # it was removed meanwhile
-            if stamp[:3] == (now := stamp_of(path))[:3] and now != noted:
-                _CHECKED.put(key_of(path), now)
+            CHECKED.put(key_of(path), stamp)
         return arrays, metadata
 
     def _check(self, arrays: Arrays) -> None:
@@ -184,7 +177,7 @@ class ArrayWriter:
         self._file.seek(0)
         self._write(most.to_bytes(8, "little") + header.ljust(most))
         self._new.finish(path)
-        _CHECKED.put(key_of(path), stamp_of(self._file.fileno()))
+        CHECKED.put(key_of(path), stamp_of(self._file.fileno()))
         in_bounds.wrote(self._end)
 
     def mapped(self) -> Arrays:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ngtcli.system import store
-from ngtcli.system.files import PARTIAL, home
+from ngtcli.system.files import PARTIAL, Stamp, home, key_of
 from ngtcli.system.json_form import HIDDEN, json_key
 from ngtcli.words import counted
 
@@ -23,6 +23,7 @@ LEFT_S = 3600.0  # seconds after which a file that is not finished is a killed r
 POOL = ".pool.safetensors"
 DATASTORE = ".datastore.safetensors"
 BACKGROUND = ".background.safetensors"
+CHECKED = store.Kind("checked", Stamp)  # when it was right: of files, by hashes of their paths
 ALL = ""  # the bound that all of the cache has together
 NONE = "none"
 
@@ -146,15 +147,16 @@ def _pieces() -> list[_Entry]:
 def _files(errors: list[OSError]) -> list[_Entry]:
     """All files but those of the store and those that are being written.
 
-    A killed run's file that is not finished is one of them an hour after.
+    A killed run's file that is not finished is one of them an hour after. A file was used when it
+    was written, or last compared with its piece.
     """
-    found = []
+    found, uses = [], store.uses(CHECKED.name)
     for place, _, names in os.walk(home("cache"), onerror=errors.append):
         for path in (Path(place, name) for name in names if name not in _OF_STORE):
             with suppress(OSError):  # another process has removed it
                 about = path.lstat()
                 if path.suffix != PARTIAL or time.time() - about.st_mtime > LEFT_S:
-                    used = max(about.st_atime_ns, about.st_mtime_ns)
+                    used = max(about.st_mtime_ns, uses.get(key_of(path), 0) * 10**9)
                     found.append(_Entry(path, store_of(path), used, about.st_size))
     return found
 

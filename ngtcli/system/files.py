@@ -11,9 +11,8 @@ import os
 import re
 import select
 import stat
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 
@@ -28,7 +27,6 @@ Kind = TypeVar("Kind")
 WRITER_WAIT_S = 5.0  # longest wait for the first writer of a named pipe; guess
 _PIECE = 1 << 20  # bytes read at once if the size is not known; guess
 _DIGITS = 32  # hex digits of a key, 128 bits; guess
-_MARK_S = 86_400.0  # seconds after which another use of a file is noted; guess
 
 
 class DamagedFileError(Exception):
@@ -61,18 +59,6 @@ def home(kind: str) -> Path:
         hint = "Set NGT_HOME to a folder of yours."
         raise UsageError(f"what is in {folder} is another user's", hint)
     return folder
-
-
-def mark_used(path: Path) -> None:
-    """Note the use of a file, for the bound on the cache, if it is one of the cache.
-
-    It is the time of access, which is set here, since not all systems keep it.
-    """
-    if str(path).startswith(f"{home('cache')}{os.sep}"):
-        with suppress(OSError):  # what cannot be noted is not
-            about = os.stat(path)
-            if time.time() - max(about.st_atime, about.st_mtime) > _MARK_S:
-                os.utime(path, ns=(time.time_ns(), about.st_mtime_ns))
 
 
 class Stamp(NamedTuple):

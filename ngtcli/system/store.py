@@ -122,6 +122,14 @@ def by_use() -> list[Used]:
     return [Used(*row) for row in rows or ()]
 
 
+def uses(kind: str) -> dict[str, int]:
+    """When each piece of a kind was used last, in seconds since 1970."""
+    return dict(
+        _store().execute("SELECT key, CAST(used AS INTEGER) FROM piece WHERE kind = ?", [(kind,)])
+        or ()
+    )
+
+
 def remove(groups: Iterable[Used]) -> bool:
     """Delete these pieces but those that were used since; False where that is not possible."""
     delete = "DELETE FROM piece WHERE kind = ? AND CAST(used AS INTEGER) = ?"
