@@ -95,7 +95,7 @@ def test_of_a_damaged_file_no_value_is_another_one(data: st.DataObject) -> None:
 
 
 def test_a_query_makes_no_file(path: Path) -> None:
-    assert IDS.get("a") is None and IDS.each() == {} and store.by_use() == []
+    assert IDS.get("a") is None and IDS.each() == {} and store.pieces() == []
     IDS.delete(["a"])
     assert not path.parent.exists()
 
