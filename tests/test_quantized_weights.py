@@ -206,10 +206,7 @@ def test_another_process_that_is_done_later_replaces_the_file(loads: Loads) -> N
     assert loads.quantised == 2 and "another file's content" in loads.said[0]
 
 
-def test_where_new_files_have_names_nothing_is_left_of_one_that_is_not_finished(
-    loads: Loads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+def test_nothing_is_left_of_a_file_that_is_not_finished(loads: Loads) -> None:
     loads()
     with closing(ArrayWriter(loads.file.parent)) as writer:
         writer.add("a", np.ones(3))
