@@ -23,9 +23,8 @@ from ngtcli.draft.steps import Statistics
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import InputError, ModelError, NgtError, UsageError, nearest, reason_of
 from ngtcli.measure import records
-from ngtcli.measure.grid import BenchOptions, Cell, Grid, cells_of
+from ngtcli.measure.grid import BenchOptions, Cell, Grid
 from ngtcli.measure.prompts import choose
-from ngtcli.measure.records import run
 from ngtcli.measure.results import ReplayResult, SweepData, digest
 from ngtcli.measure.summary import REPLAY, summarized
 from ngtcli.measure.traces import Trace, TraceSet, is_odd, read_traces
@@ -79,16 +78,8 @@ def replay(trace: Trace, drafter: Drafter, context: Context, num_draft: int) -> 
         undrafted += not tree.drafts
         nodes[len(tree)] += 1
         made.add_step(tree.drafts, min(accepted, len(kept)), len(kept))
-    return records.Generation(
-        output,
-        made.steps,
-        drafted=made.drafted_tokens,
-        accepted=made.accepted_tokens,
-        undrafted=undrafted,
-        histogram=made.acceptance_histogram,
-        nodes=nodes,
-        draft_us=draft_us,
-    )
+    more = {"undrafted": undrafted, "nodes": nodes, "draft_us": draft_us}
+    return records.Generation.of(output, made, **more)
 
 
 def context_of(trace: Trace, traces: TraceSet) -> Context:
@@ -214,14 +205,8 @@ def run_replay(
     source = Replay(chosen_traces(folder, options, settings.max_mb), warn)
     if options.fresh:  # a pool would be empty
         settings = replace(settings, pool=False)
-    cells, refused = cells_of(options.methods, options.num_drafts, settings)
-    made = records.warmed_up(source, cells, source.prompts[:1], options.fresh, progress)
-    refused += made.refused
-    if not made.cells:
-        raise UsageError(f"{refused[0].method}: {refused[0].reason}", "Name another method.")
-    turns = list(records.by_cell(made.cells, len(source.prompts), 1))
-    for _ in run(source, made, turns, fresh=options.fresh, progress=progress):
-        pass
+    one, order = source.prompts[:1], records.by_cell
+    made = records.raced(source, options, settings, one, progress, order=order)
     if made.interrupted:
         raise KeyboardInterrupt
     traces = source.traces
@@ -229,11 +214,10 @@ def run_replay(
         source=traces.source,
         model=traces.model,
         questions=len(traces.traces),
-        inexact=traces.inexact,
         fresh=options.fresh,
         seconds=round(time.perf_counter() - clock, 2),
         rows=summarized(REPLAY, made, [trace.task for trace in traces.traces]),
-        refused=refused,
+        refused=made.refused,
     )
 
 

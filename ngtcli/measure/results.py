@@ -48,12 +48,6 @@ def _invocation() -> Any:
     return field(default_factory=Invocation, metadata=json_key(flat=True))
 
 
-def inexact_notes(inexact: int) -> list[str]:
-    """What a reader must know of a recording in which so many texts have another length."""
-    text = "of the recorded texts give another number of tokens than was recorded"
-    return [f"{inexact} {text}"] if inexact else []
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """What a model ran on."""
@@ -66,23 +60,13 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptTimes:
-    """The rounds of one prompt by one method."""
-
-    rounds: int
-    seconds_median: float
-    seconds_quartiles: summary.Pair
-    new_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRow:
     """One prompt, and what each method took for it."""
 
     id: str
     task: str
     prompt_tokens: int
-    results: Mapping[str, PromptTimes]
+    results: Mapping[str, summary.PromptTimes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,26 +92,19 @@ class LiveResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """A replay of a recording; `inexact` texts give another number of tokens than recorded."""
+    """A replay of a recording."""
 
     kind: Literal["replay"] = "replay"
     source: str
     model: str
     questions: int
-    inexact: int
     fresh: bool
     seconds: float
     rows: Sequence[summary.Row] = summary.json_rows(summary.REPLAY)
     refused: Sequence[Refusal]
     invocation: Invocation = _invocation()
 
-    interrupted = False  # one that is has no result
-
-    @property
-    @json_property(after="refused")
-    def notes(self) -> Sequence[str]:
-        """What a reader must know of the recording."""
-        return inexact_notes(self.inexact)
+    interrupted, notes = False, ()  # one that is interrupted has no result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
