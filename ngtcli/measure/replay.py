@@ -18,7 +18,7 @@ from ngtcli.config import Settings, Use, settings_where
 from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_points
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, draft_settings
 from ngtcli.draft.pool import Pool
-from ngtcli.draft.registry import parse_method
+from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.steps import Statistics
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import InputError, ModelError, NgtError, UsageError, nearest, reason_of
@@ -99,28 +99,40 @@ class Replay:
         self, traces: TraceSet, warn: records.Notify, costs: Mapping[int, float] | None = None
     ) -> None:
         self.traces, self.prompts = traces, traces.traces
-        self._costs = costs
+        self.seconds = costs
         self._background = cache(lambda names: recorded_background(traces, names, warn))
 
-    def begin(self, cell: Cell, split: bool = False) -> records.Answering[Trace]:
-        """As `Source.begin`. Raises NgtError for a method that a recording cannot tell of."""
+    @property
+    def costs(self) -> Costs | None:
+        """What the methods that ask for them are told of the costs of passes."""
+        return None if self.seconds is None else Costs({SHORT: CostCurve(self.seconds)})
+
+    def method(self, cell: Cell) -> MethodSpec:
+        """The method of a cell with a pool and costs of its own, which teach no other.
+
+        Raises NgtError for a method that a recording cannot tell of.
+        """
         settings = cell.settings
         method = parse_method(settings.method, draft_settings(settings))
         if method.entry.live:
             raise NgtError(f"it needs {method.entry.needs}")
-        own = method.settings
-        if method.entry.costs:
-            pool = Pool(quotes=settings.pool_documents) if settings.pool else None
-            own = replace(own, pool=pool, background=self._background(settings.background))
-            if self._costs is not None:
-                own = replace(own, costs=Costs({SHORT: CostCurve(self._costs)}))
-        drafter = replace(method, settings=own).build()
+        if not method.entry.costs:
+            return method
+        pool = Pool(quotes=settings.pool_documents) if settings.pool else None
+        costs, background = self.costs, self._background(settings.background)
+        own = replace(method.settings, pool=pool, background=background, costs=costs)
+        return replace(method, settings=own)
+
+    def begin(self, cell: Cell, split: bool = False) -> records.Answering[Trace]:
+        """As `Source.begin`, and raises as `method`."""
+        method = self.method(cell)
+        drafter, own = method.build(), method.settings
 
         def answer(trace: Trace) -> records.Generation:
             made = replay(trace, drafter, context_of(trace, self.traces), own.num_draft)
-            if self._costs is None:
+            if self.seconds is None:
                 return made
-            curve = CostCurve(self._costs)
+            curve = CostCurve(self.seconds)
             passes = sum(count * curve.at(1 + k) for k, count in (made.nodes or {}).items())
             made = replace(made, decode_s=passes + sum(made.draft_us or ()) / 1e6)
             if not method.entry.documents:
@@ -142,7 +154,7 @@ class Replay:
             data=", ".join(data),
             data_sha256=digest([(t.id, t.prompt_ids, t.output_ids, t.room) for t in self.prompts]),
             prompts=len(self.prompts),
-            costs=self._costs,
+            costs=self.seconds,
         )
 
 

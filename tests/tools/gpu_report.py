@@ -221,10 +221,7 @@ class Report:
 
     def replay(self, built: Built) -> tuple[Any, Rows]:
         """Methods over the recording, with real passes."""
-        options = BenchOptions(
-            methods=self.args.methods,
-            num_drafts=(self.args.num_draft,), against=True,
-        )  # fmt: skip
+        options = BenchOptions(methods=self.args.methods, num_drafts=(self.args.num_draft,))
         found = replay_with_passes(self.traces, built, options, self.settings)
         lines: Rows = []
         for r in found.rows:
