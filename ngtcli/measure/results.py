@@ -18,8 +18,6 @@ from ngtcli.measure import summary
 from ngtcli.measure.grid import Refusal, SkippedCell
 from ngtcli.system.json_form import HIDDEN, json_key, json_property
 
-_GENERATE = "how many plain answers are those of transformers' generate; information only"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
@@ -194,8 +192,6 @@ class Comparison:
     """One prompt at one number of drafts. `divergence` is the first place of difference, or None.
 
     `margin` is the difference of plain decoding's two best scores there (logits, greedy only).
-    `as_generate`: whether plain decoding gives what `generate` of `transformers` gives; None where
-    that was not tried: it is where passes are exact, and greedy choices without penalties.
     """
 
     name: str
@@ -205,7 +201,6 @@ class Comparison:
     divergence: int | None
     margin: float | None
     exact: bool = field(metadata=HIDDEN)
-    as_generate: bool | None = field(metadata=HIDDEN)
 
     @property
     @json_property(after="num_draft")
@@ -214,18 +209,9 @@ class Comparison:
         return self.divergence is None
 
 
-@dataclass(frozen=True, slots=True)
-class GenerateReport:
-    """At one number of drafts, how many plain answers are as `generate` gives them."""
-
-    num_draft: int
-    prompts: int
-    identical: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """All comparisons of `ngt check`; `generate` has a row for each number of drafts."""
+    """All comparisons of `ngt check`."""
 
     model: str
     method: str
@@ -237,5 +223,4 @@ class CheckReport:
     runs: int
     identical: int
     results: Sequence[Comparison]
-    generate: Sequence[GenerateReport] = field(metadata=json_key(about=_GENERATE))
     skipped: Sequence[Skipped]
