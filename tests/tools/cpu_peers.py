@@ -129,8 +129,7 @@ def _ours(settings: Settings, args: argparse.Namespace) -> Figures:
 def _generate(dtype: str, args: argparse.Namespace) -> Figures:
     """`generate` without drafts, on the model as `transformers` has it."""
     stock = _built(Settings(dtype=dtype, packed=False, capture=False), args, True).stock
-    taken = generate_seconds(stock, prompt(args.context), GENERATED, "dynamic")
-    return {"token": [taken["token_s"]]}
+    return {"token": [generate_seconds(stock, prompt(args.context), GENERATED)]}
 
 
 def write_gguf(planned: Plan, path: Path, kind: str) -> None:
