@@ -1,6 +1,5 @@
 """Text never becomes a control token, and ordinary text has the ids of the whole."""
 
-import threading
 import unicodedata
 from dataclasses import replace
 from typing import Any
@@ -247,34 +246,6 @@ def test_a_template_that_cannot_be_used_is_refused_with_its_own_words(
         built([Document("a", "The tide.")], "When? ", with_template(template))
     assert words in str(caught.value) and "(-m)" in caught.value.hint
     assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("template", "words"),
-    [
-        ("{{ messages[0].content }}", ""),
-        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "0.5 s"),
-        ("{% set n = namespace(x='x') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}"
-         "{% endfor %}", "256 MB"),
-        ("{{ raise_exception('No.\\nNever.') }}", "fails: No."),
-    ],
-)  # fmt: skip
-def test_a_template_has_its_bounds_in_threads_too(template, words, monkeypatch) -> None:
-    """As those of a server that prepare prompts."""
-    monkeypatch.setattr("ngtcli.prompt.chat._SECONDS", 0.5)
-    told: list[str] = []
-
-    def ask() -> None:
-        try:
-            told.append(built([Document("a", "The tide.")], "When? ", with_template(template)).text)
-        except ModelError as error:
-            told.append(str(error))
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join()
-    assert len(told) == 1 and ("chat template fails" in told[0]) == bool(words)
-    assert words in told[0] and "Never" not in told[0]
 
 
 def test_ids_that_the_model_does_not_have_are_refused() -> None:

@@ -41,7 +41,7 @@ _SHARE = 0.125
 _UNKNOWN = 1 << 30  # bytes that are kept where the free memory is not known; guess
 _FORMAT = 2
 PREFIXES = ArrayFile(
-    "what was read is", "prefixes", ".safetensors", f"ngt rows {_FORMAT}", 1 << 33,
+    "prefixes", ".safetensors", f"ngt rows {_FORMAT}", 1 << 33,
     {"rows": Array("uint8")},
 )  # fmt: skip
 _WRONG = (ValueError, TypeError, AttributeError, RuntimeError)  # where shapes or dtypes are none
