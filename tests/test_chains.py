@@ -13,7 +13,7 @@ from ngtcli.decode import plain
 from ngtcli.decode.calibration import calibrate
 from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.plain import RESTORES, STEPS, TREES, PlainRows
+from ngtcli.decode.plain import RESTORES, STEPS, TREES, OwnRows
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.drafter import Context, Drafters, DraftSettings, PassRows
 from ngtcli.draft.tree import ROOT, DraftTree, chain
@@ -31,7 +31,7 @@ def model(request: pytest.FixtureRequest) -> TargetModel:
 
 def fresh(model: TargetModel, ids: list[int]) -> torch.Tensor:
     """The scores (vocabulary,) after `ids` by a state that never saw a draft."""
-    rows = PlainRows(model.hf, replace(model.way, kind=STEPS))
+    rows = OwnRows(model.hf, replace(model.way, kind=STEPS))
     with torch.inference_mode():
         return rows.read(ids, 1)[0]
 
@@ -62,13 +62,13 @@ def test_tokens_are_read_again_in_a_pass_of_their_own_where_there_are_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, passes = target(build(family("mamba2")), "mamba2"), list[int]()
-    read = plain.ChainRows.read
+    read = plain.OwnRows.read
 
     def counted(self: Any, ids: Any, scored: int = 0) -> Any:
         passes.append(len(ids))
         return read(self, ids, scored)
 
-    monkeypatch.setattr(plain.ChainRows, "read", counted)
+    monkeypatch.setattr(plain.OwnRows, "read", counted)
     monkeypatch.setattr(plain, "_MOST_UNREAD", 4)
     model.start(0)
     model.prefill([1, 2, 3])
@@ -154,9 +154,9 @@ def test_branches_are_refused_and_no_texts_are_joined() -> None:
 def test_exact_decoding_of_a_model_that_takes_chains_is_plain() -> None:
     hf = build(family("mamba2")).to(torch.bfloat16)
     model = target(hf, "mamba2")
-    rows = ExactRows(model, lambda: None, print)
+    rows = ExactRows(model, print)
     assert model.way.kind == RESTORES and rows.choose("auto", 32, 100) is None
     assert rows.choose("on", 32, 100) == PassRows.fixed(1)
     model.dtype_reason = "it is quicker"
     assert rows.choose("auto", 32, 100) == PassRows.fixed(1)
-    assert ExactRows(make_target(), lambda: None, print).choose("auto", 32, 100) is None
+    assert ExactRows(make_target(), print).choose("auto", 32, 100) is None

@@ -20,7 +20,6 @@ from ngtcli.config import Settings
 from ngtcli.decode.exactness import ExactRows, _Case, find_exactness, gives_equal_bits, has_experts
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
-from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import DraftSettings, PassRows
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import method_names
@@ -264,29 +263,15 @@ def test_a_model_that_cannot_be_exact_is_refused_and_stays_as_it_is() -> None:
     hopeless = rounded(make_hf("qwen2"))
     Grouping(hopeless)
     attention, rows = hopeless.hf.config._attn_implementation, PassRows.fixed(32)
-    exact = ExactRows(hopeless, lambda: None, said.append)
+    exact = ExactRows(hopeless, said.append)
     for _ in range(2):
         with pytest.raises(ModelError, match="cannot decode exactly") as caught:
             exact.choose("on", 32, 100)
         assert caught.value.exit_code == 4
         assert hopeless.hf.config._attn_implementation == attention
     assert len(said) == 3  # passes of 1 to 36 rows, of 4 to 36, of 32
-    flat = Costs({1024: CostCurve({1: 1.0, 64: 1.01})})
-    assert exact.with_costs(lambda: flat).choose("auto", 32, 100) is None
+    assert exact.choose("auto", 32, 100) is None
     assert not gives_equal_bits(hopeless, rows, 128) and len(said) == 3
-
-
-def test_auto_is_exact_where_rows_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ngtcli.decode.whole_vectors.has_two_formulas", lambda *_: False)
-    flat, steep = (Costs({1024: CostCurve({1: 1.0, 64: c})}) for c in (1.01, 1.5))
-    exact, single = rounded(make_hf("llama")), small("llama", torch.float32)
-
-    def chosen(model: TargetModel, costs: Costs | None, wanted: str = "auto") -> PassRows | None:
-        return ExactRows(model, lambda: costs, print).choose(wanted, 32, 100)
-
-    assert chosen(exact, flat) == PassRows.fixed(32)
-    assert chosen(exact, steep) is chosen(exact, None) is chosen(single, flat) is None
-    assert chosen(exact, flat, "off") is None and chosen(exact, steep, "on") == PassRows(36, 1)
 
 
 def test_the_flag_and_the_file_say_exact(tmp_path: Path) -> None:

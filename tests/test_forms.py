@@ -54,15 +54,6 @@ def test_the_dtype_is_that_which_the_cpu_multiplies(
     assert found == dtype and reason.endswith(words) if words else not reason
 
 
-def test_flags_are_those_that_onednn_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    has = dict.fromkeys(("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8"), True)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {**has, "amx_fp16": False})
-    for level, count in (("", 5), ("DEFAULT", 5), ("AVX512_CORE_BF16", 4), ("avx512_core_vnni", 3),
-                         ("AVX2_VNNI", 2), ("AVX2", 1), ("SSE41", 0)):  # fmt: skip
-        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", level)
-        assert flags.__wrapped__() == frozenset(list(has)[:count])
-
-
 def test_the_checkpoints_dtype_is_read_from_its_configuration() -> None:
     config = make_hf("llama").config
     for dtype, half in (("bfloat16", BF16), (F16, F16), ("float32", None), (None, None),
