@@ -9,14 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ngtcli.config import Settings
-from ngtcli.decode import attention, decoder, kv_cache, memory_limits, prefixes
-from ngtcli.decode import together as together_module
+from ngtcli.decode import attention, decoder, kv_cache, memory_limits, prefixes, probe
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.decoder import Decoder, Member
 from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.together import why_not
+from ngtcli.decode.probe import why_not_together
 from ngtcli.draft.drafter import Context, Drafters, DraftSettings, PassRows
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.steps import Limits
@@ -264,13 +263,13 @@ def test_an_answer_that_others_join_is_pooled_once() -> None:
 def test_positions_that_depend_on_the_longest_text_are_refused() -> None:
     model = make_target("llama")
     model.config.rope_parameters = {**model.config.rope_parameters, "rope_type": "dynamic"}
-    assert "positions" in why_not(model)
+    assert "positions" in why_not_together(model)
 
 
 def test_a_model_is_tried_with_several_texts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tried = make_target("llama"), list[TargetModel]()
-    monkeypatch.setattr(together_module, "_agrees", lambda model: tried.append(model) is None)
-    assert why_not(model) == why_not(model) == "" and tried == [model]
+    monkeypatch.setattr(probe, "_agrees", lambda model: tried.append(model) is None)
+    assert why_not_together(model) == why_not_together(model) == "" and tried == [model]
 
 
 def test_memory_that_ends_is_not_remembered_as_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,16 +277,16 @@ def test_memory_that_ends_is_not_remembered_as_the_models(monkeypatch: pytest.Mo
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     model = make_target("llama")
-    monkeypatch.setattr(together_module, "_agrees", fails)
+    monkeypatch.setattr(probe, "_agrees", fails)
     with pytest.raises(RuntimeError):
-        why_not(model)
+        why_not_together(model)
     monkeypatch.undo()
-    assert why_not(model) == ""
+    assert why_not_together(model) == ""
 
 
 def test_the_models_attention_is_as_it_was_after_a_pass() -> None:
     for family in FAMILIES:
         model = make_target(family)
         before = model.hf.config._attn_implementation
-        assert not why_not(model)
+        assert not why_not_together(model)
         assert model.hf.config._attn_implementation == before

@@ -13,14 +13,13 @@ from ngtcli.decode import plain
 from ngtcli.decode.calibration import calibrate
 from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.plain import RESTORES, STEPS, TREES, OwnRows
+from ngtcli.decode.plain import RESTORES, STEPS, OwnRows
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.drafter import Context, Drafters, DraftSettings, PassRows
 from ngtcli.draft.tree import ROOT, DraftTree, chain
-from tests.support.families import FAMILIES, VOCABULARY, build, chained, family, prompts, target
+from tests.support.families import VOCABULARY, build, chained, family, prompts, target
 from tests.support.tiny_models import decode, generate, make_drafter, make_target
 
-MANY = [f for f in FAMILIES if f.way not in (TREES, STEPS) and f.kind not in ("openai-gpt", "bert")]
 NAMES = ["lfm2", "llama4_text", "bloom", "mamba2", "qwen3_next", "falcon_h1", "rwkv"]
 
 
@@ -64,7 +63,7 @@ def test_tokens_are_read_again_in_a_pass_of_their_own_where_there_are_many(
     model, passes = target(build(family("mamba2")), "mamba2"), list[int]()
     read = plain.OwnRows.read
 
-    def counted(self: Any, ids: Any, scored: int = 0) -> Any:
+    def counted(self: Any, ids: Any, scored: int = 1) -> Any:
         passes.append(len(ids))
         return read(self, ids, scored)
 
@@ -141,10 +140,10 @@ def test_the_first_chain_of_a_tree(data: st.DataObject) -> None:
 
 
 def test_branches_are_refused_and_no_texts_are_joined() -> None:
-    from ngtcli.decode.together import why_not
+    from ngtcli.decode.probe import why_not_together
 
     model = target(build(family("lfm2")), "lfm2")
-    assert why_not(model) == model.tree_reason
+    assert why_not_together(model) == model.tree_reason
     model.start(0)
     model.prefill([1, 2])
     with pytest.raises(ValueError, match="branches"):

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ngtcli.config import Settings
 from ngtcli.decode.load import Tell, Wanted, load_model
-from ngtcli.decode.together import why_not
+from ngtcli.decode.probe import why_not_together
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
@@ -79,7 +79,7 @@ def test_layers_on_the_disk_give_the_tokens_of_generate(on_disk: Place) -> None:
     drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), PROMPT, max_tokens=24)
     assert drafted.output == generate(true, PROMPT, 24)[: len(drafted.output)]
     assert len(drafted.output) > 2 and not model.tree_reason
-    assert why_not(model) == SPREAD
+    assert why_not_together(model) == SPREAD
     assert places_of(model.hf) == what_matters(model.hf)[-len(places_of(model.hf)) :]
 
 

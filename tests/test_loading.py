@@ -15,9 +15,8 @@ from huggingface_hub.errors import IncompleteSnapshotError
 from ngtcli.config import Settings
 from ngtcli.decode import probe
 from ngtcli.decode.load import Tell, Wanted, load_model
-from ngtcli.decode.probe import target_model
+from ngtcli.decode.probe import target_model, why_not_together
 from ngtcli.decode.sampling import Sampler
-from ngtcli.decode.together import why_not
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import find
@@ -324,7 +323,7 @@ def test_only_what_rounds_to_8_bits_may_differ_by_that_in_float32(
     monkeypatch.setattr("ngtcli.decode.scores.bits_of", lambda hf: 8 if quantized else 0)
     if quantized:
         model = target(hf, "phi3")
-        assert not model.plain_reason and not why_not(model)
+        assert not model.plain_reason and not why_not_together(model)
     else:
         with pytest.raises(ModelError, match="no decoder"):
             target(hf, "phi3")

@@ -23,7 +23,7 @@ from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights import checkpoints
 from ngtcli.weights.forms import int8_kernel
 from ngtcli.weights.linear import PackedLinear
-from ngtcli.weights.load_quantized import load_quantized, quantized_share
+from ngtcli.weights.load_quantized import load_quantized, words
 from tests.support.helpers import FakeBackend
 from tests.support.int8_layers import INT8, KERNEL, dequantized
 from tests.support.tiny_models import FAMILIES, make_hf, saved, scores
@@ -91,7 +91,7 @@ def test_other_layers_and_experts_are_read_and_kept_as_integers(
     hf.set_experts_implementation("eager") if "experts" in str(hf) else None
     true = scores(dequantized(hf))
     assert (scores(first) - true).norm() < 0.08 * true.norm()  # inputs are rounded as well
-    assert quantized_share(first) > 0.8
+    assert words(first, 0.0)[0] > 0.8
     assert not any(parameter.ndim == 3 for parameter in first.parameters())
 
 
@@ -150,10 +150,10 @@ def test_shards_and_a_pickle_give_what_one_file_gives(tmp_path: Path, tied: bool
 def test_weights_that_are_quantised_already_are_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path, make_hf("llama"))
     config = json.loads((tmp_path / "config.json").read_text())
-    for bits, words in ((3, "quantised already"), (4, "none of its weights are quantised by gptq")):
+    for bits, told in ((3, "quantised already"), (4, "none of its weights are quantised by gptq")):
         given = {"quantization_config": {"quant_method": "gptq", "bits": bits}}
         (tmp_path / "config.json").write_text(json.dumps(config | given))
-        with pytest.raises(ModelError, match=words):
+        with pytest.raises(ModelError, match=told):
             loaded(folder)
 
 

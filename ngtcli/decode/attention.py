@@ -79,8 +79,16 @@ def attend(
     mask, rows = attention_mask, query.shape[2]
     # On a CPU it is folded by the original, too; a GPU's kernels read groups themselves.
     one = rows == 1 and not least and query.device.type != "cuda"
-    if mask is None or one or not _is_usual(module, query, key, mask, more):
-        return _original(module, query, key, value, mask, more)
+    groups = getattr(module, "num_key_value_groups", 1)
+    if (
+        mask is None
+        or one
+        or _is_special(more)
+        or query.shape[1] != key.shape[1] * groups
+        or (query.shape[0], *mask.shape[:3]) != (1, 1, 1, rows)
+    ):
+        found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, **more)
+        return found
     folded = rows * query.shape[1] // key.shape[1]
     if (times := -(-least // (folded if folded <= BLOCK else rows))) > 1:
         query, mask = query.repeat(1, 1, times, 1), mask.repeat(1, 1, times, 1)
@@ -88,31 +96,6 @@ def attend(
     if times > 1:
         out = out[:, :, :rows]
     return out.transpose(1, 2).contiguous(), None
-
-
-def _is_usual(
-    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor, more: Mapping[str, Any]
-) -> bool:
-    """Whether this is a pass of one sequence under one mask for all heads, and nothing special."""
-    groups = getattr(module, "num_key_value_groups", 1)
-    return (
-        query.shape[0] == 1
-        and mask.shape[:3] == (1, 1, query.shape[2])
-        and query.shape[1] == key.shape[1] * groups
-        and not _is_special(more)
-    )
-
-
-def _original(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    more: Mapping[str, Any],
-) -> tuple[Tensor, None]:
-    found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, **more)
-    return found
 
 
 def _is_special(arguments: Mapping[str, Any]) -> bool:
@@ -266,8 +249,8 @@ class Spans:
     ) -> Tensor:
         """All sequences at once: (1, rows, heads, head_dim)."""
         count, longest = len(self.all), max(span.length for span in self.all)
-        rows = query[0].unflatten(1, (count, -1)).transpose(0, 1)
-        masks = mask[0, 0].unflatten(0, (count, -1))[:, None, :, :longest]
+        rows = torch.unflatten(query[0], 1, (count, -1)).transpose(0, 1)
+        masks = torch.unflatten(mask[0, 0], 0, (count, -1))[:, None, :, :longest]
         keys, values = (  # (sequences, heads, longest, head_dim), views
             states[0]
             .view(states.shape[1], -1, self.places, states.shape[3])[:, :count, :longest]

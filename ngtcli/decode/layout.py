@@ -193,7 +193,8 @@ def pack(roots: Sequence[Root], spans: Sequence[Span], rows: int) -> Tensor:
 def unpack(packed: Tensor, rows: int) -> Inputs:
     """What `pack` packed, as views where they can be."""
     ancestors = packed[_NUMBERS * rows :].view(torch.bool)[: rows * rows].view(rows, rows)
-    return Inputs(*packed[: _NUMBERS * rows].view(_NUMBERS, rows).unbind(), ancestors)
+    ids, positions, slots, reach, begins = packed[: _NUMBERS * rows].view(_NUMBERS, rows).unbind()
+    return Inputs(ids, positions, slots, reach, begins, ancestors)
 
 
 class Masks:
@@ -249,7 +250,7 @@ class Masks:
 
     def _is_near(self, at: Tensor, positions: Tensor) -> Tensor:
         """Whether sliding rows at `positions` see what lies `at` others, bool (rows, others)."""
-        return at > positions[:, None] - self.window
+        return at > positions[:, None] - (self.window or 0)
 
     def of_seen(self, seen: Tensor, near: Tensor | None = None) -> Any:
         """Masks of rows that see the places where `seen`, bool (rows, places), is true.

@@ -192,8 +192,12 @@ def read(planned: Plan, tell: Tell) -> Any:
     name, form, auto, device = planned.name, planned.form, planned.device_map, planned.device
     if planned.memory:
         tell.warn(f"{name}: {planned.memory}")
-    if device == "cpu" and form.dtype in _HALVES and not form.reason and not form.bits:
-        _warn_of_slow(form.dtype, tell.warn)
+    named = device == "cpu" and form.dtype in _HALVES and not form.reason and not form.bits
+    if named and not has_blocks(form.dtype):
+        tell.warn(
+            f"{name_of(form.dtype)} is slow on this CPU, which has no kernel for it that takes"
+            " several rows at once: drafts hardly pay; --dtype float32 does better"
+        )
     if device == "cuda" and form.dtype == dtype_of_gpu(half_of(planned.config)) == torch.float16:
         tell.warn("this GPU only emulates bfloat16: computed in float16 (or give --dtype bfloat16)")
     use_full_float32(device, tell.warn)
@@ -228,14 +232,6 @@ def read(planned: Plan, tell: Tell) -> Any:
             tell.warn(f"{name}: of its parts {parts}")
         stays = form.bits or auto or hf.device.type == device
         return hf if stays else hf.to(device).eval()
-
-
-def _warn_of_slow(dtype: torch.dtype, warn: Notify) -> None:
-    if not has_blocks(dtype):
-        warn(
-            f"{name_of(dtype)} is slow on this CPU, which has no kernel for it that takes several"
-            " rows at once: drafts hardly pay; --dtype float32 does better"
-        )
 
 
 def prepare(planned: Plan, hf: Any, tell: Tell) -> TargetModel:

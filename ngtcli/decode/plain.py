@@ -23,7 +23,6 @@ TREES = "trees"  # drafts are verified, in a cache that can be rolled back
 CROPS = "crop"  # drafts are chains; the model's own cache crops what was not accepted
 RESTORES = "restore"  # the same; its state from before is restored, accepted tokens are read again
 STEPS = "steps"  # one token a pass; the model has a state of its own
-REREAD = "reread"  # one token a pass; the model has no state and reads everything again
 # Tokens read again at the beginning of a pass, at most; more get a pass of their own. Each costs a
 # row in every pass until then. With a pass of a + b r seconds over r rows and s tokens accepted a
 # step, sqrt(2 a s / b) is best: 8 for s = 3 and b = a / 10. Guess.
@@ -44,7 +43,7 @@ class Way:
     chunks: bool = True
 
     def __post_init__(self) -> None:
-        other = self.kind in (CROPS, RESTORES, STEPS, REREAD) and 0 < len(self.reason) < 200
+        other = self.kind in (CROPS, RESTORES, STEPS) and 0 < len(self.reason) < 200
         if not (other and self.reason.isprintable()) and (self.kind, self.reason) != (TREES, ""):
             raise ValueError("no way to run a model")
 
@@ -66,11 +65,10 @@ class OwnRows:
         self._accepts = accepted(hf)
         self._state: dict[str, Any] = {}
         # As generate does: some models fill the cache that they are given, and return none.
-        takes = way.kind not in (TREES, REREAD) and "past_key_values" in self._accepts
+        takes = way.kind != TREES and "past_key_values" in self._accepts
         if takes and hf._supports_default_dynamic_cache():
             config = hf.config.get_text_config()
             self._state["past_key_values"] = DynamicCache(config=config)
-        self._ids: list[int] = []  # all ids so far, for a model that reads them again at each pass
         self.length, self.read_again = 0, False
         self._unread: list[int] = []  # accepted tokens that the state before the last pass lacks
         self._chain: list[int] = []  # what the last pass read besides
@@ -89,32 +87,23 @@ class OwnRows:
             progress(at)
             self.read(ids[at : at + chunk])
 
-    def read(self, ids: Sequence[int], scored: int = 0) -> Tensor:
-        """One pass over `ids`; scores (scored, vocabulary) after the last `scored` of them.
+    def read(self, ids: Sequence[int], scored: int = 1) -> Tensor:
+        """One pass over `ids`, by which the sequence grows.
 
-        The sequence grows by `ids`. Where none are `scored`, a model that reads everything again at
-        each pass stores the ids unread.
+        Scores (scored, vocabulary) after the last `scored` of them.
         """
-        self._ids += ids
-        reread = self._way.kind == REREAD
-        if reread and not scored:
-            self.length += len(ids)
-            return torch.empty(0)
-        start, read = (0, self._ids) if reread else (self.length, ids)
-        inputs: dict[str, Any] = {"input_ids": torch.tensor([list(read)], device=self._hf.device)}
+        end, device = self.length + len(ids), self._hf.device
+        inputs: dict[str, Any] = {"input_ids": torch.tensor([list(ids)], device=device)}
         if "logits_to_keep" in self._accepts:
-            inputs["logits_to_keep"] = max(1, scored)
+            inputs["logits_to_keep"] = scored
         if not self._accepts.isdisjoint(("position_ids", "kwargs")):
-            places = torch.arange(start, start + len(read), device=self._hf.device)
-            inputs["position_ids"] = places[None]
-        output = self._hf(**inputs, use_cache=not reread, **self._state)
-        if not reread:
-            self._ids.clear()
-            self._state |= {n: s for n in STATES if (s := getattr(output, n, None)) is not None}
-            if not self._state:
-                raise NotImplementedError("a state of an unknown name")
-        self.length += len(ids)
-        scores: Tensor = output.logits[0, -max(1, scored) :]
+            inputs["position_ids"] = torch.arange(self.length, end, device=device)[None]
+        output = self._hf(**inputs, use_cache=True, **self._state)
+        self._state |= {n: s for n in STATES if (s := getattr(output, n, None)) is not None}
+        if not self._state:
+            raise NotImplementedError("a state of an unknown name")
+        self.length = end
+        scores: Tensor = output.logits[0, -scored:]
         return scores
 
     def score(self, ids: Sequence[int]) -> Tensor:

@@ -39,9 +39,7 @@ WORTH_S = 2.0  # seconds of reading from which on `keep_documents` auto writes a
 _SHARE = 0.125
 _UNKNOWN = 1 << 30  # bytes that are kept where the free memory is not known; guess
 _FORMAT = 3
-PREFIXES = ArrayFile(
-    "what was read is", "prefixes", ".safetensors", f"ngt rows {_FORMAT}", 1 << 33
-)
+PREFIXES = ArrayFile("what was read is", "prefixes", ".safetensors", f"ngt rows {_FORMAT}", 1 << 33)
 _HEADER = 1 << 17  # bytes of a file's header: 500 layers, and the ids of a chunk
 _LENGTH_DEPENDENT = "dynamic"  # rotary frequencies that stay those of the longest text so far
 
@@ -215,9 +213,15 @@ def why_not(hf: Any) -> str:
     """Why no rows of a model that verifies draft trees are kept; "" if they are."""
     if places_of(hf):
         return SPREAD
-    rope = getattr(hf.config.get_text_config(), "rope_parameters", None) or {}
-    kinds = {rope.get("rope_type")} | {v.get("rope_type") for v in rope.values() if type(v) is dict}
-    return "its rows depend on texts before" if _LENGTH_DEPENDENT in kinds else ""
+    types = rope_types(hf.config.get_text_config())
+    return "its rows depend on texts before" if _LENGTH_DEPENDENT in types else ""
+
+
+def rope_types(config: Any) -> set[str]:
+    """The types of rotary frequencies of a model."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    every = [rope, *(one for one in rope.values() if type(one) is dict)]
+    return {one.get("rope_type", "") for one in every}
 
 
 def _path(key: str, layers: Iterable[int]) -> Path:
@@ -253,8 +257,9 @@ def _bytes_of_states(chunk: Chunk) -> int:
 
 def _write(path: Path, chunk: Chunk, model: str, rows: Rows) -> int:
     """Write a chunk; the bytes of its file. Raises OSError."""
-    named = {f"{kind} {n}": one for n, both in rows.items() for kind, one in zip("kv", both)}
-    named |= {f"s {layer}": one for layer, one in chunk.states.items()}
+    named = {f"s {layer}": one for layer, one in chunk.states.items()}
+    for n, (keys, values) in rows.items():
+        named |= {f"k {n}": keys, f"v {n}": values}
     about = {"model": model, "before": chunk.before, "ids": _words(chunk.ids)}
     about |= {"seconds": f"{chunk.seconds:.6f}", "format": PREFIXES.format}
     with closing(ArrayWriter(path.parent, _HEADER)) as writer:

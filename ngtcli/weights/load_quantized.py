@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ngtcli.errors import ModelError, reason_of
 from ngtcli.model_files.pretrained import read_config
@@ -65,8 +65,9 @@ def load_quantized(
         hf, report, conversion = _from_checkpoint(path, about, config, form, scheme, warn, progress)
     tell_source(hf, path)
     hf = use_between(hf, form.dtype)
-    progress(words(hf, time.perf_counter() - begin, done))
-    if (share := quantized_share(hf)) < _MOST and not scheme.bits:
+    share, told = words(hf, time.perf_counter() - begin, done)
+    progress(told)
+    if share < _MOST and not scheme.bits:
         warn(
             f"{shown}: only {share:.0%} of its weights are in 8 bits; --quantize int8 leaves the"
             " others as they are"
@@ -172,24 +173,13 @@ def use_between(hf: Any, dtype: torch.dtype) -> Any:
     return hf.requires_grad_(False).eval()
 
 
-def _weights_of(hf: Any) -> tuple[int, list[Tensor]]:
-    """How many of a model's weights are integers, and its other weights."""
+def words(hf: Any, seconds: float, done: str = "Quantised") -> tuple[float, str]:
+    """The share of a model's weights that are integers; as a line, what was quantised or read."""
     whole = sum(prod(one.size) for one in storages(hf) if one.bits)
     mapped = [m.weight for m in hf.modules() if isinstance(m, MappedEmbedding)]
-    return whole, [*mapped, *(p for p in hf.parameters() if p.is_floating_point())]
-
-
-def quantized_share(hf: Any) -> float:
-    """The share of a model's weights that are integers."""
-    whole, others = _weights_of(hf)
-    return whole / max(1, whole + sum(one.numel() for one in others))
-
-
-def words(hf: Any, seconds: float, done: str = "Quantised") -> str:
-    """What was quantised, or read from the cache, as a line."""
-    (whole, others), bits = _weights_of(hf), bits_of(hf)
-    rest = sum(one.nbytes for one in others)
-    return (
+    others = [*mapped, *(p for p in hf.parameters() if p.is_floating_point())]
+    bits, rest = bits_of(hf), sum(one.nbytes for one in others)
+    return whole / max(1, whole + sum(one.numel() for one in others)), (
         f"{done} {whole * bits / 8e6:,.0f} MB of weights in int{bits} in {seconds:.1f} s;"
         f" {rest / 1e6:,.0f} MB of others."
     )
