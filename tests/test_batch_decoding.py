@@ -170,7 +170,7 @@ class Memory:
 def test_where_memory_ends_drafts_shrink_then_fewer_run_and_none_is_lost(
     monkeypatch: pytest.MonkeyPatch, rows: int, texts: int
 ) -> None:
-    model, ids = target("qwen3"), prompts(7, seed=6)
+    model, ids = target("qwen3"), prompts(5, seed=6)
     alone = [plain(model, text, max_tokens=20) for text in ids]
     memory = Memory(monkeypatch, rows, texts)
     assert outputs(together(model, ids, Drafters(lambda: Scripted(guess), 16), 5)) == alone

@@ -79,10 +79,10 @@ def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
 
 
 def _divergences(rows: int | None) -> tuple[int, int, int]:
-    """Of 60 answers: how many differ from plain decoding; the passes; how often tentative tokens
+    """Of 24 answers: how many differ from plain decoding; the passes; how often tentative tokens
     were wrong."""
     different = passes = retracted = 0
-    for seed in range(60):
+    for seed in range(24):
         model = RoundingModel(seed)
         limits, greedy = Limits(40, ROWS - 1), Settings()
         truth, _ = run(model, make_drafter("none"), [1, 2], greedy, limits, rows)
@@ -99,9 +99,9 @@ def test_without_exact_the_same_drafts_change_tokens() -> None:
     """The model would show a row that counts though it is out of place."""
     different, _, _ = _divergences(None)
     none, passes, retracted = _divergences(ROWS)
-    assert different > 30 and none == 0
-    assert passes < 60 * 40 / 1.5  # drafts are accepted
-    assert retracted > 10
+    assert different > 12 and none == 0
+    assert passes < 24 * 40 / 1.5  # drafts are accepted
+    assert retracted > 4
 
 
 DRAFTING = [method for method in method_names() if method not in ("draft-model", "none")]
@@ -116,11 +116,11 @@ def plain_answers() -> tuple[list[list[int]], list[tuple[int, Settings, list[int
         first, _ = run(model, make_drafter("none"), [1, 2, 3], Settings(), Limits(40), 64)
         texts.append([1, 2, 3, *first.output, 1, 2, 3])
     answers = []
-    for seed in range(8):
-        model = RoundingModel(seed % 4, 120)
-        sampling = Settings(temperature=seed // 4 * 0.3, seed=seed)
-        truth, _ = run(model, make_drafter("none"), texts[seed % 4], sampling, Limits(40, 63), 64)
-        answers.append((seed % 4, sampling, truth.output))
+    for seed in range(4):
+        model = RoundingModel(seed, 120)
+        sampling = Settings(temperature=seed % 2 * 0.3, seed=seed)
+        truth, _ = run(model, make_drafter("none"), texts[seed], sampling, Limits(40, 63), 64)
+        answers.append((seed, sampling, truth.output))
     return texts, answers
 
 
@@ -139,7 +139,7 @@ def test_every_method_may_draft_exactly(method: str) -> None:
         assert found.output == truth
         accepted += found.statistics.accepted_tokens
     drafter.finish()
-    assert accepted > 20
+    assert accepted > 10
     assert method != "auto" or pool.answers[-1].tolist() == truth
 
 
@@ -179,8 +179,10 @@ def test_passes_give_equal_bits_unless_grouping_shows(
         assert not gives_equal_bits(model, rows, 128)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("family", ["qwen2", "gemma2-sliding"])
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [("qwen2", torch.bfloat16), ("qwen2", torch.float16), ("gemma2-sliding", torch.bfloat16)],
+)
 def test_what_the_check_says_of_this_machine_holds_for_other_texts(
     family: str, dtype: torch.dtype
 ) -> None:
@@ -213,9 +215,9 @@ def fault(_: Any, given: Any, out: torch.Tensor) -> torch.Tensor:
     return out + lone[:, None] / 4096
 
 
-@pytest.mark.parametrize("rows", [2, 8, 32])
+@pytest.mark.parametrize("rows", [2, 32])
 def test_a_rare_fault_of_experts_with_a_single_row_is_found(rows: int) -> None:
-    for seed in range(3):
+    for seed in range(2):
         hf = with_experts(seed)
         model = rounded(hf)
         if seed == 0 and rows == 32:  # the fewest passes

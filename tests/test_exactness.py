@@ -242,8 +242,8 @@ def test_rows_of_a_prompt_have_the_same_bits_in_a_cache_of_any_size(
     use_grouped(hf)
     model = target_model(hf, Tokenizer(FakeBackend()), attention)
     model.context, found = 4096, []
-    ids = random.Random(0).choices(range(97), k=600)
-    for capacity in (600, 700, 1300, 2000, 3500):
+    ids = random.Random(0).choices(range(97), k=400)
+    for capacity in (600, 1300, 3500):
         model.start(capacity, PassRows.fixed(8))
         model.prefill(ids, 256)
         found.append([rows.clone() for rows in model.cache.rows()])
@@ -257,7 +257,7 @@ KINDS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from(KINDS), st.booleans(), st.integers(0, 2**32), st.integers(1, 60),
     st.sampled_from([3, 8, 20, 32]), SAMPLINGS,

@@ -207,12 +207,13 @@ class Sampler:
         MPS.
         """
         where, draws = scores.device.type, self.settings.temperature != 0.0
-        if where == "cpu" or (draws and where == "mps"):
-            return None
+        return None if where == "cpu" or (draws and where == "mps") else self._rows(scores, tree)
+
+    def _rows(self, scores: Tensor, tree: DraftTree) -> Tensor:
         if self._spoken is not None:
             said = _sent(self._spoken.gather(_paths(tree)), scores.device)
             scores = self._spoken.penalize(scores.float(), said)
-        if not draws:
+        if self.settings.temperature == 0.0:
             return best_tokens(scores)
         return self._drawn(scores, [self._length + depth for depth in (0, *tree.depths())])
 

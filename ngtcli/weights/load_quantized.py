@@ -23,13 +23,12 @@ from ngtcli.weights.checkpoints import empty_model, read_checkpoint, tell_source
 from ngtcli.weights.convert import SCALE, Conversion, quantized_bytes
 from ngtcli.weights.forms import Form
 from ngtcli.weights.linear import VERSION, MappedEmbedding, bits_of, storages
-from ngtcli.weights.onednn import Blocks
 from ngtcli.weights.places import is_embedding
 from ngtcli.weights.tensor_store import TensorStore, tensors_of
 
 Notify = Callable[[str], None]
 Report = dict[str, Any]
-_Order = tuple[int, int, int | None, str]  # of a size, in the metadata of a file
+_Size = tuple[int, int, str]  # with what oneDNN has to know of it, in the metadata of a file
 _SCALES = 1.02  # of the bytes of quantised weights, for their scales; derived: few have 400 inputs
 _MOST = 0.5  # of the weights; where fewer are quantised, one line says so
 
@@ -91,8 +90,8 @@ def _from_cache(wanted: dict[str, Any], config: Any, conversion: Conversion) -> 
     """The model of a file of the cache. Raises OSError, DamagedFileError."""
     arrays, about = QUANTIZED.map(kept_file(wanted), {"about": json.dumps(wanted)})
     try:
-        for outputs, inputs, order, told in parse_json(about["orders"], list[_Order]):
-            conversion.sizes[outputs, inputs] = Blocks(order, bytes.fromhex(told))
+        for outputs, inputs, told in parse_json(about["sizes"], list[_Size]):
+            conversion.sizes[outputs, inputs] = bytes.fromhex(told)
         unused = parse_json(about["unused"], list[str])
     except (KeyError, ValueError):
         raise DamagedFileError("it is told otherwise") from None
@@ -123,8 +122,8 @@ def _from_checkpoint(
         for name, tensor in (*hf.named_parameters(), *hf.named_buffers()):
             if not tensor.is_meta:
                 conversion.store.add(name, tensor.detach())
-        orders = [[*size, one.order, one.about.hex()] for size, one in conversion.sizes.items()]
-        told = {"about": about, "orders": orders, "unused": sorted(report["unexpected_keys"])}
+        sizes = [[*size, one.hex()] for size, one in conversion.sizes.items()]
+        told = {"about": about, "sizes": sizes, "unused": sorted(report["unexpected_keys"])}
         is_same = about == _about(path, form)
         conversion.fill(hf, conversion.store.finish(kept_file(about) if is_same else None, told))
         return hf, report, conversion
