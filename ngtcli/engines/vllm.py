@@ -123,7 +123,7 @@ class NgramTrieProposer:
             ids = load_tokenizer(tokenizer)
             background = Backgrounds(own.background, ids, self._vocabulary, model=tokenizer).load()
         settings = DraftSettings(pool=pool, background=background)
-        return AutoDrafters(settings, texts=texts)
+        return AutoDrafters.make(settings, texts=texts)
 
     def load_model(self, *_: object, **__: object) -> None:
         """There is no model to load."""
