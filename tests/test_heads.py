@@ -16,19 +16,25 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ngtcli.draft.guesses import WIDTH
+from ngtcli.draft.guesses import WIDTH, Guessed
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.heads.files import Target
 from ngtcli.heads.head import ByPath, Head
-from ngtcli.heads.hydra import Hydra, prefix_layer
 from ngtcli.heads.kinds import load_head
-from tests.support.head_files import save_head
+from ngtcli.heads.perceptrons import Hydra, prefix_layer
+from tests.support.head_files import paths, save_head
 from tests.support.helpers import VOCABULARY
 from tests.support.hub_server import Hub, files_of
 from tests.support.tiny_models import make_hf
 
 H = 32  # hidden size of the tiny models
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def whole_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans with unlikely nodes, too."""
+    monkeypatch.setattr("ngtcli.heads.head._UNLIKELY", 0.0)
 
 
 def medusa_tensors(depth: int = 3, blocks: int = 1, own: bool = True) -> dict[str, Tensor]:
@@ -89,7 +95,7 @@ def load(name: str, hf: Any) -> Head:
     return load_head(name, hf, CPU, torch.float32)
 
 
-def agrees(head: Head, guesses: Any, scores: np.ndarray) -> None:
+def agrees(guesses: Guessed, scores: np.ndarray) -> None:
     """The guesses are the likeliest of the softmax of scores (m, vocabulary)."""
     assert guesses.tokens.shape == guesses.probabilities.shape == (len(scores), WIDTH)
     weights = np.exp(scores - scores.max(1, keepdims=True))
@@ -128,7 +134,7 @@ def test_medusa_is_its_formula(tmp_path: Path, blocks: int, own: bool) -> None:
             x = x + silu(w[f"{h}.{k}.linear.weight"] @ x + w[f"{h}.{k}.linear.bias"])
         last = w[f"{h}.{blocks}.weight"] if own else hf.lm_head.weight.detach().double().numpy()
         rows.append(last @ x)
-    agrees(head, head.first(5), np.stack(rows))
+    agrees(head.first(5), np.stack(rows))
 
 
 def hydra_scores(w: Mapping[str, np.ndarray], parts: list[np.ndarray], blocks: int) -> np.ndarray:
@@ -147,16 +153,10 @@ def hydra_agrees(
     head: Head, w: Mapping[str, np.ndarray], state: np.ndarray, hf: Any, blocks: int
 ) -> None:
     """What a head that has read gives at the root and below, at nodes of several depths."""
-    table = hf.get_input_embeddings().weight.detach().double().numpy()
-
-    def after(*tokens: int) -> np.ndarray:
-        return hydra_scores(w, [state, *table[list(tokens)]], blocks)
-
-    agrees(head, head.first(5), after(5)[None])
-    agrees(head, head.below([0, 0], [7, 3]), np.stack([after(5, 7), after(5, 3)]))
-    below = head.below([2, 0, 1], [9, 4, 9])
-    agrees(head, below, np.stack([after(5, 3, 9), after(5, 4), after(5, 7, 9)]))
-    agrees(head, head.first(5), after(5)[None])  # what was drafted is forgotten
+    table, guess = hf.get_input_embeddings().weight.detach().double().numpy(), head.first(5)
+    parts = [[state, *table[[5, *path]]] for path in paths(guess)]
+    assert len(parts) == 17
+    agrees(guess, np.stack([hydra_scores(w, part, blocks) for part in parts]))
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
@@ -230,18 +230,19 @@ def test_a_prefix_layer_read_in_pieces_is_that_of_the_whole_text(family: str) ->
     target = Target(hf, CPU, torch.float32)
     torch.manual_seed(3)
     network = Hydra(target, 2, own_scores=False, prefix=prefix_layer(hf.config)).eval()
-    states, tokens = torch.randn(1, 7, H), torch.randint(VOCABULARY, (8,))
+    states, tokens = torch.randn(1, 7, H), torch.randint(VOCABULARY, (7,))
     head = ByPath("hydra", network, target)
     read(head, states[0, :3])
     head.read(states[0, 3:6], tokens[4:7], 3)
-    first, below = head.first(int(tokens[6])), head.below([0], [int(tokens[7])])
+    guess = head.first(int(tokens[6]))
     assert network.prefix_embedding_layer is not None
     with torch.inference_mode():
         whole = network.prefix_embedding_layer(inputs_embeds=states).last_hidden_state[0, 5]
-        parts = [whole, *target.embed(tokens[6:])]
-        scores = [network.scores_at(i, torch.cat(parts[: i + 2])[None]) for i in range(2)]
-    agrees(head, first, scores[0].double().numpy())
-    agrees(head, below, scores[1].double().numpy())
+        found = []
+        for path in paths(guess):
+            embedded = target.embed(torch.tensor([int(tokens[6]), *path]))
+            found.append(network.scores(torch.cat([whole, *embedded])[None], len(path))[0])
+    agrees(guess, torch.stack(found).double().numpy())
 
 
 def test_a_head_that_has_read_nothing_guesses_nothing(tmp_path: Path) -> None:
@@ -251,7 +252,6 @@ def test_a_head_that_has_read_nothing_guesses_nothing(tmp_path: Path) -> None:
         assert head.first(1).tokens.shape[1] == WIDTH
         head.reset()
         assert head.first(1).tokens.shape[1] == 0
-        assert not head.by_path or head.below([0, 0], [1, 2]).tokens.shape == (2, 0)
 
 
 # --- files ---
@@ -306,7 +306,7 @@ _OPEN = """
 from ngtcli.heads.files import hub, open_head
 for _ in range(2):
     head = open_head("maker/Heads-5", print)
-    print(*head.shapes, head.config, bool(head.read("0.0.linear.weight").sum() == 600_000))
+    print(*head.tensors, head.config, bool(head.read("0.0.linear.weight").sum() == 600_000))
     hub.ask = hub.download = None  # not even asked for again
 """
 

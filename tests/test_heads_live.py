@@ -21,9 +21,8 @@ from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import DraftTree
 from ngtcli.heads.files import Target
 from ngtcli.heads.head import Head
-from ngtcli.heads.hydra import Hydra, prefix_layer
 from ngtcli.heads.kinds import load_head
-from ngtcli.heads.medusa import Medusa
+from ngtcli.heads.perceptrons import Hydra, Medusa, prefix_layer
 from ngtcli.heads.reading import HeadRows
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.head_files import dflash_files, eagle3_files, mtp_folder, save_head
@@ -89,9 +88,9 @@ def test_drafts_of_heads_give_the_tokens_of_plain_decoding(
         heads = loaded(tmp_path / str(sampling.temperature), kind, model, [*PROMPT, *truth])
         for method in ("medusa" if kind == "medusa" else "hydra", "auto"):
             drafter = make_drafter(method, DraftSettings(heads=heads))
-            # The second begins a new text; elsewhere than on a CPU heads plan ahead.
-            for plans in (False, family in ("llama", "gemma3-sliding")):
-                heads.guessers[0].plans = plans or kind == "medusa"
+            # The second begins a new text; elsewhere than on a CPU passes have few shapes.
+            for pads in (False, family in ("llama", "gemma3-sliding")):
+                heads.guessers[0].pads = pads
                 run = decode(model, drafter, PROMPT, sampling, max_tokens=20)
                 assert run.output == truth
                 if method != "auto":
