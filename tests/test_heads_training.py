@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 
 from ngtcli.errors import UsageError
 from ngtcli.heads.kinds import load_head
@@ -44,7 +44,7 @@ def trainer(
 ) -> Iterator[Trainer]:
     """A trainer of a tiny model, `say` its status lines."""
     target = make_target(seed=3, num_hidden_layers=3)
-    with TrainingFolder(path, plan(kind, **changes)) as folder:
+    with closing(TrainingFolder(path, plan(kind, **changes))) as folder:
         yield Trainer(target, texts(), folder, status=say)
 
 
@@ -123,21 +123,15 @@ def test_nothing_of_others_is_written_over(tmp_path: Path) -> None:
         (tmp_path / name).rename(tmp_path / "recording")
     (tmp_path / "recording").unlink()
     own = tmp_path / "head"
-    with TrainingFolder(own, plan("medusa", steps=2)) as folder:
+    with closing(TrainingFolder(own, plan("medusa", steps=2))) as folder:
         folder.recording().mkdir()  # as an interrupt may leave it
     train(own, "medusa", steps=2)
     with pytest.raises(UsageError, match="kind 'medusa', now 'hydra'"):
         train(own, "hydra", steps=2)
     path = own / "checkpoint.safetensors"
-    state = load_file(path)
-    for wrong in (
-        b"torn", save({"weight": torch.ones(2)}), save(state | {"more": torch.ones(1)}),
-        save({name: one for name, one in state.items() if name != "exp_avg.0"}),
-        save(state | {"parameter.0": torch.ones(3)}), (own / "model.safetensors").read_bytes(),
-    ):  # fmt: skip
-        path.write_bytes(wrong)
-        with pytest.raises(UsageError, match=r"checkpoint.safetensors: it is damaged, or of an"):
-            train(own, "medusa", steps=2)
+    path.write_bytes((own / "model.safetensors").read_bytes())
+    with pytest.raises(UsageError, match="checkpoint.safetensors: ngt did not write it, or it was"):
+        train(own, "medusa", steps=2)
     path.unlink()
     with pytest.raises(UsageError, match="steps 2, now 9"):
         train(own, "medusa", steps=9)
@@ -152,7 +146,7 @@ def test_a_training_does_not_go_on_with_other_texts_or_another_model(tmp_path: P
     wide = make_target(seed=3, num_hidden_layers=3, hidden_size=48)
     wide.name = "wide"
     for target, given in ((make_target(seed=3, num_hidden_layers=3), texts(20)), (wide, texts())):
-        with TrainingFolder(tmp_path / "head", plan("medusa", steps=2)) as folder:
+        with closing(TrainingFolder(tmp_path / "head", plan("medusa", steps=2))) as folder:
             with pytest.raises(UsageError, match="another model or other texts"):
                 Trainer(target, given, folder)
 
@@ -162,7 +156,7 @@ def test_no_head_is_trained_by_integers(kind: str, tmp_path: Path) -> None:
     target = make_target(seed=3, num_hidden_layers=3)
     target.hf.config.quantization_config = {"quant_method": "gptq", "bits": 4}
     own = {"own_scores": False} if kind == "hydra" else {}
-    with TrainingFolder(tmp_path / "head", plan(kind, steps=2, **own)) as folder:
+    with closing(TrainingFolder(tmp_path / "head", plan(kind, steps=2, **own))) as folder:
         if kind == "medusa":  # it reads states alone
             assert Trainer(target, texts(), folder).run().steps == 2
         else:
@@ -171,7 +165,7 @@ def test_no_head_is_trained_by_integers(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_is_of_one_process(tmp_path: Path) -> None:
-    with TrainingFolder(tmp_path / "head", plan("medusa")):
+    with closing(TrainingFolder(tmp_path / "head", plan("medusa"))):
         with pytest.raises(UsageError, match="another process"):
             TrainingFolder(tmp_path / "head", plan("medusa"))
 
