@@ -12,17 +12,15 @@ from torch import Tensor
 
 from ngtcli.decode import replays
 from ngtcli.decode.replays import Replays
-from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.guesses import Guessed
 from ngtcli.heads import head as room
 from ngtcli.heads.files import Target
 from ngtcli.heads.head import AtOnce, ByPath, Head
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.perceptrons import Hydra, Medusa, prefix_layer
-from ngtcli.heads.reading import HeadRows
 from tests.support.head_files import dflash_files, eagle3_files, mtp_folder, paths
 from tests.support.helpers import VOCABULARY
-from tests.support.tiny_models import decode, make_drafter, make_hf, make_target, plain, prompts
+from tests.support.tiny_models import make_hf
 
 pytestmark = pytest.mark.numeric
 CPU = torch.device("cpu")
@@ -104,17 +102,6 @@ def check_same(true: Guessed, found: Guessed) -> None:
     assert len(both) > 0.9 * len(others)
     for shares, other in both:
         np.testing.assert_allclose(shares, other, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["medusa", "hydra", "prefix", "eagle3", "dflash"])
-def test_the_tokens_are_those_of_plain_decoding(kind: str, tmp_path: Path) -> None:
-    model = make_target()
-    heads = HeadRows([planning(made(kind, tmp_path / "head")[0])])
-    for method in ("hydra" if kind == "prefix" else kind, "auto"):
-        drafter = make_drafter(method, DraftSettings(heads=heads))
-        for prompt in prompts(2):
-            run = decode(model, drafter, prompt, max_tokens=30)
-            assert run.output == plain(model, prompt, max_tokens=30)
 
 
 def recorder(fails: bool) -> Callable[..., Any]:

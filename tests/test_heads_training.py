@@ -56,20 +56,17 @@ def train(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loss_falls_and_the_curve_says_so(kind: str, tmp_path: Path) -> None:
-    made = train(tmp_path / "head", kind)
+def test_a_loss_falls_and_the_folder_loads_and_guesses_as_in_training(
+    kind: str, tmp_path: Path
+) -> None:
+    vocabulary = 40 if kind == "eagle3" else 0
+    with trainer(tmp_path / "head", kind, vocabulary=vocabulary) as run:
+        report = run.run()
     log = (tmp_path / "head" / "log.jsonl").read_text()
     lines = [line for line in map(json.loads, log.splitlines()) if "held_loss" in line]
-    assert made.steps == lines[-1]["step"] == 30
-    assert made.held_loss == lines[-1]["held_loss"] < 0.97 * lines[0]["held_loss"]
-    assert len(made.accepted) == 2 and made.tokens_per_step >= 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_loads_and_guesses_as_in_training(kind: str, tmp_path: Path) -> None:
-    vocabulary = 40 if kind == "eagle3" else 0
-    with trainer(tmp_path / "head", kind, steps=3, vocabulary=vocabulary) as run:
-        run.run()
+    assert report.steps == lines[-1]["step"] == 30
+    assert report.held_loss == lines[-1]["held_loss"] < 0.97 * lines[0]["held_loss"]
+    assert len(report.accepted) == 2 and report.tokens_per_step >= 1
     with torch.no_grad():  # files are in bfloat16
         for parameter in run.network.parameters():
             parameter.copy_(parameter.bfloat16())
@@ -96,8 +93,8 @@ def test_a_folder_loads_and_guesses_as_in_training(kind: str, tmp_path: Path) ->
         assert torch.allclose(torch.tensor(found.probabilities[0]).float(), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
-def test_an_interrupted_run_ends_with_the_same_weights(kind: str, tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+    kind = "dflash"  # which draws at random
     train(tmp_path / "whole", kind, steps=6)
 
     def stop(_: str) -> None:
@@ -162,12 +159,6 @@ def test_no_head_is_trained_by_integers(kind: str, tmp_path: Path) -> None:
         else:
             with pytest.raises(UsageError, match=f"{kind} is trained by the model's own weights"):
                 Trainer(target, texts(), folder)
-
-
-def test_a_folder_is_of_one_process(tmp_path: Path) -> None:
-    with closing(TrainingFolder(tmp_path / "head", plan("medusa"))):
-        with pytest.raises(UsageError, match="another process"):
-            TrainingFolder(tmp_path / "head", plan("medusa"))
 
 
 def test_all_that_is_asked_about_a_text_is_held_out_together() -> None:
