@@ -16,11 +16,12 @@ from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
 from ngtcli.session import local_engine
-from ngtcli.session.engine import AS_SET, Asked, Outcome
+from ngtcli.session.engine import Asked, Outcome
 from ngtcli.session.events import Ended, Event, Stepped, nobody, telling
 from ngtcli.session.local import LocalSession
 from ngtcli.session.local_engine import LocalEngine
 from ngtcli.session.question import Question
+from ngtcli.session.session import AS_SET
 from tests.support.given import GivenPrompts, NumberedPrompt, answers
 from tests.support.helpers import STORIES
 from tests.support.tiny_models import generate
@@ -246,7 +247,7 @@ def test_where_sharing_fails_the_first_text_goes_on_as_it_was(
         one = Asked(question, lambda event, key=key: told.append((key, event)))
         one.session = engine._session_for(session.settings, "")
         assert isinstance(prompt, Prompt)
-        one.text = engine._whole(one, prompt, AS_SET)
+        engine._set_prompt(one, prompt, AS_SET)
         asked.append(one)
     engine.add(asked[0])
     while not any(isinstance(event, Stepped) for _, event in told):
