@@ -36,7 +36,7 @@ from ngtcli.serve.mcp import Tools, mcp_routes, mcp_server
 from ngtcli.serve.service import Service
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.session.question import Question, Tasks
-from ngtcli.session.run_records import read_runs
+from ngtcli.session.runs import read_runs
 from tests.support.helpers import fill, ngt
 from tests.support.serving import Scripted, Serving, Ticket
 from tests.support.warm import Warm

@@ -21,17 +21,8 @@ from ngtcli.draft.steps import Statistics, Step
 from ngtcli.errors import NgtError, StoppedError, counted, unexpected
 from ngtcli.prompt.build import Prompt, check_known, look_alikes
 from ngtcli.prompt.reports import PartReport
-from ngtcli.session.events import (
-    USUAL,
-    Ended,
-    Event,
-    Message,
-    Part,
-    Prompted,
-    Reading,
-    Stepped,
-    Wants,
-)
+from ngtcli.session import events
+from ngtcli.session.events import USUAL, Ended, Event, Message, Wants
 from ngtcli.session.parts import InParts
 from ngtcli.session.question import OtherModelError, Question
 from ngtcli.session.report import facts, remarks, with_sources
@@ -259,7 +250,7 @@ class Engine(ABC):
             tokenizer = asked.session.facts.tokenizer
             for words in look_alikes(q.documents, q.question, tokenizer, q.settings.system):
                 asked.say(Message("remark", words))
-        asked.say(Prompted(len(prompt.ids), prompt.selection, prompt.left_out))
+        asked.say(events.Prompted(len(prompt.ids), prompt.selection, prompt.left_out))
         self._pending.append(asked)
 
     def _begin_next(self) -> None:
@@ -286,7 +277,7 @@ class Engine(ABC):
             new, text.told = text.steps[text.told :], len(text.steps)
             if text.part is None:
                 for step in new:
-                    text.say(Stepped(step, text.statistics.thought_tokens or 0))
+                    text.say(events.Stepped(step, text.statistics.thought_tokens or 0))
         if time.monotonic() - self._shown > _INTERVAL_S:
             self._shown = time.monotonic()
             self._tell_of_parts()
@@ -379,7 +370,7 @@ class Engine(ABC):
             with self._for(asked):
                 found = asked.parts.after(*done)
                 if isinstance(found, Prompt):
-                    asked.say(Part(""))
+                    asked.say(events.Part(""))
                     self._set_prompt(asked, found, asked.parts.options)
                     self._add(asked)
                     return
@@ -397,7 +388,7 @@ class Engine(ABC):
         text.prompt = one.part.build()
         report: PartReport | None = text.parts.earlier(one, text.prompt)
         if report is None:
-            text.say(Part(one.words))
+            text.say(events.Part(one.words))
             text.session.status(f"{one.part.name} …")
             self._start(text)
         return report
@@ -421,7 +412,7 @@ class Engine(ABC):
                 numbers = sorted(text.part.number for text in texts)
                 first, last = numbers[0], numbers[-1]
                 words = f"Part {first}" if first == last else f"Parts {first} to {last}"
-                asked.say(Part(f"{words} of {texts[0].part.count}"))
+                asked.say(events.Part(f"{words} of {texts[0].part.count}"))
                 count = sum(len(step.tokens) for text in texts for step in text.steps)
                 asked.say(Message("status", f"{counted(count, 'token')} …"))
 
@@ -447,13 +438,13 @@ def answer(engine: Engine, question: Question, wants: Wants = USUAL) -> Generato
     Before it has begun that raises StoppedError. What is kept of parts stays until the caller asks
     for more than `Ended`; then what was read is kept.
     """
-    events = deque[Event | NgtError]()
+    coming = deque[Event | NgtError]()
 
     def tell(event: Event | NgtError) -> None:
-        if isinstance(event, Message | Reading | Part):
+        if isinstance(event, Message | events.Reading | events.Part):
             engine._aloud(event)
         else:
-            events.append(event)
+            coming.append(event)
 
     asked = Asked(question, tell, wants=wants)
     try:
@@ -462,10 +453,10 @@ def answer(engine: Engine, question: Question, wants: Wants = USUAL) -> Generato
             engine.add(asked)
         except KeyboardInterrupt:
             raise asked.stopped from None
-        while events or engine.busy:
+        while coming or engine.busy:
             try:
-                while events:
-                    event = events.popleft()
+                while coming:
+                    event = coming.popleft()
                     if isinstance(event, NgtError):
                         raise event
                     yield event
