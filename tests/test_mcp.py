@@ -238,25 +238,6 @@ def test_nothing_outside_the_folder_is_read(folder: Path, tmp_path: Path) -> Non
     called(folder, work)
 
 
-def test_a_folder_is_read_again_where_files_changed(folder: Path) -> None:
-    async def work(client: Client) -> None:
-        async def best(query: str) -> list[str]:
-            found = await client.call_tool("search_passages", {"question": query})
-            return [p["text"] for p in found.structured_content["passages"]]
-
-        assert await best("zebra") == []
-        (folder / "z.txt").write_text("A zebra is striped.")
-        assert await best("zebra") == ["A zebra is striped."]
-        (folder / "z.txt").unlink()
-        assert await best("zebra") == []
-        for path in (folder / "tides.txt", folder / "sub" / "b.md"):
-            path.unlink()
-        words = error_of(await client.call_tool("list_documents", {}))
-        assert "no documents in this folder" in words
-
-    called(folder, work)
-
-
 async def cancelled(client: Client, answering: Answering) -> None:
     """Cancel a call whose endless answer has begun, and wait until that has ended."""
     async with anyio.create_task_group() as group:

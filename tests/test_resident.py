@@ -30,7 +30,6 @@ from ngtcli.session.events import (
     Ended,
     Event,
     Message,
-    Part,
     Prompted,
     Reading,
     Started,
@@ -39,7 +38,6 @@ from ngtcli.session.events import (
 )
 from ngtcli.session.local_engine import LocalEngine
 from ngtcli.session.question import Question
-from ngtcli.system.store import Kind
 from tests.support.head_files import save_head
 
 MILL = "The mill burnt down in {year}. The tide came in at noon. Anna wrote to the keeper."
@@ -373,32 +371,12 @@ def test_a_question_that_is_ready_when_the_model_has_gone_is_told(
     closing.join()
 
 
-def test_parts_of_a_long_text_are_stored_for_the_user_alone(
+def test_the_trie_of_documents_is_stored_for_the_user_alone(
     resident: Resident, own_home: Path
 ) -> None:
-    long = "".join(MILL.format(year=year) for year in range(1500, 1700))
-    question = replace(
-        asked(text=long, overflow="split", method="trie", max_tokens=4, exact="on"),
-        task="summarize", preset=load_preset("summarize"), question="",
-    )  # fmt: skip
-
-    def stored() -> list[object]:
-        return [*Kind("parts", str).each(), *own_home.rglob("tries/*")]
-
-    def second_part(owner: str) -> None:
-        events = resident.ask(question, owner=owner)
-        while not (isinstance(event := next(events), Part) and "Part 2" in event.words):
-            pass
-        events.close()
-        ids_alone(resident, asked())  # now it has ended
-
-    second_part("another")
-    assert not stored()
-    second_part("")
-    kept = stored()
-    told = [e.text for e in resident.ask(question, owner="another") if isinstance(e, Message)]
-    assert len(kept) == 2 and kept == stored()
-    assert not any("earlier run" in words for words in told)
+    for owner in ("another", ""):
+        assert [*resident.ask(asked(1777, method="trie", max_tokens=2), owner=owner)]
+        assert bool([*own_home.rglob("tries/*")]) == (not owner)
 
 
 SECRET = "The keeper wrote in his log that {year} zebras vexed a quartz fox by the pond."

@@ -46,7 +46,7 @@ class FakeEngine(Engine):
         self._answers, self._size, self._is_full = answers, max(size, 1), False
 
     def _session_for(self, settings: Settings, owner: str) -> Session:
-        return self.session.sharing(settings)
+        return self.session.sharing(settings, owner)
 
     def _start(self, text: Asked) -> None:
         pass
