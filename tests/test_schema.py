@@ -148,8 +148,6 @@ def test_what_is_built_listed_and_removed_is_as_described(own_home: Path) -> Non
     assert {row["kind"] for row in rows} == {"trie", "datastore", "background"}
     check(rows, "trie list")
     check(printed("trie", "show", HARBOUR, "--json"), "trie show")
-    for file in built[:3]:
-        check(printed("trie", "show", file["path"], "--json"), "trie show")
     printed("summarize", HARBOUR, "--json", "--max-tokens", "40", "--set", "pool_documents=yes")
     check(printed("cache", "show", "pools", "--json"), "cache show")
     check(printed("cache", "clear", "pools", "--json"), "cache clear")

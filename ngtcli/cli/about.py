@@ -40,7 +40,7 @@ from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.system.trials import processor
 from ngtcli.system.yaml_file import read_text
 
-config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
+config_app = typer.Typer(no_args_is_help=True)
 
 
 def _config_schema() -> Schema:
@@ -83,7 +83,7 @@ def _shown(value: Any) -> str:
     return ", ".join(map(repr, value)) if isinstance(value, tuple) else str(value)
 
 
-presets_app = typer.Typer(help="Presets: how a task is worded and set.", no_args_is_help=True)
+presets_app = typer.Typer(no_args_is_help=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def check(
     files: Annotated[list[str] | None, typer.Argument(help=TEXTS)] = None,
     docs: Annotated[list[str] | None, _DOCS] = None,
     preset: PresetOption = None,
-    drafts: Annotated[str, _DRAFTS] = "",
+    drafts: Annotated[str | None, _DRAFTS] = None,
 ) -> Generator[CheckReport, bool]:
     """Decode with and without drafts and compare every token; exit 6 at a difference."""
     resolved, chosen = resolve(flags, preset, "summarize")
@@ -81,11 +81,11 @@ def check(
     _check_identical(report)
 
 
-def _num_drafts(drafts: str, given: Mapping[str, Any], settings: Settings) -> list[int]:
+def _num_drafts(drafts: str | None, given: Mapping[str, Any], settings: Settings) -> list[int]:
     """The numbers of draft nodes to try. Raises UsageError."""
-    if drafts and "num_draft" in given:
+    if drafts is not None and "num_draft" in given:
         raise UsageError("--drafts and --num-draft are both given", "Give one of them.")
-    numbers = numbers_of("--drafts", drafts or DRAFTS)
+    numbers = numbers_of("--drafts", DRAFTS if drafts is None else drafts)
     numbers = [settings.num_draft] if "num_draft" in given else numbers
     if settings.method == "none" or numbers == [0]:
         what = "method none" if settings.method == "none" else "--num-draft 0"

@@ -24,9 +24,7 @@ from ngtcli.render.terminal import visible
 from ngtcli.system.json_form import json_key, to_json
 from ngtcli.tokens.tokenizer import Tokenizer
 
-docs_app = typer.Typer(
-    help="Documents as they are read: text, pages, tokens, warnings.", no_args_is_help=True
-)
+docs_app = typer.Typer(no_args_is_help=True)
 _LEFT_OUT = 100  # files left out that a list names, more with -v; guess
 _BEGINNING = 40  # characters of a passage that are shown; guess
 _COLUMNS = ["document", "format", "pages", "characters", "tokens"]

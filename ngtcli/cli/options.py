@@ -26,7 +26,6 @@ from ngtcli.config import (
     unknown_variables,
 )
 from ngtcli.errors import UsageError, nearest, shortened
-from ngtcli.model_files.card import load_card
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.session.question import Tasks
 from ngtcli.session.settings import settings_of
@@ -181,17 +180,13 @@ def with_settings(names: Sequence[str] = tuple(SETTINGS)) -> Callable[[Command],
 def _bound_cache(verbose: bool) -> None:
     """Bring the cache within its bound, if this command wrote to it, and tell what was removed."""
     removed = in_bounds.finish()
-    most = f"{removed.most / 1e6:g}"
+    bound = f"it may have {removed.most / 1e6:g} MB (--set cache_mb)"
     if removed.largest > removed.most:
-        Notes(verbose).warn(
-            f"a file of {removed.largest / 1e6:.1f} MB is larger than the cache may be"
-            f" (--set cache_mb={most}): it was removed, and is made again when it is needed"
-        )
+        size = f"{removed.largest / 1e6:.1f} MB"
+        Notes().warn(f"removed from the cache a file of {size}, larger than all of it: {bound}")
     if removed.bytes and verbose:
-        Notes(verbose).remark(
-            f"Removed from the cache what was used longest ago, {removed.words}: it may have"
-            f" {most} MB (--set cache_mb)."
-        )
+        what = f"Removed from the cache what was used longest ago, {removed.words}: {bound}."
+        Notes().remark(what)
 
 
 def _given(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -210,19 +205,19 @@ def _given(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
     return flags | more
 
 
-def names_in(text: str) -> list[str]:
-    """The names in a list with commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+def names_in(flag: str, text: str | None) -> list[str]:
+    """The names in a flag's list with commas; none where it is not given. Raises UsageError."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text is not None and not names:
+        raise UsageError(f"{flag} is empty", "Give it a value, or leave it out.")
+    return names
 
 
-def numbers_of(flag: str, text: str) -> list[int]:
+def numbers_of(flag: str, text: str | None) -> list[int]:
     """The numbers of draft nodes in a list with commas, each once. Raises UsageError."""
-    most = int(SETTINGS["num_draft"].within[1])
-    try:
-        numbers = [int(part) for part in names_in(text)]
-    except ValueError:
-        numbers = []
-    if not numbers or not all(1 <= number <= most for number in numbers):
+    most, names = int(SETTINGS["num_draft"].within[1]), names_in(flag, text)
+    numbers = [int(name) if name.isdecimal() and len(name) < 9 else 0 for name in names]
+    if not all(1 <= number <= most for number in numbers):
         what = f"{flag} {text}: not numbers from 1 to {most}"
         raise UsageError(what, f"Give them as in {flag} 16,32,64.")
     return list(dict.fromkeys(numbers))
@@ -258,14 +253,6 @@ def layers_of(flags: Mapping[str, Any]) -> list[Layer]:
     for name, hint in unknown_variables(os.environ):
         Notes().warn(f"{name} is not read. {hint}")
     return [Layer("flag", flags), *environment_and_file_layers()]
-
-
-def card_words(flags: Mapping[str, Any], model: str, preset: Preset) -> str:
-    """The settings that are as the card of a model has them; "" for none."""
-    card = load_card(model).settings
-    layers = [Layer("flag", flags), *environment_and_file_layers(), preset.settings]
-    held = [f"{n} {v}" for n, v in card.values.items() if not any(n in of.values for of in layers)]
-    return f"From the {card.origin}: {', '.join(held)}." if held else ""
 
 
 def command_line() -> str:
