@@ -14,8 +14,8 @@ import typer
 from ngtcli import __version__
 from ngtcli.cli.completion import presets
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import PresetOption, resolve, resolve_without_preset, with_settings
-from ngtcli.cli.show import Shown, facts, reports, table
+from ngtcli.cli.options import PresetOption, reports, resolve, resolve_without_preset, with_settings
+from ngtcli.cli.show import Shown, facts, table
 from ngtcli.config import (
     SETTINGS,
     Layer,
@@ -56,8 +56,7 @@ _SETTINGS = table("setting,value,origin", _setting_cells)
 
 
 @config_app.command("show")
-@with_settings()
-@reports(lambda found: _SETTINGS(found.items()), schema=_config_schema)
+@with_settings(tuple(SETTINGS), lambda found: _SETTINGS(found.items()), schema=_config_schema)
 def config_show(flags: dict[str, Any], preset: PresetOption = None) -> dict[str, dict[str, Any]]:
     """Print each setting with its origin."""
     resolved = _resolved(flags, preset)
@@ -141,8 +140,7 @@ def _env_view(found: dict[str, Any]) -> Shown:
     return facts({**known, **(needs.facts if needs else {})})
 
 
-@with_settings(("model", "device"))
-@reports(_env_view, schema=_env_schema)
+@with_settings(("model", "device"), _env_view, schema=_env_schema)
 def env(
     flags: dict[str, Any],
     verbose: Annotated[

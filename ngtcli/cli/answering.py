@@ -15,7 +15,7 @@ from ngtcli.cli.notes import REPEATS, Notes, ReadingBar
 from ngtcli.cli.options import command_line
 from ngtcli.cli.output import check_written, write_page, write_result
 from ngtcli.cli.streams import terminal_width
-from ngtcli.config import seconds_of
+from ngtcli.config import Settings, seconds_of
 from ngtcli.errors import INTERRUPTED, NgtError, StoppedError, counted
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
@@ -83,16 +83,27 @@ def run(request: AnswerRequest, answerer: Answerer, notes: Notes) -> None:
         dry_run(request, notes)
         return
     check_written((request.output, request.html), request.force)
-    if request.settings.model == "builtin" and notes.terminal:
+    if notes.terminal:
+        remark_demonstration(request.settings.model, notes)
+    answer = Showing(request, notes).run(answerer)
+    if answer is None or answer.finish_reason == "interrupted":
+        raise typer.Exit(INTERRUPTED)
+    keep_warm(answerer, request.settings, notes)
+
+
+def remark_demonstration(model: str, notes: Notes) -> None:
+    """What the built-in model is."""
+    if model == "builtin":
         notes.remark(
             "The built-in model is a small demonstration that quotes sentences;"
             " name a real one with -m FOLDER."
         )
-    answer = Showing(request, notes).run(answerer)
-    if answer is None or answer.finish_reason == "interrupted":
-        raise typer.Exit(INTERRUPTED)
-    if answerer.loaded and seconds_of(request.settings.keep_warm):
-        start(request.settings, notes.warn)
+
+
+def keep_warm(answerer: Answerer, settings: Settings, notes: Notes) -> None:
+    """Have a process keep the model loaded, where that is wanted and none does."""
+    if answerer.loaded and seconds_of(settings.keep_warm):
+        start(settings, notes.warn)
 
 
 class Showing:

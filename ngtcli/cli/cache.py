@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from ngtcli.cli.show import facts, reports, table
+from ngtcli.cli.options import reports
+from ngtcli.cli.show import facts, table
 from ngtcli.errors import NgtError, UsageError, nearest, reason_of
 from ngtcli.system.cache import STORES, Held, Removed, Store, clear, held
 from ngtcli.system.files import home

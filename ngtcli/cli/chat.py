@@ -11,7 +11,7 @@ import typer
 
 from ngtcli.cli.answer_object import document_objects
 from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest, check_request, documents_of
-from ngtcli.cli.answering import Showing, telling
+from ngtcli.cli.answering import Showing, keep_warm, remark_demonstration, telling
 from ngtcli.cli.notes import Notes, once, report_error
 from ngtcli.cli.options import (
     DocsOption,
@@ -25,14 +25,12 @@ from ngtcli.cli.options import (
 from ngtcli.cli.output import check_output_file, write_page
 from ngtcli.cli.streams import piped_stdin, terminal_width
 from ngtcli.cli.typed import piped, typed
-from ngtcli.config import seconds_of
 from ngtcli.documents.find import STDIN
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, counted, nearest, unexpected
 from ngtcli.prompt.turns import Turn
 from ngtcli.render.answer_view import listed, terminal_list
 from ngtcli.render.terminal import visible, wants_color
 from ngtcli.serve.answerer import Answerer
-from ngtcli.serve.client import start
 from ngtcli.session.events import Ended
 from ngtcli.session.settings import text_of
 from ngtcli.system import process
@@ -73,8 +71,7 @@ def chat(
         conversation.greet()
         said = typed([f"/{name}" for name in conversation.commands], settings.log)
     talk(conversation, said)
-    if conversation.answerer.loaded and seconds_of(settings.keep_warm):
-        start(settings, conversation.notes.warn)
+    keep_warm(conversation.answerer, settings, conversation.notes)
 
 
 def talk(conversation: "Conversation", said: Iterable[str | None]) -> None:
@@ -147,11 +144,7 @@ class Conversation:
 
     def greet(self) -> None:
         """What a terminal is told at the start."""
-        if self._request.settings.model == "builtin":
-            self.notes.remark(
-                "The built-in model is a small demonstration that quotes sentences and cannot"
-                " converse; name a real one with -m FOLDER."
-            )
+        remark_demonstration(self._request.settings.model, self.notes)
         self.notes.remark(f"/help lists the commands. {_LEAVE}")
 
     def take(self, text: str) -> bool:

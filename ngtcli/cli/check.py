@@ -11,7 +11,7 @@ from ngtcli.cli.measuring import TEXTS
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import OF_OWN_ENGINE, PresetOption, numbers_of, resolve, with_settings
 from ngtcli.cli.reading import distinct, read_documents
-from ngtcli.cli.show import Shown, reports
+from ngtcli.cli.show import Shown
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError, counted
@@ -49,8 +49,7 @@ def _row(num_draft: int, part: Sequence[Comparison]) -> list[object]:
     return [num_draft, len(part), tokens, f"{length:.2f}", f"{same}/{len(part)}"]
 
 
-@with_settings(OF_OWN_ENGINE)
-@reports(_view)
+@with_settings(OF_OWN_ENGINE, _view)
 def check(
     flags: dict[str, Any],
     files: Annotated[list[str] | None, typer.Argument(help=TEXTS)] = None,

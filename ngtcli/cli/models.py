@@ -13,7 +13,8 @@ import typer
 
 from ngtcli.cli.completion import models
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.show import reports, table
+from ngtcli.cli.options import reports
+from ngtcli.cli.show import table
 from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, lacks_files, pull
 from ngtcli.model_files.hub import be_quiet, cache_folder, cached_ids, split_id

@@ -8,7 +8,8 @@ import typer
 
 from ngtcli.cli.completion import quietly
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.show import facts, reports, table
+from ngtcli.cli.options import reports
+from ngtcli.cli.show import facts, table
 from ngtcli.errors import InputError, counted
 from ngtcli.render.terminal import visible
 from ngtcli.session.run_records import ModelRuns, RunRecord, read_runs, totals

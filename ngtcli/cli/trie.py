@@ -9,9 +9,9 @@ import typer
 from ngtcli.background.files import check_new_name
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import PresetOption, resolve, with_settings
+from ngtcli.cli.options import PresetOption, reports, resolve, with_settings
 from ngtcli.cli.reading import distinct, read_documents, standard_input
-from ngtcli.cli.show import reports, table
+from ngtcli.cli.show import table
 from ngtcli.config import SETTINGS, Settings, Use, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Loaded
@@ -75,8 +75,7 @@ def _built_view(built: Built) -> str:
 
 
 @trie_app.command("build")
-@with_settings(_READ)
-@reports(_built_view)
+@with_settings(_READ, _built_view)
 def trie_build(
     flags: dict[str, Any],
     paths: PathsArgument,
@@ -182,8 +181,7 @@ def trie_list() -> list[KeptFile]:
 
 
 @trie_app.command("show")
-@with_settings(_READ)
-@reports(_lines)
+@with_settings(_READ, _lines)
 def trie_show(
     flags: dict[str, Any],
     path: Annotated[str, typer.Argument(help="A document or a folder.")],
