@@ -78,7 +78,9 @@ STORES = (
         "backgrounds", "n-gram counts of general texts", "auto; ngt trie build --background",
         f"tries/*{BACKGROUND}", NONE, True,
     ),
-    Store("pools", "phrases of earlier answers", "auto", f"tries/*{POOL}", NONE, True),
+    Store(
+        "pools", "phrases of earlier answers", "auto", f"tries/*{POOL} tries/pools.lock", NONE, True
+    ),
     Store("compiled", "compiled functions", "the first use of auto", "compiled"),
     Store(
         "trials", "what was tried of models, and times of passes", "loading a model; auto",
@@ -109,15 +111,11 @@ def store_of(path: Path) -> Store | None:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was removed: files, their bytes, pieces, and the bytes of the largest file.
-
-    `most` was the bound, in bytes.
-    """
+    """What was removed: files, bytes and pieces; `most` was the bound, in bytes."""
 
     files: int = 0
     bytes: int = 0
     pieces: int = 0
-    largest: int = field(default=0, metadata=HIDDEN)
     most: int = field(default=0, metadata=HIDDEN)
 
     @property
@@ -206,9 +204,8 @@ def _bytes(entries: Iterable[_Entry]) -> int:
 
 
 def _sum(entries: Sequence[_Entry], most: int = 0) -> Removed:
-    files = [entry.size for entry in entries if isinstance(entry.of, Path)]
-    pieces, largest = len(entries) - len(files), max(files, default=0)
-    return Removed(len(files), _bytes(entries), pieces, largest, most)
+    files = sum(isinstance(entry.of, Path) for entry in entries)
+    return Removed(files, _bytes(entries), len(entries) - files, most)
 
 
 class CacheBound:
