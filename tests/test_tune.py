@@ -251,7 +251,7 @@ ABOUT = SweepData(
 )
 
 
-def measured(path: Path, stop: int = 10**9) -> tuple[SweepReport, list[str], list[int]]:
+def measured(path: Path, stop: int = 10**9) -> tuple[Any, list[str], list[int]]:
     """A sweep that stops after a number of answers, of 60 tokens and 40, whose figures are made up.
 
     The report, what was said of progress, and the answers.
@@ -275,14 +275,15 @@ def measured(path: Path, stop: int = 10**9) -> tuple[SweepReport, list[str], lis
     return tuning.report(ABOUT, GRID, 2, state), said, answers
 
 
-@pytest.mark.parametrize("stop", [0, 1, 2, 15, 23])
+@pytest.mark.parametrize("stop", [1, 2, 15, 23])
 def test_an_interrupted_sweep_reports_finished_passes_and_goes_on(
     stop: int, tmp_path: Path
 ) -> None:
     partial, _, _ = measured(tmp_path / "s", stop)
-    assert (partial.measured, partial.complete) == (stop // 2, False)
-    assert partial.chosen is None and "beyond the noise" not in partial.reason
-    if stop > 1:
+    assert (partial is None) == (stop < 2)
+    if partial:
+        assert (partial.measured, partial.complete) == (stop // 2, False)
+        assert partial.chosen is None and "beyond the noise" not in partial.reason
         assert partial.reason.startswith("so far: ") and "no noise estimate" in partial.reason
     whole, said, answers = measured(tmp_path / "s")
     assert len(answers) == 24 - stop // 2 * 2

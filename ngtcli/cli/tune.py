@@ -169,10 +169,9 @@ def _measure(run: Run, given: TuneFlags, cells: Grid, texts: Sequence[str]) -> S
     with suppress(KeyboardInterrupt), closing(kept):
         measure(source, cells, given.rounds, kept, tell)
     notes.clear()
-    made = report(about, cells, given.rounds, kept)
-    name, method = run.preset.name, cells.base.method
-    made = replace(made, preset=name, method=method, command=command_line(), skipped=skipped)
-    return made if made.cells else None
+    made, name, method = report(about, cells, given.rounds, kept), run.preset.name, cells.base.method
+    told = {"preset": name, "method": method, "command": command_line(), "skipped": skipped}
+    return made and replace(made, **told)  # type: ignore[arg-type]
 
 
 def _live(
