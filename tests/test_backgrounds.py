@@ -363,7 +363,7 @@ def test_where_the_cache_cannot_be_written_it_is_used_all_the_same(
     assert counts is not None and "is not stored" in said[-1]
 
 
-def test_two_editions_on_one_cache_leave_each_others_files_until_they_are_old(
+def test_two_editions_on_one_cache_leave_each_others_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     small(monkeypatch, tmp_path)
@@ -373,12 +373,6 @@ def test_two_editions_on_one_cache_leave_each_others_files_until_they_are_old(
     for _ in range(2):
         loaded("english", "mine")
         assert len(list_backgrounds()) == 5
-    for file in list_backgrounds():
-        os.utime(file.path, (1e9, 1e9))
-    monkeypatch.setattr("ngtcli.background.files.EDITION", "3")
-    loaded("english")
-    left = sorted(file.name for file in list_backgrounds())
-    assert left == ["english", "english,mine", "english,mine", "mine"]
 
 
 def test_a_damaged_file_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

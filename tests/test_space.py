@@ -16,8 +16,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.draft.drafter import Context, Drafters, DraftSettings, Feedback, PassRows
 from ngtcli.draft.guesses import Guessed
-from ngtcli.draft.masks import masks_after, with_masks
-from ngtcli.draft.methods.space import Options, Space, likeliest_nodes
+from ngtcli.draft.methods.space import Options, Space, likeliest_nodes, masks_after, with_masks
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError

@@ -29,6 +29,7 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, can_ask, load_preset
 from ngtcli.session.events import telling
 from ngtcli.session.local import LocalSession
+from ngtcli.session.question import OtherModelError
 from ngtcli.session.session import AnswerOptions
 from ngtcli.system.machine import return_memory
 from ngtcli.system.trials import processor
@@ -62,7 +63,7 @@ class Live:
     def session(self, settings: Settings) -> LocalSession:
         """A new session of the model that `settings` name, which may be loaded for it."""
         if self._session is not None:
-            with suppress(ValueError):  # another model is loaded
+            with suppress(OtherModelError):
                 return self._session.with_settings(settings)
             self._session = None
             gc.collect()  # the memory of one model is there for the next

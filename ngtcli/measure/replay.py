@@ -12,10 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ngtcli.background.files import check_names
 from ngtcli.background.loaded import Backgrounds
 from ngtcli.config import Settings, Use, settings_where
-from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_points
+from ngtcli.draft.costs import SHORT, CostCurve, Costs, Points
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, draft_settings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
@@ -177,9 +179,8 @@ def read_costs(path: Path) -> tuple[dict[int, float], str]:
     """
     try:
         stored = parse_json(read_bounded(path.expanduser(), MOST_COSTS), dict)
-        curve = CostCurve(read_points(stored.get("seconds", stored)))
-        seconds = {int(rows): s for rows, s in curve.by_rows().items()}
-        return seconds, str(stored.get("of", path.name))
+        points = msgspec.convert(stored.get("seconds", stored), Points, str_keys=True)
+        return CostCurve(points).by_rows(), str(stored.get("of", path.name))
     except OSError as error:
         raise InputError(f"{path}: {reason_of(error)}", "Check the path.") from None
     except (DamagedFileError, ValueError) as error:

@@ -45,7 +45,7 @@ def same_tokens(
     settings = DraftSettings(num_draft=num_draft)
     plain, drafter = (parse_method(m, settings).build() for m in ("none", _SAME))
     longest = max(len(t.prompt_ids) for t in traces.traces) + tokens
-    choose = ExactRows(model, lambda: None, lambda _: None).choose
+    choose = ExactRows(model, lambda _: None).choose
     rows = choose("on" if exact else "off", num_draft, longest)
     same, accepted, first = 0, 0, list[int]()
     for trace in traces.traces:
