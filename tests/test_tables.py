@@ -395,8 +395,3 @@ def test_what_is_compared_has_a_bar_to_scale_behind_its_number() -> None:
     assert speedups == [(66.7, "1.00×"), (100.0, "1.50×"), (100.0, "1.50×")]
     assert ("20.0", "3000 20%") in bars and ("25.0", "25%") in bars
     assert text.count('scope="col"') and text.count("<caption>") == 4
-
-
-def test_a_page_of_nothing_is_still_a_page() -> None:
-    empty = replay_result()
-    assert "vicuna" in _page(empty) and Page(_page(empty))
