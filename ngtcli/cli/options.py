@@ -201,9 +201,6 @@ def _bound_cache(verbose: bool) -> None:
     """Bring the cache within its bound, if this command wrote to it, and tell what was removed."""
     removed = in_bounds.finish()
     bound = f"it may have {removed.most / 1e6:g} MB (--set cache_mb)"
-    if removed.largest > removed.most:
-        size = f"{removed.largest / 1e6:.1f} MB"
-        Notes().warn(f"removed from the cache a file of {size}, larger than all of it: {bound}")
     if removed.bytes and verbose:
         what = f"Removed from the cache what was used longest ago, {removed.words}: {bound}."
         Notes().remark(what)
