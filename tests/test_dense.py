@@ -212,7 +212,7 @@ def test_a_reranker_works_without_an_embedder_and_on_the_best_alone(
 # --- the cache ---
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(turns=st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4), max_size=5))
 def test_of_any_documents_in_turn_only_new_texts_are_embedded(
     tmp_path_factory: pytest.TempPathFactory, models: dict[str, str], turns: list[list[int]]
