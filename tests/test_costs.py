@@ -17,6 +17,7 @@ from ngtcli.errors import ModelError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.events import telling
 from ngtcli.session.local import LocalSession
+from ngtcli.session.question import OtherModelError
 from ngtcli.session.session import AnswerOptions
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend
@@ -180,7 +181,7 @@ def test_sessions_of_one_model_share_it_and_its_costs_but_nothing_that_was_learn
     elsewhere = {"model": "other", "draft_model": "other", "device": "cpu", "dtype": "float32"}
     for name, value in elsewhere.items():
         other = replace(session.settings, **{name: value})
-        with pytest.raises(ValueError, match=f"cannot change its {name}"):
+        with pytest.raises(OtherModelError, match=f"cannot change its {name}"):
             session.with_settings(other)
 
 

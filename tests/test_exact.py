@@ -289,7 +289,7 @@ def test_the_flag_and_the_file_say_exact(tmp_path: Path) -> None:
     assert done.returncode == 2 and b"auto, on, off" in done.stderr
 
 
-def test_check_compares_exactly_and_tells_of_generate(tmp_path: Path) -> None:
+def test_check_compares_exactly(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text(
         "The harbour was dug by hand. Four hundred labourers cut the basin out of clay."
@@ -300,9 +300,6 @@ def test_check_compares_exactly_and_tells_of_generate(tmp_path: Path) -> None:
         pytest.skip("this machine's kernels give other bits in bfloat16")
     body = json.loads(done.stdout)
     assert body["exact"] and body["identical"] == body["runs"] == 1
-    assert body["generate"] == [
-        {"num_draft": 8, "prompts": 1, "identical": body["generate"][0]["identical"]}
-    ]
     Draft202012Validator(build("check")).validate(body)
     answer = ngt("summarize", *words, "--num-draft", "8", "-v", "--json")
     assert json.loads(answer.stdout)["exact"] and b"Exact: " in answer.stderr

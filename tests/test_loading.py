@@ -133,9 +133,7 @@ def test_a_model_in_the_cache_needs_no_network(
     with monkeypatch.context() as m:  # another program has read it without its card
         lacking = IncompleteSnapshotError("README.md", snapshot_path=folder)
         m.setattr(huggingface_hub, "snapshot_download", Mock(side_effect=lacking))
-        assert find("some/usable") == find("some/usable") == folder
-        assert asked == ["some/usable"]  # no run waits again
-        assert find("some/broken") == "some/broken"
+        assert find("some/usable") == folder and not asked
     (tmp_path / "snapshot" / "model.safetensors").unlink()  # a download that broke off
     assert find("some/broken") == "some/broken"
     with pytest.raises(ModelError, match="offline"):

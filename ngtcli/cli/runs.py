@@ -10,7 +10,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.show import facts, reports, table
 from ngtcli.errors import InputError, counted
 from ngtcli.render.terminal import visible
-from ngtcli.session.run_records import ModelRuns, RunRecord, read_runs, totals
+from ngtcli.session.runs import ModelRuns, RunRecord, read_runs, totals
 
 runs_app = typer.Typer(
     help="The log of answers: what drafting brought, by model.", no_args_is_help=True

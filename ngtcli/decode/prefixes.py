@@ -39,7 +39,7 @@ WORTH_S = 2.0  # seconds of reading from which on `keep_documents` auto writes a
 _SHARE = 0.125
 _UNKNOWN = 1 << 30  # bytes that are kept where the free memory is not known; guess
 _FORMAT = 3
-PREFIXES = ArrayFile("what was read is", "prefixes", ".safetensors", f"ngt rows {_FORMAT}", 1 << 33)
+PREFIXES = ArrayFile("prefixes", ".safetensors", f"ngt rows {_FORMAT}", 1 << 33)
 _HEADER = 1 << 17  # bytes of a file's header: 500 layers, and the ids of a chunk
 _LENGTH_DEPENDENT = "dynamic"  # rotary frequencies that stay those of the longest text so far
 
