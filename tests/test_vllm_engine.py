@@ -35,6 +35,7 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
 from ngtcli.session.engine import Outcome
 from ngtcli.session.events import Ended
+from ngtcli.session.question import OtherModelError
 from tests.support.given import GivenToVllm, NumberedPrompt, answers
 
 TOKENIZER = load_tokenizer("builtin")
@@ -359,7 +360,7 @@ def test_a_session_keeps_its_engine_and_refuses_another_model(served: Served) ->
     session, engine = served
     other = session.with_settings(Settings(max_tokens=5))
     assert (other.engine, other.settings.max_tokens) == (engine, 5)
-    with pytest.raises(ValueError, match="model"):
+    with pytest.raises(OtherModelError, match="model"):
         session.with_settings(Settings(model="elsewhere"))
 
 

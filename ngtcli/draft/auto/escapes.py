@@ -30,9 +30,9 @@ _STORED = HEADS * ORDERS * BUCKETS
 def fitted_escapes(heads: int = 0) -> Floats:
     """The shipped escape probabilities, float64 (row, order, bucket), and those of `heads`.
 
-    Fitted by `python -m tests.tools.fit_escapes`. No recording holds scores, so theirs are
-    a guess that the first steps correct. A predicted text begins with the prompt's. A
-    head's order is that of the longest match beside it.
+    Fitted to recordings (by `tests/tools/fit_escapes.py`, in the history up to d643cb9d), which
+    hold no scores: theirs are a guess that the first steps correct. A predicted text begins with
+    the prompt's. A head's order is that of the longest match beside it.
     """
     escapes = np.full(SHAPE, CONFIG.scores_escape)
     stored = json.loads(ESCAPES.read_text(encoding="utf-8"))
