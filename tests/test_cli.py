@@ -181,7 +181,6 @@ BAD = [
     (["bench", "--prompts", "{tmp}/no.jsonl"], 3, "no.jsonl"),
     (["bench", "--prompts", "{tmp}/bad.jsonl"], 3, "bad.jsonl:1: not JSON"),
     (["bench", "--prompts", "{tmp}/bad.jsonl", HARBOUR], 2, "and files or --docs"),
-    (["bench", HARBOUR, "--noise", "3"], 2, "tests.tools.datasets"),
     (["bench", "--tasks", "rag"], 2, "Known: summarize, ask."),
     (["bench", "-o", "{tmp}/no/a.json"], 2, "no such folder"),
     (["bench", "--html", "{tmp}"], 2, "a folder"),

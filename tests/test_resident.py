@@ -18,7 +18,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import BusyError, ContextOverflowError, NgtError, StoppedError
 from ngtcli.heads.files import Target
-from ngtcli.heads.medusa import Medusa
+from ngtcli.heads.perceptrons import Medusa
 from ngtcli.prompt.preset import load_preset
 from ngtcli.retrieve.index import PASSAGES
 from ngtcli.retrieve.vectors import VECTORS

@@ -89,7 +89,6 @@ _MOVED = {
     "--quality": "Give ngt bench quality.",
     **dict.fromkeys(("--template", "--turns"), "In a clone: python -m tests.tools.spec_bench."),
     "--shape": "In a clone: python -m tests.tools.shapes.",
-    "--noise": "In a clone: python -m tests.tools.datasets.",
 }
 
 

@@ -12,8 +12,7 @@ from ngtcli.decode.continuation import Growing
 from ngtcli.draft.drafter import DraftSettings, PassRows
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.steps import OWN, InSteps, Limits, PassesReport, Statistics, Step, Token
-from ngtcli.engines.vllm_arguments import sampling_arguments
-from ngtcli.engines.vllm_engine import Piece, VllmEngine
+from ngtcli.engines.vllm_engine import Piece, VllmEngine, sampling_arguments
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt

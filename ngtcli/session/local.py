@@ -87,7 +87,7 @@ class LocalSession(Session):
             self.parse_method().check()
         self._heads = self._load_heads()
         self.memory = AutoMemory(self.model, settings, persist, self.status, self.warn)
-        self._exact_rows = ExactRows(self.model, self.memory.pass_costs, self.status)
+        self._exact_rows = ExactRows(self.model, self.status)
         if self.model.plain_reason and settings.method != "none":
             self.warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
 
@@ -121,7 +121,6 @@ class LocalSession(Session):
         """
         other = super().with_settings(settings, owner)
         other._drafters, other.memory = {}, self.memory.with_settings(settings)
-        other._exact_rows = self._exact_rows.with_costs(other.memory.pass_costs)
         if self._assistant is not None:
             other._assistant = AssistantModel(self._assistant.model, settings)
         return other

@@ -14,8 +14,8 @@ from ngtcli.background.files import SHIPPED
 from ngtcli.config import SETTINGS, Settings, Use
 from ngtcli.decode.decoder import Decoder, Member
 from ngtcli.decode.loop import Run
+from ngtcli.decode.probe import why_not_together
 from ngtcli.decode.scores import rounds
-from ngtcli.decode.together import why_not
 from ngtcli.draft.drafter import PassRows, draft_settings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import NgtError, UsageError
@@ -72,11 +72,11 @@ class LocalEngine(Engine):
             if session.settings.exact == "on" and not self._model.plain_reason:
                 hint = "Leave out --exact, or give --batch-size 1."
                 raise UsageError("exact decoding takes one text at a time", hint)
-            why_not(self._model)
+            why_not_together(self._model)
 
     def warm(self) -> None:
         """Do before the first question what it would wait for, and try whether texts may join."""
-        why_not(self._model)
+        why_not_together(self._model)
         self._base.drafter()
 
     # --- questions ---
@@ -84,7 +84,7 @@ class LocalEngine(Engine):
     def add(self, asked: Asked) -> None:
         """As `Engine.add`."""
         if asked.prompt is None and self._decoder is None:
-            why_not(self._model)  # here, where no text runs
+            why_not_together(self._model)  # here, where no text runs
         super().add(asked)
 
     def _session_for(self, settings: Settings, owner: str) -> LocalSession:
