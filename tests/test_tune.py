@@ -540,7 +540,7 @@ def test_what_is_not_measured_yet_is_a_dot_and_said() -> None:
     report = shown_report(cells=cells, complete=False, measured=1, chosen=None)
     text, forms = screen(report, 80), forms_of(report)
     assert text.count("·") == 4 and "1 of 9 measurements" in text
-    for shown in (text, forms.asked["markdown"](), forms.page(), forms.plain()):
+    for shown in (text, forms.markdown(), forms.page(), forms.plain()):
         assert "chosen" not in shown.lower()
     assert "* ahead so far   = not to be told from the best" in text
     assert "Ahead so far: n=3 lp=2" in text and "100.0*" in text
@@ -551,8 +551,8 @@ def test_pipes_csv_and_markdown_hold_every_figure() -> None:
     lines = forms.plain().split("\n")
     assert lines[0].split("\t")[:4] == ["n", "lp", "rounds", "tokens_per_s"]
     assert lines[1].split("\t")[:4] == ["3", "2", "3", "100"] and len(lines) == 4
-    assert forms.asked["csv"]().split("\n")[1].startswith("3,2,3,100,99,101,2.0,0.0003,3000,")
-    markdown = forms.asked["markdown"]()
+    assert forms.csv().split("\n")[1].startswith("3,2,3,100,99,101,2.0,0.0003,3000,")
+    markdown = forms.markdown()
     assert "| 8 | 101.0= | 50.0 |" in markdown and "| 3 | 100.0\\* | – |" in markdown
 
 

@@ -14,8 +14,8 @@ import typer
 from ngtcli import __version__
 from ngtcli.cli.completion import presets
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import PresetOption, resolve, resolve_without_preset, with_settings
-from ngtcli.cli.show import Shown, facts, reports, table
+from ngtcli.cli.options import PresetOption, reports, resolve, resolve_without_preset, with_settings
+from ngtcli.cli.show import Shown, facts, table
 from ngtcli.config import (
     SETTINGS,
     Layer,
@@ -40,7 +40,7 @@ from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.system.trials import processor
 from ngtcli.system.yaml_file import read_text
 
-config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
+config_app = typer.Typer(no_args_is_help=True)
 
 
 def _config_schema() -> Schema:
@@ -56,8 +56,7 @@ _SETTINGS = table("setting,value,origin", _setting_cells)
 
 
 @config_app.command("show")
-@with_settings()
-@reports(lambda found: _SETTINGS(found.items()), schema=_config_schema)
+@with_settings(tuple(SETTINGS), lambda found: _SETTINGS(found.items()), schema=_config_schema)
 def config_show(flags: dict[str, Any], preset: PresetOption = None) -> dict[str, dict[str, Any]]:
     """Print each setting with its origin."""
     resolved = _resolved(flags, preset)
@@ -83,7 +82,7 @@ def _shown(value: Any) -> str:
     return ", ".join(map(repr, value)) if isinstance(value, tuple) else str(value)
 
 
-presets_app = typer.Typer(help="Presets: how a task is worded and set.", no_args_is_help=True)
+presets_app = typer.Typer(no_args_is_help=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +140,7 @@ def _env_view(found: dict[str, Any]) -> Shown:
     return facts({**known, **(needs.facts if needs else {})})
 
 
-@with_settings(("model", "device"))
-@reports(_env_view, schema=_env_schema)
+@with_settings(("model", "device"), _env_view, schema=_env_schema)
 def env(
     flags: dict[str, Any],
     verbose: Annotated[

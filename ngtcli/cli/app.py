@@ -121,6 +121,7 @@ def load(name: str) -> Any:
         app.command(name)(found)
     command: Any = typer.main.get_command(app)
     command = command.commands[name] if isinstance(found, typer.Typer) else command
+    command.help = command.help or COMMANDS[name]
     _finish(command)
     return command
 
@@ -192,7 +193,7 @@ def _debug(wanted: bool) -> None:
 
 def _brief(context: typer.Context, wanted: bool) -> None:
     if wanted:
-        from ngtcli.cli.brief import brief  # here: other runs do without
+        from ngtcli.cli.help import brief  # here: other runs do without
 
         print(brief(context, sys.stdout))
         raise typer.Exit()

@@ -16,11 +16,12 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
     OF_OWN_ENGINE,
     VerboseOption,
+    reports,
     resolve_served,
     with_settings,
 )
 from ngtcli.cli.reading import tell
-from ngtcli.cli.show import reports, table
+from ngtcli.cli.show import table
 from ngtcli.config import Settings, seconds_of
 from ngtcli.documents.find import STDIN
 from ngtcli.errors import NgtError, UsageError, counted
