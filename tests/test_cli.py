@@ -251,15 +251,6 @@ def test_what_is_wrong_is_told_in_two_lines_with_the_exit_code_of_the_table(
     assert not (tmp_path / "b").exists() and not list(own_home.glob("cache/tries/*"))
 
 
-def test_output_is_written_whole_to_a_file(tmp_path: Path) -> None:
-    target = tmp_path / "a.txt"
-    done = ngt("summarize", HARBOUR, "-o", str(target), "--max-tokens", "20")
-    assert done.returncode == 0 and done.stdout == b"" and target.read_text().strip()
-    assert ngt("summarize", HARBOUR, "--max-tokens", "20").stdout == target.read_bytes()
-    ngt("summarize", HARBOUR, "-o", str(target), "--max-tokens", "20", "--json")
-    assert json.loads(target.read_text())["task"] == "summarize"
-
-
 def test_a_models_own_code_is_never_run(tmp_path: Path) -> None:
     """Not even where a document says yes to the question that transformers would ask."""
     (tmp_path / "config.json").write_text(

@@ -119,13 +119,10 @@ def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
     stdin = standard_input(paths)
     if not paths and stdin is None:
         raise InputError("no documents given", hint)
-    try:
-        notes, outputs = Notes(request.verbose), (request.output, request.html)
-        return read_documents(paths or [STDIN], stdin, request.settings, notes, outputs)
-    except InputError as error:
-        if paths:
-            raise
-        raise InputError(str(error), f"No document was named. {hint}") from None
+    outputs = request.output, request.html
+    return read_documents(
+        paths or [STDIN], stdin, request.settings, Notes(request.verbose), outputs
+    )
 
 
 def check_request(request: AnswerRequest, flags: Mapping[str, Any]) -> None:
