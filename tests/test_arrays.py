@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from ngtcli.decode.prefixes import PREFIXES
+from ngtcli.documents.load import Document
 from ngtcli.system import arrays as module
-from ngtcli.system import files, store
+from ngtcli.system import store
 from ngtcli.system.arrays import PADDING, ArrayFile, ArrayWriter, read_header
 from ngtcli.system.cache import store_of
 from ngtcli.system.files import DamagedFileError
+from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.files import BACKGROUNDS, DATASTORES, POOLS, TRIES
+from ngtcli.trie.store import document_trie
+from tests.support.helpers import FakeBackend
 
 KINDS = (TRIES, DATASTORES, BACKGROUNDS, POOLS, PREFIXES)
 ABOUT = {"of": "y", "é": "\n\x00"}
@@ -162,15 +166,12 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return done
 
 
-def test_a_file_is_compared_once_and_again_after_a_change(
-    compared: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_compared_once_and_again_after_a_change(compared: list[int]) -> None:
     path = DATASTORES.write(DATASTORES.path("x"), sample(DATASTORES), {})
     compared.clear()
     DATASTORES.map(path)
     assert not compared  # it is as it was written here
     os.utime(path, (1_000_000_000, 1_000_000_000))
-    monkeypatch.setattr(files, "_MARK_S", -1.0)  # each use is noted, which changes a time
     for _ in range(3):
         DATASTORES.map(path)
     assert len(compared) == 1
@@ -191,7 +192,7 @@ def test_a_failed_write_leaves_nothing_and_is_told(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(ArrayWriter, "_write", full)
     told: list[str] = []
-    assert not TRIES.keep(TRIES.path("x"), sample(TRIES), {}, told.append)
+    document_trie([Document("a", "The tide.")], Tokenizer(FakeBackend()), 100, 3, 1, told.append)
     assert told == ["the trie is not cached: no space left on device"]
     assert not list(TRIES.path("x").parent.iterdir())
 

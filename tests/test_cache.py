@@ -8,15 +8,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.system import cache
-from ngtcli.system.cache import LEFT_S, STORES, bound, in_bounds
-from ngtcli.system.files import home, mark_used
+from ngtcli.system.cache import CHECKED, LEFT_S, STORES, bound, in_bounds
+from ngtcli.system.files import home, key_of, stamp_of
 from ngtcli.system.store import NAME, ROW, Kind
-from ngtcli.trie.files import list_files
+from ngtcli.trie.files import TRIES, list_files
 from tests.support.helpers import ngt
 
 DAY = 86_400
@@ -25,13 +26,13 @@ KINDS = {p: s.name for s in STORES for p in s.parts.split() if "/" not in p}
 BY_NAME = {"datastores", "backgrounds", "pools", "tune"}
 
 
-def put(place: str, size: int, days: float, *, used: bool = False) -> Path:
-    """A file of the cache that was used, or else written, `days` ago."""
+def put(place: str, size: int, days: float) -> Path:
+    """A file of the cache that was written `days` ago."""
     path = home("cache") / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x" * size)
     at = time.time() - days * DAY
-    os.utime(path, (at, at - 9 * DAY if used else at))
+    os.utime(path, (at, at))
     return path
 
 
@@ -53,6 +54,7 @@ def names() -> set[str]:
     return {*files, *(key for kind in pieces for key in kind)}
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(200, 400), st.booleans()), max_size=9), st.integers(0, 1500))
 def test_the_longest_unused_go_until_the_rest_is_within_the_bound(
     tmp_path_factory: pytest.TempPathFactory, entries: list[tuple[int, bool]], most: int
@@ -94,23 +96,31 @@ def test_of_what_has_its_own_bound_the_file_used_last_stays_whatever_its_size() 
     put("quantized/a.safetensors", 3_000_000, 2)
     put("stand-ins/b", 500_000, 2)
     in_bounds.hold_to(1_000_000)
-    in_bounds.wrote(2_000_000, put("quantized/c.safetensors", 2_000_000, 0))
+    put("quantized/c.safetensors", 2_000_000, 0)
+    in_bounds.wrote(2_000_000)
     assert (removed := in_bounds.finish()).files == 1 and removed.bytes == 3_000_000
     assert names() == {"b", "c.safetensors"}
 
 
-def test_use_is_noted_of_pieces_and_of_files_of_the_cache_alone(tmp_path: Path) -> None:
-    own, other = put("parts/a", 5, 5), tmp_path / "b"
-    other.write_bytes(b"")
-    os.utime(other, (0, 0))
-    for path in (own, other):
-        mark_used(path)
-    assert time.time() - own.stat().st_atime < 60 and time.time() - own.stat().st_mtime > DAY
-    assert other.stat().st_atime == 0
+def test_use_is_noted_of_pieces_and_files() -> None:
+    used, unused = (written(name) for name in ("used", "unused"))
+    with sqlite3.connect(home("cache") / NAME) as connection:
+        connection.execute("UPDATE piece SET used = used - ?", (5 * DAY,))
+    connection.close()
+    TRIES.map(used)
     put_piece("parts", "c", 200, 5)
     assert Kind("parts", bytes).get("c")
-    put("parts/d", 200, 3)
-    assert len(bound(300)) == 1 and names() == {"a", "c"}
+    assert len(bound(used.stat().st_size + 1000)) >= 1
+    assert used.exists() and not unused.exists() and "c" in names()
+
+
+def written(name: str) -> Path:
+    """An array file that was written 5 days ago."""
+    arrays = {n: np.zeros(5, a.dtype) for n, a in TRIES.arrays.items()}
+    path = TRIES.write(TRIES.path(name), arrays, {})
+    os.utime(path, (time.time() - 5 * DAY,) * 2)
+    CHECKED.put(key_of(path), stamp_of(path))
+    return path
 
 
 def write_piece(number: int) -> None:
@@ -118,7 +128,8 @@ def write_piece(number: int) -> None:
 
 
 def write_file(number: int) -> None:
-    in_bounds.wrote(2000, put(f"prefixes/{number}", 2000, -number / 86_400))
+    put(f"prefixes/{number}", 2000, -number / 86_400)
+    in_bounds.wrote(2000)
 
 
 @pytest.mark.parametrize("write", [write_piece, write_file])
@@ -179,6 +190,10 @@ def test_list_and_show_have_every_store(one_of_each: Mapping[str, int]) -> None:
     lines = ngt("cache", "list").stdout.decode().splitlines()
     assert {line.split("\t")[0] for line in lines if line.split("\t")[4] == "by name"} == BY_NAME
     assert len(lines) == len(STORES)
+    for name, below in (("", ""), ("pools", "tries"), ("trials", NAME)):
+        path = str(home("cache") / below)
+        assert printed("cache", "path", *name.split()) == {"path": path}
+        assert ngt("cache", "path", *name.split()).stdout.decode() == f"{path}\n"
     wrong = ngt("cache", "show", "trial")
     assert wrong.returncode == 2 and b"trials" in wrong.stderr
 
@@ -215,15 +230,6 @@ def test_all_that_commands_store_is_known_and_goes(tmp_path: Path) -> None:
     printed("cache", "clear")
     left = {row["name"] for row in printed("cache", "list") if row["bytes"]}
     assert left and left <= {"pools", "backgrounds"}
-
-
-@pytest.mark.parametrize(
-    ("command", "below"),
-    [("cache path", ""), ("cache path pools", "tries"), ("cache path trials", NAME)],
-)  # fmt: skip
-def test_path_prints_where_it_is(command: str, below: str) -> None:
-    assert printed(*command.split()) == {"path": str(home("cache") / below)}
-    assert ngt(*command.split()).stdout.decode() == f"{home('cache') / below}\n"
 
 
 def test_what_cannot_be_deleted_is_named_and_the_rest_goes(

@@ -5,7 +5,6 @@ import gc
 import itertools
 import json
 import random
-import time
 from typing import Any
 
 import pytest
@@ -13,9 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ngtcli.decode import captured
-from ngtcli.decode.calibration import MOST_ROWS, calibrate
 from ngtcli.decode.captured import Shape
-from ngtcli.decode.layout import row_sizes
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.draft.steps import Limits
@@ -182,18 +179,6 @@ def test_no_more_shapes_are_held_than_the_bound(monkeypatch: pytest.MonkeyPatch)
     for nodes in (0, 1, 3, 7, 11, 0):
         model.forward(4, a_tree(nodes))
         assert model.passes.captured <= 3
-
-
-def test_what_capturing_takes_is_no_cost_of_a_pass() -> None:
-    model = make_target()
-
-    def step(*given: Any) -> torch.Tensor:
-        time.sleep(0.02)  # in the model's Python, which a capture leaves out
-        return model._tree_pass(*given)
-
-    model.passes._step = step
-    assert calibrate(switched_on(model)).at(1) < 0.02 < model.passes.seconds
-    assert calibrate(make_target()).rows == list(row_sizes("cpu", MOST_ROWS))
 
 
 def test_the_step_that_captures_teaches_no_cost() -> None:

@@ -55,7 +55,7 @@ def test_cards_of_others_say_nothing(tmp_path: Path, text: str) -> None:
     assert not (found.settings.values or found.reads or found.scripts)
 
 
-def test_other_scripts_are_named() -> None:
+def test_other_scripts_are_named(tmp_path: Path) -> None:
     english, hindi = Document("a.txt", PARAGRAPHS[0]), Document("h.txt", "यह एक घर है।")
     assert script_words("builtin", [english], "Wer ist das, bitte schön? Ω") == ""
     words = script_words("builtin", [english, hindi], "这是什么?")
@@ -63,10 +63,7 @@ def test_other_scripts_are_named() -> None:
         "the built-in model reads English; the question and h.txt are in CJK and Devanagari script"
     )
     assert script_words("builtin", [Document("1.txt", "12 % of 3 + 4")], "") == ""
-
-
-def test_a_model_whose_card_names_no_scripts_gets_no_line(tmp_path: Path) -> None:
-    assert script_words(card(tmp_path, "# A model\n"), [], "这是什么?") == ""
+    assert script_words(card(tmp_path, "# A model\n"), [], "这是什么?") == ""  # names none
 
 
 @pytest.mark.parametrize("command", [["ask"], ["ask", "--dry-run"], ["summarize"], ["batch"]])
@@ -93,13 +90,9 @@ def test_the_builtin_model_gets_one_passage_even_where_all_fit(tmp_path: Path) -
     whole = ngt(*ask, "--set", "whole_tokens=0", cwd=tmp_path)
     assert json.loads(whole.stdout)["retrieval"] is None
     assert whole.stderr == b""
-
-
-def test_short_texts_are_read_whole(tmp_path: Path) -> None:
-    for i, text in enumerate(PARAGRAPHS):
+    for i, text in enumerate(PARAGRAPHS):  # short ones are read whole
         (tmp_path / f"{i}.txt").write_text(text)
-    done = ngt("ask", "-d", ".", "When?", "--json", "--max-tokens", "4", cwd=tmp_path)
-    assert json.loads(done.stdout)["retrieval"] is None
+    assert json.loads(ngt(*ask, cwd=tmp_path).stdout)["retrieval"] is None
 
 
 def test_a_copy_of_the_builtin_model_has_its_card(tmp_path: Path) -> None:

@@ -13,14 +13,13 @@ from ngtcli.decode import plain
 from ngtcli.decode.calibration import calibrate
 from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.plain import RESTORES, STEPS, TREES, PlainRows
+from ngtcli.decode.plain import RESTORES, STEPS, OwnRows
 from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.drafter import Context, Drafters, DraftSettings, PassRows
 from ngtcli.draft.tree import ROOT, DraftTree, chain
-from tests.support.families import FAMILIES, VOCABULARY, build, chained, family, prompts, target
+from tests.support.families import VOCABULARY, build, chained, family, prompts, target
 from tests.support.tiny_models import decode, generate, make_drafter, make_target
 
-MANY = [f for f in FAMILIES if f.way not in (TREES, STEPS) and f.kind not in ("openai-gpt", "bert")]
 NAMES = ["lfm2", "llama4_text", "bloom", "mamba2", "qwen3_next", "falcon_h1", "rwkv"]
 
 
@@ -31,7 +30,7 @@ def model(request: pytest.FixtureRequest) -> TargetModel:
 
 def fresh(model: TargetModel, ids: list[int]) -> torch.Tensor:
     """The scores (vocabulary,) after `ids` by a state that never saw a draft."""
-    rows = PlainRows(model.hf, replace(model.way, kind=STEPS))
+    rows = OwnRows(model.hf, replace(model.way, kind=STEPS))
     with torch.inference_mode():
         return rows.read(ids, 1)[0]
 
@@ -62,13 +61,13 @@ def test_tokens_are_read_again_in_a_pass_of_their_own_where_there_are_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, passes = target(build(family("mamba2")), "mamba2"), list[int]()
-    read = plain.ChainRows.read
+    read = plain.OwnRows.read
 
-    def counted(self: Any, ids: Any, scored: int = 0) -> Any:
+    def counted(self: Any, ids: Any, scored: int = 1) -> Any:
         passes.append(len(ids))
         return read(self, ids, scored)
 
-    monkeypatch.setattr(plain.ChainRows, "read", counted)
+    monkeypatch.setattr(plain.OwnRows, "read", counted)
     monkeypatch.setattr(plain, "_MOST_UNREAD", 4)
     model.start(0)
     model.prefill([1, 2, 3])
@@ -101,10 +100,8 @@ def test_memory_that_ends_within_a_chain_changes_no_token(name: str, prompt: lis
     assert run.output == expected and left == [0] and run.statistics.accepted_tokens
 
 
-@pytest.mark.parametrize("method", ["auto", "recycling", "lookahead", "prompt-lookup", "suffix"])
+@pytest.mark.parametrize("method", ["auto", "lookahead"])
 def test_any_method_drafts_chains(model: TargetModel, method: str) -> None:
-    if method == "suffix":
-        pytest.importorskip("arctic_inference.suffix_decoding", exc_type=ImportError)
     costs = Costs({SHORT: calibrate(model, 0.1)}) if method == "auto" else None
     for prompt in prompts()[1:]:
         expected = generate(model.hf, prompt, 24)
@@ -141,10 +138,10 @@ def test_the_first_chain_of_a_tree(data: st.DataObject) -> None:
 
 
 def test_branches_are_refused_and_no_texts_are_joined() -> None:
-    from ngtcli.decode.together import why_not
+    from ngtcli.decode.probe import why_not_together
 
     model = target(build(family("lfm2")), "lfm2")
-    assert why_not(model) == model.tree_reason
+    assert why_not_together(model) == model.tree_reason
     model.start(0)
     model.prefill([1, 2])
     with pytest.raises(ValueError, match="branches"):
@@ -154,9 +151,9 @@ def test_branches_are_refused_and_no_texts_are_joined() -> None:
 def test_exact_decoding_of_a_model_that_takes_chains_is_plain() -> None:
     hf = build(family("mamba2")).to(torch.bfloat16)
     model = target(hf, "mamba2")
-    rows = ExactRows(model, lambda: None, print)
+    rows = ExactRows(model, print)
     assert model.way.kind == RESTORES and rows.choose("auto", 32, 100) is None
     assert rows.choose("on", 32, 100) == PassRows.fixed(1)
     model.dtype_reason = "it is quicker"
     assert rows.choose("auto", 32, 100) == PassRows.fixed(1)
-    assert ExactRows(make_target(), lambda: None, print).choose("auto", 32, 100) is None
+    assert ExactRows(make_target(), print).choose("auto", 32, 100) is None

@@ -124,10 +124,6 @@ def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
             "{{ 1 // x if x is defined }}" + CHATML, Chat(arguments=("x=0",)),
             "fails: integer division", "without --set template_arg.",
         ),
-        (
-            LISTED + "{{ (documents or [{}])[0].text | length }}", Chat(documents=True),
-            "depends on the text", "without --set template_documents.",
-        ),
     ],
 )  # fmt: skip
 def test_what_a_template_does_not_take_is_an_error_that_says_so(
@@ -199,9 +195,16 @@ def test_a_template_is_rendered_for_a_form_of_conversation_and_not_for_its_texts
     assert len(made) == 2
 
 
-def test_a_template_that_depends_on_texts_is_refused_before_there_are_any() -> None:
-    with pytest.raises(ModelError, match="depends on the text"):
+def test_a_template_that_changes_texts_is_refused_before_there_are_any() -> None:
+    with pytest.raises(ModelError, match="changes the text"):
         list(try_chat(with_template(CHATML.replace("trim", "upper")), Chat()))
+
+
+def test_a_template_may_look_at_texts() -> None:
+    """As that of SmolLM3, whose system text says whether it thinks."""
+    looks = with_template(CHATML + "{{ '-' if '/no_think' in messages[0].content else '+' }}")
+    asked = [render(looks.backend, user("Why?"), Chat(system=s)) for s in ("/no_think", "Think.")]
+    assert [chat.text[-1] for chat in asked] == ["-", "+"]
 
 
 @pytest.mark.parametrize("item", ["", "x", "=x", "a b=x", "x=1 x=2", "1a=2"])

@@ -5,14 +5,11 @@ import os
 import sqlite3
 import sys
 from contextlib import closing
-from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ngtcli.system.compiled import COMPILED
 from ngtcli.system.store import NAME
 
 # Two small functions in a file of their own, compiled as those of the package are.
@@ -47,30 +44,19 @@ os.environ["NUMBA_CACHE_DIR"] = {folder!r} + "/cache"
 sys.path.insert(0, {folder!r})
 sys.stdout = open({out!r}, "w")
 """
-_serial = count()
-
-
-def begun(folder: Path, code: str = PROGRAM) -> tuple[Any, Path]:
-    """A process that runs the code, and the file of what it says."""
-    functions = folder / "functions.py"
-    if not functions.exists():  # numba looks at its time
-        functions.write_text(FUNCTIONS)
-    out = folder / f"out-{next(_serial)}"
-    begin = BEGIN.format(folder=str(folder), out=str(out))
-    process = FORKED.Process(target=exec, args=(begin + code, {}))
-    process.start()
-    return process, out
-
-
-def said_by(process: Any, out: Path) -> str:
-    process.join(timeout=120)
-    assert process.exitcode == 0
-    return out.read_text().strip()
 
 
 def run(folder: Path, code: str = PROGRAM) -> str:
     """What a process that compiles says: its status lines and its remark."""
-    return said_by(*begun(folder, code))
+    functions, out = folder / "functions.py", folder / "out"
+    if not functions.exists():  # numba looks at its time
+        functions.write_text(FUNCTIONS)
+    begin = BEGIN.format(folder=str(folder), out=str(out))
+    process = FORKED.Process(target=exec, args=(begin + code, {}))
+    process.start()
+    process.join(timeout=120)
+    assert process.exitcode == 0
+    return out.read_text().strip()
 
 
 def stored(folder: Path) -> Path:
@@ -95,25 +81,6 @@ def test_what_is_damaged_is_compiled_again(filled: Path) -> None:
     assert run(filled) == "[] ''"
 
 
-def test_processes_that_start_at_once_on_an_empty_cache_agree(tmp_path: Path) -> None:
-    running = [begun(tmp_path) for _ in range(4)]
-    for process in running:
-        assert (told := said_by(*process)).endswith("''"), told
-    assert run(tmp_path) == "[] ''"
-
-
-FULL = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n" + PROGRAM
-
-
-def test_where_the_file_cannot_be_written_nothing_is_kept_and_one_remark_made(
-    tmp_path: Path,
-) -> None:
-    said = run(tmp_path, FULL)
-    assert "Compiling once (about" in said and "is not written or read" in said
-    run(tmp_path)
-    assert run(tmp_path, FULL) == "[] ''"  # what was kept can be used
-
-
 @pytest.mark.parametrize("trouble", ["a file in its place", "open to others", "another user's"])
 def test_a_store_that_others_may_have_written_to_is_not_used(trouble: str, tmp_path: Path) -> None:
     if trouble == "a file in its place":
@@ -130,17 +97,6 @@ def test_a_store_that_others_may_have_written_to_is_not_used(trouble: str, tmp_p
             pytest.skip("only root can be another user")
     said = run(tmp_path)
     assert "Compiling once (about" in said and said.count("nothing is stored") == 1
-
-
-def test_what_other_versions_left_is_removed_when_it_is_old(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    COMPILED.put_many({"old": b"1", "young": b"2"})
-    with closing(sqlite3.connect(stored(tmp_path))) as connection, connection:
-        connection.execute("UPDATE piece SET used = 1 WHERE key = 'old'")
-    run(tmp_path)
-    assert COMPILED.get("young") == b"2" and COMPILED.get("old") is None
 
 
 def test_all_that_compiled_code_is_made_of_is_in_the_name_of_its_folder() -> None:

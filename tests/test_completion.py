@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from ngtcli.cli.app import app
 from ngtcli.config import SETTINGS, Use
 from ngtcli.draft.registry import method_names
-from ngtcli.session.runs import append
+from ngtcli.session.runs import RunRecord, append
 
 
 def tab(line: str, **environ: str) -> list[str]:
@@ -41,9 +41,9 @@ def test_presets_are_offered_broken_or_not(own_home: Path) -> None:
 
 
 def test_ids_of_runs_are_offered(own_home: Path) -> None:
-    run = {"at": "", "by": "ask", "task": "ask", "model": "m", "method": "auto", "preset": "ask"}
+    own = {"at": "", "by": "ask", "task": "ask", "model": "m", "method": "auto", "preset": "ask"}
     for one in ("ab12", "cd34"):
-        append({"id": one, "finish_reason": "stop", **run})
+        append(RunRecord(id=one, finish_reason="stop", **own))
     assert tab("ngt runs show ") == ["ab12", "cd34"] and tab("ngt runs show c") == ["cd34"]
 
 

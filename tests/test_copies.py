@@ -60,12 +60,6 @@ def test_what_replaces_a_token_is_followed_by_what_the_text_has_next() -> None:
     assert {TEXT[40], TEXT[41]} <= set(copying([*TEXT[5:40], 7]).propose((), 32).tokens)
 
 
-def test_a_document_beside_the_prompt_is_copied() -> None:
-    drafter = copying(TEXT[20:40], ids=[1, 2], references=(tuple(TEXT[:150]), tuple(TEXT[150:])))
-    assert chain(drafter, 8) == TEXT[40:48]
-    assert drafter.sources.copies.arrays.text[150] == NONE
-
-
 def test_a_token_has_the_origin_of_its_place() -> None:
     again = copying([*range(400, 440), 1, *range(400, 420)])
     tree = again.propose((), 4)

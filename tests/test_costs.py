@@ -17,6 +17,7 @@ from ngtcli.errors import ModelError
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.events import telling
 from ngtcli.session.local import LocalSession
+from ngtcli.session.question import OtherModelError
 from ngtcli.session.session import AnswerOptions
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend
@@ -135,7 +136,8 @@ def test_costs_that_a_busy_machine_measured_are_measured_again_by_the_next_run(
         monkeypatch.setattr("ngtcli.system.trials.busy", lambda threads, busy=busy: busy)
         session = tiny_session([])
         careful = session.with_settings(replace(TINY_SETTINGS, calibrate=False)).memory
-        before = careful.pass_costs()
+        careful.load()
+        before = careful.costs
         memory = tiny_session([]).memory
         memory.load()
         memory.save()
@@ -179,7 +181,7 @@ def test_sessions_of_one_model_share_it_and_its_costs_but_nothing_that_was_learn
     elsewhere = {"model": "other", "draft_model": "other", "device": "cpu", "dtype": "float32"}
     for name, value in elsewhere.items():
         other = replace(session.settings, **{name: value})
-        with pytest.raises(ValueError, match=f"cannot change its {name}"):
+        with pytest.raises(OtherModelError, match=f"cannot change its {name}"):
             session.with_settings(other)
 
 
@@ -220,25 +222,3 @@ def test_a_draft_model_with_another_tokenizer_is_refused_before_its_passes_are_c
     drafted = replace(TINY_SETTINGS, method="draft-model", draft_model="other", capture=True)
     with pytest.raises(ModelError, match="other has another tokenizer than"):
         LocalSession(drafted, persist=False)
-
-
-def test_whether_rows_cost_nothing_is_asked_of_the_costs_of_its_own_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    measured: list[Any] = []
-    # Passes of any number of rows would need no costs.
-    monkeypatch.setattr("ngtcli.decode.exactness.ExactRows.of_any_number", lambda *_: None)
-    monkeypatch.setattr(
-        "ngtcli.session.memory.calibrate",
-        lambda model: measured.append(model) or CostCurve(MEASURED),
-    )
-    half = target_model(make_hf("llama").to(torch.bfloat16), Tokenizer(FakeBackend()), "half")
-    plain = replace(TINY_SETTINGS, method="none", calibrate=False, max_tokens=4)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ngtcli.session.local.load_model", lambda *_, **__: half)
-        session = LocalSession(plain, persist=False)
-    prompt = Prompt("", [5, 6, 7], ((5, 6, 7),), ())
-    session.generate(prompt)
-    assert measured == []
-    session.with_settings(replace(plain, calibrate=True)).generate(prompt)
-    assert measured == [half]

@@ -1,6 +1,5 @@
 """Models that accelerate places on several devices; here in the memory of a CPU and on the disk."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ngtcli.config import Settings
 from ngtcli.decode.load import Tell, Wanted, load_model
-from ngtcli.decode.together import why_not
+from ngtcli.decode.probe import why_not_together
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
@@ -79,24 +77,15 @@ def test_layers_on_the_disk_give_the_tokens_of_generate(on_disk: Place) -> None:
     drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), PROMPT, max_tokens=24)
     assert drafted.output == generate(true, PROMPT, 24)[: len(drafted.output)]
     assert len(drafted.output) > 2 and not model.tree_reason
-    assert why_not(model) == SPREAD
+    assert why_not_together(model) == SPREAD
     assert places_of(model.hf) == what_matters(model.hf)[-len(places_of(model.hf)) :]
 
 
 @needs_accelerate
-def test_what_memory_lacks_goes_to_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = {"cpu": 24_000_000, "disk": 10**9}  # bytes; the weights take 27 million
-    monkeypatch.setattr("transformers.integrations.accelerate.get_max_memory", lambda *_: room)
-    model = load_model(Wanted("builtin", "cpu", "float32", device_map="auto"))
-    assert {on for _, on in places_of(model.hf)} == {"cpu", "disk"}
-    true = AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
-    drafted = decode(model, make_drafter("prompt-lookup"), PROMPT, max_tokens=24)
-    assert drafted.output == generate(true, PROMPT, 24)[: len(drafted.output)]
-
-
-@needs_accelerate
-@pytest.mark.parametrize("sharded", [True, False])
-@pytest.mark.parametrize("name", ["llama", "gemma2", "lfm2", "falcon_h1", "bloom"])
+@pytest.mark.parametrize(
+    ("name", "sharded"),
+    [("llama", True), ("gemma2", False), ("lfm2", True), ("falcon_h1", False), ("bloom", True)],
+)
 def test_families_draft_as_far_as_the_probe_finds_it(
     name: str, sharded: bool, tmp_path: Path, on_disk: Place
 ) -> None:
@@ -138,16 +127,6 @@ def test_a_command_says_where_the_parts_are(on_disk: Place) -> None:
     assert (done.returncode, done.stdout) == (0, alone.stdout), done.stderr
     assert b"on cpu, 1 on disk" in done.stderr
     assert f"not captured: {SPREAD}." in done.stderr.decode()
-
-
-@needs_accelerate
-def test_integers_without_a_scheme_are_refused(tmp_path: Path) -> None:
-    shutil.copytree(BUILTIN_PATH, tmp_path, dirs_exist_ok=True)
-    weights = load_file(tmp_path / "model.safetensors")
-    weights["model.layers.0.mlp.up_proj.weight"] = torch.zeros(704, 256, dtype=torch.int8)
-    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ModelError, match="its weights are integers"):
-        load_model(Wanted(str(tmp_path), "cpu", device_map="auto"))
 
 
 @needs_accelerate

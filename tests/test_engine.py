@@ -11,7 +11,7 @@ from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import NgtError, StoppedError
 from ngtcli.prompt.preset import load_preset
 from ngtcli.session import engine as engine_module
-from ngtcli.session.engine import answer, run
+from ngtcli.session.engine import Asked, answer, run
 from ngtcli.session.events import Ended, Event, Message, Part, Prompted, Stepped
 from ngtcli.session.parts import PARTS
 from ngtcli.session.question import Question
@@ -92,6 +92,26 @@ def test_parts_change_nothing_of_how_the_process_hears_signals(
     assert {part.level for part in last.parts} >= {1}
     parts = [event.words for event in said if isinstance(event, Part)]
     assert parts[0].startswith("Part 1 of") and parts[-1] == ""
+
+
+def test_parts_are_kept_for_the_user_alone() -> None:
+    def three_parts(owner: str) -> list[str]:
+        told, own = list[Event | NgtError](), engine()
+        asked = Asked(question(TIDE * 1000), told.append, owner)
+        own.prepare(asked)
+        own.add(asked)
+        while len(own._answers.asked) < 4:
+            own.step()
+        own.interrupt()
+        return [event.text for event in told if isinstance(event, Message)]
+
+    three_parts("another")
+    assert not PARTS.each()
+    three_parts("")
+    kept = PARTS.each()
+    assert len(kept) == 3
+    assert not any("earlier run" in words for words in three_parts("another"))
+    assert PARTS.each() == kept
 
 
 def test_what_is_kept_of_parts_goes_once_the_answer_was_taken() -> None:

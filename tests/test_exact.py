@@ -20,7 +20,6 @@ from ngtcli.config import Settings
 from ngtcli.decode.exactness import ExactRows, _Case, find_exactness, gives_equal_bits, has_experts
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
-from ngtcli.draft.costs import CostCurve, Costs
 from ngtcli.draft.drafter import DraftSettings, PassRows
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import method_names
@@ -80,10 +79,10 @@ def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
 
 
 def _divergences(rows: int | None) -> tuple[int, int, int]:
-    """Of 60 answers: how many differ from plain decoding; the passes; how often tentative tokens
+    """Of 24 answers: how many differ from plain decoding; the passes; how often tentative tokens
     were wrong."""
     different = passes = retracted = 0
-    for seed in range(60):
+    for seed in range(24):
         model = RoundingModel(seed)
         limits, greedy = Limits(40, ROWS - 1), Settings()
         truth, _ = run(model, make_drafter("none"), [1, 2], greedy, limits, rows)
@@ -100,9 +99,9 @@ def test_without_exact_the_same_drafts_change_tokens() -> None:
     """The model would show a row that counts though it is out of place."""
     different, _, _ = _divergences(None)
     none, passes, retracted = _divergences(ROWS)
-    assert different > 30 and none == 0
-    assert passes < 60 * 40 / 1.5  # drafts are accepted
-    assert retracted > 10
+    assert different > 12 and none == 0
+    assert passes < 24 * 40 / 1.5  # drafts are accepted
+    assert retracted > 4
 
 
 DRAFTING = [method for method in method_names() if method not in ("draft-model", "none")]
@@ -117,11 +116,11 @@ def plain_answers() -> tuple[list[list[int]], list[tuple[int, Settings, list[int
         first, _ = run(model, make_drafter("none"), [1, 2, 3], Settings(), Limits(40), 64)
         texts.append([1, 2, 3, *first.output, 1, 2, 3])
     answers = []
-    for seed in range(8):
-        model = RoundingModel(seed % 4, 120)
-        sampling = Settings(temperature=seed // 4 * 0.3, seed=seed)
-        truth, _ = run(model, make_drafter("none"), texts[seed % 4], sampling, Limits(40, 63), 64)
-        answers.append((seed % 4, sampling, truth.output))
+    for seed in range(4):
+        model = RoundingModel(seed, 120)
+        sampling = Settings(temperature=seed % 2 * 0.3, seed=seed)
+        truth, _ = run(model, make_drafter("none"), texts[seed], sampling, Limits(40, 63), 64)
+        answers.append((seed, sampling, truth.output))
     return texts, answers
 
 
@@ -140,7 +139,7 @@ def test_every_method_may_draft_exactly(method: str) -> None:
         assert found.output == truth
         accepted += found.statistics.accepted_tokens
     drafter.finish()
-    assert accepted > 20
+    assert accepted > 10
     assert method != "auto" or pool.answers[-1].tolist() == truth
 
 
@@ -180,8 +179,10 @@ def test_passes_give_equal_bits_unless_grouping_shows(
         assert not gives_equal_bits(model, rows, 128)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("family", ["qwen2", "gemma2-sliding"])
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [("qwen2", torch.bfloat16), ("qwen2", torch.float16), ("gemma2-sliding", torch.bfloat16)],
+)
 def test_what_the_check_says_of_this_machine_holds_for_other_texts(
     family: str, dtype: torch.dtype
 ) -> None:
@@ -214,9 +215,9 @@ def fault(_: Any, given: Any, out: torch.Tensor) -> torch.Tensor:
     return out + lone[:, None] / 4096
 
 
-@pytest.mark.parametrize("rows", [2, 8, 32])
+@pytest.mark.parametrize("rows", [2, 32])
 def test_a_rare_fault_of_experts_with_a_single_row_is_found(rows: int) -> None:
-    for seed in range(3):
+    for seed in range(2):
         hf = with_experts(seed)
         model = rounded(hf)
         if seed == 0 and rows == 32:  # the fewest passes
@@ -264,29 +265,15 @@ def test_a_model_that_cannot_be_exact_is_refused_and_stays_as_it_is() -> None:
     hopeless = rounded(make_hf("qwen2"))
     Grouping(hopeless)
     attention, rows = hopeless.hf.config._attn_implementation, PassRows.fixed(32)
-    exact = ExactRows(hopeless, lambda: None, said.append)
+    exact = ExactRows(hopeless, said.append)
     for _ in range(2):
         with pytest.raises(ModelError, match="cannot decode exactly") as caught:
             exact.choose("on", 32, 100)
         assert caught.value.exit_code == 4
         assert hopeless.hf.config._attn_implementation == attention
     assert len(said) == 3  # passes of 1 to 36 rows, of 4 to 36, of 32
-    flat = Costs({1024: CostCurve({1: 1.0, 64: 1.01})})
-    assert exact.with_costs(lambda: flat).choose("auto", 32, 100) is None
+    assert exact.choose("auto", 32, 100) is None
     assert not gives_equal_bits(hopeless, rows, 128) and len(said) == 3
-
-
-def test_auto_is_exact_where_rows_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ngtcli.decode.whole_vectors.has_two_formulas", lambda *_: False)
-    flat, steep = (Costs({1024: CostCurve({1: 1.0, 64: c})}) for c in (1.01, 1.5))
-    exact, single = rounded(make_hf("llama")), small("llama", torch.float32)
-
-    def chosen(model: TargetModel, costs: Costs | None, wanted: str = "auto") -> PassRows | None:
-        return ExactRows(model, lambda: costs, print).choose(wanted, 32, 100)
-
-    assert chosen(exact, flat) == PassRows.fixed(32)
-    assert chosen(exact, steep) is chosen(exact, None) is chosen(single, flat) is None
-    assert chosen(exact, flat, "off") is None and chosen(exact, steep, "on") == PassRows(36, 1)
 
 
 def test_the_flag_and_the_file_say_exact(tmp_path: Path) -> None:
@@ -302,7 +289,7 @@ def test_the_flag_and_the_file_say_exact(tmp_path: Path) -> None:
     assert done.returncode == 2 and b"auto, on, off" in done.stderr
 
 
-def test_check_compares_exactly_and_tells_of_generate(tmp_path: Path) -> None:
+def test_check_compares_exactly(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text(
         "The harbour was dug by hand. Four hundred labourers cut the basin out of clay."
@@ -313,9 +300,6 @@ def test_check_compares_exactly_and_tells_of_generate(tmp_path: Path) -> None:
         pytest.skip("this machine's kernels give other bits in bfloat16")
     body = json.loads(done.stdout)
     assert body["exact"] and body["identical"] == body["runs"] == 1
-    assert body["generate"] == [
-        {"num_draft": 8, "prompts": 1, "identical": body["generate"][0]["identical"]}
-    ]
     Draft202012Validator(build("check")).validate(body)
     answer = ngt("summarize", *words, "--num-draft", "8", "-v", "--json")
     assert json.loads(answer.stdout)["exact"] and b"Exact: " in answer.stderr

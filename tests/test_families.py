@@ -12,7 +12,7 @@ import transformers
 
 from ngtcli.config import Settings
 from ngtcli.decode.memory_needs import cache_numbers
-from ngtcli.decode.plain import CROPS, REREAD, RESTORES, STEPS, TREES
+from ngtcli.decode.plain import CROPS, RESTORES, STEPS, TREES
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
@@ -20,6 +20,7 @@ from ngtcli.weights.checkpoints import read_checkpoint
 from ngtcli.weights.linear import is_packed
 from tests.support.families import (
     FAMILIES,
+    NO_CACHE,
     NO_DECODER,
     OTHERS,
     UNCOUNTED,
@@ -126,7 +127,7 @@ def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(
     model = target(hf, family.name)
     assert (model.tree_reason, model.way.kind) == (family.reason, family.way)
     assert model.takes_chains == (not model.plain_reason and family.way != TREES)
-    accepted, drafts = 0, family.way not in (STEPS, REREAD)
+    accepted, drafts = 0, family.way != STEPS
     for prompt in prompts():
         if len(prompt) == 1 and family.kind == "recurrent_gemma":
             continue  # its layers then begin with the state of the text before, in generate, too
@@ -150,6 +151,11 @@ def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(
     assert (accepted > TOKENS) == drafts
 
 
+def test_a_family_without_a_cache_is_refused() -> None:
+    with pytest.raises(ModelError, match="cannot be run"):
+        target(build(NO_CACHE), "openai-gpt")
+
+
 @pytest.mark.parametrize("family", [*OTHERS, *SELDOM], ids=lambda f: f.name)
 def test_another_family_is_run_as_in_the_table(family: Family) -> None:
     model = target(build(family), family.name)
@@ -159,7 +165,7 @@ def test_another_family_is_run_as_in_the_table(family: Family) -> None:
 def table() -> str:
     """Each way to run a model, how many types of models are run so, and which."""
     titles = {TREES: "trees", CROPS: "chains, cropped", RESTORES: "chains, state restored",
-              STEPS: "none", REREAD: "none, read again", NO_DECODER: "no decoder"}  # fmt: skip
+              STEPS: "none", NO_DECODER: "no decoder"}  # fmt: skip
     groups: dict[str, list[Family]] = {title: [] for title in titles.values()}
     for family in sorted([*FAMILIES, *OTHERS], key=lambda f: f.name):
         groups[titles[NO_DECODER if family.reason == NO_DECODER else family.way]].append(family)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from ngtcli.decode.kv_cache import RollbackCache
 from ngtcli.decode.layout import Masks, Span, capacity_for, pack, row_size, row_sizes, unpack
-from ngtcli.decode.model import TargetModel
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import chain
 from tests.support.helpers import CONTEXT, VOCABULARY
@@ -210,15 +209,3 @@ def test_a_new_sequence_finds_the_buffers_empty_and_in_place() -> None:
     assert model.cache.layers[0].keys is keys and not keys.any()
     prompt = prompts(1)[0]
     assert plain(model, prompt) == plain(make_target(), prompt)
-
-
-def test_an_assistant_outgrows_its_buffers_without_losing_rows() -> None:
-    small, large = (make_target(max_position_embeddings=900) for _ in range(2))
-    for model, capacity in ((small, 10), (large, 800)):
-        model.context = 900
-        model.start(capacity)
-        model.prefill([i % VOCABULARY for i in range(600)], chunk=100)
-    assert small.cache.capacity < 700 < large.cache.capacity
-    tree = a_tree(8)
-    torch.testing.assert_close(small.forward(3, tree), large.forward(3, tree), rtol=1e-4, atol=1e-4)
-    assert isinstance(small, TargetModel)

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import time
 import weakref
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,15 +50,6 @@ def test_the_dtype_is_that_which_the_cpu_multiplies(
 ) -> None:
     found, reason = dtype_by_rule(half, bits, frozenset(has))
     assert found == dtype and reason.endswith(words) if words else not reason
-
-
-def test_flags_are_those_that_onednn_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    has = dict.fromkeys(("avx2", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8"), True)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {**has, "amx_fp16": False})
-    for level, count in (("", 5), ("DEFAULT", 5), ("AVX512_CORE_BF16", 4), ("avx512_core_vnni", 3),
-                         ("AVX2_VNNI", 2), ("AVX2", 1), ("SSE41", 0)):  # fmt: skip
-        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", level)
-        assert flags.__wrapped__() == frozenset(list(has)[:count])
 
 
 def test_the_checkpoints_dtype_is_read_from_its_configuration() -> None:
@@ -156,36 +145,6 @@ def test_between_layers_of_8_bits_is_float32(half_folder: str) -> None:
     model = load_model(Wanted(half_folder, "cpu", quantize="int8", num_draft=32))
     assert model.dtype == F32 and "layers of 8 bits" in model.dtype_reason
     assert all(storage.bits == 8 for storage in storages(model.hf))
-
-
-class Clock:
-    """A clock by which work takes as long as a seed says."""
-
-    def __init__(self, seed: int) -> None:
-        self._now, self._state = 0.0, seed + 1
-
-    def __call__(self) -> float:
-        self._state = self._state * 48271 % 2147483647
-        self._now += self._state % 1000
-        return self._now
-
-
-@pytest.mark.loads
-def test_a_busy_moment_decides_no_bits(
-    half_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever seconds are measured, and whether the machine is said to be busy."""
-    found = set()
-    for seed in range(6):
-        with monkeypatch.context() as patch:
-            patch.setenv("NGT_HOME", str(tmp_path / str(seed)))
-            patch.setattr("ngtcli.system.trials.busy", lambda threads, seed=seed: bool(seed % 2))
-            patch.setattr(time, "perf_counter", Clock(seed))
-            model = load_model(Wanted(half_folder, "cpu", num_draft=32))
-            found.add((model.dtype, is_packed(model.hf)))
-            eight = load_model(Wanted("builtin", "cpu")).hf
-            found.add(("builtin", is_packed(eight)))
-    assert len(found) == 2
 
 
 def test_half_precision_without_a_kernel_is_told_of_where_it_is_named(

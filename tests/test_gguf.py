@@ -316,7 +316,6 @@ def test_commands_answer_from_a_file_and_say_what_it_is(tmp_path: Path, own_home
     path = tmp_path / "builtin.gguf"
     weights = {n: p.detach().numpy() for n, p in hf.named_parameters()}
     write(path, hf.config, stored(hf.config, weights, "F16"), load_tokenizer("builtin").backend)
-    assert ngt("trie", "build", "-m", str(path), HARBOUR).returncode == 0
     dry = ngt("summarize", "-m", str(path), "--dry-run", HARBOUR)
     assert dry.returncode == 0, dry.stderr
     done = ngt("summarize", "-m", str(path), "--dtype", "float32", "--max-tokens", "8", HARBOUR)

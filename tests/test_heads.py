@@ -2,10 +2,7 @@
 
 import io
 import json
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,19 +13,26 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ngtcli.draft.guesses import WIDTH
+from ngtcli.draft.guesses import WIDTH, Guessed
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.heads.files import Target
-from ngtcli.heads.head import ByPath, Head
-from ngtcli.heads.hydra import Hydra, prefix_layer
+from ngtcli.heads.head import Head
 from ngtcli.heads.kinds import load_head
-from tests.support.head_files import save_head
+from ngtcli.heads.perceptrons import Hydra, prefix_layer
+from tests.support import warm
+from tests.support.head_files import paths, save_head
 from tests.support.helpers import VOCABULARY
 from tests.support.hub_server import Hub, files_of
 from tests.support.tiny_models import make_hf
 
 H = 32  # hidden size of the tiny models
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def whole_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans with unlikely nodes, too."""
+    monkeypatch.setattr("ngtcli.heads.head._UNLIKELY", 0.0)
 
 
 def medusa_tensors(depth: int = 3, blocks: int = 1, own: bool = True) -> dict[str, Tensor]:
@@ -89,7 +93,7 @@ def load(name: str, hf: Any) -> Head:
     return load_head(name, hf, CPU, torch.float32)
 
 
-def agrees(head: Head, guesses: Any, scores: np.ndarray) -> None:
+def agrees(guesses: Guessed, scores: np.ndarray) -> None:
     """The guesses are the likeliest of the softmax of scores (m, vocabulary)."""
     assert guesses.tokens.shape == guesses.probabilities.shape == (len(scores), WIDTH)
     weights = np.exp(scores - scores.max(1, keepdims=True))
@@ -128,7 +132,7 @@ def test_medusa_is_its_formula(tmp_path: Path, blocks: int, own: bool) -> None:
             x = x + silu(w[f"{h}.{k}.linear.weight"] @ x + w[f"{h}.{k}.linear.bias"])
         last = w[f"{h}.{blocks}.weight"] if own else hf.lm_head.weight.detach().double().numpy()
         rows.append(last @ x)
-    agrees(head, head.first(5), np.stack(rows))
+    agrees(head.first(5), np.stack(rows))
 
 
 def hydra_scores(w: Mapping[str, np.ndarray], parts: list[np.ndarray], blocks: int) -> np.ndarray:
@@ -147,16 +151,10 @@ def hydra_agrees(
     head: Head, w: Mapping[str, np.ndarray], state: np.ndarray, hf: Any, blocks: int
 ) -> None:
     """What a head that has read gives at the root and below, at nodes of several depths."""
-    table = hf.get_input_embeddings().weight.detach().double().numpy()
-
-    def after(*tokens: int) -> np.ndarray:
-        return hydra_scores(w, [state, *table[list(tokens)]], blocks)
-
-    agrees(head, head.first(5), after(5)[None])
-    agrees(head, head.below([0, 0], [7, 3]), np.stack([after(5, 7), after(5, 3)]))
-    below = head.below([2, 0, 1], [9, 4, 9])
-    agrees(head, below, np.stack([after(5, 3, 9), after(5, 4), after(5, 7, 9)]))
-    agrees(head, head.first(5), after(5)[None])  # what was drafted is forgotten
+    table, guess = hf.get_input_embeddings().weight.detach().double().numpy(), head.first(5)
+    parts = [[state, *table[[5, *path]]] for path in paths(guess)]
+    assert len(parts) == 17
+    agrees(guess, np.stack([hydra_scores(w, part, blocks) for part in parts]))
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
@@ -170,78 +168,29 @@ def test_hydra_is_its_formula(tmp_path: Path, blocks: int) -> None:
     hydra_agrees(head, w, states[-1].double().numpy(), hf, blocks)
 
 
-def test_a_prefix_layer_is_llamas_formula(tmp_path: Path) -> None:
-    hf = make_hf("llama")
-    tensors = prefix_tensors(hf)
-    head = load(written(tmp_path, tensors, "hydra_lm_head.pt", hydra_head_arch="prefix-mlp"), hf)
-    assert head.reads_all
-    states = torch.randn(6, H)
-    read(head, states[:4])
-    read(head, states[4:5], 4)
-    read(head, states[5:], 5)
-    w = {
-        name.removeprefix("prefix_embeding_layer.layers.0."): one.detach().double().numpy()
-        for name, one in tensors.items()
-    }
-    names = {f"hydra_mlp.{i}.1": f"hydra_mlp.{i}.0" for i in range(3)}
-    names |= {f"hydra_lm_head.{i}.1": f"hydra_lm_head.{i}" for i in range(3)}
-    for old, new in names.items():
-        w |= {k.replace(old, new): one for k, one in w.items() if k.startswith(old)}
-    hydra_agrees(head, w, llama_layer(w, states.double().numpy())[-1], hf, 1)
-
-
-def llama_layer(w: Mapping[str, np.ndarray], x: np.ndarray, heads: int = 4) -> np.ndarray:
-    """One layer of Llama and the last norm, rows (n, H), with half as many heads for keys."""
-
-    def norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        return weight * x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6)
-
-    def rotated(x: np.ndarray) -> np.ndarray:  # (n, heads, size)
-        size = x.shape[-1]
-        angles = np.arange(len(x))[:, None] / 10_000 ** (np.arange(0, size, 2) / size)
-        cos, sin = (np.tile(f(angles), 2)[:, None] for f in (np.cos, np.sin))
-        turned = np.concatenate([-x[..., size // 2 :], x[..., : size // 2]], -1)
-        return x * cos + turned * sin
-
-    n = len(x)
-    y = norm(x, w["input_layernorm.weight"])
-    q, k, v = (
-        (y @ w[f"self_attn.{one}_proj.weight"].T).reshape(n, count, -1)
-        for one, count in (("q", heads), ("k", heads // 2), ("v", heads // 2))
-    )
-    q, k, v = rotated(q), np.repeat(rotated(k), 2, 1), np.repeat(v, 2, 1)
-    scores = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(q.shape[-1])
-    scores[:, np.triu(np.ones((n, n), bool), 1)] = -np.inf
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    seen = np.einsum("hij,jhd->ihd", weights, v).reshape(n, -1)
-    x = x + seen @ w["self_attn.o_proj.weight"].T
-    y = norm(x, w["post_attention_layernorm.weight"])
-    gate = silu(y @ w["mlp.gate_proj.weight"].T) * (y @ w["mlp.up_proj.weight"].T)
-    return norm(x + gate @ w["mlp.down_proj.weight"].T, w["prefix_embeding_layer.norm.weight"])
-
-
 @pytest.mark.parametrize(
     "family", ["llama", "qwen2", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"]
 )
-def test_a_prefix_layer_read_in_pieces_is_that_of_the_whole_text(family: str) -> None:
-    """Of each family, against the layer of transformers over all rows at once."""
+def test_a_prefix_layer_read_in_pieces_is_that_of_the_whole_text(
+    family: str, tmp_path: Path
+) -> None:
+    """Of each family, under published names, against the layer of transformers over all rows."""
     hf = make_hf(family)
-    target = Target(hf, CPU, torch.float32)
-    torch.manual_seed(3)
-    network = Hydra(target, 2, own_scores=False, prefix=prefix_layer(hf.config)).eval()
-    states, tokens = torch.randn(1, 7, H), torch.randint(VOCABULARY, (8,))
-    head = ByPath("hydra", network, target)
+    name = written(tmp_path, prefix_tensors(hf), "hydra_lm_head.pt", hydra_head_arch="prefix-mlp")
+    head: Any = load(name, hf)
+    network = head.network
+    states, tokens = torch.randn(1, 7, H), torch.randint(VOCABULARY, (7,))
+    assert head.reads_all
     read(head, states[0, :3])
     head.read(states[0, 3:6], tokens[4:7], 3)
-    first, below = head.first(int(tokens[6])), head.below([0], [int(tokens[7])])
-    assert network.prefix_embedding_layer is not None
+    guess = head.first(int(tokens[6]))
     with torch.inference_mode():
         whole = network.prefix_embedding_layer(inputs_embeds=states).last_hidden_state[0, 5]
-        parts = [whole, *target.embed(tokens[6:])]
-        scores = [network.scores_at(i, torch.cat(parts[: i + 2])[None]) for i in range(2)]
-    agrees(head, first, scores[0].double().numpy())
-    agrees(head, below, scores[1].double().numpy())
+        found = []
+        for path in paths(guess):
+            embedded = network.target.embed(torch.tensor([int(tokens[6]), *path]))
+            found.append(network.scores(torch.cat([whole, *embedded])[None], len(path))[0])
+    agrees(guess, torch.stack(found).double().numpy())
 
 
 def test_a_head_that_has_read_nothing_guesses_nothing(tmp_path: Path) -> None:
@@ -251,7 +200,6 @@ def test_a_head_that_has_read_nothing_guesses_nothing(tmp_path: Path) -> None:
         assert head.first(1).tokens.shape[1] == WIDTH
         head.reset()
         assert head.first(1).tokens.shape[1] == 0
-        assert not head.by_path or head.below([0, 0], [1, 2]).tokens.shape == (2, 0)
 
 
 # --- files ---
@@ -303,10 +251,14 @@ def test_the_layer_that_hidden_states_are_from_is_counted_from_the_end(tmp_path:
 
 
 _OPEN = """
+import importlib
+from huggingface_hub import constants, hf_api
+importlib.reload(constants)  # it was imported before the fork
+hf_api.api.endpoint = constants.ENDPOINT
 from ngtcli.heads.files import hub, open_head
 for _ in range(2):
     head = open_head("maker/Heads-5", print)
-    print(*head.shapes, head.config, bool(head.read("0.0.linear.weight").sum() == 600_000))
+    print(*head.tensors, head.config, bool(head.read("0.0.linear.weight").sum() == 600_000))
     hub.ask = hub.download = None  # not even asked for again
 """
 
@@ -316,8 +268,7 @@ def test_only_the_heads_own_files_of_a_hub_are_downloaded_and_once(tmp_path: Pat
     written(tmp_path, big, "medusa_lm_head.pt", medusa_num_heads=2)
     own = {**files_of(tmp_path), "pytorch_model.bin": b"x" * 2000, "optimizer.pt": b"x"}
     with Hub({"maker/Heads-5": {"main": own}}) as hub:
-        environ = {**os.environ, **hub.environ(tmp_path / "hf")}
-        said = subprocess.check_output([sys.executable, "-c", _OPEN], text=True, env=environ)
+        said = warm.run(code=_OPEN, **hub.environ(tmp_path / "hf")).stdout.decode()
         assert sorted(hub.got()) == ["config.json", "medusa_lm_head.pt"]
     first, *others = said.splitlines()
     assert first.startswith("Downloading")

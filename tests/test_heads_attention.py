@@ -18,7 +18,6 @@ from ngtcli.heads import dflash as dflash_config
 from ngtcli.heads import eagle
 from ngtcli.heads.eagle import Eagle
 from ngtcli.heads.files import Target
-from ngtcli.heads.head import Head
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.layers import layer_config
 from ngtcli.heads.training.recipes import blocks_of, depths_of
@@ -39,6 +38,7 @@ from tests.support.head_files import (
     dflash_files,
     eagle3_files,
     mtp_folder,
+    paths,
     save_head,
     tensors,
 )
@@ -46,6 +46,13 @@ from tests.support.helpers import CONTEXT, VOCABULARY
 from tests.support.tiny_models import make_hf
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def whole_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans with unlikely nodes, too."""
+    monkeypatch.setattr("ngtcli.heads.head._UNLIKELY", 0.0)
+
 
 # --- the formulas ---
 
@@ -206,22 +213,19 @@ def test_eagle3_guesses_what_its_formulas_give(
     for start, end in ((0, 9), (9, 11), (11, 12), (12, 19)):  # a prompt in pieces, accepted rows
         head.read(states[start:end], ids[start:end], start)
         if end > 9:
-            check(head.first(int(ids[end - 1])), [truth.probabilities(outs[end - 1])])
-        if end == 12 or end == 19:
-            check_tree(head, truth, outs, end)
+            check_plan(head.first(int(ids[end - 1])), truth, outs[end - 1], end)
 
 
-def check_tree(head: Head, truth: Eagle3, outs: Sequence[Any], end: int) -> None:
-    """Nodes below the root, below them, and below one of the first again."""
-    after = [outs[end - 1]]
-    rows: list[list[int]] = [[]]  # those of the draft that each state sees
-    for parents, tokens in (([0, 0], [7, 50]), ([2, 1, 2], [8, 9, 60]), ([3, 1], [11, 12])):
-        found = head.below(parents, tokens)
-        for parent, token in zip(parents, tokens, strict=True):
-            seen, position = rows[parent], end + len(rows[parent])
-            after.append(truth.row(after[parent], token, position, [*range(end), *seen]))
-            rows.append([*seen, len(truth.pairs) - 1])
-        check(found, [truth.probabilities(out) for out in after[-len(parents) :]])
+def check_plan(guess: Guessed, truth: Eagle3, out: Any, end: int, start: int = 0) -> None:
+    """All nodes of a plan behind `end` rows from `start` on, of which the last gave `out`."""
+    after, rows, pairs = [out], [list[int]()], len(truth.pairs)  # those that each state sees
+    assert guess.led is not None and guess.led.shape[1] == 8 * (eagle.DEPTH - 1)
+    for parent, token in zip(*guess.led.tolist(), strict=True):
+        seen, position = rows[parent], start + end + len(rows[parent])
+        after.append(truth.row(after[parent], token, position, [*range(end), *seen]))
+        rows.append([*seen, len(truth.pairs) - 1])
+    check(guess, [truth.probabilities(out) for out in after])
+    del truth.pairs[pairs:], truth.positions[pairs:]
 
 
 def test_eagle3_reads_a_text_whose_beginning_is_missing_and_then_another(tmp_path: Path) -> None:
@@ -232,7 +236,6 @@ def test_eagle3_reads_a_text_whose_beginning_is_missing_and_then_another(tmp_pat
     states, ids = text(8, 3 * H)
     head.read(states[:5], ids[:5], 0)
     head.first(4)
-    head.below([0], [3])
     head.read(states[5:], ids[5:], 100)  # what it knew does not reach there
     table = hf.get_input_embeddings().weight.detach().double().numpy()
     for start in (100, 0):
@@ -240,7 +243,7 @@ def test_eagle3_reads_a_text_whose_beginning_is_missing_and_then_another(tmp_pat
         for n, i in enumerate(range(5, 8)):
             fused = truth.fused(states[i].double().numpy())
             out = truth.row(fused, int(ids[i]), start + n, range(n))
-        check(head.first(int(ids[-1])), [truth.probabilities(out)])
+        check_plan(head.first(int(ids[-1])), truth, out, 3, start)
         head.reset()
         head.read(states[5:], ids[5:], 0)
 
@@ -249,22 +252,25 @@ def test_eagle3_in_training_sees_what_a_draft_sees(tmp_path: Path) -> None:
     name, _ = eagle3_files(tmp_path / "head")
     hf = make_hf("llama")
     head: Any = load_head(name, hf, CPU, torch.float32)
-    states, ids = text(14, 3 * H)
-    made = [*depths_of(head.network, states[None, :12], hf.get_input_embeddings()(ids)[None])]
-    assert [one.shape for one in made] == 3 * [(1, 12, H)]
-    head.read(states[:10], ids[:10], 0)
-    found = [head.first(0), head.below([0], [int(ids[10])]), head.below([1], [int(ids[11])])]
-    for depth, guess in enumerate(found):
+    states, ids = text(10, 3 * H)
+    head.read(states, ids, 0)
+    guess = head.first(int(ids[-1]))
+    way = [[*path] for path in paths(guess)]
+    node = next(n for n, path in enumerate(way) if len(path) == 2)
+    embedded = hf.get_input_embeddings()(torch.tensor([*ids.tolist(), *way[node]]))
+    made = [*depths_of(head.network, states[None], embedded[None])]
+    assert [one.shape for one in made] == 3 * [(1, 10, H)]
+    for depth, at in enumerate((0, way.index(way[node][:1]), node)):
         scores = head.network.scores(made[depth][0, 9]).softmax(-1).topk(WIDTH)
-        np.testing.assert_allclose(guess.probabilities[0], scores.values.detach(), atol=1e-5)
-        assert guess.tokens[0].tolist() == (2 * scores.indices + 3).tolist()
+        np.testing.assert_allclose(guess.probabilities[at], scores.values.detach(), atol=1e-5)
+        assert guess.tokens[at].tolist() == (2 * scores.indices + 3).tolist()
 
 
 def test_eagle_guesses_what_its_formulas_give(tmp_path: Path) -> None:
     fields = FIELDS | {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
     hf = make_hf("llama")
     target = Target(hf, CPU, torch.float32)
-    state = tensors(Eagle(target, layer_config(fields), bias=True, embeds=True))
+    state = tensors(Eagle(target, layer_config(fields), embeds=True, bias=True))
     save_head(tmp_path, state, fields)
     head = load_head(str(tmp_path), hf, CPU, torch.float32)
     assert (head.kind, head.layers, head.by_path) == ("eagle", (-1,), True)
@@ -276,11 +282,14 @@ def test_eagle_guesses_what_its_formulas_give(tmp_path: Path) -> None:
     outs = [truth.plain_row(rows[i], int(ids[i]), i, range(i)) for i in range(9)]
     head.read(states[:5], ids[:5], 0)
     head.read(states[5:], ids[5:], 5)
-    check(head.first(int(ids[-1])), [softmax(scores @ outs[-1])])
-    outs += [truth.plain_row(outs[8], token, 9, range(9)) for token in (7, 8)]
-    check(head.below([0, 0], [7, 8]), [softmax(scores @ out) for out in outs[-2:]])
-    after = truth.plain_row(outs[-1], 9, 10, [*range(9), 10])
-    check(head.below([2], [9]), [softmax(scores @ after)])
+    guess = head.first(int(ids[-1]))
+    after, seen_by = [outs[8]], [list[int]()]
+    assert guess.led is not None
+    for parent, token in zip(*guess.led.tolist(), strict=True):
+        seen = [*range(9), *seen_by[parent]]
+        after.append(truth.plain_row(after[parent], token, len(seen), seen))
+        seen_by.append([*seen_by[parent], len(truth.pairs) - 1])
+    check(guess, [softmax(scores @ out) for out in after])
 
 
 # --- DFlash ---
@@ -376,18 +385,8 @@ def test_mtp_layers_guess_what_they_give_over_whole_texts(
     for start, end in ((0, 1), (1, 6), (6, 8), (8, 12)):
         head.read(states[start:end], ids[start:end], start)
         guess = head.first(tokens[end - 1])
-        paths: list[list[int]] = [[]]
         before = (states[:end], [0, *tokens[:end]])
-        check(guess, [mtp_truth(model, *before, [])])
-        if end < 6:
-            continue
-        for parents, nodes in (([0, 0], [7, 50]), ([2, 1, 0], [8, 9, 60]), ([3], [11])):
-            short = [len(paths[parent]) < head.depth - 1 for parent in parents]
-            if all(short):
-                guess = head.below(parents, nodes)
-                new = [[*paths[p], node] for p, node in zip(parents, nodes, strict=True)]
-                check(guess, [mtp_truth(model, *before, path) for path in new])
-                paths += new
+        check(guess, [mtp_truth(model, *before, path) for path in paths(guess)])
 
 
 # --- what is refused ---

@@ -1,9 +1,9 @@
-"""Heads elsewhere than on a CPU: what is planned ahead is what they guess when they are asked."""
+"""Heads elsewhere than on a CPU: plans in passes of few shapes, which are captured."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,18 +12,15 @@ from torch import Tensor
 
 from ngtcli.decode import replays
 from ngtcli.decode.replays import Replays
-from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.guesses import Guessed
 from ngtcli.heads import head as room
 from ngtcli.heads.files import Target
 from ngtcli.heads.head import AtOnce, ByPath, Head
-from ngtcli.heads.hydra import Hydra, prefix_layer
 from ngtcli.heads.kinds import load_head
-from ngtcli.heads.medusa import Medusa
-from ngtcli.heads.reading import HeadRows
-from tests.support.head_files import dflash_files, eagle3_files, mtp_folder
+from ngtcli.heads.perceptrons import Hydra, Medusa, prefix_layer
+from tests.support.head_files import dflash_files, eagle3_files, mtp_folder, paths
 from tests.support.helpers import VOCABULARY
-from tests.support.tiny_models import decode, make_drafter, make_hf, make_target, plain, prompts
+from tests.support.tiny_models import make_hf
 
 pytestmark = pytest.mark.numeric
 CPU = torch.device("cpu")
@@ -61,74 +58,50 @@ def load_target(folder: Path) -> Any:
 
 def planning(head: Head) -> Head:
     """The same head as on a device that is not the CPU."""
-    head.plans, head._on_cpu = True, False
+    head.pads = True
     head.reset()
     return head
 
 
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "prefix", "eagle3", "dflash", "mtp"])
-def test_a_plan_says_what_the_head_says_when_asked(
+def test_a_plan_in_a_padded_pass_is_that_of_the_rows_themselves(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Texts read in pieces of any length, with gaps; nodes of a plan in any order, and others."""
+    """Texts read in pieces of any length, with gaps."""
     monkeypatch.setattr("ngtcli.heads.rows._LEAST", 32)  # so that buffers move
-    rng, (asked, width) = random.Random(kind), made(kind, tmp_path / "head")
-    ahead = planning(made(kind, tmp_path / "head")[0])
-    at, size = 0, width * len(asked.layers)
+    monkeypatch.setattr(room, "_UNLIKELY", 0.0)
+    rng, (free, width) = random.Random(kind), made(kind, tmp_path / "head")
+    padded = planning(made(kind, tmp_path / "head")[0])
+    at, size = 0, width * len(free.layers)
     for _ in range(12):
         if rng.random() < 0.15:
             at = rng.choice([at + 3, 0])
             if not at:
-                for head in (asked, ahead):
+                for head in (free, padded):
                     head.reset()
         rows = rng.choice([1, 2, 7, 9, 70])
         states = torch.randn(rows, size)
         following = torch.randint(VOCABULARY, (rows,))
-        for head in (asked, ahead):
+        for head in (free, padded):
             head.read(states, following, at)
         at += rows
         if rng.random() < 0.7:
-            check_same(asked, ahead, int(following[-1]), rng)
+            check_same(*(head.first(int(following[-1])) for head in (free, padded)))
+            assert padded.first(0) is padded.first(0)  # asked again, it says the same
 
 
-def check_same(asked: Head, ahead: Any, root: int, rng: random.Random) -> None:
-    def agree(found: Any, true: Any) -> None:
-        np.testing.assert_allclose(found.probabilities, true.probabilities, atol=1e-5)
-        clear = true.probabilities[:, 0] - true.probabilities[:, 1] > 1e-4
-        assert np.array_equal(found.tokens[clear, 0], true.tokens[clear, 0])
-
-    for _ in range(2):  # asked again, it says the same
-        plan, true = ahead.first(root), asked.first(root)
-        agree(part(plan, range(len(true.tokens))), true)
-    if not ahead.by_path:
-        return
-    assert plan.led is not None
-    states = {0: 0}  # of the one that is asked, by those of the plan, whose nodes come in any order
-    led = dict(enumerate(zip(*plan.led.tolist(), strict=True), 1))
-    for _ in range(3):
-        ready = [node for node, (parent, _) in led.items() if parent in states]
-        chosen = rng.sample(ready, min(3, len(ready)))
-        if chosen:
-            parents = [states[led[node][0]] for node in chosen]
-            found = cast(ByPath, asked).below(parents, [led[node][1] for node in chosen])
-            agree(part(plan, chosen), found)
-            states |= {node: len(states) + n for n, node in enumerate(chosen)}
-            led = {node: both for node, both in led.items() if node not in states}
-
-
-def part(of: Guessed, rows: Sequence[int]) -> Guessed:
-    return Guessed(of.tokens[list(rows)], of.probabilities[list(rows)])
-
-
-@pytest.mark.parametrize("kind", ["medusa", "hydra", "prefix", "eagle3", "dflash"])
-def test_the_tokens_are_those_of_plain_decoding(kind: str, tmp_path: Path) -> None:
-    model = make_target()
-    heads = HeadRows([planning(made(kind, tmp_path / "head")[0])])
-    for method in ("hydra" if kind == "prefix" else kind, "auto"):
-        drafter = make_drafter(method, DraftSettings(heads=heads))
-        for prompt in prompts(2):
-            run = decode(model, drafter, prompt, max_tokens=30)
-            assert run.output == plain(model, prompt, max_tokens=30)
+def check_same(true: Guessed, found: Guessed) -> None:
+    """All that both say, which may be otherwise where nodes are about as likely."""
+    keys = [
+        [*map(str, range(len(one.tokens)) if one.led is None else paths(one))]
+        for one in (true, found)
+    ]
+    others = dict(zip(keys[1], found.probabilities, strict=True))
+    pairs = zip(keys[0], true.probabilities, strict=True)
+    both = [(shares, others[key]) for key, shares in pairs if key in others]
+    assert len(both) > 0.9 * len(others)
+    for shares, other in both:
+        np.testing.assert_allclose(shares, other, atol=1e-5)
 
 
 def recorder(fails: bool) -> Callable[..., Any]:

@@ -5,8 +5,7 @@ import random
 import pytest
 import torch
 
-from ngtcli.draft.tree import ROOT
-from ngtcli.heads.rows import DraftRows, HeadPass, Sight, additive
+from ngtcli.heads.rows import DraftRows, HeadPass, Sight
 
 
 class Rows:
@@ -42,7 +41,7 @@ def test_each_row_sees_what_is_near_and_leads_to_it(window: int | None) -> None:
             end += rng.choice([3, -end])  # a gap, or another text
             start, kept = end, []
         count = rng.choice([1, 1, 2, 3, 11])
-        found = rows.give(rows.rows.chain(count, end))
+        found = rows.give(rows.rows.chain(rows.rows.go_to(end), count))
         first = len(rows.at) - count
         for place, seen in enumerate(found):
             before = [*kept, *range(first, first + place + 1)]
@@ -52,34 +51,26 @@ def test_each_row_sees_what_is_near_and_leads_to_it(window: int | None) -> None:
         end += count
         if rng.random() < 0.5:
             sees = torch.ones((4, 4), dtype=torch.bool)
-            found = rows.give(rows.rows.given(rows.rows.length, sees, torch.arange(4), 0))
+            found = rows.give(rows.rows.given(end - start, sees, torch.arange(4)))
             own = range(len(rows.at) - 4, len(rows.at))
             for place, seen in enumerate(found):
                 others = own[: place + 1] if sight.causal else own
                 assert seen == rows.near(end - start + place, [*kept, *others])
         if rng.random() < 0.7:
-            rows.rows.drop()
             check_tree(rows, kept, end - start, rng)
 
 
 def check_tree(rows: Rows, kept: list[int], end: int, rng: random.Random) -> None:
-    """Nodes in some calls, each below the root or a node of an earlier call."""
-    paths: list[list[int]] = []  # numbers of the rows that lead to each node, its own last
-    for _ in range(rng.randrange(5)):
-        parents = [rng.randrange(ROOT, len(paths)) for _ in range(rng.randrange(1, 5))]
-        found = rows.give(rows.rows.tree(parents))
-        first = len(rows.at) - len(parents)
-        new = [
-            [*(paths[parent] if parent != ROOT else []), number]
-            for number, parent in enumerate(parents, first)
-        ]
-        for path, seen in zip(new, found, strict=True):
-            assert rows.at[path[-1]] == end + len(path) - 1
-            assert seen == rows.near(end + len(path) - 1, [*kept, *path])
-        paths += new
-
-
-def test_a_mask_is_added_to_scores() -> None:
-    mask = additive(torch.tensor([[True, False]]), torch.float16)
-    assert mask.dtype == torch.float16
-    assert mask[0, 0, 0].tolist() == [0.0, torch.finfo(torch.float16).min]
+    """Nodes of a plan, a depth at a time, each below one of the depth before."""
+    beam, first = rng.randrange(1, 5), len(rows.at)
+    paths, sees = beam * [list[int]()], torch.zeros((beam, 0), dtype=torch.bool)
+    for depth in range(rng.randrange(5)):
+        parents = torch.tensor(rng.choices(range(beam), k=beam))
+        sees = torch.cat([sees[parents], torch.eye(beam, dtype=torch.bool)], 1)
+        nodes = torch.arange(beam * (depth + 1))
+        found = rows.give(rows.rows.given(end, sees, nodes // beam, beam * depth))
+        numbers = range(first + beam * depth, len(rows.at))
+        paths = [[*paths[p], number] for p, number in zip(parents, numbers, strict=True)]
+        for path, seen in zip(paths, found, strict=True):
+            assert rows.at[path[-1]] == end + depth
+            assert seen == rows.near(end + depth, [*kept, *path])

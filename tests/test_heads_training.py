@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 
 from ngtcli.errors import UsageError
 from ngtcli.heads.kinds import load_head
@@ -44,7 +44,7 @@ def trainer(
 ) -> Iterator[Trainer]:
     """A trainer of a tiny model, `say` its status lines."""
     target = make_target(seed=3, num_hidden_layers=3)
-    with TrainingFolder(path, plan(kind, **changes)) as folder:
+    with closing(TrainingFolder(path, plan(kind, **changes))) as folder:
         yield Trainer(target, texts(), folder, status=say)
 
 
@@ -56,20 +56,17 @@ def train(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_loss_falls_and_the_curve_says_so(kind: str, tmp_path: Path) -> None:
-    made = train(tmp_path / "head", kind)
+def test_a_loss_falls_and_the_folder_loads_and_guesses_as_in_training(
+    kind: str, tmp_path: Path
+) -> None:
+    vocabulary = 40 if kind == "eagle3" else 0
+    with trainer(tmp_path / "head", kind, vocabulary=vocabulary) as run:
+        report = run.run()
     log = (tmp_path / "head" / "log.jsonl").read_text()
     lines = [line for line in map(json.loads, log.splitlines()) if "held_loss" in line]
-    assert made.steps == lines[-1]["step"] == 30
-    assert made.held_loss == lines[-1]["held_loss"] < 0.97 * lines[0]["held_loss"]
-    assert len(made.accepted) == 2 and made.tokens_per_step >= 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_loads_and_guesses_as_in_training(kind: str, tmp_path: Path) -> None:
-    vocabulary = 40 if kind == "eagle3" else 0
-    with trainer(tmp_path / "head", kind, steps=3, vocabulary=vocabulary) as run:
-        run.run()
+    assert report.steps == lines[-1]["step"] == 30
+    assert report.held_loss == lines[-1]["held_loss"] < 0.97 * lines[0]["held_loss"]
+    assert len(report.accepted) == 2 and report.tokens_per_step >= 1
     with torch.no_grad():  # files are in bfloat16
         for parameter in run.network.parameters():
             parameter.copy_(parameter.bfloat16())
@@ -96,8 +93,8 @@ def test_a_folder_loads_and_guesses_as_in_training(kind: str, tmp_path: Path) ->
         assert torch.allclose(torch.tensor(found.probabilities[0]).float(), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
-def test_an_interrupted_run_ends_with_the_same_weights(kind: str, tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+    kind = "dflash"  # which draws at random
     train(tmp_path / "whole", kind, steps=6)
 
     def stop(_: str) -> None:
@@ -123,21 +120,15 @@ def test_nothing_of_others_is_written_over(tmp_path: Path) -> None:
         (tmp_path / name).rename(tmp_path / "recording")
     (tmp_path / "recording").unlink()
     own = tmp_path / "head"
-    with TrainingFolder(own, plan("medusa", steps=2)) as folder:
+    with closing(TrainingFolder(own, plan("medusa", steps=2))) as folder:
         folder.recording().mkdir()  # as an interrupt may leave it
     train(own, "medusa", steps=2)
     with pytest.raises(UsageError, match="kind 'medusa', now 'hydra'"):
         train(own, "hydra", steps=2)
     path = own / "checkpoint.safetensors"
-    state = load_file(path)
-    for wrong in (
-        b"torn", save({"weight": torch.ones(2)}), save(state | {"more": torch.ones(1)}),
-        save({name: one for name, one in state.items() if name != "exp_avg.0"}),
-        save(state | {"parameter.0": torch.ones(3)}), (own / "model.safetensors").read_bytes(),
-    ):  # fmt: skip
-        path.write_bytes(wrong)
-        with pytest.raises(UsageError, match=r"checkpoint.safetensors: it is damaged, or of an"):
-            train(own, "medusa", steps=2)
+    path.write_bytes((own / "model.safetensors").read_bytes())
+    with pytest.raises(UsageError, match="checkpoint.safetensors: ngt did not write it, or it was"):
+        train(own, "medusa", steps=2)
     path.unlink()
     with pytest.raises(UsageError, match="steps 2, now 9"):
         train(own, "medusa", steps=9)
@@ -152,7 +143,7 @@ def test_a_training_does_not_go_on_with_other_texts_or_another_model(tmp_path: P
     wide = make_target(seed=3, num_hidden_layers=3, hidden_size=48)
     wide.name = "wide"
     for target, given in ((make_target(seed=3, num_hidden_layers=3), texts(20)), (wide, texts())):
-        with TrainingFolder(tmp_path / "head", plan("medusa", steps=2)) as folder:
+        with closing(TrainingFolder(tmp_path / "head", plan("medusa", steps=2))) as folder:
             with pytest.raises(UsageError, match="another model or other texts"):
                 Trainer(target, given, folder)
 
@@ -162,18 +153,12 @@ def test_no_head_is_trained_by_integers(kind: str, tmp_path: Path) -> None:
     target = make_target(seed=3, num_hidden_layers=3)
     target.hf.config.quantization_config = {"quant_method": "gptq", "bits": 4}
     own = {"own_scores": False} if kind == "hydra" else {}
-    with TrainingFolder(tmp_path / "head", plan(kind, steps=2, **own)) as folder:
+    with closing(TrainingFolder(tmp_path / "head", plan(kind, steps=2, **own))) as folder:
         if kind == "medusa":  # it reads states alone
             assert Trainer(target, texts(), folder).run().steps == 2
         else:
             with pytest.raises(UsageError, match=f"{kind} is trained by the model's own weights"):
                 Trainer(target, texts(), folder)
-
-
-def test_a_folder_is_of_one_process(tmp_path: Path) -> None:
-    with TrainingFolder(tmp_path / "head", plan("medusa")):
-        with pytest.raises(UsageError, match="another process"):
-            TrainingFolder(tmp_path / "head", plan("medusa"))
 
 
 def test_all_that_is_asked_about_a_text_is_held_out_together() -> None:

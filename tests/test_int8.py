@@ -13,14 +13,7 @@ from ngtcli.weights import forms, linear, onednn
 from ngtcli.weights.forms import int8_kernel
 from ngtcli.weights.linear import PackedLinear, quantized
 from ngtcli.weights.onednn import (
-    ORDERS,
     Int8Kernel,
-    Sizes,
-    elements,
-    find_order,
-    in_blocks,
-    opaque,
-    ordered,
 )
 from tests.support.int8_layers import KERNEL, KERNELS, layer_of, true_product
 
@@ -105,21 +98,6 @@ def test_zero_weights_give_zeros() -> None:
     assert (layer_of(weight, None, KERNEL)(torch.randn(5, 20))[:, 2] == 0).all()
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_an_order_is_found_and_no_byte_may_differ(
-    order: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(onednn, "elements", lambda packed: packed)
-    source = torch.Generator().manual_seed(0)
-    whole = torch.randint(-127, 128, (300, 70), generator=source).to(torch.int8)
-    data = ordered(whole, order)
-    assert find_order(data, whole) == order
-    for at in (0, len(data) // 2, len(data) - 1):
-        other = data.clone()
-        other[at] += 1
-        assert find_order(other, whole) is None
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_weight_is_the_nearest_of_255_multiples_of_its_outputs_scale(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -130,22 +108,6 @@ def test_a_weight_is_the_nearest_of_255_multiples_of_its_outputs_scale(
     assert (whole.abs().amax(1) == 127).all()
     wrong = whole.double() * scale.double()[:, None] - weight.double()
     assert (wrong.abs() <= 0.5001 * scale[:, None]).all()
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    st.integers(1, 200), st.integers(1, 300), st.integers(1, 9), st.sampled_from(KERNELS),
-    st.integers(0, 99),
-)  # fmt: skip
-def test_sums_are_those_of_the_integers(
-    outputs: int, inputs: int, count: int, kernel: Int8Kernel, seed: int
-) -> None:
-    layer, weight = made(outputs, inputs, seed=seed, kernel=kernel)
-    whole, _ = kernel.quantized(torch.randn(count, inputs))
-    scale, zeros = torch.ones(outputs), torch.zeros(outputs, dtype=torch.int32)
-    sums = kernel.product(whole, layer.packed, scale, zeros)
-    true = (whole.double() - kernel.zero) @ quantized(weight)[0].double().T
-    assert torch.equal(sums.double(), true)  # whole numbers below 2 ** 24
 
 
 def test_the_first_way_that_is_right_is_taken_signed_inputs_with_amx_alone(
@@ -169,49 +131,7 @@ def test_the_first_way_that_is_right_is_taken_signed_inputs_with_amx_alone(
             assert int8_kernel.__wrapped__() == found
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("shape", [(1, 1), (64, 64), (70, 130), (200, 5)])
-def test_behind_blocks_stand_the_sums_that_an_added_number_makes(
-    order: int, shape: tuple[int, int]
-) -> None:
-    whole = torch.randint(-127, 128, shape, dtype=torch.int8)
-    data = ordered(whole, order)
-    if order:  # what an input of one at each place would give, negated
-        sums = data[-4 * (-(-shape[0] // order) * order) :].view(torch.int32)
-        assert torch.equal(sums[: shape[0]].long(), -whole.sum(1, dtype=torch.int64))
-
-
-def test_weights_ordered_here_are_those_that_the_library_orders(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It orders one of a size where the order is known."""
-    asked, sizes = list[Any](), Sizes()
-    real = onednn.packed_weight
-    monkeypatch.setattr(onednn, "packed_weight", lambda w: asked.append(w) or real(w))
-    for seed in range(3):
-        whole = torch.randint(-127, 128, (70, 130), generator=torch.Generator().manual_seed(seed))
-        data = in_blocks(whole.to(torch.int8), sizes)
-        packed = opaque(data, (70, 130), sizes)
-        assert torch.equal(elements(packed), elements(real(whole.to(torch.int8))))
-    if sizes[70, 130].order is not None:
-        assert len(asked) == 1
-
-
 def test_memory_of_ours_is_what_the_kernel_reads() -> None:
     """Else weights could not lie in a file."""
     storage: Any = made(70, 130)[0].storage
     assert torch.ops.mkldnn.data_ptr(storage.packed) == storage.held.data_ptr()
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_however_a_weight_is_ordered_its_products_are_the_same(
-    known: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows, (layer, weight) = torch.randn(5, 130), made(70, 130)
-    if not known:
-        monkeypatch.setattr(onednn, "ORDERS", ())
-    assert KERNEL is not None
-    sizes = Sizes()
-    for _ in range(2):
-        found = layer_of(weight, None, KERNEL, sizes)
-        assert torch.equal(found(rows), layer(rows))

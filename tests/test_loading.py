@@ -15,9 +15,7 @@ from huggingface_hub.errors import IncompleteSnapshotError
 from ngtcli.config import Settings
 from ngtcli.decode import probe
 from ngtcli.decode.load import Tell, Wanted, load_model
-from ngtcli.decode.probe import target_model
-from ngtcli.decode.sampling import Sampler
-from ngtcli.decode.together import why_not
+from ngtcli.decode.probe import target_model, why_not_together
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import find
@@ -135,9 +133,7 @@ def test_a_model_in_the_cache_needs_no_network(
     with monkeypatch.context() as m:  # another program has read it without its card
         lacking = IncompleteSnapshotError("README.md", snapshot_path=folder)
         m.setattr(huggingface_hub, "snapshot_download", Mock(side_effect=lacking))
-        assert find("some/usable") == find("some/usable") == folder
-        assert asked == ["some/usable"]  # no run waits again
-        assert find("some/broken") == "some/broken"
+        assert find("some/usable") == folder and not asked
     (tmp_path / "snapshot" / "model.safetensors").unlink()  # a download that broke off
     assert find("some/broken") == "some/broken"
     with pytest.raises(ModelError, match="offline"):
@@ -165,26 +161,6 @@ def test_scores_that_are_no_numbers_are_an_error(value: float, sampling: Setting
     with pytest.raises(ModelError, match="scores are not numbers") as caught:
         decode(model, drafter, [4, 5, 6], sampling)
     assert "float32" in caught.value.hint
-
-
-def test_choosing_does_not_cost_more_behind_a_long_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the size of the prompt is made when a token is chosen, but at the first."""
-    prompt = [i % 40 for i in range(5000)]
-    scores = torch.linspace(-1, 1, 40)
-    sizes: list[int] = []
-    make = torch.tensor
-    monkeypatch.setattr(
-        torch, "tensor", lambda data, **k: sizes.append(_size(data)) or make(data, **k)
-    )
-    for settings in (Settings(temperature=1.0), Settings(repetition_penalty=1.2)):
-        sampler = Sampler(settings, prompt)
-        for step in range(3):
-            sampler.choose(scores, [3] * step)
-    assert max(sizes, default=0) <= 40
-
-
-def _size(data: Any) -> int:
-    return sum(map(_size, data)) if isinstance(data, list) else 1
 
 
 def test_drafts_end_with_the_rows_of_the_context() -> None:
@@ -305,9 +281,7 @@ def test_minimax_reads_a_prompt_in_one_pass() -> None:
     assert torch.allclose(scores, whole, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "kind", ["mamba", "bamba", "jamba", "phi3", "gpt_oss", "gpt_neo", "bloom", "mpt", "opt"]
-)
+@pytest.mark.parametrize("kind", ["mamba", "bamba", "jamba", "gpt_oss", "gpt_neo", "bloom"])
 def test_a_probe_in_bfloat16_finds_what_one_in_float32_finds(kind: str) -> None:
     """Some give float32 scores after passes in bfloat16, where rounding is larger all the same."""
     family = next(f for f in MANY if f.name == kind)
@@ -324,7 +298,7 @@ def test_only_what_rounds_to_8_bits_may_differ_by_that_in_float32(
     monkeypatch.setattr("ngtcli.decode.scores.bits_of", lambda hf: 8 if quantized else 0)
     if quantized:
         model = target(hf, "phi3")
-        assert not model.plain_reason and not why_not(model)
+        assert not model.plain_reason and not why_not_together(model)
     else:
         with pytest.raises(ModelError, match="no decoder"):
             target(hf, "phi3")

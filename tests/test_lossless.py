@@ -9,7 +9,6 @@ import torch
 
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.drafter import Context, DraftSettings
@@ -17,7 +16,7 @@ from ngtcli.draft.registry import method_names
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.trie.corpus import build
-from tests.support.helpers import CONTEXT, END, STORIES, VOCABULARY, examples
+from tests.support.helpers import CONTEXT, END, VOCABULARY, examples
 from tests.support.tiny_models import (
     FAMILIES,
     GREEDY,
@@ -124,19 +123,6 @@ def test_rope_that_changes_with_length_is_not_followed_past_its_first_length() -
                   "original_max_position_embeddings": 64}  # fmt: skip
     model = make_target("llama", rope_parameters=parameters)
     assert model.context == 64
-
-
-@pytest.mark.skipif(not STORIES.exists(), reason="../shared is not here")
-def test_a_real_checkpoint_with_grouped_queries() -> None:
-    model = load_model(Wanted(str(STORIES), device="cpu", dtype="float32"))
-    for text in ("Once upon a time", "Lily and Tom went to the park. Lily", "The dog was"):
-        prompt = model.tokenizer.encode(text, special=True)
-        expected = generate(model.hf, prompt, 120)
-        assert plain(model, prompt, max_tokens=120) == expected
-        for num_draft in (4, 32):
-            drafter = make_drafter("trie", DraftSettings(learn_output=True))
-            run = decode(model, drafter, prompt, max_tokens=120, num_draft=num_draft)
-            assert run.output == expected
 
 
 @pytest.mark.parametrize(

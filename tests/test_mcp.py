@@ -36,7 +36,7 @@ from ngtcli.serve.mcp import Tools, mcp_routes, mcp_server
 from ngtcli.serve.service import Service
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.session.question import Question, Tasks
-from ngtcli.session.run_records import read_runs
+from ngtcli.session.runs import read_runs
 from tests.support.helpers import fill, ngt
 from tests.support.serving import Scripted, Serving, Ticket
 from tests.support.warm import Warm
@@ -234,25 +234,6 @@ def test_nothing_outside_the_folder_is_read(folder: Path, tmp_path: Path) -> Non
             await client.call_tool("search_passages", {"question": "secret"})
         ).structured_content
         assert found["passages"] == []
-
-    called(folder, work)
-
-
-def test_a_folder_is_read_again_where_files_changed(folder: Path) -> None:
-    async def work(client: Client) -> None:
-        async def best(query: str) -> list[str]:
-            found = await client.call_tool("search_passages", {"question": query})
-            return [p["text"] for p in found.structured_content["passages"]]
-
-        assert await best("zebra") == []
-        (folder / "z.txt").write_text("A zebra is striped.")
-        assert await best("zebra") == ["A zebra is striped."]
-        (folder / "z.txt").unlink()
-        assert await best("zebra") == []
-        for path in (folder / "tides.txt", folder / "sub" / "b.md"):
-            path.unlink()
-        words = error_of(await client.call_tool("list_documents", {}))
-        assert "no documents in this folder" in words
 
     called(folder, work)
 

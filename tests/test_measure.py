@@ -16,8 +16,8 @@ import pytest
 from ngtcli.cli.bench import check_against
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.measure.grid import Cell, Refusal, cells_of, check_some_left
-from ngtcli.measure.live import Live, prompt_times, split_rows
+from ngtcli.measure.grid import BenchOptions, Cell, Refusal, cells_of, check_some_left
+from ngtcli.measure.live import Live, split_rows
 from ngtcli.measure.quality import Quality, Scores
 from ngtcli.measure.records import (
     Answering,
@@ -26,12 +26,20 @@ from ngtcli.measure.records import (
     Record,
     by_cell,
     by_prompt,
-    run,
+    raced,
     take,
-    warmed_up,
 )
-from ngtcli.measure.results import PromptTimes
-from ngtcli.measure.summary import LIVE, Group, Judge, Row, percentile, summarized
+from ngtcli.measure.summary import (
+    LIVE,
+    PROMPT,
+    Group,
+    Judge,
+    PromptTimes,
+    Row,
+    percentile,
+    row_of,
+    summarized,
+)
 from ngtcli.measure.tune import State
 from ngtcli.prompt.build import Prompt
 from tests.support.tiny_models import make_target
@@ -112,20 +120,17 @@ def test_what_a_cell_has_learned_is_dropped_after_its_last_prompt() -> None:
 # --- a race ---
 
 
-def raced(source: Written, *names: str, rounds: int = 1, said: list[str] | None = None) -> Race:
+def raced_by(source: Written, rounds: int = 1, said: list[str] | None = None) -> Race:
     progress = [] if said is None else said
-    made = warmed_up(source, [cell(name) for name in names], "12", False, progress.append)
-    turns = list(by_prompt(made.cells, 2, rounds))
-    for _ in run(source, made, turns, progress=progress.append):
-        pass
-    return made
+    options = BenchOptions(methods=["none", "trie"], num_drafts=[8], rounds=rounds)
+    return raced(source, options, Settings(), "12", progress.append)
 
 
 def test_what_a_race_does_is_said_answer_by_answer() -> None:
     said: list[str] = []
-    raced(Written(), "none", "b", said=said)
-    assert said[:3] == ["Warming up: none", "Warming up: b", "0 of 4 answers: none"]
-    assert said[3] == "1 of 4 answers · about 0 s left: b" and len(said) == 6
+    raced_by(Written(), said=said)
+    assert said[:3] == ["Warming up: none", "Warming up: trie at 8", "0 of 4 answers: none"]
+    assert said[3] == "1 of 4 answers · about 0 s left: trie at 8" and len(said) == 6
 
 
 def test_whoever_cannot_run_is_refused_while_warming_up() -> None:
@@ -133,13 +138,13 @@ def test_whoever_cannot_run_is_refused_while_warming_up() -> None:
         if cell.key == failing:
             raise NgtError("no datastore", "Build one.")
 
-    failing = "rest at 8"
-    made = raced(Written(fails), "none", "rest at 8")
-    assert made.refused == [Refusal("rest", "no datastore. Build one.")]
+    failing = "trie at 8"
+    made = raced_by(Written(fails))
+    assert made.refused == [Refusal("trie", "no datastore. Build one.")]
     assert {r.cell for r in made.records} == {"none"} and len(made.records) == 2
     failing = "none"
     with pytest.raises(NgtError, match="no datastore"):
-        raced(Written(fails), "none")
+        raced_by(Written(fails))
 
 
 def test_generate_is_refused_by_its_own_name() -> None:
@@ -150,18 +155,18 @@ def test_generate_is_refused_by_its_own_name() -> None:
 
 
 def test_an_interruption_keeps_the_prompts_that_all_have_answered() -> None:
-    left = [2 + 3]  # of b: two while warming up
+    left = [2 + 3]  # of trie: two while warming up
 
     def does(cell: Cell) -> None:
-        left[0] -= cell.key == "b"
+        left[0] -= cell.key == "trie at 8"
         if left[0] < 0:
             raise KeyboardInterrupt
 
-    made = raced(Written(does), "none", "b", rounds=2)
+    made = raced_by(Written(does), rounds=2)
     assert made.interrupted and made.measured() == [0, 1]
     left = [2]
-    made = raced(Written(does), "none", "b", rounds=2)
-    assert made.interrupted and made.measured() == []
+    with pytest.raises(KeyboardInterrupt):
+        raced_by(Written(does), rounds=2)
 
 
 # --- figures ---
@@ -240,8 +245,8 @@ def test_drafting_is_timed_by_percentiles_and_a_replay_without_drafts_accepts_no
 
 
 def test_prompts_keep_their_own_median_and_quartiles() -> None:
-    rounds = [r for r in small_race().records if (r.cell, r.prompt) == ("trie at 8", 0)]
-    assert prompt_times(rounds) == PromptTimes(
+    race = small_race()
+    assert row_of(PROMPT, Group(PROMPT, race.cells[1], "", [0], race.answers())) == PromptTimes(
         rounds=3, seconds_median=2.0, seconds_quartiles=(1.5, 3.5), new_tokens=3
     )
 

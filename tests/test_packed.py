@@ -126,13 +126,18 @@ def test_other_classes_hooks_and_shared_weights_are_left_alone() -> None:
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             return 2 * super().forward(rows)
 
+    class Same(nn.Linear):
+        pass
+
     shared, hooked = nn.Linear(8, 8), nn.Linear(8, 8)
     twin = nn.Linear(8, 8)
     twin.weight = shared.weight
     hooked.register_forward_hook(lambda *_: None)
-    model = nn.Sequential(Other(8, 8), shared, twin, hooked, nn.Linear(8, 8).double())
+    model = nn.Sequential(
+        Other(8, 8), nn.Conv1d(4, 4, 1), shared, twin, hooked, nn.Linear(8, 8).double()
+    )
     assert sites(model) == []
-    assert [p.name for p in sites(nn.Sequential(*model, nn.Linear(8, 8)))] == ["5"]
+    assert [p.name for p in sites(nn.Sequential(*model, Same(8, 8)))] == ["6"]
 
 
 def test_small_layers_are_left_alone_and_none_is_packed_where_that_is_not_wanted() -> None:
@@ -141,18 +146,6 @@ def test_small_layers_are_left_alone_and_none_is_packed_where_that_is_not_wanted
     assert not is_packed(hf) and not told
     half = make_hf("llama").to(torch.bfloat16)
     assert convertible(half, Form(torch.bfloat16)) == []
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_model_of_any_dtype_gives_the_tokens_that_it_gave(dtype: torch.dtype) -> None:
-    hf = make_hf("llama", tie_word_embeddings=True).to(dtype)
-    ids = torch.tensor([prompts(1)[0]])
-    with torch.no_grad():
-        before = hf(ids).logits.float()
-        pack_layers(hf)
-        after = hf(ids).logits.float()
-    step = 40 * torch.finfo(dtype).eps
-    torch.testing.assert_close(after, before, rtol=step, atol=step * float(before.abs().max()))
 
 
 @pytest.mark.loads

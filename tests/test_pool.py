@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -56,7 +56,7 @@ def contents(path: Path, limit: int = 100) -> list[list[int]]:
     return [a.tolist() for a in load_pool(path, 97, limit, False).answers]
 
 
-def test_a_pool_is_stored_and_two_sessions_add_up(tmp_path: Path) -> None:
+def test_a_pool_is_stored_and_the_answers_of_two_sessions_add_up(tmp_path: Path) -> None:
     path = tmp_path / "x.pool.safetensors"
     assert contents(path) == []
     one, other = tallied([[1, 2, 3]]), tallied([[4, 5]])
@@ -66,31 +66,10 @@ def test_a_pool_is_stored_and_two_sessions_add_up(tmp_path: Path) -> None:
     save_pool(path, other, "tiny", 97)
     save_pool(path, one, "tiny", 97)  # nothing new in it
     assert contents(path) == [[1, 2, 3], [4, 5]] and contents(path, 4) == [[4, 5]]
-
-
-counts = st.lists(st.floats(0, 3), min_size=6, max_size=6)
-
-
-@settings(deadline=None, max_examples=20)
-@given(st.lists(st.tuples(st.integers(0, 1), counts, counts), min_size=1, max_size=6))
-def test_tallies_of_two_sessions_add_up(
-    tmp_path_factory: pytest.TempPathFactory, learned: list[tuple[int, list[float], list[float]]]
-) -> None:
-    path = tmp_path_factory.mktemp("pool") / "x.pool.safetensors"
-    save_pool(path, tallied([]), "tiny", 97)
-    both = [load_pool(path, 97, 100, False) for _ in range(2)]
-    predicted, reached = np.full(6, 1.5), np.full(6, 4.0)
-    for number, more, rest in learned:
-        pool = both[number]
-        assert pool.predicted is not None and pool.reached is not None
-        pool.predicted = pool.predicted + more
-        pool.reached = pool.reached + more + rest
-        predicted, reached = predicted + more, reached + np.array(more) + rest
-        save_pool(path, pool, "tiny", 97)
-        found = load_pool(path, 97, 100, False)
-        assert found.predicted is not None and found.reached is not None
-        assert np.allclose(found.predicted, predicted, atol=0.01)
-        assert np.allclose(found.reached, reached, atol=0.01)
+    other.reached = np.full(6, 5.0)
+    save_pool(path, other, "tiny", 97)  # its tallies are the last ones
+    found = load_pool(path, 97, 100, False)
+    assert found.reached is not None and found.reached.tolist() == [5.0] * 6
 
 
 def test_tallies_of_millions_of_tokens_are_stored_with_what_they_say(tmp_path: Path) -> None:
@@ -105,9 +84,7 @@ def test_tallies_of_millions_of_tokens_are_stored_with_what_they_say(tmp_path: P
 def learn_often(path: Path, number: int) -> None:
     pool = load_pool(path, 97, 1000, False)
     for other in range(8):
-        assert pool.reached is not None
         pool.add([number, other], [])
-        pool.reached = pool.reached + 1.0
         save_pool(path, pool, "tiny", 97)
     os._exit(0)
 
@@ -121,9 +98,7 @@ def test_of_processes_that_learn_at_once_nothing_is_lost(tmp_path: Path) -> None
         process.start()
     for process in processes:
         process.join()
-    found = load_pool(path, 97, 1000, False)
     assert sorted(contents(path, 1000)) == [[n, other] for n in range(6) for other in range(8)]
-    assert found.reached is not None and np.allclose(found.reached, 48.0)
 
 
 def test_a_damaged_pool_is_not_used_and_begun_again(tmp_path: Path) -> None:

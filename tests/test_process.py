@@ -38,11 +38,10 @@ def wait_ready(process: "subprocess.Popen[bytes]") -> None:
     "code",
     [
         "import os, sys\nprint(os.getcwd(), sys.argv[1:], sys.stdin.read(), os.getenv('NGT_HOME'))",
-        "import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(7)",
-        "import os\nos.kill(os.getpid(), 9)",
-        "import os, time\nos.kill(os.getpid(), 15)\ntime.sleep(60)",
-        "import sys\nsys.exit('words')",
-        "import sys\nprint(sys.stdout.isatty(), sys.stdout.line_buffering, sys.stderr.encoding)",
+        "import os, sys\nprint('out')\nprint('err', file=sys.stderr, flush=True)\n"
+        "sys.stdout.flush()\nos.kill(os.getpid(), 15)",
+        "import sys\nprint(sys.stdout.isatty(), sys.stdout.line_buffering, sys.stderr.encoding)\n"
+        "sys.exit('words')",
     ],
 )
 def test_a_forked_process_is_as_a_new_one(
@@ -62,7 +61,7 @@ COMMANDS = {"presets list": 0, "nonsense": 2, "summarize nowhere.txt": 3}
 
 
 @needs_linux
-@pytest.mark.parametrize("closed", [[0], [1], [2], [1, 2], [0, 1, 2], "/dev/full"])
+@pytest.mark.parametrize("closed", [[0], [1], [0, 1, 2], "/dev/full"])
 def test_exit_codes_and_output_are_kept_with_streams_missing_or_full(closed: Any) -> None:
     with open("/dev/full", "wb") as full:
         given: dict[str, Any] = {"stderr": full} if closed == "/dev/full" else {"closed": closed}
@@ -80,7 +79,7 @@ def test_a_process_that_starts_without_streams_ends_as_any_other() -> None:
 
 
 @needs_linux
-@pytest.mark.parametrize("arguments", [["presets", "list"], ["--help"], ["config", "show"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["config", "show"]])
 def test_a_full_disk_behind_stdout_is_named(arguments: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         done = warm.run(*arguments, stdout=full)
@@ -106,7 +105,7 @@ def wait_for_handlers(process: "subprocess.Popen[bytes]") -> None:
 @needs_linux
 @pytest.mark.parametrize(
     ("arguments", "moments"),
-    [(["--help"], (0, 0.05, 0.2)), (["trie", "list"], (0, 0.02, 0.1, 0.3, 0.6))],
+    [(["--help"], (0, 0.1)), (["trie", "list"], (0.02, 0.1, 0.4))],
 )
 def test_ctrl_c_at_any_moment_of_a_start_leaves_no_traceback(
     arguments: list[str], moments: Sequence[float]
@@ -309,7 +308,7 @@ def test_help_is_a_word_as_well_and_v_the_version(monkeypatch, capsys) -> None:
 
 
 def test_a_plain_terminal_of_no_size_gets_the_answer_and_no_control_sequence() -> None:
-    shown, code = in_terminal("summarize", HARBOUR, "--max-tokens", "60", columns=0, TERM="dumb")
+    shown, code = in_terminal("summarize", HARBOUR, "--max-tokens", "40", columns=0, TERM="dumb")
     lines = shown.replace("\r\n", "\n")
     assert code == 0 and "\x1b" not in lines and "\r" not in lines
     assert "with -m FOLDER.\n\nThe harbour" in lines

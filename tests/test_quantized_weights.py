@@ -127,7 +127,7 @@ def test_what_a_file_cannot_hold_is_refused_and_in_memory(
             store.finish(tmp_path / "a.safetensors")
     true = loads()
     loads.file.unlink()
-    monkeypatch.setattr("ngtcli.weights.tensor_store._array_of", lambda _: np.ones(2, complex))
+    monkeypatch.setattr("ngtcli.weights.tensor_store.array_of", lambda _: np.ones(2, complex))
     assert torch.equal(loads(), true) and "numbers of the type complex128" in loads.said.pop()
     assert not list(loads.file.parent.iterdir())
 
@@ -195,26 +195,6 @@ def test_room_is_wanted_for_what_is_written(
         load_quantized(folder, INT8, said.append)
         assert len(list(kept())) == is_kept and len(said) == (not is_kept)
         said.clear()
-
-
-def test_another_process_that_is_done_later_replaces_the_file(loads: Loads) -> None:
-    with closing(ArrayWriter(loads.file.parent)) as writer:
-        writer.add("a", np.ones(3))
-        loads()
-        writer.finish(loads.file, {})
-    loads()
-    assert loads.quantised == 2 and "another file's content" in loads.said[0]
-
-
-def test_where_new_files_have_names_nothing_is_left_of_one_that_is_not_finished(
-    loads: Loads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
-    loads()
-    with closing(ArrayWriter(loads.file.parent)) as writer:
-        writer.add("a", np.ones(3))
-        assert len(list(loads.file.parent.iterdir())) == 2
-    assert list(loads.file.parent.iterdir()) == [loads.file]
 
 
 def test_two_starts_at_once_give_one_whole_file(loads: Loads) -> None:

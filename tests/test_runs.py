@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import stat
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,8 +14,7 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError
 from ngtcli.session import runs
-from ngtcli.session.run_records import ModelRuns, RunRecord, read_runs, totals
-from ngtcli.session.runs import folder
+from ngtcli.session.runs import ModelRuns, RunRecord, append, folder, read_runs, totals
 from tests.support.helpers import HARBOUR, ngt
 
 FEW = ("--max-tokens", "6")
@@ -29,10 +28,6 @@ def record(number: int = 0, **more: Any) -> RunRecord:
 
 def printed(*words: str) -> Any:
     return json.loads(ngt("runs", *words, "--json").stdout)
-
-
-def append(run: RunRecord) -> None:
-    runs.append({name: value for name, value in asdict(run).items() if value is not None})
 
 
 def test_an_answer_has_a_line_of_its_figures_and_no_text() -> None:

@@ -23,7 +23,6 @@ from transformers import (
 from ngtcli.config import Settings
 from ngtcli.decode import sampling as keyed_draw
 from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import BLOCK, Sampler, draw, keys_of
 from ngtcli.decode.scores import as_guesses, best_tokens, highest, likeliest, same_scores
 from ngtcli.draft.tree import DraftTree
@@ -213,37 +212,6 @@ def test_scores_of_a_device_without_float64_are_as_on_a_cpu(
         passage = precision.Passage((4, 5, 6, 7), 1)
         losses.append(precision.score(make_target(), [passage], "float32").loss)
     assert losses[0] == losses[1] > 0
-
-
-class Counted(list[int]):
-    """A text that counts how many of its tokens are looked at."""
-
-    looked = 0
-
-    def __getitem__(self, at: Any) -> Any:
-        found = super().__getitem__(at)
-        self.looked += len(found) if isinstance(at, slice) else 1
-        return found
-
-    def __iter__(self) -> Any:
-        self.looked += len(self)
-        return super().__iter__()
-
-
-def test_a_draft_model_does_not_go_through_the_text_at_each_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    target = make_target()
-    monkeypatch.setattr(TargetModel, "prefill", lambda self, ids: None)
-    assistant = AssistantModel(target, Settings())
-    text = Counted(random.Random(0).choices(range(97), k=100))
-    assistant.reset(text)
-    assistant.continue_(text, 2)
-    text.looked = 0
-    for token in range(6):
-        text.append(token)
-        assistant.continue_(text, 2)
-    assert text.looked < 60
 
 
 @pytest.mark.parametrize("warped", [Settings(), Settings(temperature=0.9, top_p=0.9)])

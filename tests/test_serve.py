@@ -212,7 +212,7 @@ def test_one_that_hangs_is_given_up(
     events = connected().ask(asked("a."), Wants())
     next(events)
     one.process.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr(client, "GIVEN_UP_S", 0.3)
+    monkeypatch.setattr("ngtcli.serve.places.GIVEN_UP_S", 0.3)
     with pytest.raises(NgtError, match="does not answer in the middle"):
         next(events)
     with pytest.raises(NotServedError):

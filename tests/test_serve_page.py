@@ -22,7 +22,7 @@ from ngtcli.serve.page import page_and_policy
 from ngtcli.serve.service import Service
 from ngtcli.session.events import Ended, Event, Message, Prompted, Reading, Stepped
 from ngtcli.session.question import Question, Tasks
-from ngtcli.session.run_records import read_runs
+from ngtcli.session.runs import read_runs
 from tests.support.browser import Browser, in_browser
 from tests.support.helpers import ROOT_FOLDER
 from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket

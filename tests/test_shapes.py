@@ -8,13 +8,12 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
 
 from ngtcli.config import Settings
-from ngtcli.decode.probe import plain_generation
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, UsageError
+from ngtcli.measure import replay
 from ngtcli.measure.grid import BenchOptions
 from ngtcli.measure.replay import context_of, run_replay
 from ngtcli.measure.traces import Trace, TraceSet, TraceWriter, read_traces
@@ -32,7 +31,7 @@ from tests.tools.shapes.model import (
     plan,
     shape_names,
 )
-from tests.tools.shapes.replay import PromptCache, RecordedRun, generate_recorded, run_shape
+from tests.tools.shapes.replay import PromptCache, RecordedRun, run_shape
 
 SETTINGS = Settings(device="cpu", threads=1, calibrate=False)
 TINY: dict[str, Any] = {
@@ -170,7 +169,7 @@ def test_a_mixture_of_experts_verifies_drafts() -> None:
 def test_acceptance_is_that_of_the_replay_without_passes(
     rounds: int, recording: Path, shape_file: str
 ) -> None:
-    found = to_json(asked(recording, shape_file, num_drafts=(16,), against=True, rounds=rounds))
+    found = to_json(asked(recording, shape_file, num_drafts=(16,), rounds=rounds))
     options = BenchOptions(methods=METHODS, num_drafts=(16,))
     truth = to_json(run_replay(recording, options, SETTINGS, print, print))
     keys = ("questions", "new_tokens", "steps", "mean_acceptance_length", "acceptance_histogram")
@@ -178,13 +177,10 @@ def test_acceptance_is_that_of_the_replay_without_passes(
     assert found["questions"] == 3 and not found["refused"] and not found["notes"]
     for row in truth["rows"]:
         assert rows[row["method"], row["task"]] == [row[k] for k in keys]
-    tokens = sum(len(t.output_ids) for t in read_traces(recording).traces)
     for row in found["rows"]:
         assert row["tokens_per_s"] > 0 and row["speedup"] > 0
-        if (row["method"], row["task"]) == ("hf", "overall"):
-            assert row["steps"] == row["new_tokens"] == tokens
         if row["method"] == "none":
-            assert row["speedup"] == row["speedup_overall"] == 1.0
+            assert row["speedup"] == 1.0
 
 
 def test_a_shape_whose_layers_keep_states_replays_chains(recording: Path, tmp_path: Path) -> None:
@@ -221,45 +217,6 @@ def test_the_passes_are_real(method: str, recording: Path) -> None:
             torch.testing.assert_close(rows[:, :, : len(whole) - 1], true)
 
 
-class Forced(LogitsProcessor):
-    """Gives the recorded token the highest score, as generate's own interface has it."""
-
-    def __init__(self, prompt: int, output: tuple[int, ...]) -> None:
-        self.prompt, self.output = prompt, output
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        at = input_ids.shape[1] - self.prompt
-        forced = torch.full_like(scores, -1e9)
-        forced[:, self.output[at] if at < len(self.output) else 0] = 0
-        return forced
-
-
-@pytest.mark.parametrize("options", [{}, {"prompt_lookup_num_tokens": 10}])
-def test_generate_takes_the_passes_that_it_takes_with_the_prompt_unread(
-    options: dict[str, int], recording: Path
-) -> None:
-    built = made(tiny())
-    hf, model = built.stock, built.model
-    for trace in read_traces(recording).traces:
-        PromptCache(model).put(trace)
-        found = generate_recorded(hf, trace, model.cache.rows(), options)
-        assert found.ids == list(trace.output_ids) and (found.decode_s or 0) > 0
-        passes: list[int] = []
-        hook = hf.register_forward_hook(lambda *a, to=passes: to.append(a[2].logits.shape[1]))
-        ids = torch.tensor([trace.prompt_ids])
-        with torch.inference_mode(), plain_generation(hf):
-            out = hf.generate(
-                ids, attention_mask=torch.ones_like(ids), do_sample=False,
-                max_new_tokens=len(trace.output_ids),
-                logits_processor=LogitsProcessorList([Forced(ids.shape[1], trace.output_ids)]),
-                **options,
-            )  # fmt: skip
-        hook.remove()
-        assert out[0, ids.shape[1] :].tolist() == found.ids
-        assert (found.steps, found.drafted) == (len(passes), sum(passes) - len(passes))
-        assert sum(k * n for k, n in (found.histogram or {}).items()) == found.accepted
-
-
 def test_ids_beyond_the_vocabulary_are_folded_and_said_so(recording: Path, tmp_path: Path) -> None:
     path = tmp_path / "small.json"
     path.write_text(json.dumps({**TINY, "vocab_size": 45}))
@@ -276,7 +233,7 @@ def test_a_background_holds_no_id_that_the_shape_lacks(
     def background(traces: TraceSet, *_: object) -> None:
         asked_for.append(traces.vocabulary)
 
-    monkeypatch.setattr(shape_replay, "recorded_background", background)
+    monkeypatch.setattr(replay, "recorded_background", background)
     asked(recording, str(path), ["auto"], limit=1)
     assert asked_for == [60]
 

@@ -16,12 +16,10 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.draft.drafter import Context, Drafters, DraftSettings, Feedback, PassRows
 from ngtcli.draft.guesses import Guessed
-from ngtcli.draft.masks import masks_after, with_masks
-from ngtcli.draft.methods.space import Options, Space, likeliest_nodes
+from ngtcli.draft.methods.space import Options, Space, likeliest_nodes, masks_after, with_masks
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
-from ngtcli.heads.training.folder import Text
 from ngtcli.model_files.pretrained import mask_tokens
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import HARBOUR, VOCABULARY, FakeBackend, changed, ngt
@@ -31,12 +29,10 @@ from tests.support.tiny_models import (
     decode,
     generate,
     make_hf,
-    make_target,
     plain,
     prompts,
 )
 from tests.support.together import outputs, together
-from tests.tools import space_tuning
 
 SAMPLED = Settings(temperature=0.8, seed=5)
 MASKS = (90, 91, 92)
@@ -270,19 +266,3 @@ def test_a_folder_whose_configuration_names_masks_drafts_by_them(tmp_path) -> No
         answers[method] = json.loads(done.stdout)
     assert answers["space"]["text"] == answers["none"]["text"]
     assert answers["space"]["statistics"]["drafted_tokens"] > 0
-
-
-def test_the_tool_tunes_a_model_to_fill_masks(tmp_path) -> None:
-    """Its loss falls, and what it writes names its masks."""
-    make_hf("llama").save_pretrained(tmp_path / "model")
-    model, said = make_target("llama"), list[str]()
-    model.name = str(tmp_path / "model")
-    texts = [
-        Text(CYCLE[i : i + 9].tolist(), CYCLE[i + 9 : i + 20].tolist()) for i in range(0, 40, 2)
-    ]
-    tuned = space_tuning.tune(model, texts, 25, depth=2, rate=3e-3, tokens=200, say=said.append)
-    losses = [float(line.rpartition(" ")[2]) for line in said]
-    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
-    tuned.save(tmp_path / "tuned")
-    config = json.loads((tmp_path / "tuned" / "config.json").read_text())
-    assert mask_tokens(SimpleNamespace(**config)) == (0, 0)

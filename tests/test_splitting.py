@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,8 +26,7 @@ from ngtcli.retrieve.selection import Excerpt
 from ngtcli.session.local_engine import LocalEngine
 from ngtcli.session.parts import PARTS, KeptParts
 from ngtcli.tokens.tokenizer import Tokenizer
-from tests.support.helpers import FakeBackend, changed, in_terminal, ngt, wait_until
-from tests.support.warm import Warm
+from tests.support.helpers import FakeBackend, changed, in_terminal, ngt
 
 TEXTS = st.text(st.sampled_from(list("abc \n潮.|")), max_size=900)
 
@@ -202,16 +200,6 @@ def test_every_passing_line_names_its_part(book: str, short: tuple[str, ...]) ->
     told = ngt("summarize", book, *short, "-v").stderr.decode()
     for part in parts:
         assert f"{part}: book.md, Chapter" in told and f"{part}: Reading the prompt" in told
-
-
-def test_a_killed_run_is_taken_up(book: str, short: tuple[str, ...]) -> None:
-    command = ("summarize", book, *short, "--exact")
-    process = Warm(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(PARTS.each)
-    process.kill()
-    process.wait()
-    done = ngt(*command)
-    assert done.returncode == 0 and re.search(rb"took [1-9]\d* of", done.stderr)
 
 
 @pytest.mark.parametrize("fails", ["the answer", "its delivery"])

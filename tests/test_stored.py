@@ -152,40 +152,19 @@ def by_definition(tensors: Mapping[str, Tensor], method: str) -> Tensor:
 
 @settings(max_examples=15, deadline=None)
 @given(
-    method=st.sampled_from(["gptq", "gptq_v2", "awq"]), low=st.floats(-1, 0.5),
-    group=st.sampled_from([32, 64]), shuffled=st.booleans(), seed=st.integers(0, 1000),
-)  # fmt: skip
-def test_zero_points_of_any_value_are_those_of_plain_integers(
-    tmp_path_factory: pytest.TempPathFactory, method: str, low: float, group: int,
-    shuffled: bool, seed: int,
-) -> None:  # fmt: skip
-    source = torch.Generator().manual_seed(seed)
-    # Rows that are above zero throughout have zero points of 0, whose borrow reaches others.
-    weight = torch.rand((16, 2 * group), generator=source) + torch.where(
-        torch.rand(16, 1, generator=source) < 0.5, 0.0, low
-    )
-    if method == "awq":
-        made, about = files.awq(weight, group), files.four_bits("awq", group)
-    else:
-        order = torch.randperm(2 * group, generator=source) if shuffled else None
-        made = files.gptq(weight, group, False, order, method == "gptq_v2")
-        about = files.four_bits("gptq", group, checkpoint_format=method)
-    layer = stored(made, about, tmp_path_factory.mktemp("a"))
-    assert torch.equal(layer.dequantised().double(), by_definition(made.tensors, method))
-
-
-@settings(max_examples=15, deadline=None)
-@given(
-    method=st.sampled_from(["gptq", "gptq_v2", "awq"]), outputs=st.integers(1, 12),
-    groups=st.integers(1, 3), group=st.sampled_from([32, 64, 96, 128, 256]), sym=st.booleans(),
-    shuffled=st.booleans(), seed=st.integers(0, 1000),
+    method=st.sampled_from(["gptq", "gptq_v2", "awq"]), outputs=st.integers(1, 4),
+    groups=st.integers(1, 3), group=st.sampled_from([32, 64, 96, 128]), sym=st.booleans(),
+    shuffled=st.booleans(), low=st.floats(-1, 0.5), seed=st.integers(0, 1000),
 )  # fmt: skip
 def test_4_bits_are_repacked_without_loss(
     tmp_path_factory: pytest.TempPathFactory, method: str, outputs: int, groups: int, group: int,
-    sym: bool, shuffled: bool, seed: int,
+    sym: bool, shuffled: bool, low: float, seed: int,
 ) -> None:  # fmt: skip
     source = torch.Generator().manual_seed(seed)
-    weight = torch.randn((8 * outputs, groups * group), generator=source)
+    # Rows that are above zero throughout have zero points of 0, whose borrow reaches others.
+    weight = torch.rand((8 * outputs, groups * group), generator=source) + torch.where(
+        torch.rand(8 * outputs, 1, generator=source) < 0.5, 0.0, low
+    )
     if method == "awq":
         made, about = files.awq(weight, group, sym), files.four_bits("awq", group)
     else:
@@ -193,7 +172,7 @@ def test_4_bits_are_repacked_without_loss(
         made = files.gptq(weight, group, sym, order, method == "gptq_v2")
         about = files.four_bits("gptq", group, checkpoint_format=method)
     layer = stored(made, about, tmp_path_factory.mktemp("a"))
-    assert torch.equal(layer.dequantised().double(), made.weight)
+    assert torch.equal(layer.dequantised().double(), by_definition(made.tensors, method))
     whole, scales, zeros, back = layer.four_bits()
     integers, pairs = int4_groups(whole, scales, zeros)
     found = PackedLinear(Int4Groups(integers, layer.size, pairs, back), None)

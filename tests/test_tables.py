@@ -18,11 +18,10 @@ from ngtcli.measure.results import (
     LiveResult,
     Machine,
     PromptRow,
-    PromptTimes,
     QualityResult,
     ReplayResult,
 )
-from ngtcli.measure.summary import QualityRow, Row, SplitRow
+from ngtcli.measure.summary import PromptTimes, QualityRow, Row, SplitRow
 from ngtcli.render.page import rendered
 from ngtcli.render.results import facts, forms_of, tables
 from ngtcli.render.tables import (
@@ -216,7 +215,7 @@ def replay_result(*methods: str) -> ReplayResult:
         for k in (16, 32)
     ]
     return ReplayResult(
-        source="traces", model="vicuna", questions=4, inexact=0, seconds=1.25, fresh=True,
+        source="traces", model="vicuna", questions=4, seconds=1.25, fresh=True,
         rows=rows, refused=[Refusal("recycling", "scores")],
     )  # fmt: skip
 
@@ -236,10 +235,10 @@ LIVE_JSON = {
     "versions": {"ngt": "0.1.0", "torch": "2", "transformers": "5", "python": "3.11"},
 }  # fmt: skip
 REPLAY_JSON = {
-    "kind": "replay", "source": "traces", "model": "vicuna", "questions": 4, "inexact": 0,
-    "fresh": True, "seconds": 1.25,
+    "kind": "replay", "source": "traces", "model": "vicuna", "questions": 4, "fresh": True,
+    "seconds": 1.25,
     "rows": [REPLAY_ROW],
-    "refused": [{"method": "recycling", "reason": "scores"}], "notes": [],
+    "refused": [{"method": "recycling", "reason": "scores"}],
 }  # fmt: skip
 
 
@@ -266,12 +265,6 @@ def test_what_was_not_compared_or_judged_is_not_in_json() -> None:
     found, judged = made["rows"]
     assert not set(found) & {"speedup_over_hf", "judged", "exact_match", "f1", "rouge_l"}
     assert "rouge_l" not in judged and judged["exact_match"] is None
-
-
-def test_a_recording_with_inexact_texts_says_so() -> None:
-    assert replace(replay_result(), inexact=3).notes == [
-        "3 of the recorded texts give another number of tokens than was recorded"
-    ]
 
 
 def test_a_live_result_becomes_these_tables() -> None:
@@ -375,7 +368,7 @@ def test_the_page_is_whole_and_loads_and_runs_nothing() -> None:
     }  # fmt: skip
     live = replace(live_result("trie", HOSTILE), notes=[HOSTILE], interrupted=True, **changes)
     quality = replace(quality_result(), model=HOSTILE, notes=[HOSTILE])
-    for result in (live, quality, replace(replay_result("trie", HOSTILE), inexact=1, **changes)):
+    for result in (live, quality, replace(replay_result("trie", HOSTILE), **changes)):
         text = _page(result)
         tags = Page(text).found
         assert {t for t, _ in tags} & {"script", "link", "img", "iframe", "object"} == set()

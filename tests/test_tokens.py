@@ -1,18 +1,15 @@
 """Streaming text equals the text decoded at once, and stop strings cut it in the right place."""
 
-import _thread
 import random
-import threading
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.thinking import TextStream
 from ngtcli.tokens import tokenizer as tokens
-from ngtcli.tokens.tokenizer import Detokenizer, interruptibly, piece_end
+from ngtcli.tokens.tokenizer import Detokenizer, piece_end
 
 TEXTS = [
     "",
@@ -51,19 +48,15 @@ def test_pieces_join_to_the_whole_without_a_split_or_unfinished_character(
 
 
 def test_builtin_tokenizer_round_trips() -> None:
-    tokenizer = load_tokenizer("builtin")
+    tokenizer, rng = load_tokenizer("builtin"), random.Random(0)
     for text in TEXTS:
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
         assert "".join(streamed(tokenizer, ids)) == text
-
-
-def test_a_sentence_has_the_same_ids_wherever_it_stands() -> None:
-    tokenizer = load_tokenizer("builtin")
-    alone = tokenizer.encode("The slate made the water clear.")
-    inside = tokenizer.encode("It was so. The slate made the water clear. They knew.")
-    text = ",".join(map(str, inside))
-    assert ",".join(map(str, alone)) in text
+    for _ in range(30):
+        ids = [rng.randrange(4, 2000) for _ in range(60)]
+        pieces, whole = "".join(streamed(tokenizer, ids)), tokenizer.decode(ids)
+        assert pieces.replace("\ufffd", "") == whole.replace("\ufffd", "")
 
 
 @given(st.text("ab#", max_size=30), st.lists(st.text("ab#", min_size=1, max_size=4), max_size=3))
@@ -90,32 +83,6 @@ def test_nothing_of_a_stop_string_is_shown_early() -> None:
     shown = [stream.push(b)[1] for b in b"a##b##"]
     assert shown == ["a", "", "", "##b", "", ""]
     assert stream.flush() == (None, "##")
-
-
-def test_random_ids_stream_as_they_decode() -> None:
-    tokenizer = load_tokenizer("builtin")
-    rng = random.Random(0)
-    for _ in range(30):
-        ids = [rng.randrange(4, 2000) for _ in range(60)]
-        whole = tokenizer.decode(ids)
-        assert "".join(streamed(tokenizer, ids)).replace("\ufffd", "") == whole.replace(
-            "\ufffd", ""
-        )
-
-
-def test_long_work_is_left_at_once_on_ctrl_c() -> None:
-    end = threading.Event()
-    threading.Timer(0.3, _thread.interrupt_main).start()
-    with pytest.raises(KeyboardInterrupt):
-        interruptibly(lambda: end.wait(600))
-    assert not end.is_set()  # it was left before its end
-    end.set()
-
-
-def test_long_work_returns_and_raises_as_itself() -> None:
-    assert interruptibly(lambda: 7) == 7
-    with pytest.raises(ZeroDivisionError):
-        interruptibly(lambda: 1 // 0)
 
 
 def test_very_long_texts_are_encoded_in_pieces(monkeypatch) -> None:

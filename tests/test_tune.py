@@ -74,13 +74,12 @@ def test_an_axis_is_read(text: str, values: tuple[Any, ...]) -> None:
     ("text", "caret"),
     [
         ("m=8", "^"), ("n", " ^"), ("n=", "  ^"), ("n=8,,9", "    ^"), ("n=x", "  ^"),
-        ("n=8..", "     ^"), ("n=8.16", "  ^"), ("n=8..16x", "       ^"), ("n=8..16+", "        ^"),
-        ("n=8..16+0", "        ^"), ("n=8..16*1", "        ^"), ("n=16..8", "      ^"),
-        ("n=8..16+2*2", "         ^"), ("n=8.5", "  ^"), ("n=7,100", "    ^"),
-        ("temperature=0..1*2", "                 ^"),
-        ("temperature=0..1+1e-9", "                 ^"), ("temperature=1e99", "            ^"),
+        ("n=8..", "  ^"), ("n=8.16", "  ^"), ("n=8..16x", "  ^"), ("n=9,8..16+", "    ^"),
+        ("n=8..16+0", "  ^"), ("n=8..16*1", "  ^"), ("n=9,16..8", "    ^"), ("n=8.5", "  ^"),
+        ("n=7,100", "    ^"), ("temperature=0..1*2", "            ^"), ("n=８", "  ^"),
+        ("temperature=0..1+1e-9", "            ^"), ("temperature=1e99", "            ^"),
         ("learn_output=yes", "             ^"), ("method=trie,tire", "            ^"),
-        ("device=cpu,gpu", "           ^"), ("n=８", "  ^"),
+        ("device=cpu,gpu", "           ^"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_pointed_at(text: str, caret: str) -> None:

@@ -16,15 +16,17 @@ from ngtcli.config import SETTINGS, Settings, Use, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.engines import keeper
 from ngtcli.engines.vllm import NgramTrieProposer
-from ngtcli.engines.vllm_arguments import (
+from ngtcli.engines.vllm_engine import (
     PROPOSER,
+    Piece,
+    VllmEngine,
+    _piece,
     check,
     engine_arguments,
     environment,
+    last_error,
     sampling_arguments,
-    speculation,
 )
-from ngtcli.engines.vllm_engine import Piece, VllmEngine, _piece, last_error
 from ngtcli.engines.vllm_session import VllmSession
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
@@ -33,6 +35,7 @@ from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
 from ngtcli.session.engine import Outcome
 from ngtcli.session.events import Ended
+from ngtcli.session.question import OtherModelError
 from tests.support.given import GivenToVllm, NumberedPrompt, answers
 
 TOKENIZER = load_tokenizer("builtin")
@@ -49,7 +52,8 @@ END_ID = TOKENIZER.backend.eos_token_id
         ({"ray": True, "data_parallel": 2}, False, {"data_parallel_backend": "ray"}),
         ({"pool": False, "background": ()}, False,
          {"additional_config": {"ngt": {"pool": False, "background": []}}}),
-        ({"num_draft": 9}, False, {"speculative_config": speculation(9)}),
+        ({"num_draft": 9}, False, {"speculative_config": {
+            "method": "custom_class", "model": PROPOSER, "num_speculative_tokens": 9}}),
     ],
 )  # fmt: skip
 def test_the_settings_become_vllms_arguments(
@@ -172,8 +176,8 @@ def test_what_was_started_of_vllm_is_ended_where_it_does_not_start(
     }  # fmt: skip
     for name, content in parts.items():
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**content))
-    monkeypatch.setattr(keeper, "start", lambda: "the keeper")
-    monkeypatch.setattr(keeper, "end", ended.append)
+    kept = SimpleNamespace(communicate=lambda: ended.append("the keeper"))
+    monkeypatch.setattr(keeper, "start", lambda: kept)
     with pytest.raises(NgtError, match="vLLM does not start: no memory"):
         VllmEngine(Settings(method="none"))
     assert ended == ["the keeper"]
@@ -356,7 +360,7 @@ def test_a_session_keeps_its_engine_and_refuses_another_model(served: Served) ->
     session, engine = served
     other = session.with_settings(Settings(max_tokens=5))
     assert (other.engine, other.settings.max_tokens) == (engine, 5)
-    with pytest.raises(ValueError, match="model"):
+    with pytest.raises(OtherModelError, match="model"):
         session.with_settings(Settings(model="elsewhere"))
 
 

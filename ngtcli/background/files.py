@@ -3,7 +3,6 @@
 There is one file for a name and a tokenizer, and one for names that are joined.
 """
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,6 @@ SHIPPED = {"english": Path(__file__).parent / "english.phrases.xz"}
 # Of how phrases are counted, and of the shipped file: the beginning of its SHA-256.
 EDITION = "1-8c13467e"
 FORMAT = 1  # of the key
-_OLD_S = 30 * 86400.0  # after which a file of another edition is removed; guess
 
 
 def background_path(name: str, fingerprint: str) -> Path:
@@ -75,17 +73,7 @@ def stamps_of(names: Iterable[str], fingerprint: str) -> str:
 
 
 def save(name: str, fingerprint: str, counts: "BackgroundCounts", about: Mapping[str, str]) -> Path:
-    """Store counts; the path. `about` is other metadata. Raises OSError.
-
-    What another edition of ngt made of the same name goes once it is old: before, that edition may
-    be in use. The time of the last use does not tell, as listing files changes it.
-    """
+    """Store counts; the path. `about` is other metadata. Raises OSError."""
     path = background_path(name, fingerprint)
     described = {"name": name, "nodes": str(counts.counted), TOKENIZER: fingerprint, **about}
-    BACKGROUNDS.write(path, counts.arrays, {**described, "key": path.name.partition(".")[0]})
-    for file in list_backgrounds():
-        if (file.name, file.tokenizer) == (name, fingerprint) and file.path != path:
-            with suppress(OSError):
-                if time.time() - file.path.stat().st_mtime > _OLD_S:
-                    file.path.unlink()
-    return path
+    return BACKGROUNDS.write(path, counts.arrays, {**described, "key": path.name.partition(".")[0]})

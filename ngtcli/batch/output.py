@@ -172,12 +172,10 @@ def journal_of(path: Path) -> Path:
     return real.with_name(f"{real.name}.journal")
 
 
-def written_with(output: Path | None) -> frozenset[tuple[int, int]]:
-    """What a batch writes and is there now, by `identity`: the file, or standard output, and the
-    journal.
-    """
+def written_with(output: Path | None) -> frozenset[tuple[int, int] | None]:
+    """What a batch writes and is there now, by `identity`: a file or standard output, a journal."""
     paths = (1,) if output is None else (output, journal_of(output))
-    return frozenset(filter(None, map(identity, paths)))
+    return frozenset(identity(path) for path in paths if os.path.isfile(path))
 
 
 def check_not_read(number: int, paths: Sequence[str], output: Path | None) -> None:

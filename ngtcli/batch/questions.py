@@ -142,7 +142,7 @@ class Questions:
 
         Raises UsageError for what it cannot follow.
         """
-        from ngtcli.engines.vllm_arguments import check
+        from ngtcli.engines.vllm_engine import check
 
         started = self._tasks.of["ask"][0]
         drafting = {name: getattr(started, name) for name in ("method", "num_draft")}

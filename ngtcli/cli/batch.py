@@ -5,7 +5,6 @@
 
 import os
 import re
-import stat
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
@@ -69,8 +68,10 @@ _RETRY = typer.Option("--retry-failed", help="Run the lines that failed again, t
 _RESTART = typer.Option("--restart", help="Start again, over what is in the file.")
 _SHARD = typer.Option("--shard", metavar="I/N", help="Only the I-th of every N lines, from 1.")
 _LIMIT = typer.Option("--limit", min=0, help="Only the first N lines; 0: all.")
+GOES_ON = "the same command goes on from there"
 _IDS_SHOWN = 5  # ids that a remark names
 _EVERY_S = 10.0  # between two lines with -v where none can be wiped; guess
+_IN_LINE = "Each has its error in its line"
 _REMARKS_SHOWN = 5  # on single lines; -v shows all
 
 
@@ -162,9 +163,9 @@ class _Batch:
             left = [n for n in chosen if n.index not in kept]
             self._run.set_total(len(chosen), len(left), "done before")
             self._warn_of_changes(good, path, output)
-            self._answer(Lines(left), path, output, "the same command goes on from there")
+            self._answer(Lines(left), path, output, GOES_ON)
         failed = sum(output.failed(line.index) for line in chosen)
-        self._run.check_failed(failed, len(chosen), self._hint)
+        self._run.check_failed(failed, len(chosen), f"{_IN_LINE}; --retry-failed runs them again.")
 
     def _warn_of_changes(self, done: Iterable[InputLine], path: Path, output: FileOutput) -> None:
         """Name the lines whose documents have other texts than when they were answered."""
@@ -194,7 +195,7 @@ class _Batch:
             lines = Lines(islice(found, self._given.limit or None), self._most)
             output = stack.enter_context(closing(StreamOutput(out, print_line)))
             self._answer(lines, None, output, "what is done is put out")
-        self._run.check_failed(self._run.failed, lines.count, self._hint)
+        self._run.check_failed(self._run.failed, lines.count, f"{_IN_LINE}.")
 
     def _answer(
         self, lines: Lines, path: Path | None, output: FileOutput | StreamOutput, interrupted: str
@@ -211,12 +212,6 @@ class _Batch:
         with closing(self._questions):
             read = partial(self._questions.read, path=path)
             self._run.answer(lines, read, deliver, interrupted)
-
-    @property
-    def _hint(self) -> str:
-        if self._given.output is None:
-            return "Each has its error in its line."
-        return "Each has its error in its line; --retry-failed runs them again."
 
 
 def _row(outcome: "Outcome") -> dict[str, Any]:
@@ -244,12 +239,7 @@ def _is_file(path: Path | None) -> bool:
 
 def _check_apart(source: str, output: Path | None) -> None:
     """Raise UsageError where the answers would be written over the lines, or behind them."""
-    read = 0 if source == STDIN else source
-    try:
-        regular = stat.S_ISREG(os.stat(read).st_mode)
-    except (OSError, ValueError):
-        return
-    if regular and identity(read) in written_with(output):
+    if identity(0 if source == STDIN else source) in written_with(output):
         where = output or "standard output"
         hint = "Name another file with -o."
         raise UsageError(f"{where}: it is the input, or its journal is", hint)

@@ -27,14 +27,9 @@ _DRAFTS = typer.Option("--drafts", help=f"Numbers of draft nodes to try; default
 
 
 def _view(report: CheckReport) -> Iterator[Shown]:
-    """A row for each number of draft nodes, then what is known of `generate`, and differences."""
+    """A row for each number of draft nodes, then the differences."""
     by_number = {k: [c for c in report.results if c.num_draft == k] for k in report.num_draft}
     yield _COLUMNS, [_row(k, part) for k, part in by_number.items()]
-    for row in report.generate:
-        yield (
-            f"For information: {row.identical} of {row.prompts} plain answers at num_draft"
-            f" {row.num_draft} are those of transformers' generate in this dtype."
-        )
     for c in report.results:
         if not c.identical:
             yield (

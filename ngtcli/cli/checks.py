@@ -21,7 +21,7 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
                 engine, hint = "ngt's engine", "Give --engine vllm."
             raise UsageError(f"{about.flag} does nothing with {engine}", hint)
     if settings.engine == "vllm":
-        from ngtcli.engines.vllm_arguments import check
+        from ngtcli.engines.vllm_engine import check
 
         check(settings)
     if not settings.log:

@@ -1,6 +1,7 @@
 """`ngt heads`: training of learned heads, which draft from a model's hidden states."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,6 @@ from random import Random
 from typing import Annotated, Any
 
 import typer
-from safetensors import SafetensorError
 
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes, once
@@ -17,15 +17,7 @@ from ngtcli.cli.output import check_name
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Settings
-from ngtcli.errors import (
-    INTERRUPTED,
-    InputError,
-    NgtError,
-    UsageError,
-    counted,
-    nearest,
-    reason_of,
-)
+from ngtcli.errors import INTERRUPTED, InputError, UsageError, counted, nearest
 from ngtcli.heads.training.folder import KINDS, Plan, Trained, TrainingFolder
 from ngtcli.measure.prompts import QUESTIONS, Item, file_items, read_jsonl
 from ngtcli.measure.traces import read_traces, recorded_files
@@ -35,6 +27,7 @@ from ngtcli.session.checks import check_session
 from ngtcli.session.events import telling
 from ngtcli.system import process
 from ngtcli.system.files import key_of
+from ngtcli.system.journal import errors_named
 
 _FEWEST = 2  # prompts: one to train on and one to validate
 heads_app = typer.Typer(
@@ -106,29 +99,25 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> Trained:
     check_name(given.output)
     resolved = tasks_of(flags or {}, None, _TASKS)
     tasks = {task: (_greedy(s), preset) for task, (s, preset) in resolved.of.items()}
-    settings = tasks["ask"][0]
     _refuse_idle(given)
     reads_states = given.kind in ("medusa", "hydra") and given.own_scores  # and nothing else
-    if settings.quantize != "none" and not reads_states:
+    if tasks["ask"][0].quantize != "none" and not reads_states:
         what = f"this head ({given.kind}) is trained by the model's own weights, as they are"
         raise UsageError(what, "Leave out --quantize.")
     notes = Notes(given.verbose)
-    check_session(settings, notes.warn)
+    check_session(tasks["ask"][0], notes.warn)
     if given.recording and not recorded_files(given.recording):
         read_traces(given.recording)  # says what is missing
     items = [] if given.recording else _items(given, tasks, notes)
     own = {name: getattr(given, name) for name in Plan.__dataclass_fields__ if name != "batch"}
     process.unwind_on_interrupt()
-    with TrainingFolder(given.output, Plan(**own, batch=given.batch_tokens)) as folder:
+    folder = TrainingFolder(given.output, Plan(**own, batch=given.batch_tokens))
+    with closing(folder), errors_named(folder.path, "The same command goes on."):
         try:
             report = _trained(given, tasks, items, folder, notes)
         except KeyboardInterrupt:
             notes.warn("interrupted; run the same command again to go on")
             raise typer.Exit(INTERRUPTED) from None
-        except (OSError, SafetensorError) as error:  # a disk that is full
-            raise NgtError(
-                f"{folder.path}: {reason_of(error)}", "The same command goes on."
-            ) from None
     notes.clear()
     return report
 

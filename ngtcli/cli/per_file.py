@@ -17,7 +17,7 @@ from ngtcli.batch.input import InputLine, Lines
 from ngtcli.batch.output import AnswerFolder
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of
-from ngtcli.cli.batch import Run
+from ngtcli.cli.batch import GOES_ON, Run
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read
@@ -26,7 +26,6 @@ from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.documents.read import Documents
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.prompt.preset import deciding
-from ngtcli.session.question import Question
 from ngtcli.system import process
 from ngtcli.system.files import key_of
 
@@ -53,11 +52,15 @@ def check_folder(request: AnswerRequest, folder: Path | None) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A document, the file for its summary, and a key of all that decides it."""
+    """What is asked of a document, the file for its summary, and a key of all that decides it."""
 
-    document: Document
+    question: AnswerRequest
     name: str
     key: str
+
+    @property
+    def document(self) -> Document:
+        return self.question.documents[0]
 
 
 def run_per_file(
@@ -72,12 +75,10 @@ def run_per_file(
     run = Run(request.settings, 0, notes, "file")
     documents, bad = _documents(request, paths, hint, notes)
     with closing(AnswerFolder(folder, restart)) as written:
-        documents = _not_written(documents, written, folder, notes)
-        targets = list(_targets(request, documents))
+        targets = list(_targets(request, _not_written(documents, written, folder, notes)))
+        read = [target.document.path for target in targets if target.document.path]
         check_not_read(
-            [folder / target.name for target in targets],
-            [d.path for d in documents if d.path],
-            "Name another folder with -o.",
+            [folder / target.name for target in targets], read, "Name another folder with -o."
         )
         lines = [
             InputLine(i, i + 1, target.name)
@@ -86,9 +87,6 @@ def run_per_file(
         ]
         written.check(str(line.id) for line in lines)
         run.set_total(len(targets), len(lines), "made before and not again")
-
-        def question(line: InputLine) -> Question:
-            return replace(request, loaded=Loaded((targets[line.index].document,)))
 
         def deliver(outcome: "Outcome") -> bool:
             """Write the file of an answer, or say why there is none; whether it failed.
@@ -99,20 +97,18 @@ def run_per_file(
             try:
                 if isinstance(answer, NgtError):
                     raise answer
-                own = replace(request, loaded=Loaded((target.document,)))
-                body = body_of(own, answer)
-            except NgtError as error:
-                return _warn_of(notes, target.document.name, error)
-            try:
                 with process.unbroken():
+                    body = body_of(target.question, answer)
                     written.write(target.name, target.key, f"{body}\n")
-            except UsageError as error:  # a file of that name came while this was answered
+            except NgtError as error:  # also where a file of that name came meanwhile
+                if error is not answer and not isinstance(error, UsageError):
+                    raise
                 return _warn_of(notes, target.document.name, error)
             where = f"({outcome.key.number} of {len(targets)}) → {folder / target.name}"
             notes.say(f"{target.document.name} {where}")
             return False
 
-        run.answer(Lines(lines), question, deliver, "the same command goes on from there")
+        run.answer(Lines(lines), lambda line: targets[line.index].question, deliver, GOES_ON)
     again = "The same command tries them again, and no others."
     run.check_failed(run.failed + bad, len(targets) + bad, again)
 
@@ -126,19 +122,19 @@ def _documents(
     except InputError:
         if len(paths) < 2 or STDIN in paths:
             raise
-    good, errors = [], []
+    wrong = dict[str, InputError]()
     with closing(Documents(request.settings)) as files:
         for path in paths:
             try:
-                load([path], None, request.settings, files=files)
-                good.append(path)
+                load([path], settings=request.settings, files=files)
             except InputError as error:
-                errors.append(error)
-    if not good:
-        raise errors[0]
-    for found in errors:
+                wrong[path] = error
+    if len(wrong) == len(paths):
+        raise wrong[paths[0]]
+    for found in wrong.values():
         _warn_of(notes, "", found)
-    return documents_of(good, request, hint).documents, len(errors)
+    good = [path for path in paths if path not in wrong]
+    return documents_of(good, request, hint).documents, len(wrong)
 
 
 def _not_written(
@@ -167,7 +163,8 @@ def _targets(request: AnswerRequest, documents: Sequence[Document]) -> Iterator[
     how = json.dumps(deciding(request.settings, request.preset), sort_keys=True)
     for name, document in _names(documents):
         key = key_of(_VERSION, form, how, document.name, document.sha256)
-        yield _Target(document, f"{name}{suffix}", key)
+        own = replace(request, loaded=Loaded((document,)))
+        yield _Target(own, f"{name}{suffix}", key)
 
 
 def _names(documents: Sequence[Document]) -> Iterator[tuple[str, Document]]:

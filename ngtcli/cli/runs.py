@@ -12,7 +12,7 @@ from ngtcli.cli.options import reports
 from ngtcli.cli.show import facts, table
 from ngtcli.errors import InputError, counted
 from ngtcli.render.terminal import visible
-from ngtcli.session.run_records import ModelRuns, RunRecord, read_runs, totals
+from ngtcli.session.runs import ModelRuns, RunRecord, read_runs, totals
 
 runs_app = typer.Typer(no_args_is_help=True)
 _UNKNOWN = "unknown"

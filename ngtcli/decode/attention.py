@@ -11,14 +11,14 @@ behind 2,000 (1 to 32 rows, a 1B's layer, bfloat16, AVX-512), and rounded the sc
 
 All rows of a pass over several sequences lie in one flat batch, so that linear layers compute no
 padding. Each sequence's rows attend by themselves to its region of the cache, by whatever attention
-the model has; or all together, padded to the most rows and the longest text, where that costs less.
+the model has; or all together, where each has as many and that costs less.
 """
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -79,8 +79,16 @@ def attend(
     mask, rows = attention_mask, query.shape[2]
     # On a CPU it is folded by the original, too; a GPU's kernels read groups themselves.
     one = rows == 1 and not least and query.device.type != "cuda"
-    if mask is None or one or not _is_usual(module, query, key, mask, more):
-        return _original(module, query, key, value, mask, more)
+    groups = getattr(module, "num_key_value_groups", 1)
+    if (
+        mask is None
+        or one
+        or _is_special(more)
+        or query.shape[1] != key.shape[1] * groups
+        or (query.shape[0], *mask.shape[:3]) != (1, 1, 1, rows)
+    ):
+        found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, **more)
+        return found
     folded = rows * query.shape[1] // key.shape[1]
     if (times := -(-least // (folded if folded <= BLOCK else rows))) > 1:
         query, mask = query.repeat(1, 1, times, 1), mask.repeat(1, 1, times, 1)
@@ -88,31 +96,6 @@ def attend(
     if times > 1:
         out = out[:, :, :rows]
     return out.transpose(1, 2).contiguous(), None
-
-
-def _is_usual(
-    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor, more: Mapping[str, Any]
-) -> bool:
-    """Whether this is a pass of one sequence under one mask for all heads, and nothing special."""
-    groups = getattr(module, "num_key_value_groups", 1)
-    return (
-        query.shape[0] == 1
-        and mask.shape[:3] == (1, 1, query.shape[2])
-        and query.shape[1] == key.shape[1] * groups
-        and not _is_special(more)
-    )
-
-
-def _original(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    more: Mapping[str, Any],
-) -> tuple[Tensor, None]:
-    found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, **more)
-    return found
 
 
 def _is_special(arguments: Mapping[str, Any]) -> bool:
@@ -251,69 +234,37 @@ class Spans:
 
     all: Sequence[Span]
     places: int
-    device: torch.device
 
-    @cached_property
-    def most(self) -> int:
-        """Rows of the sequence with the most."""
-        return max(span.count for span in self.all)
-
-    @cached_property
-    def longest(self) -> int:
-        """Places of the sequence with the most."""
-        return max(span.length for span in self.all)
-
-    def together(self, width: int) -> bool:
-        """Whether all sequences at once, padded, cost less; `width` is that of all heads."""
-        if self.device.type != "cpu":  # there calls cost more than what they compute
-            return True
-        own = sum(span.count * span.length for span in self.all)
-        calls = (len(self.all) - 1) * _CALL / width
-        return len(self.all) * self.most * self.longest <= own + calls
-
-    @property
-    def are_even(self) -> bool:
-        """Whether all sequences have as many rows: then there is nothing to pad."""
-        return all(span.count == self.most for span in self.all)
-
-    @cached_property
-    def padded(self) -> Tensor:
-        """int64 (sequences × most,): the row in each place of the padded pass, or any other."""
-        found = [min(s.rows.start + i, s.rows.stop - 1) for s in self.all for i in range(self.most)]
-        return torch.tensor(found, device=self.device)
-
-    @cached_property
-    def flat(self) -> Tensor:
-        """int64 (rows,): where in the padded pass each row is."""
-        found = [i * self.most + row for i, s in enumerate(self.all) for row in range(s.count)]
-        return torch.tensor(found, device=self.device)
+    def at_once(self, query: Tensor) -> bool:
+        """Whether one call for all sequences is possible, and costs less than one for each."""
+        lengths = [span.length for span in self.all]
+        if any(span.count != self.all[0].count for span in self.all):
+            return False
+        unused = (len(lengths) * max(lengths) - sum(lengths)) * self.all[0].count
+        calls = (len(lengths) - 1) * _CALL / (query.shape[1] * query.shape[3])
+        return query.device.type != "cpu" or unused <= calls  # elsewhere calls cost more
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None
     ) -> Tensor:
-        """All sequences at once, padded: (1, rows, heads, head_dim)."""
-        count = len(self.all)
-        rows, masks = query[0], mask[0, 0]
-        if not self.are_even:
-            rows, masks = rows.index_select(1, self.padded), masks.index_select(0, self.padded)
-        padded = torch.unflatten(rows, 1, (count, self.most))
-        masks = torch.unflatten(masks, 0, (count, self.most))[:, None]
+        """All sequences at once: (1, rows, heads, head_dim)."""
+        count, longest = len(self.all), max(span.length for span in self.all)
+        rows = torch.unflatten(query[0], 1, (count, -1)).transpose(0, 1)
+        masks = torch.unflatten(mask[0, 0], 0, (count, -1))[:, None, :, :longest]
         keys, values = (  # (sequences, heads, longest, head_dim), views
             states[0]
-            .view(states.shape[1], -1, self.places, states.shape[3])[:, :count, : self.longest]
+            .view(states.shape[1], -1, self.places, states.shape[3])[:, :count, :longest]
             .transpose(0, 1)
             for states in (key, value)
         )
-        out = grouped(padded.transpose(0, 1), keys, values, masks, scale)
-        out = out.transpose(1, 2).flatten(0, 1)
-        return (out if self.are_even else out.index_select(0, self.flat))[None]
+        return grouped(rows, keys, values, masks, scale).transpose(1, 2).flatten(0, 1)[None]
 
 
 @contextmanager
 def attending(config: Any, spans: Spans | Prefix | Behind) -> Iterator[None]:
-    """Within it a model of this configuration attends so. Several texts have masks of all places.
+    """Within it a model of this configuration attends so.
 
-    They are (1, 1, rows, longest), and the places of a mask's row are those of its own region.
+    The places of a mask's row are those of its own region.
     """
     own = config._attn_implementation
 
@@ -321,9 +272,7 @@ def attending(config: Any, spans: Spans | Prefix | Behind) -> Iterator[None]:
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **more: Any
     ) -> tuple[Tensor, None]:
         known = own in ("sdpa", NAME, FOLDED) and not _is_special(more)
-        if not isinstance(spans, Spans) or (
-            known and spans.together(query.shape[1] * query.shape[3])
-        ):
+        if not isinstance(spans, Spans) or (known and spans.at_once(query)):
             return spans.attend(query, key, value, mask, more.get("scaling")), None
         # The eager attention is the model's own.
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)

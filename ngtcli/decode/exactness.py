@@ -17,7 +17,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,15 +28,11 @@ from ngtcli.decode.memory_limits import is_out_of_memory
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.scores import rounds
 from ngtcli.decode.whole_vectors import RaggedFunctions
-from ngtcli.draft.costs import SHORT, Costs
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.weights.trials import places_of, remembered
 
-# With --exact auto, a pass over all rows may take this many times as long as one over a single row.
-# Guess: two measurements on a machine in use differ by more.
-_MOST_COST = 1.05
 # Tokens compared; guess: enough for passes of 1 to 16 of them. In passes of any number of rows so
 # few are read one by one, and each size is compared with those before it.
 _PATH, _FEW = 16, 8
@@ -60,19 +55,11 @@ def block_rows(most: int) -> int:
 
 
 class ExactRows:
-    """Decides for each answer. `costs` gives what passes cost as they were measured, or None."""
+    """Decides for each answer."""
 
-    def __init__(
-        self, model: TargetModel, costs: Callable[[], Costs | None], progress: Callable[[str], None]
-    ) -> None:
-        self._model, self._costs, self._progress = model, costs, progress
+    def __init__(self, model: TargetModel, progress: Callable[[str], None]) -> None:
+        self._model, self._progress = model, progress
         self._exact: dict[tuple[PassRows, int], bool] = {}  # by rows and places
-
-    def with_costs(self, costs: Callable[[], Costs | None]) -> "ExactRows":
-        """The same model by other costs; what was found of it is shared."""
-        other = copy(self)
-        other._costs = costs
-        return other
 
     def choose(self, wanted: str, num_draft: int, tokens: int) -> PassRows | None:
         """The rows of passes, drafts of up to `num_draft` nodes among them; None: not exact.
@@ -94,7 +81,7 @@ class ExactRows:
             if found is not None:
                 return found
         rows = PassRows.fixed(block_rows(num_draft + 1))
-        if wanted == "auto" and not is_chosen and not self._costs_nothing(rows.most):
+        if wanted == "auto" and not is_chosen:
             return None
         if self._is_exact(rows, capacity_for(tokens + rows.most)):
             return rows
@@ -123,14 +110,6 @@ class ExactRows:
             found = find_exactness(self._model, rows, places, self._progress)
             self._exact[rows, places] = found
         return self._exact[rows, places]
-
-    def _costs_nothing(self, rows: int) -> bool:
-        """Whether a pass over `rows` rows was measured to take no longer than one over one row."""
-        single = self._model.device.type == "cpu" and self._model.dtype == torch.float32
-        if single or (costs := self._costs()) is None:
-            return False
-        table = costs.at_length(SHORT).table_measured(rows)
-        return bool(table[rows - 1] <= _MOST_COST * table[0])
 
 
 def find_exactness(

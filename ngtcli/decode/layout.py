@@ -111,6 +111,7 @@ def rows_alike(length: int, rows: int) -> int:
 
 
 _WORD = 8  # bytes of an int64
+_NUMBERS = 5  # of a row of `Inputs`
 Root = tuple[int, DraftTree]  # what a pass does for a sequence: its last token, the draft below it
 
 
@@ -152,14 +153,16 @@ class Layout:
 class Inputs:
     """The rows of a pass, on the device; int64 (rows,) but for the last.
 
-    Row i has token `ids[i]` at `positions[i]` and is written at place `slots[i]`. It sees the
-    first `reach[i]` places of its region, and the rows where `ancestors[i]`, bool (rows, rows).
+    Row i has token `ids[i]` at `positions[i]` and is written at place `slots[i]`. Its region begins
+    at place `begins[i]`, of which it sees `reach[i]`, and the rows where `ancestors[i]`, bool
+    (rows, rows).
     """
 
     ids: Tensor
     positions: Tensor
     slots: Tensor
     reach: Tensor
+    begins: Tensor
     ancestors: Tensor
 
 
@@ -169,16 +172,16 @@ def pack(roots: Sequence[Root], spans: Sequence[Span], rows: int) -> Tensor:
     Padding rows, from a sequence's rows to those of the next, have its root's token and position,
     which every model takes, see themselves only, and are written behind the others.
     """
-    packed = np.zeros(4 * rows + -(-rows * rows // _WORD), np.int64)
-    ids, positions, slots, reach = packed[: 4 * rows].reshape(4, rows)
-    ancestors = packed[4 * rows :].view(np.uint8)[: rows * rows].reshape(rows, rows)
+    packed = np.zeros(_NUMBERS * rows + -(-rows * rows // _WORD), np.int64)
+    ids, positions, slots, reach, begins = packed[: _NUMBERS * rows].reshape(_NUMBERS, rows)
+    ancestors = packed[_NUMBERS * rows :].view(np.uint8)[: rows * rows].reshape(rows, rows)
     stops = [*(span.rows.start for span in spans[1:]), rows]
     for (token, tree), span, stop in zip(roots, spans, stops, strict=True):
         length, at = span.own.start, span.rows
         ids[at] = (token, *tree.tokens)
         positions[at] = [length, *(length + depth for depth in tree.depths())]
         slots[at] = np.arange(span.start + length, span.start + span.length)
-        reach[at] = length
+        reach[at], begins[at.start : stop] = length, span.start
         ancestors[at, at] = tree.ancestors()
         used, end = at.stop, span.start + span.length
         ids[used:stop], positions[used:stop] = token, length
@@ -189,9 +192,9 @@ def pack(roots: Sequence[Root], spans: Sequence[Span], rows: int) -> Tensor:
 
 def unpack(packed: Tensor, rows: int) -> Inputs:
     """What `pack` packed, as views where they can be."""
-    ids, positions, slots, reach = packed[: 4 * rows].view(4, rows).unbind()
-    ancestors = packed[4 * rows :].view(torch.bool)[: rows * rows].view(rows, rows)
-    return Inputs(ids, positions, slots, reach, ancestors)
+    ancestors = packed[_NUMBERS * rows :].view(torch.bool)[: rows * rows].view(rows, rows)
+    ids, positions, slots, reach, begins = packed[: _NUMBERS * rows].view(_NUMBERS, rows).unbind()
+    return Inputs(ids, positions, slots, reach, begins, ancestors)
 
 
 class Masks:
@@ -211,39 +214,25 @@ class Masks:
         self._places: dict[int, Tensor] = {}  # by capacity; kept, as captured passes read them
         self._memory: dict[str, Tensor] = {}  # of masks, on a CPU
 
-    def of_tree(self, inputs: Inputs, capacity: int, spans: Sequence[Span] = ()) -> Any:
-        """Masks (1, 1, rows, capacity) of a pass over a tree (paper, eq. 6), or over `spans`."""
-        if capacity not in self._places:
-            self._places[capacity] = torch.arange(capacity, device=self._device)
-        at, slots = self._places[capacity], inputs.slots
-        seen, windowed = at < inputs.reach[:, None], self.window is not None
-        if not spans:
-            seen = seen.index_copy_(1, slots, inputs.ancestors)
-            at = at.index_copy(0, slots, inputs.positions) if windowed else at
-            return self.of_seen(seen, at, inputs.positions)
-        at = at.repeat(len(seen), 1) if windowed else at
-        for span in spans:
-            seen[span.rows, span.own] = inputs.ancestors[span.rows, span.rows]
-            if windowed:
-                at[span.rows, span.own] = inputs.positions[span.rows]
-        return self.of_seen(seen, at, inputs.positions)
+    def of_tree(self, inputs: Inputs, capacity: int) -> Any:
+        """Masks (1, 1, rows, capacity) of a pass over trees (paper, eq. 6), each in its region.
 
-    def of_even(self, inputs: Inputs, capacity: int, texts: int, places: int) -> Any:
-        """As `of_tree` of texts with as many rows each, in regions of so many places.
-
-        Nothing of it depends on what a text has in its region but what `inputs` say.
+        Nothing of them depends on what a text has in its region but what `inputs` say.
         """
         if capacity not in self._places:
             self._places[capacity] = torch.arange(capacity, device=self._device)
-        at, each = self._places[capacity].expand(texts, capacity), len(inputs.ids) // texts
-        starts = torch.arange(texts, device=self._device)[:, None] * places
-        own = inputs.slots.view(texts, each) - starts
-        ancestors = inputs.ancestors.view(texts, each, texts, each).diagonal(dim1=0, dim2=2)
-        seen = (at[:1] < inputs.reach[:, None]).view(texts, each, capacity)
-        seen = seen.scatter(2, own[:, None].expand(-1, each, -1), ancestors.permute(2, 0, 1))
-        at = at.scatter(1, own, inputs.positions.view(texts, each))
-        at = at[:, None].expand(-1, each, -1).flatten(0, 1)
-        return self.of_seen(seen.flatten(0, 1), at, inputs.positions)
+        at, among = self._places[capacity], inputs.ancestors
+        before, own = at < inputs.reach[:, None], (inputs.slots - inputs.begins).expand(among.shape)
+
+        def joined(before: Tensor, among: Tensor) -> Tensor:  # no row of another text adds to one
+            added = before.view(torch.uint8).scatter_add(1, own, among.view(torch.uint8))
+            return added.view(torch.bool)
+
+        seen, positions = joined(before, among), inputs.positions
+        if self.window is None:
+            return self.of_seen(seen)
+        among = among & self._is_near(positions, positions)
+        return self.of_seen(seen, joined(before & self._is_near(at, positions), among))
 
     def of_chunk(self, start: int, rows: int, first: int) -> Any:
         """Masks of `rows` tokens of a prompt from position `start` on, which lie in a row.
@@ -254,17 +243,22 @@ class Masks:
         begin = 0 if self._mixed else first
         at = torch.arange(begin, start + rows, device=self._device)
         positions = at[start - begin :]
-        return self.of_seen(at <= positions[:, None], at, positions, first - begin)
-
-    def of_seen(self, seen: Tensor, at: Tensor, positions: Tensor, first: int = 0) -> Any:
-        """Masks of a pass whose rows see the places where `seen`, bool (rows, places), is true.
-
-        The rows are at `positions`, (rows,); `at`, (places,) or (rows, places), are the positions
-        of what lies at the places. Sliding layers are given the places from `first` on.
-        """
+        seen = at <= positions[:, None]
         if self.window is None:
+            return self.of_seen(seen)
+        return self.of_seen(seen, (seen & self._is_near(at, positions))[:, first - begin :])
+
+    def _is_near(self, at: Tensor, positions: Tensor) -> Tensor:
+        """Whether sliding rows at `positions` see what lies `at` others, bool (rows, others)."""
+        return at > positions[:, None] - (self.window or 0)
+
+    def of_seen(self, seen: Tensor, near: Tensor | None = None) -> Any:
+        """Masks of rows that see the places where `seen`, bool (rows, places), is true.
+
+        In sliding layers they see those that are `near`.
+        """
+        if near is None:
             return self._additive("full", seen)
-        near = (seen & (at > positions[:, None] - self.window))[:, first:]
         if not self._mixed:
             return self._additive("near", near)
         return {

@@ -107,13 +107,6 @@ class Plan:
         return replace(self, form=replace(self.form, dtype=torch.float32, reason=reason))
 
 
-@dataclass(frozen=True, slots=True)
-class IsExact:
-    """Whether passes of a model in half precision are exact with as many rows as they need."""
-
-    exact: bool
-
-
 def load_model(wanted: Wanted, tell: Tell | None = None) -> TargetModel:
     """Load a model; it may be downloaded. Raises ModelError."""
     tell = replace(tell or Tell(), warn=cache((tell or Tell()).warn))  # each line once
@@ -144,8 +137,7 @@ def plan(wanted: Wanted, progress: Notify = lambda _: None) -> Plan:
         raise ModelError(what, "Leave out --set device_map.")
     half = name_of(form.dtype)
     if form.reason and form.dtype in _HALVES and wanted.num_draft is not None:
-        found = _remembered(weights, form).load()
-        if found is not None and not found.exact:
+        if _remembered(weights, form).load() is False:
             reason = f"{half} is not exact here: a row's bits depend on the rows beside it"
             form = replace(form, dtype=torch.float32, reason=reason)
     auto = None if wanted.device_map == "none" else wanted.device_map
@@ -176,10 +168,10 @@ def _form(wanted: Wanted, config: Any, device: str, stored: int, by_library: boo
     return Form(dtype, packed, bits, kernel, reason)
 
 
-def _remembered(weights: str, form: Form) -> Trial[IsExact]:
-    """Where it is kept whether half precision is exact: else each start would read both."""
+def _remembered(weights: str, form: Form) -> Trial[bool]:
+    """Where it is kept that half precision is not exact: else each start would read both."""
     parts = weights, name_of(form.dtype), form.kind, form.packed
-    return Trial("halves", torch.device("cpu"), parts, IsExact)
+    return Trial("halves", torch.device("cpu"), parts, bool)
 
 
 def _stays(planned: Plan, model: TargetModel, wanted: Wanted, progress: Notify) -> bool:
@@ -189,9 +181,9 @@ def _stays(planned: Plan, model: TargetModel, wanted: Wanted, progress: Notify) 
         return True
     if model.tree_reason:  # it decodes plainly, see ExactRows
         return True
-    rows = ExactRows(model, lambda: None, progress).of_any_number(wanted.num_draft, _TOKENS)
+    rows = ExactRows(model, progress).of_any_number(wanted.num_draft, _TOKENS)
     if rows is None:
-        _remembered(planned.weights, form).save(IsExact(False))
+        _remembered(planned.weights, form).save(False)
     return rows is not None
 
 
@@ -200,8 +192,12 @@ def read(planned: Plan, tell: Tell) -> Any:
     name, form, auto, device = planned.name, planned.form, planned.device_map, planned.device
     if planned.memory:
         tell.warn(f"{name}: {planned.memory}")
-    if device == "cpu" and form.dtype in _HALVES and not form.reason and not form.bits:
-        _warn_of_slow(form.dtype, tell.warn)
+    named = device == "cpu" and form.dtype in _HALVES and not form.reason and not form.bits
+    if named and not has_blocks(form.dtype):
+        tell.warn(
+            f"{name_of(form.dtype)} is slow on this CPU, which has no kernel for it that takes"
+            " several rows at once: drafts hardly pay; --dtype float32 does better"
+        )
     if device == "cuda" and form.dtype == dtype_of_gpu(half_of(planned.config)) == torch.float16:
         tell.warn("this GPU only emulates bfloat16: computed in float16 (or give --dtype bfloat16)")
     use_full_float32(device, tell.warn)
@@ -236,14 +232,6 @@ def read(planned: Plan, tell: Tell) -> Any:
             tell.warn(f"{name}: of its parts {parts}")
         stays = form.bits or auto or hf.device.type == device
         return hf if stays else hf.to(device).eval()
-
-
-def _warn_of_slow(dtype: torch.dtype, warn: Notify) -> None:
-    if not has_blocks(dtype):
-        warn(
-            f"{name_of(dtype)} is slow on this CPU, which has no kernel for it that takes several"
-            " rows at once: drafts hardly pay; --dtype float32 does better"
-        )
 
 
 def prepare(planned: Plan, hf: Any, tell: Tell) -> TargetModel:

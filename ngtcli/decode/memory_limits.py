@@ -1,7 +1,7 @@
 """What a run does when memory ends: shorter chunks of the prompt, smaller drafts, then an error.
 
 The chunk of a prompt that failed is read again in halves. Where one row or a short chunk is still
-too much, an error says what would fit: ContextOverflowError if the model runs with a shorter text.
+too much, an error says what does not fit.
 """
 
 import gc
@@ -13,7 +13,7 @@ from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.model import PREFILL_CHUNK, TargetModel
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.guesses import StateReader
-from ngtcli.errors import ContextOverflowError, ModelError, NgtError
+from ngtcli.errors import ContextOverflowError, NgtError
 
 SHORTEST = 64  # tokens of a chunk; guess: below it a chunk takes little less memory
 _HINT = "Give shorter texts or fewer --max-tokens, or try --dtype bfloat16 or a smaller model."
@@ -42,7 +42,7 @@ def read_prompt(
 
     `rows` are those of later passes, if they are exact; `keeping`, `reader` and `beside` are as for
     `TargetModel.start`. `progress` is called before each chunk with the number of ids read. Raises
-    ContextOverflowError or ModelError where memory ends.
+    ContextOverflowError where memory ends.
     """
 
     def read_rest() -> None:
@@ -85,19 +85,11 @@ def too_long(tokens: int) -> NgtError:
 
 
 def _does_not_fit(model: TargetModel, ids: Sequence[int], capacity: int) -> NgtError:
-    """What was read, or whether the model runs with less room. Empties the cache."""
+    """What was read, or how much room is lacking. Empties the cache."""
     done = model.length
     model.use(model.way)  # without buffers
     if done:
         what = f"out of memory after {done} of the prompt's {len(ids) + 1} tokens"
-        return ContextOverflowError(what, _HINT)
-    model.start(SHORTEST)
-    runs = fits(model, lambda: model.prefill(ids[:SHORTEST], SHORTEST))
-    model.use(model.way)
-    if runs:
+    else:
         what = f"out of memory: room for {capacity} tokens does not fit"
-        return ContextOverflowError(what, _HINT)
-    return ModelError(
-        f"{model.name}: out of memory at its first {min(len(ids), SHORTEST)} tokens",
-        "Try --dtype bfloat16, or name a smaller model.",
-    )
+    return ContextOverflowError(what, _HINT)

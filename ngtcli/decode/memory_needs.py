@@ -40,9 +40,9 @@ def needs_of(name: str, device: str) -> ModelNeeds:
     count = sum(one.numel() for one in empty.parameters())
     needs = forms(path, empty, device, half or torch.bfloat16, download)
     there = {need.form for need in needs if need.tokens != 0}
-    stored, context = name_of(half or torch.float32), _context(config)
+    stored, context = name_of(half or torch.float32), context_limit(config.get_text_config(), None)
     quickest = tuple(_quickest(there, half, count >= _LARGE, device))
-    return ModelNeeds(name, count, stored, context, download, free, tuple(needs), quickest)
+    return ModelNeeds(name, count, stored, context.tokens, download, free, tuple(needs), quickest)
 
 
 def memory_words(path: str, config: Any, device: str, dtype: Any, bits: int) -> str:
@@ -81,7 +81,8 @@ def forms(path: str, empty: Any, device: str, half: torch.dtype, download: int =
     that in which it is stored, if it is quantised. `download`: bytes of weights that are not there.
     """
     scheme, free, dtypes = scheme_of(path), free_memory(device), (torch.float32, half)
-    numbers, context = cache_numbers(empty.config), _context(empty.config)
+    numbers = cache_numbers(empty.config)
+    context = context_limit(empty.config.get_text_config(), None).tokens
 
     def need(form: str, dtype: torch.dtype, size: int) -> Need:
         cache, fits = None if numbers is None else numbers * dtype.itemsize, None
@@ -103,10 +104,6 @@ def forms(path: str, empty: Any, device: str, half: torch.dtype, download: int =
         sizes = [(dtype, quantized_bytes(empty, dtype)) for dtype in dtypes]
         needs += [need(f"int8 in {name_of(dtype)}", dtype, size) for dtype, size in sizes]
     return needs
-
-
-def _context(config: Any) -> int:
-    return context_limit(config.get_text_config(), None).tokens
 
 
 def _stored(path: str) -> int:

@@ -28,7 +28,6 @@ from ngtcli.decode.attention import (
 from ngtcli.decode.captured import Outputs, Passes, Shape
 from ngtcli.decode.kv_cache import CHUNK, Keeping, RollbackCache, runs
 from ngtcli.decode.layout import (
-    Inputs,
     Layout,
     Masks,
     Root,
@@ -39,7 +38,7 @@ from ngtcli.decode.layout import (
     row_size,
     unpack,
 )
-from ngtcli.decode.plain import TREES, ChainRows, PlainRows, Way, accepted
+from ngtcli.decode.plain import TREES, OwnRows, Way, accepted
 from ngtcli.decode.prefixes import Prefixes, fingerprint, why_not
 from ngtcli.decode.replays import Replays
 from ngtcli.decode.scores import rounds
@@ -105,12 +104,8 @@ class TargetModel:
         self._at = 0  # the region of the text that was begun last
         self.passes.forget()
         self._reads_apart = self._rolls_back and window is None and reads_apart(self.hf)
-        self._own = self._own_rows()
+        self._own = OwnRows(self.hf, self.way)  # what reads a sequence into a cache of the model's
         self._rows: PassRows | None = None  # of exact passes; None: as many as a size needs
-
-    def _own_rows(self) -> PlainRows:
-        """What reads a sequence into the model's own cache, which is empty."""
-        return (ChainRows if self.takes_chains else PlainRows)(self.hf, self.way)
 
     @property
     def tree_reason(self) -> str:
@@ -178,7 +173,7 @@ class TargetModel:
         self.reused = Reused()
         self.reader = reader if self._rolls_back else None
         if not self._rolls_back:
-            self._own = self._own_rows()
+            self._own = OwnRows(self.hf, self.way)
             return
         self._rows, self._at, cache = rows, beside, self.cache
         places = cache.places
@@ -375,8 +370,7 @@ class TargetModel:
         shape = Shape(layout.rows, layout.capacity, texts, self.cache.places * (texts > 1), layers)
         if texts > 1 and not self.cache.stay:
             self.passes.took_longer = False
-            with attending(self.config, Spans(layout.spans, self.cache.places, self.device)):
-                scores, *states = self._tree_pass(layout.packed, shape, 0, layout.spans)
+            scores, *states = self._tree_pass(layout.packed, shape, 0, layout.spans)
         else:
             scores, *states = self.passes.run(layout.packed, shape, layout.spans[0].own.start)
         if states:
@@ -387,29 +381,21 @@ class TargetModel:
         self, packed: Tensor, shape: Shape, past: int, spans: Sequence[Span] = ()
     ) -> Outputs:
         inputs = unpack(packed.to(self.device, non_blocking=True), shape.rows)
-        # Several texts find their own regions among all places.
-        several = self.cache.places * len(self.cache.regions), shape.capacity
-        self.cache.aim(inputs.slots, *(several if shape.texts > 1 else (shape.capacity, past)))
-        if shape.texts > 1 and not spans:
-            return self._even_pass(inputs, shape)
-        apart = self._reads_apart and self._rows is None and not spans
-        if apart and shape.capacity >= APART_FROM and shape.rows % ALIGNED == 0:
-            mask = self.masks.of_seen(inputs.ancestors, inputs.positions, inputs.positions)
-            how: Any = attending(self.config, Prefix(inputs.slots, inputs.reach[0], mask))
+        how: Any = nullcontext()
+        if shape.texts > 1:  # they find their own regions among all places
+            self.cache.aim(
+                inputs.slots, self.cache.places * len(self.cache.regions), shape.capacity
+            )
+            how = attending(self.config, Spans(spans or _even(shape), self.cache.places))
         else:
-            mask, how = self.masks.of_tree(inputs, shape.capacity, spans), nullcontext()
+            self.cache.aim(inputs.slots, shape.capacity, past)
+        apart = self._reads_apart and self._rows is None and shape.texts == 1
+        if apart and shape.capacity >= APART_FROM and shape.rows % ALIGNED == 0:
+            mask = self.masks.of_seen(inputs.ancestors)
+            how = attending(self.config, Prefix(inputs.slots, inputs.reach[0], mask))
+        else:
+            mask = self.masks.of_tree(inputs, shape.capacity)
         with how:
-            return self.run_pass(inputs.ids, inputs.positions, mask, self.cache)
-
-    def _even_pass(self, inputs: Inputs, shape: Shape) -> Outputs:
-        """A pass over several texts that have as many rows each, padded."""
-        each, places = shape.rows // shape.texts, shape.places
-        spans = [
-            Span(slice(at * each, (at + 1) * each), at * places, shape.capacity)
-            for at in range(shape.texts)
-        ]
-        mask = self.masks.of_even(inputs, shape.capacity, shape.texts, places)
-        with attending(self.config, Spans(spans, places, self.device)):
             return self.run_pass(inputs.ids, inputs.positions, mask, self.cache)
 
     def forward(self, token: int, tree: DraftTree) -> Tensor:
@@ -468,3 +454,12 @@ class TargetModel:
         if not layers:
             return (scores,)
         return scores, torch.stack([output.hidden_states[layer][0] for layer in layers], dim=1)
+
+
+def _even(shape: Shape) -> list[Span]:
+    """The spans of several texts with as many rows each."""
+    each = shape.rows // shape.texts
+    return [
+        Span(slice(at * each, (at + 1) * each), at * shape.places, shape.capacity)
+        for at in range(shape.texts)
+    ]

@@ -9,6 +9,7 @@ next pass: that takes rows, and seldom a pass.
 
 import inspect
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,15 +23,10 @@ TREES = "trees"  # drafts are verified, in a cache that can be rolled back
 CROPS = "crop"  # drafts are chains; the model's own cache crops what was not accepted
 RESTORES = "restore"  # the same; its state from before is restored, accepted tokens are read again
 STEPS = "steps"  # one token a pass; the model has a state of its own
-REREAD = "reread"  # one token a pass; the model has no state and reads everything again
 # Tokens read again at the beginning of a pass, at most; more get a pass of their own. Each costs a
 # row in every pass until then. With a pass of a + b r seconds over r rows and s tokens accepted a
 # step, sqrt(2 a s / b) is best: 8 for s = 3 and b = a / 10. Guess.
 _MOST_UNREAD = 8
-_GROWN = ("keys", "values")  # tensors of a cache's layer to which a pass appends rows
-
-# A model's state, by its parameters' names, and the values of its caches and of their layers.
-_Saved = tuple[dict[str, Any], list[tuple[Any, dict[str, Any]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ class Way:
     chunks: bool = True
 
     def __post_init__(self) -> None:
-        other = self.kind in (CROPS, RESTORES, STEPS, REREAD) and 0 < len(self.reason) < 200
+        other = self.kind in (CROPS, RESTORES, STEPS) and 0 < len(self.reason) < 200
         if not (other and self.reason.isprintable()) and (self.kind, self.reason) != (TREES, ""):
             raise ValueError("no way to run a model")
 
@@ -57,25 +53,29 @@ class Way:
         return self.kind in (CROPS, RESTORES)
 
 
-class PlainRows:
-    """Reads one sequence from its beginning to its end; `length` tokens of it are read.
+class OwnRows:
+    """Reads one sequence from its beginning to its end, in the model's own cache.
 
-    `read_again`: whether the last pass, over one row, also read tokens that a pass had read before.
+    `length` tokens of it are read, without those that are to be read again. `read_again`: whether
+    the last pass, over one row, also read tokens that a pass had read before.
     """
-
-    read_again = False
 
     def __init__(self, hf: Any, way: Way) -> None:
         self._hf, self._way = hf, way
         self._accepts = accepted(hf)
         self._state: dict[str, Any] = {}
         # As generate does: some models fill the cache that they are given, and return none.
-        takes = way.kind not in (TREES, REREAD) and "past_key_values" in self._accepts
+        takes = way.kind != TREES and "past_key_values" in self._accepts
         if takes and hf._supports_default_dynamic_cache():
             config = hf.config.get_text_config()
             self._state["past_key_values"] = DynamicCache(config=config)
-        self._ids: list[int] = []  # all ids so far, for a model that reads them again at each pass
-        self.length = 0
+        self.length, self.read_again = 0, False
+        self._unread: list[int] = []  # accepted tokens that the state before the last pass lacks
+        self._chain: list[int] = []  # what the last pass read besides
+        self._crops = False  # whether the cache takes back what is rejected of the last pass
+        self._before: dict[str, Any] | None = (
+            None  # the state before the last pass, if over a chain
+        )
 
     def prefill(self, ids: Sequence[int], chunk: int, progress: Callable[[int], object]) -> None:
         """Read `ids`, in one pass where the model does not carry its state across chunks.
@@ -87,61 +87,31 @@ class PlainRows:
             progress(at)
             self.read(ids[at : at + chunk])
 
-    def score(self, ids: Sequence[int]) -> Tensor:
-        """One pass over the last token: scores (1, vocabulary)."""
-        return self.read(ids, 1)
+    def read(self, ids: Sequence[int], scored: int = 1) -> Tensor:
+        """One pass over `ids`, by which the sequence grows.
 
-    def keep(self, count: int) -> None:
-        """Keep the first `count` tokens of the last pass; the only one is kept already."""
-
-    def read(self, ids: Sequence[int], scored: int = 0) -> Tensor:
-        """One pass over `ids`; scores (scored, vocabulary) after the last `scored` of them.
-
-        The sequence grows by `ids`. Where none are `scored`, a model that reads everything again at
-        each pass stores the ids unread.
+        Scores (scored, vocabulary) after the last `scored` of them.
         """
-        self._ids += ids
-        reread = self._way.kind == REREAD
-        if reread and not scored:
-            self.length += len(ids)
-            return torch.empty(0)
-        start, read = (0, self._ids) if reread else (self.length, ids)
-        inputs: dict[str, Any] = {"input_ids": torch.tensor([list(read)], device=self._hf.device)}
+        end, device = self.length + len(ids), self._hf.device
+        inputs: dict[str, Any] = {"input_ids": torch.tensor([list(ids)], device=device)}
         if "logits_to_keep" in self._accepts:
-            inputs["logits_to_keep"] = max(1, scored)
+            inputs["logits_to_keep"] = scored
         if not self._accepts.isdisjoint(("position_ids", "kwargs")):
-            places = torch.arange(start, start + len(read), device=self._hf.device)
-            inputs["position_ids"] = places[None]
-        output = self._hf(**inputs, use_cache=not reread, **self._state)
-        if not reread:
-            self._ids.clear()
-            self._state |= {n: s for n in STATES if (s := getattr(output, n, None)) is not None}
-            if not self._state:
-                raise NotImplementedError("a state of an unknown name")
-        self.length += len(ids)
-        scores: Tensor = output.logits[0, -max(1, scored) :]
+            inputs["position_ids"] = torch.arange(self.length, end, device=device)[None]
+        output = self._hf(**inputs, use_cache=True, **self._state)
+        self._state |= {n: s for n in STATES if (s := getattr(output, n, None)) is not None}
+        if not self._state:
+            raise NotImplementedError("a state of an unknown name")
+        self.length = end
+        scores: Tensor = output.logits[0, -scored:]
         return scores
-
-
-class ChainRows(PlainRows):
-    """As PlainRows, but `score` takes a chain too, of which `keep` keeps the beginning.
-
-    `length` leaves out the tokens that are to be read again. A chain whose pass raised left no
-    trace. Raises NotImplementedError, or another error, at one that the cache cannot take back.
-    """
-
-    _crops = False  # whether the cache takes back what is rejected of the last pass
-    _before: _Saved | None = None  # the state before the last pass, if that was over a chain
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._unread: list[int] = []  # accepted tokens that the state before the last pass lacks
-        self._chain: list[int] = []  # what the last pass read besides
 
     def score(self, ids: Sequence[int]) -> Tensor:
         """One pass over the last token and the k of a chain: scores (k + 1, vocabulary).
 
-        A chain before it of which nothing was kept, not even its root, is taken back.
+        A chain before it of which nothing was kept, not even its root, is taken back. One whose
+        pass raised left no trace. Raises NotImplementedError, or another error, at one that the
+        cache cannot take back.
         """
         self.keep(0)
         is_single = len(ids) == 1
@@ -154,11 +124,11 @@ class ChainRows(PlainRows):
             if not cache.is_croppable:
                 raise NotImplementedError("a cache that cannot be cropped")
             cache.activate_past_recording()  # what a crop after the pass needs
-        self._before = None if is_single else _saved(self._state)
+        self._before = None if is_single else _copied(self._state)
         try:
             scores = self.read([*self._unread, *ids], len(ids))
         except BaseException:
-            self._restore()
+            self._state, self._before = self._before or self._state, None
             raise
         self._chain = [*ids]
         return scores
@@ -173,21 +143,12 @@ class ChainRows(PlainRows):
             for cache in _caches(self._state):
                 cache.crop(-rejected)
             self.length -= rejected
-        elif rejected and self._before:
-            self._restore()
+        elif rejected and self._before is not None:
+            self._state = self._before
             self.length -= len(self._unread) + len(read)
             self._unread += kept
         else:  # a single token stays: it is read without a copy of the state
             self._unread = []
-        self._before = None
-
-    def _restore(self) -> None:
-        if self._before:
-            self._state, parts = self._before
-            for part, values in parts:
-                for name, value in values.items():
-                    is_rows = name in _GROWN and isinstance(value, int)
-                    setattr(part, name, getattr(part, name)[..., :value, :] if is_rows else value)
         self._before = None
 
 
@@ -195,30 +156,11 @@ def _caches(state: dict[str, Any]) -> list[Any]:
     return [one for one in state.values() if isinstance(one, Cache)]
 
 
-def _saved(state: dict[str, Any]) -> _Saved:
-    """What `state` is restored from; of keys and values that only grow, the number of rows."""
-    own = {name: one if isinstance(one, Cache) else _copied(one) for name, one in state.items()}
-    parts = [part for cache in _caches(state) for part in (cache, *cache.layers)]
-    return own, [(part, _values(part)) for part in parts]
-
-
-def _values(part: Any) -> dict[str, Any]:
-    found = {}
-    for name, value in vars(part).items():
-        if name not in _GROWN or value is None:
-            found[name] = _copied(value)
-        else:  # a sliding window drops its first rows: the old tensors stay
-            found[name] = value if part.is_sliding else value.shape[-2]
-    return found
-
-
-def _copied(value: Any) -> Any:
-    """A copy with copies of all tensors in lists and dictionaries."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return {key: _copied(one) for key, one in value.items()}
-    return [_copied(one) for one in value] if type(value) is list else value
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    """A copy; keys and values stay where they are, as a pass makes new ones of them."""
+    layers = [layer for cache in _caches(state) for layer in cache.layers]
+    grown = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
+    return deepcopy(state, {id(one): one for one in grown if one is not None})
 
 
 def accepted(hf: Any) -> frozenset[str]:

@@ -9,12 +9,10 @@ read the text, the hidden states that they want are kept beside the rows; a chun
 of no use to heads.
 """
 
-import json
-import math
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -27,11 +25,12 @@ from torch import Tensor
 from ngtcli.decode.kv_cache import CHUNK, Chunk, Keeping, Region, RollbackCache, Rows
 from ngtcli.draft.steps import Reused
 from ngtcli.errors import reason_of
-from ngtcli.system.arrays import Array, ArrayFile
+from ngtcli.system.arrays import ArrayFile, ArrayWriter
 from ngtcli.system.files import DamagedFileError, key_of
 from ngtcli.system.machine import free_memory
 from ngtcli.system.progress import sized
 from ngtcli.system.trials import device_and_threads, versions_and_cpu
+from ngtcli.weights.tensor_store import Tensors, array_of, tensors_of
 from ngtcli.weights.trials import SPREAD, places_of, what_matters
 
 WORTH_S = 2.0  # seconds of reading from which on `keep_documents` auto writes a prompt; guess
@@ -39,12 +38,9 @@ WORTH_S = 2.0  # seconds of reading from which on `keep_documents` auto writes a
 # is for the caches of texts that are being answered.
 _SHARE = 0.125
 _UNKNOWN = 1 << 30  # bytes that are kept where the free memory is not known; guess
-_FORMAT = 2
-PREFIXES = ArrayFile(
-    "what was read is", "prefixes", ".safetensors", f"ngt rows {_FORMAT}", 1 << 33,
-    {"rows": Array("uint8")},
-)  # fmt: skip
-_WRONG = (ValueError, TypeError, AttributeError, RuntimeError)  # where shapes or dtypes are none
+_FORMAT = 3
+PREFIXES = ArrayFile("prefixes", ".safetensors", f"ngt rows {_FORMAT}", 1 << 33)
+_HEADER = 1 << 17  # bytes of a file's header: 500 layers, and the ids of a chunk
 _LENGTH_DEPENDENT = "dynamic"  # rotary frequencies that stay those of the longest text so far
 
 
@@ -190,11 +186,14 @@ class Prefixes:
         known = {"model": self._model, "before": wanted.before, "ids": _words(wanted.ids)}
         try:
             arrays, about = PREFIXES.map(path, known)
-            rows, states = _unpacked(arrays["rows"], json.loads(about["layers"]), self._device)
-            return replace(wanted, seconds=float(about["seconds"]), states=states), rows
+            found = {name: one.to(self._device) for name, one in tensors_of(arrays).items()}
+            keys, values = _by_layer(found, "k"), _by_layer(found, "v")
+            rows = {n: (one, values[n]) for n, one in keys.items()}
+            states, seconds = _by_layer(found, "s"), float(about["seconds"])
+            return replace(wanted, seconds=seconds, states=states), rows
         except FileNotFoundError:
             pass
-        except (DamagedFileError, LookupError, *_WRONG):
+        except (DamagedFileError, LookupError, ValueError):
             with suppress(OSError):
                 path.unlink()
         return None
@@ -214,9 +213,15 @@ def why_not(hf: Any) -> str:
     """Why no rows of a model that verifies draft trees are kept; "" if they are."""
     if places_of(hf):
         return SPREAD
-    rope = getattr(hf.config.get_text_config(), "rope_parameters", None) or {}
-    kinds = {rope.get("rope_type")} | {v.get("rope_type") for v in rope.values() if type(v) is dict}
-    return "its rows depend on texts before" if _LENGTH_DEPENDENT in kinds else ""
+    types = rope_types(hf.config.get_text_config())
+    return "its rows depend on texts before" if _LENGTH_DEPENDENT in types else ""
+
+
+def rope_types(config: Any) -> set[str]:
+    """The types of rotary frequencies of a model."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    every = [rope, *(one for one in rope.values() if type(one) is dict)]
+    return {one.get("rope_type", "") for one in every}
 
 
 def _path(key: str, layers: Iterable[int]) -> Path:
@@ -252,32 +257,18 @@ def _bytes_of_states(chunk: Chunk) -> int:
 
 def _write(path: Path, chunk: Chunk, model: str, rows: Rows) -> int:
     """Write a chunk; the bytes of its file. Raises OSError."""
-    named: list[tuple[int | str, Tensor]] = [(n, one) for n, both in rows.items() for one in both]
-    named += [(f"states {layer}", one) for layer, one in chunk.states.items()]
-    parts = [one.contiguous().cpu().view(torch.uint8).flatten() for _, one in named]
-    layers = [[n, str(one.dtype).removeprefix("torch."), list(one.shape)] for n, one in named]
+    named = {f"s {layer}": one for layer, one in chunk.states.items()}
+    for n, (keys, values) in rows.items():
+        named |= {f"k {n}": keys, f"v {n}": values}
     about = {"model": model, "before": chunk.before, "ids": _words(chunk.ids)}
-    about |= {"seconds": f"{chunk.seconds:.6f}", "layers": json.dumps(layers)}
-    PREFIXES.write(path, {"rows": torch.cat(parts).numpy()}, about)
+    about |= {"seconds": f"{chunk.seconds:.6f}", "format": PREFIXES.format}
+    with closing(ArrayWriter(path.parent, _HEADER)) as writer:
+        for name, one in named.items():
+            writer.add(name, array_of(one.cpu()))
+        writer.finish(path, about)
     return path.stat().st_size
 
 
-def _unpacked(
-    stored: Any, layers: list[Any], device: torch.device
-) -> tuple[Rows, dict[int, Tensor]]:
-    """Rows and hidden states of a mapped file, by layer.
-
-    Raises ValueError and the like for what `_write` has not written.
-    """
-    whole = torch.from_numpy(stored)
-    found: dict[int | str, list[Tensor]] = {}
-    at = 0
-    for layer, dtype, shape in layers:
-        kind = getattr(torch, dtype)
-        end = at + math.prod(shape) * kind.itemsize
-        found.setdefault(layer, []).append(whole[at:end].view(kind).view(shape).to(device))
-        at = end
-    if at != len(whole):
-        raise ValueError("other rows")
-    states = {int(n.removeprefix("states ")): one[0] for n, one in found.items() if type(n) is str}
-    return {n: (both[0], both[1]) for n, both in found.items() if type(n) is int}, states
+def _by_layer(tensors: Tensors, kind: str) -> dict[int, Tensor]:
+    """Keys ("k"), values ("v") or hidden states ("s") of a file, by layer."""
+    return {int(name[2:]): one for name, one in tensors.items() if name[:2] == f"{kind} "}

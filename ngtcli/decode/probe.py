@@ -21,7 +21,8 @@ from transformers import GenerationConfig
 
 from ngtcli.decode.memory_limits import is_out_of_memory
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.plain import CROPS, REREAD, RESTORES, STEPS, TREES, Way
+from ngtcli.decode.plain import CROPS, RESTORES, STEPS, TREES, Way
+from ngtcli.decode.prefixes import rope_types
 from ngtcli.decode.scores import rounds, same_scores, scores_are_not_numbers
 from ngtcli.decode.whole_vectors import use_whole_vectors
 from ngtcli.draft.tree import ROOT, DraftTree, chain
@@ -29,7 +30,7 @@ from ngtcli.errors import ModelError
 from ngtcli.model_files.pretrained import window_numbers
 from ngtcli.system.trials import Trial
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.trials import places_of, remembered
+from ngtcli.weights.trials import SPREAD, places_of, remembered
 
 NEW_TOKENS = 4  # enough for a path three deep, and a step whose cache holds two steps' rows
 # Families whose lossless drafting the tests prove, and whether they prove it for a sliding window,
@@ -44,6 +45,9 @@ _SHORTEST = 24
 # Wrong siblings before the path: as many as the window has tokens, within these bounds; guessed.
 _WIDEST, _NARROWEST = 512, 40
 _END = 2304  # tokens of context up to which its end is probed: learned positions end at 2,048
+# Rotary frequencies that depend on the longest text of a pass: texts would change each other.
+_ROPE_OF_LENGTH = {"dynamic", "longrope"}
+_LENGTHS = 5, 9  # ids of the two texts that are tried; a guess
 _EMPTY = DraftTree()
 
 KEEPS_STATE = "its layers keep a running state"
@@ -55,7 +59,6 @@ CHOOSES_TOKENS = "its layers choose the tokens they attend to, from a cache of t
 NO_TREE_MASK = "it does not honour a tree attention mask"
 # With these chains are tried. Layers that choose tokens may choose others in passes of more rows.
 _CHAIN_REASONS = (KEEPS_STATE, ATTENDS_IN_CHUNKS, NO_TREE_MASK)
-NO_CACHE = "it keeps no cache: everything is read again at each token"
 _KNOWN_KINDS = {"full_attention", "sliding_attention"}  # of layers
 # Why a model with layers of a kind cannot verify drafts; of several reasons the first counts.
 _PLAIN_KINDS = {
@@ -173,13 +176,12 @@ def _tree_reason(model: TargetModel, truth: Reference, siblings: int) -> str:
 def _ways_without_trees(reason: str) -> list[Way]:
     """The ways to run a model that verifies no draft trees, in the order in which they are tried.
 
-    Those that take chains stand first, if the reason allows them; of the others, which read token
-    by token, the last keeps nothing from pass to pass.
+    Those that take chains stand first, if the reason allows them; the others read token by token.
     """
     chains = (CROPS, RESTORES) if reason in _CHAIN_REASONS else ()
-    anew, again = (STARTS_ANEW, reason) if reason == KEEPS_STATE else (reason, NO_CACHE)
+    anew = STARTS_ANEW if reason == KEEPS_STATE else reason
     steps = [Way(STEPS, reason), Way(STEPS, anew, chunks=False)]
-    return [*(Way(kind, reason) for kind in chains), *steps, Way(REREAD, again)]
+    return [*(Way(kind, reason) for kind in chains), *steps]
 
 
 Claim = Callable[[TargetModel, Reference, int], bool]
@@ -355,3 +357,47 @@ def _whole_pass(hf: Any, ids: Sequence[int]) -> Tensor:
     given = torch.tensor([list(ids)], device=hf.device)
     scores: Tensor = hf(input_ids=given, use_cache=False).logits[0]
     return scores
+
+
+def why_not_together(model: TargetModel) -> str:
+    """Why several texts cannot be decoded together; "" if they can.
+
+    The first time that a model is asked about, its cache is emptied.
+    """
+    if model.joint_reason is None:
+        model.joint_reason = _why_not(model)
+    return model.joint_reason
+
+
+def _why_not(model: TargetModel) -> str:
+    if model.tree_reason or places_of(model.hf):
+        return model.tree_reason or SPREAD
+    if rope_types(model.config) & _ROPE_OF_LENGTH:
+        return "its positions depend on the longest text of a pass"
+    try:
+        agrees = _agrees(model)
+    except Exception as error:  # whatever a model's own code raises
+        if is_out_of_memory(error):
+            raise
+        agrees = False
+    return "" if agrees else "several texts in one pass get other scores than one does"
+
+
+def _agrees(model: TargetModel) -> bool:
+    """Whether two short texts, one with a draft, have the scores together that each has alone."""
+    forked = DraftTree((1 % model.vocabulary, 2 % model.vocabulary), (ROOT, ROOT))
+    texts = [[(7 * i + n) % model.vocabulary for i in range(n)] for n in _LENGTHS]
+    roots = [(texts[0][-1], forked), (texts[1][-1], DraftTree())]
+    truth, places = list[Tensor](), max(_LENGTHS) + len(forked)
+    for ids, root in zip(texts, roots, strict=True):
+        model.start(places)
+        model.prefill(ids[:-1])
+        truth.append(model.forward(*root).clone())
+    for beside, ids in enumerate(texts):
+        if beside:
+            model.resize(len(texts), model.cache.places)
+        model.start(places, beside=beside)
+        model.prefill(ids[:-1])
+    exact, found = not rounds(model.hf), model.score(model.lay_out(roots))
+    model.close(0, 0)
+    return all(same_scores(a, b, exact) for a, b in zip(map(list, found), truth, strict=True))

@@ -4,8 +4,9 @@ from bisect import bisect, bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -13,7 +14,10 @@ from ngtcli.draft.auto.config import CONFIG
 
 Floats = npt.NDArray[np.float64]
 SHORT = CONFIG.short_context
-_MOST_ROWS = 4096  # of a pass: four times the most draft nodes there can be; derived
+# Seconds by rows as JSON has them; at most four times as many rows as there can be nodes.
+Points = dict[
+    Annotated[int, msgspec.Meta(ge=1, le=4096)], Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
+]
 
 
 class CostCurve:
@@ -128,23 +132,6 @@ def _never_falling(seconds: Sequence[float]) -> list[float]:
     [1.0, 2.0, 2.0, 3.0]
     """
     return list(accumulate(reversed(seconds), min))[::-1]
-
-
-def read_points(stored: Any) -> dict[int, float]:
-    """Seconds by rows, from JSON of the form {"1": 0.01, "32": 0.02}. Raises ValueError.
-
-    Text, true and false are not numbers here.
-    """
-    if not isinstance(stored, dict) or not stored:
-        raise ValueError("no costs by rows")
-    points = {}
-    for rows, seconds in stored.items():
-        if not (rows.isascii() and rows.isdecimal() and 1 <= int(rows[:9]) <= _MOST_ROWS):
-            raise ValueError("rows that are not a number from 1 to 4096")
-        if type(seconds) not in (int, float) or not 0 < seconds < 1e9:
-            raise ValueError("seconds that are not a number above zero")
-        points[int(rows[:9])] = float(seconds)
-    return points
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,9 +228,8 @@ class Drafters(Generic[AnyDrafter]):
     def __init__(self, make: Callable[[], AnyDrafter], most: int) -> None:
         self.most, self.proposed = most, False
         self._make, self._chains, self._turn = make, False, 0
-        self._active: list[AnyDrafter] = []
+        self._active = dict[AnyDrafter, bool]()  # and whether its text is private
         self._free: list[AnyDrafter] = []
-        self._private: list[AnyDrafter] = []  # of those that are active
 
     def start(self, context: Context) -> AnyDrafter:
         """The drafter of a text that begins."""
@@ -238,8 +237,7 @@ class Drafters(Generic[AnyDrafter]):
         drafter = self._make() if is_new else self._free.pop()
         self._chains = context.chains
         drafter.reset(context)
-        self._active.append(drafter)
-        self._private += [drafter] * context.private
+        self._active[drafter] = context.private
         return drafter
 
     def propose(self, drafters: Sequence[AnyDrafter], texts: Sequence[Text]) -> list[DraftTree]:
@@ -296,11 +294,9 @@ class Drafters(Generic[AnyDrafter]):
 
     def finish(self, drafter: AnyDrafter) -> None:
         """A text has ended."""
-        self._active = [other for other in self._active if other is not drafter]
         drafter.finish()
-        if drafter not in self._private:
+        if not self._active.pop(drafter, True):
             self._free.append(drafter)
-        self._private = [other for other in self._private if other is not drafter]
 
     def end(self) -> None:
         """No more passes come: the texts have ended, or were broken off."""

@@ -3,15 +3,12 @@
 The pool keeps token ids of answers, at most so many; the oldest go first. Of an answer it leaves
 out, unless `quotes` is set, every run of QUOTE tokens that stands in the prompt: so it holds a
 model's own phrases and no text of documents. One file a model; a file that is wrong in any way is
-replaced by an empty one. Of several processes each adds to it what it has learned since it read or
-wrote it.
+replaced by an empty one. Of several processes each adds its answers to it; the tallies are those of
+the last.
 """
 
-import fcntl
-import os
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -23,15 +20,15 @@ import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.system.files import DamagedFileError, key_of, private_folder
+from ngtcli.system.journal import LineFile
 from ngtcli.trie.corpus import SEPARATOR, Ints
 from ngtcli.trie.files import POOLS
 
 QUOTE, TOKENS = CONFIG.quote, CONFIG.pool_tokens
 _SCALE = CONFIG.tally_scale
 _MOST = (2**31 - 1) // (2 * _SCALE)  # observations that a tally has in a file; derived: int32
-_LOCK_S = 2.0  # longest wait for another process that writes; guess
+_LOCK_S = 10.0  # longest wait for another process that writes; guess
 Floats = npt.NDArray[np.float64]
-Tallies = tuple[Floats, Floats]
 
 
 @dataclass(slots=True)
@@ -39,8 +36,6 @@ class Pool:
     """`answers` as arrays of ids, the newest last; `predicted` and `reached` are auto's tallies.
 
     `new` are the answers since it was loaded.
-    `stored` are the tallies that its file had when it was last read or written, and `total` what
-    they stand for; in these are `counted` of this process.
     """
 
     limit: int = TOKENS
@@ -49,16 +44,6 @@ class Pool:
     predicted: Floats | None = None
     reached: Floats | None = None
     new: list[Ints] = field(default_factory=list)
-    stored: Tallies | None = None
-    total: Tallies | None = None
-    counted: Tallies | None = None
-
-    @property
-    def tallies(self) -> Tallies | None:
-        """`predicted` and `reached`, of one dimension; None without any."""
-        if self.predicted is None or self.reached is None:
-            return None
-        return self.predicted.ravel(), self.reached.ravel()
 
     @property
     def tokens(self) -> int:
@@ -123,68 +108,27 @@ def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
         raise DamagedFileError("impossible tallies")
     borders = np.flatnonzero(stream == SEPARATOR)
     pool.answers = newest([a[a >= 0] for a in np.split(stream, borders) if (a >= 0).any()], limit)
-    pool.predicted, pool.reached = pool.stored = predicted / _SCALE, reached / _SCALE
-    pool.total = _within(*pool.stored, CONFIG.trust)  # as `EscapeTallies.restore` begins
-    pool.counted = pool.total
+    pool.predicted, pool.reached = predicted / _SCALE, reached / _SCALE
     return pool
 
 
 def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
     """Add what is new to the file, which may have grown meanwhile. Raises OSError."""
-    if (own := pool.tallies) is None:
+    if pool.predicted is None or pool.reached is None:
         return
     private_folder(path.parent)
-    with _locked(path.parent):
+    with LineFile(path.parent / "pools.lock", wait_s=_LOCK_S):
         there = Pool()
         with suppress(DamagedFileError):
             there = load_pool(path, vocabulary, pool.limit, pool.quotes)
         answers = newest(there.answers + pool.new, pool.limit)
-        predicted, reached = _within(*_joined(pool, own, there.stored), _MOST)
+        weight = _SCALE * np.minimum(1.0, _MOST / np.maximum(pool.reached.ravel(), 1e-9))
         stream = [part for a in answers for part in (a, np.array([SEPARATOR], np.int32))]
         arrays: dict[str, Any] = {
             "stream": np.concatenate([np.zeros(0, np.int32), *stream]),
-            "predicted": np.floor(predicted * _SCALE).astype(np.int32),
-            "reached": np.ceil(reached * _SCALE).astype(np.int32),
+            "predicted": np.floor(pool.predicted.ravel() * weight).astype(np.int32),
+            "reached": np.ceil(pool.reached.ravel() * weight).astype(np.int32),
         }
         sizes = {"answers": str(len(answers)), "tokens": str(sum(map(len, answers)))}
         POOLS.write(path, arrays, {"model": model, **sizes})
     pool.new = []
-    pool.stored = arrays["predicted"] / _SCALE, arrays["reached"] / _SCALE
-    pool.total, pool.counted = (predicted, reached), own
-
-
-def _joined(pool: Pool, own: Tallies, there: Tallies | None) -> Tallies:
-    """The tallies of a file with what is new in a pool's `own`."""
-    if there is None or there[0].shape != own[0].shape:
-        return own
-    before = pool.counted or (np.zeros_like(own[0]), np.zeros_like(own[1]))
-    if before[0].shape != own[0].shape:
-        return own
-    if pool.stored and pool.total and all(map(np.array_equal, there, pool.stored)):
-        there = pool.total  # else others have written it since
-    predicted, reached = (there[i] + np.maximum(own[i] - before[i], 0.0) for i in range(2))
-    return predicted, np.maximum(reached, predicted)
-
-
-def _within(predicted: Floats, reached: Floats, most: float) -> Tallies:
-    """The same tallies, scaled down to `most` observations."""
-    weight = np.minimum(1.0, most / np.maximum(reached, 1e-9))
-    return predicted * weight, reached * weight
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """A block in which no other process is; one that is for long does not hold it up."""
-    handle, until = os.open(folder, os.O_RDONLY | os.O_CLOEXEC), time.monotonic() + _LOCK_S
-    try:
-        while time.monotonic() < until:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(0.005)
-            except OSError:  # the file system has no locks
-                break
-        yield
-    finally:
-        os.close(handle)

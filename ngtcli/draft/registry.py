@@ -1,6 +1,6 @@
 """The registry of drafting methods by name. A method is one file and one line of `_METHODS`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
@@ -98,8 +98,10 @@ class MethodSpec:
         """New drafters for the texts of one pass. Raises UsageError as `build` does."""
         if not self.entry.many:
             return Drafters(self.build, self.settings.num_draft)
-        kind: Callable[..., Drafters[Any]] = getattr(_module(self.entry.module), self.entry.many)
-        return kind(self.settings, self.options)
+        many: Drafters[Any] = getattr(_module(self.entry.module), self.entry.many).make(
+            self.settings, self.options
+        )
+        return many
 
     def check(self) -> None:
         """Raise UsageError where something is missing, as `build` does; compile nothing."""

@@ -88,6 +88,17 @@ class DraftTree:
             names,
         )
 
+    def take(self, nodes: Sequence[int]) -> "DraftTree":
+        """The tree of some nodes, in this order: each behind its parent, probes last."""
+        place = {node: i for i, node in enumerate([ROOT, *nodes], ROOT)}
+        return DraftTree(
+            tuple([self.tokens[i] for i in nodes]),
+            tuple([place[self.parents[i]] for i in nodes]),
+            sum([i >= self.drafts for i in nodes]),
+            [self.origins[i] for i in nodes] if len(self.origins) else (),
+            self.names,
+        )
+
     def first_chain(self) -> "DraftTree":
         """The tree itself if it has no branches, else the first child, its first child, and so on.
 
@@ -100,12 +111,7 @@ class DraftTree:
         for node in range(self.drafts):
             if self.parents[node] == nodes[-1]:
                 nodes.append(node)
-        del nodes[0]
-        if len(nodes) == len(self):
-            return self
-        origins = [self.origins[node] for node in nodes] if len(self.origins) else ()
-        tokens = tuple(self.tokens[node] for node in nodes)
-        return DraftTree(tokens, tuple(range(-1, len(nodes) - 1)), 0, origins, self.names)
+        return self if len(nodes) > len(self) else self.take(nodes[1:])
 
     def cut(
         self, depth: int, nodes: int, probe_depth: int | None = None, rows: int | None = None
@@ -124,21 +130,13 @@ class DraftTree:
         limits = [depth] * self.drafts + [deepest] * self.probes
         if self.drafts <= nodes and all(map(le, depths, limits)):
             return self
-        kept: dict[int, int] = {ROOT: ROOT}
-        drafts = 0
+        kept, drafts = {ROOT}, 0
         for i, (level, limit) in enumerate(zip(depths, limits, strict=True)):
-            is_probe = i >= self.drafts
-            if level <= limit and self.parents[i] in kept and (is_probe or drafts < nodes):
-                kept[i] = len(kept) - 1
-                drafts += not is_probe
-        order = list(kept)[1:]
-        return DraftTree(
-            tuple(self.tokens[i] for i in order),
-            tuple(kept[self.parents[i]] for i in order),
-            len(order) - drafts,
-            [self.origins[i] for i in order] if self.origins else (),
-            self.names,
-        )
+            is_draft = i < self.drafts
+            if level <= limit and self.parents[i] in kept and not (is_draft and drafts == nodes):
+                kept.add(i)
+                drafts += is_draft
+        return self.take(sorted(kept)[1:])
 
 
 def chain(tokens: Sequence[int]) -> DraftTree:
@@ -149,10 +147,8 @@ def chain(tokens: Sequence[int]) -> DraftTree:
 def in_depth_first_order(
     tokens: Sequence[int], parents: Sequence[int], priority: Sequence[float]
 ) -> DraftTree:
-    """The same tree, its nodes in the order of `depth_first`."""
-    nodes = depth_first(parents, priority)
-    place = {node: i for i, node in enumerate([ROOT, *nodes], ROOT)}
-    return DraftTree(tuple(tokens[i] for i in nodes), tuple(place[parents[i]] for i in nodes))
+    """A tree, its nodes in the order of `depth_first`."""
+    return DraftTree(tuple(tokens), tuple(parents)).take(depth_first(parents, priority))
 
 
 def depth_first(parents: Sequence[int], priority: Sequence[float]) -> list[int]:

@@ -18,17 +18,12 @@ _ENDS_BY_ITSELF = b"resource_tracker"  # Python's: it cleans up shared memory af
 
 
 def start() -> "subprocess.Popen[bytes]":
-    """A keeper of this process."""
+    """A keeper of this process; once its input is closed it ends the children, and then itself."""
     return subprocess.Popen(
         [sys.executable, "-IS", __file__, str(os.getpid())],
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
-
-
-def end(keeper: "subprocess.Popen[bytes]") -> None:
-    """Have a keeper end the children now, and wait for it."""
-    keeper.communicate()
 
 
 def descendants(process: int) -> set[int]:

@@ -30,15 +30,15 @@ import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from ngtcli.background.files import check_names
 from ngtcli.background.loaded import Backgrounds
-from ngtcli.config import KINDS, Settings
+from ngtcli.config import Settings
 from ngtcli.documents.load import load
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.drafter import Auto, AutoDrafters
@@ -46,7 +46,7 @@ from ngtcli.draft.auto.policy import Policy
 from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.pool import Pool
-from ngtcli.errors import UsageError, nearest
+from ngtcli.errors import UsageError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.yaml_file import shown
 
@@ -62,8 +62,7 @@ _NOT_FOUND = "ngt: nothing is drafted: this version of vLLM calls the proposer i
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `additional_config["ngt"]` may say; see the module's description."""
 
     pool: bool = True
@@ -74,25 +73,11 @@ class Options:
 
 def read_options(given: Any) -> Options:
     """The options of `additional_config["ngt"]`. Raises UsageError for unknown or wrong ones."""
-    if not isinstance(given, Mapping):
-        raise UsageError('additional_config["ngt"] is not a mapping', 'Give {"pool": true} or so.')
-    known = {f.name: type(f.default) for f in fields(Options)}
-    for name, value in given.items():
-        if name not in known:
-            raise UsageError(f"ngt has no option {name!r} for vLLM", nearest(str(name), known))
-        wanted = list if known[name] is tuple else known[name]
-        if type(value) not in (wanted, known[name]):
-            raise UsageError(f"{name} is {shown(value)}", f"It must be {KINDS[wanted]}.")
-    values: dict[str, Any] = {name: tuple(v) if type(v) is list else v for name, v in given.items()}
-    return replace(Options(), **values)
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """A sequence that vLLM decodes: its drafter, and its ids so far, int32 (tokens,)."""
-
-    drafter: Auto
-    ids: Ids
+    try:
+        return msgspec.convert(given, Options)
+    except msgspec.ValidationError as error:
+        what = f'additional_config["ngt"] is {shown(given)}: {error}'
+        raise UsageError(what, "ngt help vllm lists its options.") from None
 
 
 class NgramTrieProposer:
@@ -104,14 +89,15 @@ class NgramTrieProposer:
         self._vocabulary: int = vllm_config.model_config.get_vocab_size()
         extra = vllm_config.additional_config
         self.options = read_options(extra.get("ngt", {}) if isinstance(extra, Mapping) else {})
-        self._drafts = self._drafters(vllm_config.model_config.tokenizer)
-        self._requests: dict[str, _Request] = {}  # by vLLM's name
+        self._drafts = self._all_drafters(vllm_config.model_config.tokenizer)
+        self._drafters = dict[str, Auto]()  # by vLLM's name of a request
+        self._known = dict[str, int]()  # tokens of each that its drafter knows
         self._checked: set[str] = set()  # whose drafts the last step checked
         self._has_warned = False  # that requests are not found
         self._left_at = 0.0  # seconds on the clock when the last step's drafts were given
         self._rows_out = 0  # rows of the pass that checks them, with one row a request
 
-    def _drafters(self, tokenizer: str) -> AutoDrafters:
+    def _all_drafters(self, tokenizer: str) -> AutoDrafters:
         """What drafts, with all that the options name. Raises NgtError."""
         own, texts, background = self.options, list[Ids](), None
         pool = Pool(own.pool_tokens) if own.pool else None
@@ -123,7 +109,7 @@ class NgramTrieProposer:
             ids = load_tokenizer(tokenizer)
             background = Backgrounds(own.background, ids, self._vocabulary, model=tokenizer).load()
         settings = DraftSettings(pool=pool, background=background)
-        return AutoDrafters(settings, texts=texts)
+        return AutoDrafters.make(settings, texts=texts)
 
     def load_model(self, *_: object, **__: object) -> None:
         """There is no model to load."""
@@ -161,12 +147,14 @@ class NgramTrieProposer:
         }
         if set(names) == rows.keys() == self._checked:  # no prompt was read as well
             self._learn_cost(entered - self._left_at)
-        for name in self._requests.keys() - asked.keys():
-            self._drafts.finish(self._requests.pop(name).drafter)
+        for name in self._drafters.keys() - asked.keys():
+            self._drafts.finish(self._drafters.pop(name))
+            del self._known[name]
         self._learn_tokens(rows)
         for name, sampled in zip(names, sampled_token_ids, strict=True):
-            if name in rows and name not in self._requests:
-                self._requests[name] = self._begin(rows[name], len(sampled), allowed[name])
+            if name in rows and name not in self._drafters:
+                self._begin(name, rows[name].tolist(), len(sampled), allowed[name])
+        self._known |= {name: len(row) for name, row in rows.items()}
         chains = self._draft(list(rows))
         self._left_at = time.perf_counter()
         return [chains.get(name, []) for name in names]
@@ -179,29 +167,24 @@ class NgramTrieProposer:
         self._drafts.spent(self._rows_out, seconds)
 
     def _learn_tokens(self, rows: Mapping[str, Ids]) -> None:
-        drafters, emitted = [], []
-        for name, row in rows.items():
-            if (request := self._requests.get(name)) is not None:
-                drafters.append(request.drafter)
-                emitted.append(row[len(request.ids) :].tolist())
-                request.ids = row.copy()
-        self._drafts.observe(drafters, emitted)
+        going = [name for name in rows if name in self._drafters]
+        emitted = [rows[name][self._known[name] :].tolist() for name in going]
+        self._drafts.observe([self._drafters[name] for name in going], emitted)
 
-    def _begin(self, row: Ids, sampled: int, takes_part: bool) -> _Request:
-        prompt = row[:-sampled].tolist()
+    def _begin(self, name: str, ids: list[int], sampled: int, takes_part: bool) -> None:
+        prompt, new = ids[:-sampled], ids[-sampled:]
         about = Context(prompt, vocabulary=self._vocabulary, chains=True, private=not takes_part)
-        drafter = self._drafts.start(about)
-        drafter.observe(row[-sampled:].tolist())
-        return _Request(drafter, row.copy())
+        self._drafters[name] = self._drafts.start(about)
+        self._drafters[name].extend(new)
 
     def _draft(self, names: list[str]) -> dict[str, list[int]]:
         """Chains for these requests, as long as they pay and the context allows."""
-        requests = [self._requests[name] for name in names]
-        room = [min(self._most, self._context - len(r.ids) - 1) for r in requests]
-        trees = self._drafts.propose_within([r.drafter for r in requests], room)
+        drafters = [self._drafters[name] for name in names]
+        room = [min(self._most, self._context - self._known[name] - 1) for name in names]
+        trees = self._drafts.propose_within(drafters, room)
         chains = {name: list(tree.tokens) for name, tree in zip(names, trees, strict=True)}
         self._checked = set(names)
-        self._rows_out = len(requests) + sum(map(len, chains.values()))
+        self._rows_out = len(names) + sum(map(len, chains.values()))
         return chains
 
 

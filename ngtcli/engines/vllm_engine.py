@@ -1,7 +1,7 @@
-"""A vLLM engine in a process of its own, and what it makes of one prompt, piece by piece.
+"""A vLLM engine in a process of its own: what it is told, and what it makes of a prompt.
 
 vLLM must be started before numba is imported: its search for kernels fails on numba's dispatcher.
-So this module, and what it imports, is free of numba.
+So this module, and what it imports, is free of numba, and loads nothing of vLLM until it starts.
 """
 
 import asyncio
@@ -10,24 +10,122 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar
 
 from ngtcli.config import Settings
 from ngtcli.engines import keeper
-from ngtcli.engines.vllm_arguments import check, drafts, engine_arguments, environment
-from ngtcli.errors import NgtError, UsageError
+from ngtcli.errors import NgtError, UsageError, plain_number
+from ngtcli.model_files.checkpoint import fetch
 from ngtcli.model_files.quantized import name_of
 from ngtcli.system.process import without_collection
 
 T = TypeVar("T")
+PROPOSER = "ngtcli.engines.vllm.NgramTrieProposer"
+METHODS = ("auto", "none")  # what can draft for vLLM
+# What vLLM takes, where that is less than ngt does.
+_RANGES = {
+    "temperature": (0.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+}
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # vLLM's own switch between its model runners
+# vLLM's variables, where the user has not set them. Its log goes where stderr does, and it sends
+# nothing about its use to anyone.
+ENVIRONMENT = {
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
 _LAST = 100_000  # bytes at the end of vLLM's log that are searched for an error; guess
 _ERROR = re.compile(r"\b\w+(?:Error|Exception): (\S.*)")
 _VALIDATION = re.compile(r"error, (.*?)(?: \[type=|$)")
 _OWN_WORDS = "See vLLM's own words with VLLM_LOGGING_LEVEL=INFO."
 _OF_PARENT = "Engine core initialization failed"  # says only that another line says why
+
+
+def drafts(settings: Settings) -> bool:
+    """Whether vLLM is given drafts."""
+    return settings.method != "none" and settings.num_draft > 0
+
+
+def check(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise UsageError for settings that vLLM cannot follow."""
+    if settings.method not in METHODS:
+        what = f"method {settings.method} does not draft for vLLM"
+        raise UsageError(what, f"Use {' or '.join(METHODS)}.")
+    for name, (low, high) in _RANGES.items():
+        if not low <= getattr(settings, name) <= high:
+            hint = f"vLLM takes values from {plain_number(low)} to {plain_number(high)}."
+            raise UsageError(f"{name} is {getattr(settings, name)}", hint)
+    if not drafts(settings):
+        return
+    if settings.pipeline_parallel > 1:  # its runner V1, 0.32, has a drafter on the last rank alone
+        what = "vLLM does not take drafts for a pipeline (--set pipeline_parallel)"
+        raise UsageError(what, "Give --method none as well, or --set tensor_parallel alone.")
+    if settings.min_p > 0:
+        raise UsageError("vLLM has no min_p with drafts", "Give --method none as well.")
+    if environ.get(RUNNER, "").lower() in ("1", "true"):
+        what = f"{RUNNER} asks for vLLM's model runner V2, which takes drafts of no other program"
+        raise UsageError(what, "Unset it, or give --method none.")
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Variables that vLLM reads; drafts need its model runner V1."""
+    return ENVIRONMENT | ({RUNNER: "0"} if drafts(settings) else {})
+
+
+def engine_arguments(settings: Settings, sequences: int, on_cpu: bool) -> dict[str, Any]:
+    """The arguments of vLLM's engine; `sequences` at a time, 0 for as many as vLLM takes.
+
+    On a CPU vLLM captures nothing, and would compile for minutes instead.
+    """
+    s = settings
+    arguments: dict[str, Any] = {
+        "model": fetch(s.model, plain=True),
+        "dtype": "float32" if s.dtype == "auto" and on_cpu else s.dtype,
+        "seed": s.seed % 2**32,  # of its own generators; each request has the whole one
+        "enforce_eager": on_cpu or not s.capture,
+        "tensor_parallel_size": s.tensor_parallel,
+        "pipeline_parallel_size": s.pipeline_parallel,
+        "data_parallel_size": s.data_parallel,
+    }
+    if sequences:
+        arguments["max_num_seqs"] = sequences
+    if s.ray:
+        arguments["distributed_executor_backend"] = "ray"
+        if s.data_parallel > 1:
+            arguments["data_parallel_backend"] = "ray"
+    if drafts(s):
+        arguments["speculative_config"] = {
+            "method": "custom_class",
+            "model": PROPOSER,
+            "num_speculative_tokens": s.num_draft,
+        }
+        arguments["additional_config"] = {"ngt": {"pool": s.pool, "background": list(s.background)}}
+        arguments["per_request_spec_decode_metrics"] = "summary"
+    return arguments
+
+
+def sampling_arguments(settings: Settings, room: int) -> dict[str, Any]:
+    """vLLM's parameters of sampling for an answer of at most `room` tokens."""
+    s = settings
+    arguments: dict[str, Any] = {
+        "max_tokens": room,
+        "temperature": s.temperature,
+        "repetition_penalty": s.repetition_penalty,
+        "presence_penalty": s.presence_penalty,
+        "frequency_penalty": s.frequency_penalty,
+        "stop": list(filter(None, s.stop)),
+    }
+    if not s.pool:
+        arguments["extra_args"] = {"ngt_pool": False}
+    if s.temperature > 0:
+        arguments |= {"top_p": s.top_p, "top_k": s.top_k, "min_p": s.min_p, "seed": s.seed}
+    return arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +203,7 @@ class VllmEngine:
         try:
             self._vllm = self.loop.run_until_complete(start())
         except BaseException:
-            keeper.end(self._keeper)  # what was started of vLLM ends as well
+            self._keeper.communicate()  # what was started of vLLM ends as well
             raise
         logging.getLogger("vllm").setLevel(logging.CRITICAL)  # errors are raised as NgtErrors
 
@@ -157,7 +255,7 @@ class VllmEngine:
         """End vLLM's processes, and wait for that."""
         with _output_to(self._log), suppress(Exception):
             self._vllm.shutdown()
-        keeper.end(self._keeper)
+        self._keeper.communicate()
 
 
 def last_error(log: str) -> str:

@@ -3,25 +3,21 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from copy import copy
 from dataclasses import replace
-from typing import Self
 
 from ngtcli.config import Settings
 from ngtcli.decode.continuation import Growing
 from ngtcli.draft.drafter import DraftSettings, PassRows
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.steps import OWN, InSteps, Limits, PassesReport, Statistics, Step, Token
-from ngtcli.engines.vllm_arguments import sampling_arguments
-from ngtcli.engines.vllm_engine import Piece, VllmEngine
+from ngtcli.engines.vllm_engine import Piece, VllmEngine, sampling_arguments
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.engine import Asked, Engine, Text
+from ngtcli.session.engine import Asked, Engine
 from ngtcli.session.events import Ended, Started, Tell, nobody
-from ngtcli.session.question import OtherModelError
 from ngtcli.session.session import ModelFacts, Session
 
 
@@ -120,16 +116,6 @@ class VllmSession(Session):
     def facts(self) -> ModelFacts:
         return self._facts
 
-    def with_settings(self, settings: Settings) -> Self:
-        """As `Session.with_settings`; the dtype cannot be another one, either."""
-        self.check_settings(settings, ("model", "dtype"))
-        return self.sharing(settings, self.owner)
-
-    def sharing(self, settings: Settings, owner: str) -> Self:
-        other = copy(self)
-        other.settings, other.owner = settings, owner
-        return other
-
     def generate(self, prompt: Prompt) -> VllmRun:
         """A prepared answer to `prompt`. Raises ContextOverflowError."""
         return VllmRun(self.engine, self.facts, self.settings, self.limits, prompt.ids)
@@ -141,40 +127,32 @@ class VllmTexts(Engine):
     def __init__(self, session: VllmSession, *, size: int = 0, many: bool = False) -> None:
         super().__init__(session, many=many)
         self._vllm, self._most = session.engine, size or session.engine.sequences
-        self._base = session
-        self._coming: dict[asyncio.Task[Step | None], Text] = {}  # the next step of each text
+        self._coming: dict[asyncio.Task[Step | None], Asked] = {}  # the next step of each text
 
-    def _session_for(self, settings: Settings, owner: str) -> VllmSession:
-        try:
-            return self._base.with_settings(settings).sharing(settings, owner)
-        except ValueError as error:
-            raise OtherModelError(f"another model is loaded: {error}") from None
-
-    def _start(self, text: Text) -> None:
+    def _start(self, text: Asked) -> None:
         """vLLM drafts by itself."""
 
-    def _has_room(self, one: Asked | Text | None) -> bool:
+    def _has_room(self, one: Asked | None) -> bool:
         return len(self._texts) < self._most
 
-    def _begin(self, text: Text) -> list[Text]:
-        assert text.prompt is not None
+    def _begin(self, text: Asked) -> list[Asked]:
         self._is_open = True
-        text.run = run = text.asked.session.generate(text.prompt)
+        text.run = run = text.session.generate(text.prompt)
         text.statistics = run.statistics
         text.begun = run.steps()
         if text.part is None:
-            text.asked.say(Started(run.drafter.origins))
+            text.say(Started(run.drafter.origins))
         self._await(text)
         return []
 
-    def _await(self, text: Text) -> None:
+    def _await(self, text: Asked) -> None:
         self._coming[self._vllm.loop.create_task(_next(text.begun))] = text
 
-    def _pass(self) -> list[Text]:
+    def _pass(self) -> list[Asked]:
         waiting = asyncio.wait(self._coming, return_when=asyncio.FIRST_COMPLETED)
         done, _ = self._vllm.wait(waiting)
         self._vllm.check_alive()
-        over: list[Text] = []
+        over: list[Asked] = []
         for task in done:
             text = self._coming.pop(task)
             try:
@@ -188,7 +166,7 @@ class VllmTexts(Engine):
                 self._await(text)
         return over
 
-    def _drop(self, text: Text) -> None:
+    def _drop(self, text: Asked) -> None:
         text.run.finish_reason = text.run.finish_reason or "interrupted"
         self._end_tasks([task for task, of in self._coming.items() if of is text])
 
@@ -202,11 +180,11 @@ class VllmTexts(Engine):
         for text in texts:
             self._vllm.wait(text.begun.aclose())
 
-    def _ended(self, text: Text) -> tuple[Ended, PassRows | None, Callable[[], str]]:
+    def _ended(self, text: Asked) -> tuple[Ended, PassRows | None, str]:
         run = text.run
         passes = PassesReport(0, 0.0, "vLLM runs the model")
         answer = Ended(finish_reason=run.finish_reason, statistics=run.statistics, passes=passes)
-        return answer, None, lambda: ""
+        return answer, None, ""
 
     def _close(self, *, store: bool = True) -> None:
         self._end_tasks([*self._coming])

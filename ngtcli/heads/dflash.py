@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
+from transformers.models.llama.modeling_llama import rotate_half
 
 from ngtcli.heads.files import HeadFiles, Target
-from ngtcli.heads.layers import HeadLayer, layer_config, norm, own_ids, rotary
+from ngtcli.heads.layers import layer, layer_config, norm, own_ids, rotary, through
 from ngtcli.heads.rows import HeadPass, Sight
 
 _BLOCK = 16  # tokens of a block where the configuration names none; that of published heads
@@ -40,23 +41,19 @@ class DFlash(nn.Module):
         other = [name for name in _OTHER if values.get(name)]
         if other or values.get("projector_type", "dflash") != "dflash":
             raise ValueError(other[0] if other else f"projector_type {values['projector_type']}")
-        self.target, self.reads, layer = (
-            target,
-            layers_read(values, target.layers),
-            layer_config(own),
-        )
+        self.target, self.reads = target, layers_read(values, target.layers)
+        config = layer_config(own)
         self.block = int(values.get("block_size") or _BLOCK)  # tokens, all but the first masks
         self.depth, self.mask = self.block - 1, int(values["mask_token_id"])
-        self.sights = tuple(_sights(values, layer))
+        self.sights = tuple(_sights(values, config))
         self._scale = float(values.get("input_embedding_scale") or 1.0)  # of embeddings
         self._multiplier = float(values.get("output_multiplier") or 1.0)  # of scores
         self._cap = float(values.get("final_logit_softcapping") or 0.0)  # of their size; 0: none
-        self.size, self.tokens = int(layer.hidden_size), int(layer.vocab_size)
+        self.size, self.tokens = int(config.hidden_size), int(config.vocab_size)
         self.fc = nn.Linear(len(self.reads) * self.size, self.size, bias=False)
-        self.hidden_norm, self.norm = norm(self.size, layer), norm(self.size, layer)
-        self._stack = [HeadLayer(layer, n) for n in range(layer.num_hidden_layers)]
-        self.layers = nn.ModuleList(self._stack)
-        self.rotary = rotary(layer, target)
+        self.hidden_norm, self.norm = norm(self.size, config), norm(self.size, config)
+        self.layers = nn.ModuleList(layer(config, n) for n in range(config.num_hidden_layers))
+        self.rotary = rotary(config, target)
         draft = int(values.get("draft_vocab_size") or self.tokens)
         self.lm_head = None
         if draft != self.tokens:
@@ -66,15 +63,15 @@ class DFlash(nn.Module):
         """Keep the keys and values of rows (batch, rows, layers x hidden size) of the text."""
         rows = self.hidden_norm(self.fc(states))
         rotation = self.rotary(rows, given.positions[None])
-        for layer in self._stack:
-            layer.self_attn.remember(rows, rotation, given)
+        for one in self.layers:
+            _remember(one.self_attn, rows, rotation, given)
 
     def through(self, tokens: Tensor, given: HeadPass) -> Tensor:
         """What leaves the network, (1, rows, hidden size), for tokens (rows,) of blocks."""
         rows = self.target.embed(tokens, scaled=False)[None] * self._scale
         rotation = self.rotary(rows, given.positions[None])
-        for layer in self._stack:
-            rows = layer(rows, rotation, given)
+        for one in self.layers:
+            rows = through(one, rows, rotation, given)
         out: Tensor = self.norm(rows)
         return out
 
@@ -90,6 +87,20 @@ class DFlash(nn.Module):
     def guess(self, last: Tensor, root: Tensor, block: Callable[[int], HeadPass]) -> Tensor:
         tokens = torch.cat([root, root.new_full((self.depth,), self.mask)])
         return self.scores(self.through(tokens, block(self.block))[0, 1:])
+
+
+def _remember(
+    attention: Any, rows: Tensor, rotation: tuple[Tensor, Tensor], given: HeadPass
+) -> None:
+    """Keep the keys and values of rows (batch, rows, hidden size)."""
+    keys, values = (
+        project(rows).view(*rows.shape[:-1], -1, attention.head_dim)
+        for project in (attention.k_proj, attention.v_proj)
+    )
+    keys = attention.k_norm(keys) if hasattr(attention, "k_norm") else keys
+    keys, (cosines, sines) = keys.transpose(1, 2), rotation
+    turned = keys * cosines[:, None] + rotate_half(keys) * sines[:, None]
+    given.cache.update(turned, values.transpose(1, 2), attention.layer_idx)
 
 
 def layers_read(values: Mapping[str, Any], depth: int) -> tuple[int, ...]:
@@ -117,7 +128,11 @@ def _sights(values: Mapping[str, Any], layer: PreTrainedConfig) -> Iterator[Sigh
 
 def marks(files: HeadFiles) -> bool:
     """Whether the tensors are those of DFlash: one that fuses states, and one that norms them."""
-    return {"fc.weight", "hidden_norm.weight", "layers.0.mlp.up_proj.weight"} <= set(files.shapes)
+    return {
+        "fc.weight",
+        "hidden_norm.weight",
+        "layers.0.mlp.up_proj.weight",
+    } <= files.tensors.keys()
 
 
 def network(files: HeadFiles, target: Target) -> DFlash:

@@ -15,28 +15,39 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from ngtcli.heads.files import DAMAGED, HeadFiles, Target
-from ngtcli.heads.layers import HeadLayer, Rotation, layer_config, norm, own_ids, rotary
-from ngtcli.heads.rows import Depths, HeadPass, Sight
+from ngtcli.heads.layers import layer, layer_config, norm, own_ids, rotary, through
+from ngtcli.heads.rows import HeadPass, Sight
 
 # Rows that a row attends to at most: the positions that published heads were trained on.
 WINDOW = 2048
 DEPTH = 8  # tokens; that of the trees that the authors' program drafts
 
 
-class _Network(nn.Module):
-    """What both have; `embeds`: it has embeddings of its own."""
+class Eagle(nn.Module):
+    """The network of EAGLE and EAGLE-2; its state is that of a published file.
+
+    `embeds`: it has embeddings of its own.
+    """
 
     depth = DEPTH
+    reads: tuple[int, ...] = (-1,)
     ids: Tensor | None = None
 
     def __init__(
-        self, target: Target, layer: PreTrainedConfig, reads: tuple[int, ...], embeds: bool
+        self, target: Target, config: PreTrainedConfig, embeds: bool, bias: bool = False
     ) -> None:
         super().__init__()
-        self.target, self.reads = target, reads
-        self.sights = (Sight(min(WINDOW, int(layer.max_position_embeddings))),)
-        self.rotary = rotary(layer, target)
-        self.embed_tokens = nn.Embedding(layer.vocab_size, layer.hidden_size) if embeds else None
+        size = int(config.hidden_size)
+        self.target, self.size, self.tokens = target, size, int(config.vocab_size)
+        self.sights = (Sight(min(WINDOW, int(config.max_position_embeddings))),)
+        self.rotary = rotary(config, target)
+        self.embed_tokens = nn.Embedding(self.tokens, size) if embeds else None
+        self._build(config, bias)
+
+    def _build(self, config: PreTrainedConfig, bias: bool) -> None:
+        self.fc = nn.Linear(2 * self.size, self.size, bias=bias)
+        self.layers = nn.ModuleList([layer(config)])
+        self.layers[0].input_layernorm = nn.Identity()
 
     def fuse(self, states: Tensor) -> Tensor:
         """(…, hidden size) of the target's states (…, reads x width)."""
@@ -48,51 +59,21 @@ class _Network(nn.Module):
         `states` are fused or of the depth before, `embedded` the embeddings of the tokens that
         follow; all are (batch, rows, hidden size).
         """
-        raise NotImplementedError
+        rows = self.fc(torch.cat([embedded, states], -1))
+        return through(self.layers[0], rows, self.rotary(rows, given.positions[None]), given)
 
     def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
-        return given.last_of(self.step(self.fuse(states), following, (), given))
+        return given.last_of(self.step(self.fuse(states), following, 0, given))
 
-    def step(self, states: Tensor, tokens: Tensor, depths: Depths, given: HeadPass) -> Tensor:
+    def step(self, states: Tensor, tokens: Tensor, depth: int, given: HeadPass) -> Tensor:
         embedded = (self.embed_tokens or self.target.embed)(tokens).to(states.dtype)
         return self.layered(states[None], embedded[None], given)[0]
 
-
-class Eagle(_Network):
-    """The network of EAGLE and EAGLE-2; its state is that of a published file."""
-
-    def __init__(self, target: Target, layer: PreTrainedConfig, bias: bool, embeds: bool) -> None:
-        super().__init__(target, layer, (-1,), embeds)
-        self.fc = nn.Linear(2 * layer.hidden_size, layer.hidden_size, bias=bias)
-        self.layers = nn.ModuleList([HeadLayer(layer, normed=False)])
-
-    def layered(self, states: Tensor, embedded: Tensor, given: HeadPass) -> Tensor:
-        rows = self.fc(torch.cat([embedded, states], -1))
-        out: Tensor = self.layers[0](rows, self.rotary(rows, given.positions[None]), given)
-        return out
-
-    def scores(self, states: Tensor, depths: Depths = ()) -> Tensor:
+    def scores(self, states: Tensor, depth: int = 0) -> Tensor:
         return self.target.score(states)
 
 
-class _Eagle3Layer(HeadLayer):
-    """A layer whose attention reads an embedding beside the state."""
-
-    def __init__(self, config: PreTrainedConfig, norm_residual: bool) -> None:
-        super().__init__(config, inputs=2)
-        self.hidden_norm, self._norm_residual = norm(config.hidden_size, config), norm_residual
-
-    def beside(
-        self, states: Tensor, embedded: Tensor, rotation: Rotation, given: HeadPass
-    ) -> Tensor:
-        """(batch, rows, hidden size), as are `states` and `embedded`."""
-        normed = self.hidden_norm(states)
-        rows = torch.cat([self.input_layernorm(embedded), normed], -1)
-        residual = normed if self._norm_residual else states
-        return self.perceived(residual + self.self_attn(rows, rotation, given))
-
-
-class Eagle3(_Network):
+class Eagle3(Eagle):
     """The network of EAGLE-3; its state is that of a published file without its vocabulary.
 
     `fields` are those of config.json. `norm_before_residual`: the normed states, not the states,
@@ -102,17 +83,19 @@ class Eagle3(_Network):
 
     def __init__(self, target: Target, fields: Mapping[str, Any], embeds: bool = False) -> None:
         own = fields.get("transformer_layer_config") or fields
-        layer, reads = layer_config(own, most=1), layers_read(fields, target.layers)
-        super().__init__(target, layer, reads, embeds)
-        size = int(layer.hidden_size)
+        config, self.reads = layer_config(own, most=1), layers_read(fields, target.layers)
         width = fields.get("target_hidden_size") or own.get("target_hidden_size")
-        self.width, self.size, self.tokens = int(width or size), size, int(layer.vocab_size)
-        states = len(reads) * self.width
+        self.width, self._fields = int(width or config.hidden_size), fields
+        super().__init__(target, config, embeds)
+
+    def _build(self, config: PreTrainedConfig, bias: bool) -> None:
+        size, states, fields = self.size, len(self.reads) * self.width, self._fields
         has_norm = bool(fields.get("norm_before_fc"))
-        self.input_norm = norm(states, layer) if has_norm else nn.Identity()
+        self.input_norm = norm(states, config) if has_norm else nn.Identity()
         self.fc = nn.Linear(states, size, bias=False)
-        self.midlayer = _Eagle3Layer(layer, bool(fields.get("norm_before_residual")))
-        self.norm = norm(size, layer)
+        self.midlayer = layer(config, inputs=2)  # it reads an embedding beside the state
+        self.midlayer.hidden_norm = norm(size, config)
+        self.norm = norm(size, config)
         self.lm_head = nn.Linear(size, int(fields.get("draft_vocab_size") or self.tokens), False)
 
     def fuse(self, states: Tensor) -> Tensor:
@@ -120,10 +103,15 @@ class Eagle3(_Network):
         return fused
 
     def layered(self, states: Tensor, embedded: Tensor, given: HeadPass) -> Tensor:
-        rotation = self.rotary(states, given.positions[None])
-        return self.midlayer.beside(states, embedded, rotation, given)
+        own, rotation = self.midlayer, self.rotary(states, given.positions[None])
+        normed = own.hidden_norm(states)
+        rows = torch.cat([own.input_layernorm(embedded), normed], -1)
+        residual = normed if self._fields.get("norm_before_residual") else states
+        rows = residual + through(own.self_attn, rows, rotation, given)
+        out: Tensor = rows + own.mlp(own.post_attention_layernorm(rows))
+        return out
 
-    def scores(self, states: Tensor, depths: Depths = ()) -> Tensor:
+    def scores(self, states: Tensor, depth: int = 0) -> Tensor:
         found: Tensor = self.lm_head(self.norm(states))
         return found
 
@@ -150,20 +138,20 @@ def layers_read(fields: Mapping[str, Any], depth: int) -> tuple[int, ...]:
 def marks(files: HeadFiles) -> bool:
     """Whether the tensors are those of EAGLE: one layer that norms nothing before attention."""
     names = {"fc.weight", "layers.0.self_attn.q_proj.weight"}
-    return names <= files.shapes.keys() and "layers.0.input_layernorm.weight" not in files.shapes
+    return names <= files.tensors.keys() and "layers.0.input_layernorm.weight" not in files.tensors
 
 
 def marks3(files: HeadFiles) -> bool:
     """Whether the tensors are those of EAGLE-3 in either form."""
     names = {"midlayer.hidden_norm.weight", "layers.0.hidden_norm.weight"}
-    return "fc.weight" in files.shapes and bool(names & files.shapes.keys())
+    return "fc.weight" in files.tensors and bool(names & files.tensors.keys())
 
 
 def network(files: HeadFiles, target: Target) -> Eagle:
     """That of EAGLE's files. Raises ModelError for those of another target."""
-    layer = layer_config(files.fields, most=1)
-    files.check(target, layer.hidden_size, layer.vocab_size)
-    return Eagle(target, layer, "fc.bias" in files.stored, "embed_tokens.weight" in files.stored)
+    config = layer_config(files.fields, most=1)
+    files.check(target, config.hidden_size, config.vocab_size)
+    return Eagle(target, config, "embed_tokens.weight" in files.stored, "fc.bias" in files.stored)
 
 
 def network3(files: HeadFiles, target: Target) -> Eagle3:

@@ -6,15 +6,15 @@ A head that ngt trained is a folder with config.json and model.safetensors, see 
 
 import json
 import os
+import re
 import zipfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ngtcli.errors import ModelError
@@ -23,7 +23,6 @@ from ngtcli.model_files import hub
 from ngtcli.model_files.checkpoint import read_object
 
 Notify = Callable[[str], None]
-Shape = tuple[int, ...]
 DAMAGED = "Download the head again, or name another one."
 WEIGHTS = "model.safetensors"  # of heads that ngt writes
 # Names under which heads are published, before those that `transformers` knows.
@@ -81,16 +80,14 @@ class Target:
 class HeadFiles:
     """The files of one head: the `name` the user gave, the folder, config.json ({}: none).
 
-    `shapes` are those of its tensors by name; `tensor` reads one. `stored` has the names of those
-    that are used by the names that they have in the network. Building a head raises ModelError by
-    the methods here.
+    `tensors` are mapped. `stored` has the names of those that are used by the names that they have
+    in the network. Building a head raises ModelError by the methods here.
     """
 
     name: str
     folder: Path
     config: Mapping[str, Any]
-    shapes: Mapping[str, Shape]
-    tensor: Callable[[str], Tensor]
+    tensors: Mapping[str, Tensor]
     stored: dict[str, str] = field(default_factory=dict)
 
     def refused(self, what: str, hint: str = HINT) -> ModelError:
@@ -104,14 +101,20 @@ class HeadFiles:
             raise self.refused(f"its config.json says {key}: {value!r}, not 0 to {most}"[:300])
         return value
 
-    def shape(self, name: str, dimensions: int = 2) -> Shape:
+    def shape(self, name: str, dimensions: int = 2) -> tuple[int, ...]:
         """The shape of a network's tensor that has to be there and to have so many dimensions."""
         name = self.stored.get(name, name)
-        if name not in self.shapes:
+        if name not in self.tensors:
             raise self.refused(f"its file has no {name}", DAMAGED)
-        if len(found := self.shapes[name]) != dimensions:
+        if len(found := tuple(self.tensors[name].shape)) != dimensions:
             raise self.refused(f"{name} has shape {_by(found)}, not {dimensions} numbers", DAMAGED)
         return found
+
+    def sizes(self, pattern: str) -> tuple[int, int]:
+        """How many first and second numbers there are in the names that begin with a pattern."""
+        found = [match.groups() for match in map(re.compile(pattern).match, self.stored) if match]
+        heads, blocks = (len({pair[at] for pair in found}) for at in (0, 1))
+        return heads, blocks
 
     @property
     def fields(self) -> Mapping[str, Any]:
@@ -131,7 +134,7 @@ class HeadFiles:
 
     def read(self, name: str) -> Tensor:
         """A tensor of finite numbers, as it is in the file."""
-        tensor = self.tensor(name)
+        tensor = self.tensors[name]
         if not tensor.is_floating_point():
             raise self.refused(f"{name} has numbers of type {str(tensor.dtype)[6:]}", DAMAGED)
         if not bool(tensor.isfinite().all()):
@@ -140,16 +143,15 @@ class HeadFiles:
 
     def fill(self, network: nn.Module, target: Target) -> None:
         """Give a network, which may be on the device "meta", its values."""
-        stored = self.stored
-        own = {name: tuple(one.shape) for name, one in network.state_dict().items()}
+        stored, own = self.stored, network.state_dict()
         if lacking := sorted(own.keys() - stored.keys()):
             raise self.refused(f"its file has no {_some(lacking)}", DAMAGED)
         if unused := sorted(stored[name] for name in stored.keys() - own.keys()):
             raise self.refused(f"a head of this kind has no {_some(unused)}", DAMAGED)
         for name, wanted in own.items():
-            if (found := self.shapes[stored[name]]) != wanted:
-                what = f"{stored[name]} has shape {_by(found)}, and {_by(wanted)} is needed"
-                raise self.refused(what, DAMAGED)
+            if (found := self.tensors[stored[name]].shape) != wanted.shape:
+                shapes = f"{_by(found)}, and {_by(wanted.shape)} is needed"
+                raise self.refused(f"{stored[name]} has shape {shapes}", DAMAGED)
         state = {name: self.read(stored[name]).to(target.device, target.dtype) for name in own}
         network.load_state_dict(state, assign=True)
         network.requires_grad_(False).eval()
@@ -169,13 +171,17 @@ def open_head(name: str, progress: Notify = lambda _: None) -> HeadFiles:
     if not files:
         raise ModelError(f"{name}: it has no weights of a head ({WEIGHTS})", HINT)
     try:
-        shapes, tensor = _opened([folder / file for file in files])
+        tensors = dict[str, Tensor]()
+        for file in files:
+            tensors |= _opened(folder / file)
+        if not tensors:
+            raise ValueError("no tensors by their names")
     except Exception as error:  # files fail in many ways
         why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
         why = "a pickle that could run code" if "Weights only" in str(error) else why
         what = f"{name}: {', '.join(files[:1])} cannot be read ({why})"
         raise ModelError(what, DAMAGED) from error
-    return HeadFiles(name, folder, read_object(folder / "config.json"), shapes, tensor)
+    return HeadFiles(name, folder, read_object(folder / "config.json"), tensors)
 
 
 def head_files(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, bytes]:
@@ -198,35 +204,18 @@ def _weights(folder: Path) -> list[str]:
     return hub.weight_files(folder, names, _PUBLISHED)
 
 
-def _opened(paths: Collection[Path]) -> tuple[dict[str, Shape], Callable[[str], Tensor]]:
-    """Shapes of the tensors of files, mapped, and what reads one. Raises what their readers do."""
-    found: dict[str, Any] = {}
-    for path in paths:
-        if path.suffix == ".safetensors":
-            file: Any = safe_open(path, "pt")
-            found |= {name: file.get_slice(name) for name in file.offset_keys()}
-        else:
-            # The old form of a pickle, which is no archive, cannot be mapped.
-            mapped = zipfile.is_zipfile(path)
-            read = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-            if not isinstance(read, dict):
-                raise ValueError("no tensors by their names")
-            found |= {str(name): one for name, one in read.items() if isinstance(one, Tensor)}
-    if not found:
-        raise ValueError("no tensors by their names")
-
-    def tensor(name: str) -> Tensor:
-        one: Tensor = found[name][...]
-        return one
-
-    shapes = {
-        name: tuple(one.shape if isinstance(one, Tensor) else one.get_shape())
-        for name, one in found.items()
-    }
-    return shapes, tensor
+def _opened(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, mapped. Raises what its reader does."""
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    # The old form of a pickle, which is no archive, cannot be mapped.
+    mapped = zipfile.is_zipfile(path)
+    read = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    found = read.items() if isinstance(read, dict) else ()
+    return {str(name): one for name, one in found if isinstance(one, Tensor)}
 
 
-def _by(shape: Shape) -> str:
+def _by(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape)) or "()"
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ngtcli.errors import ModelError
-from ngtcli.heads import dflash, eagle, hydra, medusa, mtp
+from ngtcli.heads import dflash, eagle, mtp, perceptrons
 from ngtcli.heads.files import HeadFiles, Notify, Target, open_head
 from ngtcli.heads.head import AtOnce, ByPath, Head
 from ngtcli.heads.places import HINT, OWN
@@ -66,11 +65,11 @@ _HYDRA = (
 # The first that marks the files makes the head.
 KINDS = (
     Kind(
-        "medusa", medusa.marks, medusa.network, at_once=True,
+        "medusa", perceptrons.marks_medusa, perceptrons.medusa, at_once=True,
         left_out=r"^(?!medusa_heads?\.|\d+\.\d+\.)", rename=((r"^medusa_heads?\.", ""),),
     ),
     Kind(
-        "hydra", hydra.marks, hydra.network, rename=_HYDRA,
+        "hydra", perceptrons.marks_hydra, perceptrons.hydra, rename=_HYDRA,
         left_out=r"(input_embed_fn\.weight|embed_tokens\.weight|inv_freq)$",
         numbered=r"(hydra_mlp\.\d+\.)(\d{1,4})(?=\.)",
     ),
@@ -105,20 +104,20 @@ def load_head(
     """
     target = Target(hf, device, dtype)
     if name == OWN:
-        own = HeadFiles(name, Path(hf.config.name_or_path), {}, {}, _no_tensor)
+        own = HeadFiles(name, Path(hf.config.name_or_path), {}, {})
         return _built(_MTP, own, target, warn)
     files = open_head(name, progress)
     for kind in KINDS:
         if kind.marks(files):
             return _built(kind, files, target, warn)
     known = ", ".join(kind.name for kind in KINDS)
-    what = f"no known kind of head has a tensor {min(files.shapes)[:100]}"
+    what = f"no known kind of head has a tensor {min(files.tensors)[:100]}"
     raise files.refused(what, f"{HINT} Known kinds: {known}.")
 
 
 def _built(kind: Kind, files: HeadFiles, target: Target, warn: Notify | None) -> Head:
     """The head, which has made a guess. Raises ModelError where it cannot."""
-    files = replace(files, stored=kind.names(files.shapes))
+    files = replace(files, stored=kind.names(files.tensors))
     try:
         network = _filled(kind, files, target) if kind.is_filled else kind.network(files, target)
         head = (AtOnce if kind.at_once else ByPath)(kind.name, network, target, warn)
@@ -141,7 +140,3 @@ def _filled(kind: Kind, files: HeadFiles, target: Target) -> Any:
         network = kind.network(files, target)
     files.fill(network, target)
     return network
-
-
-def _no_tensor(name: str) -> Tensor:
-    raise KeyError(name)

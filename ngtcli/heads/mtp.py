@@ -15,7 +15,7 @@ from transformers.modeling_layers import MtpModel
 
 from ngtcli.errors import ModelError
 from ngtcli.heads.files import HeadFiles, Target
-from ngtcli.heads.rows import Depths, HeadPass, Sight
+from ngtcli.heads.rows import HeadPass, Sight
 
 DEPTH = 4  # tokens that are guessed one after the other; a guess
 
@@ -33,9 +33,9 @@ class Mtp:
         self.sights = (Sight(model.config.sliding_window if slides else None),)
 
     def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
-        return given.last_of(self.step(states, following, (), given))
+        return given.last_of(self.step(states, following, 0, given))
 
-    def step(self, states: Tensor, tokens: Tensor, depths: Depths, given: HeadPass) -> Tensor:
+    def step(self, states: Tensor, tokens: Tensor, depth: int, given: HeadPass) -> Tensor:
         model, places = self._model, given.positions[None]
         embedded, rotation = model.embed_tokens(tokens)[None].to(states), None
         if model.rotary_emb is not None:
@@ -50,7 +50,7 @@ class Mtp:
         )[0]
         return model.shared_post_norm(out) if model.use_shared_post_norm else out
 
-    def scores(self, states: Tensor, depths: Depths) -> Tensor:
+    def scores(self, states: Tensor, depth: int) -> Tensor:
         found: Tensor = self._model._project_to_logits(states)
         return found
 

@@ -5,14 +5,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ngtcli.decode.kv_cache import RollbackCache
-from ngtcli.draft.tree import ROOT
 
-Depths = Sequence[int]  # of nodes
 _LEAST = 4096  # places that there is room for on a device, where more are captured anew; guess
 
 
@@ -50,12 +47,12 @@ class HeadPass:
 class DraftRows:
     """Rows that are kept, one for each position in turn, and the rows of a draft behind them.
 
-    A pass asks for the places of its rows by `chain` or `tree`, and they are the draft's until
-    `keep` or `drop`; or by `given`. Positions count from the first row that is kept: only
-    differences matter.
+    Positions count from the first row that is kept: only differences matter. A `length`, of rows
+    that are kept, may be an int64 tensor (1,): it may be another when what is done with a pass is
+    done again, so such a pass sees all places, which `reserve` has to make room for.
 
     >>> rows = DraftRows([Sight(3)], torch.device("cpu"), torch.float32)
-    >>> given = rows.chain(4, 10)
+    >>> given = rows.chain(rows.go_to(10), 4)
     >>> (given.mask(0)[0, 0] == 0).int().tolist(), given.positions.tolist()
     ([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]], [0, 1, 2, 3])
     """
@@ -64,18 +61,13 @@ class DraftRows:
         self.device, self._sights, self._dtype = device, tuple(sights), dtype
         self._window = max((one.window or 0 for one in sights), default=0)
         self._cache = RollbackCache([one.window is not None for one in sights], 0)
-        self._depths: list[int] = []  # of the draft's rows, which stand so far behind those kept
         self.clear()
 
     @torch.inference_mode()
     def clear(self) -> None:
-        """Forget all rows; the buffers stay."""
-        if self.device.type == "cpu":
-            self._cache.truncate(0)
-        else:  # passes see all places, and a NaN must not outlive its text
-            self._cache.reset(self._cache.regions[0])
+        """Forget all rows; the buffers stay, without what a text left there, which may be NaN."""
+        self._cache.reset(self._cache.regions[0])
         self._end = 0  # the position in the text behind the rows that are kept
-        self.drop()
 
     def go_to(self, start: int) -> int:
         """How many rows are kept; they are forgotten if they do not reach to position `start`."""
@@ -84,72 +76,36 @@ class DraftRows:
             self._end = start
         return self._cache.length
 
-    def chain(self, rows: int, start: int) -> HeadPass:
-        """The next rows of a text, from position `start` on."""
-        self.go_to(start)
-        self._depths, self._sees = [*range(rows)], np.tri(rows, dtype=np.bool_)
-        return self._last(rows)
-
-    def tree(self, parents: Sequence[int]) -> HeadPass:
-        """Further rows of a draft: each sees the kept rows, itself and what leads to it.
-
-        A parent is a row of the draft, by number, or ROOT.
-        """
-        before, rows = len(self._depths), len(parents)
-        sees = np.eye(before + rows, dtype=np.bool_)
-        sees[:before, :before] = self._sees
-        for row, parent in enumerate(parents, before):
-            if parent != ROOT:
-                sees[row] |= sees[parent]
-            self._depths.append(0 if parent == ROOT else self._depths[parent] + 1)
-        self._sees = sees
-        return self._last(rows)
-
     def keep(self, rows: int) -> None:
-        """Keep the first `rows` of the last pass, which are a chain."""
+        """Keep the first `rows` of a pass, which are a chain."""
         self._cache.length += rows
         self._end += rows
-        self.drop()
-
-    def drop(self) -> None:
-        """Drop the draft's rows."""
-        self._depths = []
-        self._sees = np.zeros((0, 0), np.bool_)  # which rows of the draft each of them sees
 
     def reserve(self, rows: int) -> bool:
         """Make room for so many rows behind those kept; whether buffers have moved."""
         places = max(_LEAST, 1 << (self._cache.length + rows - 1).bit_length())
         return self._cache.reserve(places)
 
-    @property
-    def length(self) -> int:
-        """Rows that are kept."""
-        return self._cache.length
-
-    def _last(self, rows: int) -> HeadPass:
-        """A pass over the last `rows` rows of the draft."""
-        length, depths = self._cache.length, torch.tensor(self._depths, device=self.device)
-        sees = torch.from_numpy(self._sees[-rows:]).to(self.device)
-        first = max(0, length + min(self._depths[-rows:]) - self._window + 1)
-        return self.given(length, sees, depths, len(depths) - rows, min(first, length))
+    def chain(self, length: int | Tensor, rows: int, last: Tensor | None = None) -> HeadPass:
+        """A pass over the next rows of a text."""
+        depths = torch.arange(rows, device=self.device)
+        return self.given(length, depths <= depths[:, None], depths, last=last)
 
     def given(
-        self, length: int | Tensor, sees: Tensor, depths: Tensor, start: int, first: int = 0,
+        self, length: int | Tensor, sees: Tensor, depths: Tensor, start: int = 0,
         last: Tensor | None = None,
     ) -> HeadPass:  # fmt: skip
         """A pass over the rows of a draft, behind `length` rows, from its row number `start` on.
 
-        They see of its rows, which have such `depths`, int64 (n,), those where `sees`, bool (rows,
-        n), is true. Layers with windows are given the places from `first` on, which some row sees.
-        A length that is a tensor may be another when what is done with it is done again: then a
-        pass sees all places. `last`, int64 (1,), is the number of its last row.
+        They see of its rows, which have such `depths`, int64 (n,), rising, those where `sees`, bool
+        (rows, n), is true. `last`, int64 (1,), is the number of its last row.
         """
         own = torch.arange(len(depths), device=self.device) + length
         at, rows = depths + length, len(sees)
-        end = self._cache.places
-        if isinstance(length, int):
-            end = length + len(depths)
-            self._cache.reserve(end)
+        first, end = 0, self._cache.places
+        if isinstance(length, int):  # layers with windows get the places that some row sees
+            first = min(length, max(0, length + int(depths[start]) - self._window + 1))
+            self._cache.reserve(end := length + len(depths))
         slots, asking = own[start : start + rows], at[start : start + rows]
         self._cache.aim(slots, end, end - len(depths), first)
 
@@ -163,12 +119,8 @@ class DraftRows:
                 seen &= positions <= asking[:, None]
             if sight.window is not None:
                 seen &= (positions - asking[:, None]).abs() < sight.window
-            return additive(seen, self._dtype)
+            lowest = torch.finfo(self._dtype).min
+            added = torch.zeros_like(seen, dtype=self._dtype).masked_fill_(~seen, lowest)
+            return added[None, None]
 
         return HeadPass(self._cache, asking, lambda layer: mask(self._sights[layer]), last)
-
-
-def additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask (1, 1, rows, places): 0 where `seen`, bool (rows, places), is true, else lowest."""
-    lowest = torch.finfo(dtype).min
-    return torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, lowest)[None, None]

@@ -9,11 +9,10 @@ from itertools import zip_longest
 
 from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
-from ngtcli.decode.sampling import penalizes
 from ngtcli.draft.drafter import PassRows
-from ngtcli.errors import NgtError, counted
-from ngtcli.measure.live import Live, generate
-from ngtcli.measure.results import CheckReport, Comparison, GenerateReport
+from ngtcli.errors import counted
+from ngtcli.measure.live import Live
+from ngtcli.measure.results import CheckReport, Comparison
 from ngtcli.prompt.build import Prompt
 from ngtcli.session.local import LocalSession
 from ngtcli.session.session import AnswerOptions
@@ -27,8 +26,6 @@ def run_check(
     for done, prompt in enumerate(source.worded(session)):
         progress(f"{done} of {counted(len(source.items), 'prompt')} compared")
         found += _compared(session, source.items[done].id, prompt, num_drafts)
-    known = [(c.num_draft, c.as_generate) for c in found if c.as_generate is not None]
-    tried = {k: [same for number, same in known if number == k] for k in num_drafts}
     return CheckReport(
         model=settings.model,
         method=settings.method,
@@ -40,7 +37,6 @@ def run_check(
         runs=len(found),
         identical=sum(c.identical for c in found),
         results=found,
-        generate=[GenerateReport(k, len(same), sum(same)) for k, same in tried.items() if same],
         skipped=(),
     )
 
@@ -50,21 +46,15 @@ def _compared(
 ) -> Iterator[Comparison]:
     """Drafted decoding at each of `num_drafts`, and plain decoding in passes of the same shape."""
     plain: dict[PassRows | None, list[int]] = {}
-    generated: list[int] | None = None
-    tried = False
     for num_draft in num_drafts:
         drafted = _run(session, prompt, session.settings.method, num_draft)
         rows, length = drafted.rows, drafted.statistics.mean_acceptance_length
         if rows not in plain:
             plain[rows] = _run(session, prompt, "none", num_draft).output
-        if drafted.exact and not tried:
-            generated, tried = _generated(session, prompt), True
-        truth = plain[rows]
+        truth, made = plain[rows], len(drafted.output)
         place = first_difference(truth, drafted.output)
         margin = None if place is None else _margin(session, prompt, truth[:place], rows)
-        same = None if generated is None else generated[: len(truth)] == truth
-        made = len(drafted.output)
-        yield Comparison(name, num_draft, made, length, place, margin, drafted.exact, same)
+        yield Comparison(name, num_draft, made, length, place, margin, drafted.exact)
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
@@ -78,16 +68,6 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
 
 def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> Run:
     return session.generate(prompt, AnswerOptions(method, num_draft, to_the_end=True)).finish()
-
-
-def _generated(session: LocalSession, prompt: Prompt) -> list[int] | None:
-    """The ids of `transformers`' generate; None where it cannot run the model, or would sample."""
-    if session.settings.temperature or penalizes(session.settings):
-        return None
-    try:
-        return list(generate(session, "hf", prompt).ids)
-    except NgtError:
-        return None
 
 
 def _margin(

@@ -22,11 +22,15 @@ from ngtcli.errors import GrammarError, NgtError, UsageError, nearest
 
 Value = int | float | str | bool | tuple[str, ...]
 Axes = Mapping[str, tuple[Value, ...]]  # by name the values it is to take, in order, each once
+BASELINE = "none"  # plain decoding, which the others are set against
+AGAINST: dict[str, dict[str, int]] = {  # generate of `transformers`, and what it is given
+    "hf": {},
+    "hf-prompt-lookup": {"prompt_lookup_num_tokens": 10},
+}
 MOST = 1000  # values of one name, and cells in all: more are a typing error
 
 _NUMBER = r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
-# Three marks (the first is empty), each with the number behind it, which may be missing.
-_RANGE = re.compile(rf"()({_NUMBER})?(?:(\.\.)({_NUMBER})?(?:([+*])({_NUMBER})?)?)?", re.ASCII)
+_RANGE = re.compile(rf"({_NUMBER})(?:\.\.({_NUMBER})(?:([+*])({_NUMBER}))?)?", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][A-Za-z_-]*=")
 _FORMS = "Write NAME=A..B, NAME=A..B+STEP, NAME=A..B*FACTOR or NAME=A,B,C."
 
@@ -86,8 +90,8 @@ def cell_of(method: str, num_draft: int, base: Settings) -> Cell:
     """
     settings = replace(base, method=method, num_draft=num_draft)
     parsed = _method_of(settings)
-    if parsed.name == "none":
-        return Cell(method, {"method": method}, replace(settings, method="none"))
+    if parsed.name == BASELINE:
+        return Cell(method, {"method": method}, replace(settings, method=BASELINE))
     own = parsed.settings.num_draft
     values: dict[str, Value] = {"method": method, "num_draft": own}
     return Cell(f"{method} at {own}", values, replace(settings, num_draft=own))
@@ -152,36 +156,27 @@ def _values(name: str, part: str) -> list[Value]:
 
 def _range(name: str, part: str, whole: bool) -> list[Decimal]:
     """The numbers of `a`, `a..b`, `a..b+step` or `a..b*factor`, whole ones only, if `whole`."""
-    found = _RANGE.match(part)
-    assert found is not None  # it matches any text
-    numbers: list[Decimal] = []
 
-    def check(right: bool, message: str, place: int) -> None:
+    def check(right: object, message: str) -> None:
         if not right:
-            raise GrammarError(message, part, place, _FORMS)
+            raise GrammarError(message, part, 0, _FORMS)
 
-    for mark in (1, 3, 5):
-        if found[mark] is not None:
-            place = found.end(mark)
-            check(found[mark + 1] is not None, "a number is missing", place)
-            number = Decimal(found[mark + 1])
-            is_whole = number == number.to_integral_value()
-            check(is_whole or not whole, f"{name} takes whole numbers", place)
-            in_range = not number or -20 <= number.adjusted() <= 20
-            check(in_range, "such a number is out of range", place)
-            numbers.append(number)
-    check(found.end() == len(part), "this cannot stand here", found.end())
-    if len(numbers) == 1:
-        return numbers
-    first, last, by = (*numbers, Decimal(1))[:3]
-    factor = found[5] == "*"
-    check(last >= first, "the range runs backwards", found.end(3))
-    check(by > 1 or not factor, "the factor must be over 1", place)
-    check(by > 0, "the step must be over 0", place)
-    check(first > 0 or not factor, "a factor needs a range of numbers over 0", place)
+    found = _RANGE.fullmatch(part)
+    check(found, "this is no number and no range")
+    assert found is not None
+    numbers = [Decimal(number) for number in found.group(1, 2, 4) if number]
+    for number in numbers:
+        check(not whole or number == number.to_integral_value(), f"{name} takes whole numbers")
+        check(-20 <= number.adjusted() <= 20 or not number, "such a number is out of range")
+    first, last = numbers[0], numbers[min(1, len(numbers) - 1)]
+    by = numbers[2] if len(numbers) > 2 else Decimal(1)
+    factor = found[3] == "*"
+    check(last >= first, "the range runs backwards")
+    check(by > factor, "the factor must be over 1" if factor else "the step must be over 0")
+    check(first > 0 or not factor, "a factor needs a range of numbers over 0")
     values = [first]
     while (following := values[-1] * by if factor else values[-1] + by) <= last:
-        check(len(values) < MOST, f"these are over {MOST} values", place)
+        check(len(values) < MOST, f"these are over {MOST} values")
         values.append(following)
     return values
 

@@ -18,28 +18,24 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
 from ngtcli.errors import ContextOverflowError, NgtError, counted
 from ngtcli.measure import records, results
-from ngtcli.measure.grid import BenchOptions, Cell, cells_of, check_some_left
+from ngtcli.measure.grid import AGAINST, BASELINE, BenchOptions, Cell
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.quality import Quality, Scores
-from ngtcli.measure.records import BASELINE, Record, run
 from ngtcli.measure.replay import timed_trie
-from ngtcli.measure.summary import LIVE, SPLIT, Group, SplitRow, quartiles, row_of, summarized
+from ngtcli.measure.summary import LIVE, PROMPT, SPLIT, Group, SplitRow, row_of, summarized
 from ngtcli.measure.traces import TraceWriter
 from ngtcli.model_files.quantized import name_of
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, can_ask, load_preset
 from ngtcli.session.events import telling
 from ngtcli.session.local import LocalSession
+from ngtcli.session.question import OtherModelError
 from ngtcli.session.session import AnswerOptions
 from ngtcli.system.machine import return_memory
 from ngtcli.system.trials import processor
 from ngtcli.trie.report import TrieReport
 from ngtcli.weights.linear import bits_of
 
-AGAINST: dict[str, dict[str, int]] = {
-    "hf": {},
-    "hf-prompt-lookup": {"prompt_lookup_num_tokens": 10},
-}
 _AS_IT_IS = Preset("message", Path(), "{documents}")
 
 
@@ -67,7 +63,7 @@ class Live:
     def session(self, settings: Settings) -> LocalSession:
         """A new session of the model that `settings` name, which may be loaded for it."""
         if self._session is not None:
-            with suppress(ValueError):  # another model is loaded
+            with suppress(OtherModelError):
                 return self._session.with_settings(settings)
             self._session = None
             gc.collect()  # the memory of one model is there for the next
@@ -134,17 +130,8 @@ def decoded(run: Run) -> records.Generation:
     for _ in run:
         undrafted += s.drafted_tokens == drafted
         drafted = s.drafted_tokens
-    return records.Generation(
-        run.output,
-        s.steps,
-        prefill_s=s.prefill_s,
-        decode_s=s.decode_s,
-        drafted=s.drafted_tokens,
-        accepted=s.accepted_tokens,
-        undrafted=undrafted,
-        histogram=s.acceptance_histogram,
-        split_s=dict(s.split_s),
-    )
+    times = {"prefill_s": s.prefill_s, "decode_s": s.decode_s, "split_s": dict(s.split_s)}
+    return records.Generation.of(run.output, s, undrafted=undrafted, **times)
 
 
 def generate(session: LocalSession, name: str, prompt: Prompt) -> records.Generation:
@@ -194,20 +181,10 @@ def run_live(
     source: Live, settings: Settings, options: BenchOptions, progress: records.Notify
 ) -> results.LiveResult:
     """Measure, then put the figures together. Raises UsageError where no method can run."""
-    cells, refused = cells_of((BASELINE, *options.methods), options.num_drafts, settings)
     session = source.session(replace(settings, method=BASELINE))
     prompts, items, model = source.worded(session), source.items, session.model
-    for name in AGAINST if options.against else ():
-        cells.append(replace(cells[0], key=name, values={"method": name}))
-    made = records.warmed_up(source, cells, source.prompts, options.fresh, progress)
-    refused += made.refused
-    check_some_left(options.methods, made.cells, refused)
-    turns = list(records.by_prompt(made.cells, len(prompts), options.rounds))
-    for _ in run(source, made, turns, fresh=options.fresh, splits=True, progress=progress):
-        pass
+    made = records.raced(source, options, settings, source.prompts, progress, splits=True)
     measured, answers = made.measured(), made.answers()
-    if made.interrupted and not measured:
-        raise KeyboardInterrupt
     quality = Quality() if options.quality and any(item.answers for item in items) else None
     judge = partial(judged, session, items, quality) if quality else None
     notes = [quality.note] if quality else []
@@ -229,11 +206,13 @@ def run_live(
                 id=items[i].id,
                 task=items[i].task,
                 prompt_tokens=len(prompts[i].ids),
-                results={c.key: prompt_times(answers[c.key, i]) for c in made.cells},
+                results={
+                    c.key: row_of(PROMPT, Group(PROMPT, c, "", [i], answers)) for c in made.cells
+                },
             )
             for i in measured
         ],
-        refused=refused,
+        refused=made.refused,
     )
 
 
@@ -260,17 +239,6 @@ def machine(model: TargetModel) -> results.Machine:
         dtype=f"int{bits} in {dtype}" if (bits := bits_of(model.hf)) else dtype,
         threads=torch.get_num_threads(),
         cores=os.cpu_count(),
-    )
-
-
-def prompt_times(rounds: Sequence[Record]) -> results.PromptTimes:
-    """The times of one prompt's rounds."""
-    low, middle, high = quartiles([r.seconds for r in rounds])
-    return results.PromptTimes(
-        rounds=len(rounds),
-        seconds_median=round(middle, 5),
-        seconds_quartiles=(round(low, 5), round(high, 5)),
-        new_tokens=len(rounds[-1].generation.ids),
     )
 
 

@@ -19,11 +19,11 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import accepted
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, counted
-from ngtcli.measure.grid import cell_of
+from ngtcli.measure.grid import BASELINE, cell_of
 from ngtcli.measure.live import Live, judged, machine
 from ngtcli.measure.prompts import Item
 from ngtcli.measure.quality import Quality, Scores
-from ngtcli.measure.records import BASELINE, Notify, by_prompt, take
+from ngtcli.measure.records import Notify, by_prompt, take
 from ngtcli.measure.results import QualityResult
 from ngtcli.measure.summary import QUALITY, row_of
 from ngtcli.prompt.build import Prompt, check_known

@@ -10,17 +10,26 @@ it is dropped at each prompt. Knows no torch.
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Protocol, TypeVar
 
 from msgspec import Meta
 
-from ngtcli.config import Use, settings_where
+from ngtcli.config import Settings, Use, settings_where
+from ngtcli.draft.steps import Statistics
 from ngtcli.errors import NgtError, counted
-from ngtcli.measure.grid import Cell, Refusal, refusal
+from ngtcli.measure.grid import (
+    AGAINST,
+    BASELINE,
+    BenchOptions,
+    Cell,
+    Refusal,
+    cells_of,
+    check_some_left,
+    refusal,
+)
 from ngtcli.system.progress import time_left
 
-BASELINE = "none"  # plain decoding, which the others are set against
 P = TypeVar("P")  # what is answered: a recorded trace, or the index of a prompt
 Notify = Callable[[str], None]
 _CANNOT = (NgtError, ImportError, OSError)  # something that a cell needs is not there
@@ -52,6 +61,13 @@ class Generation:
     split_s: dict[str, float] | None = None
     trie_build_s: Seconds | None = None
     trie_bytes: Count | None = None
+
+    @classmethod
+    def of(cls, ids: Sequence[int], statistics: Statistics, **more: Any) -> "Generation":
+        """That of a run with these figures; `more` are further fields."""
+        s = statistics
+        more |= {"drafted": s.drafted_tokens, "accepted": s.accepted_tokens}
+        return cls(ids, s.steps, histogram=s.acceptance_histogram, **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,23 +192,42 @@ def take(
         yield Record(key, turn.prompt, turn.round, generation, seconds)
 
 
-def warmed_up(
-    source: Source[P], cells: Iterable[Cell], prompts: Sequence[P], fresh: bool, progress: Notify
+def raced(
+    source: Source[P],
+    options: BenchOptions,
+    settings: Settings,
+    warm: Sequence[P],
+    progress: Notify,
+    *,
+    order: Callable[[Sequence[Cell], int, int], Iterator[Turn]] = by_prompt,
+    splits: bool = False,
 ) -> Race:
-    """Answer `prompts` once by each cell, untimed: a race of those that can run.
+    """Measure the methods of `options`, with by_prompt plain decoding and its rivals beside them.
 
-    That fills the cache of tries. Raises what plain decoding raises.
+    Each answers `warm` before, untimed. Raises UsageError where no method can run, what plain
+    decoding raises, and KeyboardInterrupt where no prompt was answered by all.
     """
-    made = Race(list(cells))
-    for cell in list(made.cells):
+    plain = (BASELINE,) if order is by_prompt else ()
+    cells, refused = cells_of((*plain, *options.methods), options.num_drafts, settings)
+    for name in AGAINST if options.against else ():
+        cells.append(replace(cells[0], key=name, values={"method": name}))
+    made = Race(cells, refused=refused)
+    for cell in list(cells):
         progress(f"Warming up: {cell.key}")
+        own = by_prompt([cell], len(warm), 1)
         try:
-            for _ in take(source, by_prompt([cell], len(prompts), 1), prompts, fresh=fresh):
-                pass
+            for _ in take(source, own, warm, fresh=options.fresh):
+                pass  # it fills the cache of tries
         except _CANNOT as error:
             if cell.key == BASELINE:
                 raise
             made.refuse(cell, error)
+    check_some_left(options.methods, made.cells, made.refused)
+    turns = list(order(made.cells, len(source.prompts), options.rounds))
+    for _ in run(source, made, turns, fresh=options.fresh, splits=splits, progress=progress):
+        pass
+    if made.interrupted and not made.measured():
+        raise KeyboardInterrupt
     return made
 
 

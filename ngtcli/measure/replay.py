@@ -12,20 +12,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ngtcli.background.files import check_names
 from ngtcli.background.loaded import Backgrounds
 from ngtcli.config import Settings, Use, settings_where
-from ngtcli.draft.costs import SHORT, CostCurve, Costs, read_points
+from ngtcli.draft.costs import SHORT, CostCurve, Costs, Points
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, draft_settings
 from ngtcli.draft.pool import Pool
-from ngtcli.draft.registry import parse_method
+from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.steps import Statistics
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import InputError, ModelError, NgtError, UsageError, nearest, reason_of
 from ngtcli.measure import records
-from ngtcli.measure.grid import BenchOptions, Cell, Grid, cells_of
+from ngtcli.measure.grid import BenchOptions, Cell, Grid
 from ngtcli.measure.prompts import choose
-from ngtcli.measure.records import run
 from ngtcli.measure.results import ReplayResult, SweepData, digest
 from ngtcli.measure.summary import REPLAY, summarized
 from ngtcli.measure.traces import Trace, TraceSet, is_odd, read_traces
@@ -79,16 +80,8 @@ def replay(trace: Trace, drafter: Drafter, context: Context, num_draft: int) -> 
         undrafted += not tree.drafts
         nodes[len(tree)] += 1
         made.add_step(tree.drafts, min(accepted, len(kept)), len(kept))
-    return records.Generation(
-        output,
-        made.steps,
-        drafted=made.drafted_tokens,
-        accepted=made.accepted_tokens,
-        undrafted=undrafted,
-        histogram=made.acceptance_histogram,
-        nodes=nodes,
-        draft_us=draft_us,
-    )
+    more = {"undrafted": undrafted, "nodes": nodes, "draft_us": draft_us}
+    return records.Generation.of(output, made, **more)
 
 
 def context_of(trace: Trace, traces: TraceSet) -> Context:
@@ -108,28 +101,40 @@ class Replay:
         self, traces: TraceSet, warn: records.Notify, costs: Mapping[int, float] | None = None
     ) -> None:
         self.traces, self.prompts = traces, traces.traces
-        self._costs = costs
+        self.seconds = costs
         self._background = cache(lambda names: recorded_background(traces, names, warn))
 
-    def begin(self, cell: Cell, split: bool = False) -> records.Answering[Trace]:
-        """As `Source.begin`. Raises NgtError for a method that a recording cannot tell of."""
+    @property
+    def costs(self) -> Costs | None:
+        """What the methods that ask for them are told of the costs of passes."""
+        return None if self.seconds is None else Costs({SHORT: CostCurve(self.seconds)})
+
+    def method(self, cell: Cell) -> MethodSpec:
+        """The method of a cell with a pool and costs of its own, which teach no other.
+
+        Raises NgtError for a method that a recording cannot tell of.
+        """
         settings = cell.settings
         method = parse_method(settings.method, draft_settings(settings))
         if method.entry.live:
             raise NgtError(f"it needs {method.entry.needs}")
-        own = method.settings
-        if method.entry.costs:
-            pool = Pool(quotes=settings.pool_documents) if settings.pool else None
-            own = replace(own, pool=pool, background=self._background(settings.background))
-            if self._costs is not None:
-                own = replace(own, costs=Costs({SHORT: CostCurve(self._costs)}))
-        drafter = replace(method, settings=own).build()
+        if not method.entry.costs:
+            return method
+        pool = Pool(quotes=settings.pool_documents) if settings.pool else None
+        costs, background = self.costs, self._background(settings.background)
+        own = replace(method.settings, pool=pool, background=background, costs=costs)
+        return replace(method, settings=own)
+
+    def begin(self, cell: Cell, split: bool = False) -> records.Answering[Trace]:
+        """As `Source.begin`, and raises as `method`."""
+        method = self.method(cell)
+        drafter, own = method.build(), method.settings
 
         def answer(trace: Trace) -> records.Generation:
             made = replay(trace, drafter, context_of(trace, self.traces), own.num_draft)
-            if self._costs is None:
+            if self.seconds is None:
                 return made
-            curve = CostCurve(self._costs)
+            curve = CostCurve(self.seconds)
             passes = sum(count * curve.at(1 + k) for k, count in (made.nodes or {}).items())
             made = replace(made, decode_s=passes + sum(made.draft_us or ()) / 1e6)
             if not method.entry.documents:
@@ -151,7 +156,7 @@ class Replay:
             data=", ".join(data),
             data_sha256=digest([(t.id, t.prompt_ids, t.output_ids, t.room) for t in self.prompts]),
             prompts=len(self.prompts),
-            costs=self._costs,
+            costs=self.seconds,
         )
 
 
@@ -174,9 +179,8 @@ def read_costs(path: Path) -> tuple[dict[int, float], str]:
     """
     try:
         stored = parse_json(read_bounded(path.expanduser(), MOST_COSTS), dict)
-        curve = CostCurve(read_points(stored.get("seconds", stored)))
-        seconds = {int(rows): s for rows, s in curve.by_rows().items()}
-        return seconds, str(stored.get("of", path.name))
+        points = msgspec.convert(stored.get("seconds", stored), Points, str_keys=True)
+        return CostCurve(points).by_rows(), str(stored.get("of", path.name))
     except OSError as error:
         raise InputError(f"{path}: {reason_of(error)}", "Check the path.") from None
     except (DamagedFileError, ValueError) as error:
@@ -214,14 +218,8 @@ def run_replay(
     source = Replay(chosen_traces(folder, options, settings.max_mb), warn)
     if options.fresh:  # a pool would be empty
         settings = replace(settings, pool=False)
-    cells, refused = cells_of(options.methods, options.num_drafts, settings)
-    made = records.warmed_up(source, cells, source.prompts[:1], options.fresh, progress)
-    refused += made.refused
-    if not made.cells:
-        raise UsageError(f"{refused[0].method}: {refused[0].reason}", "Name another method.")
-    turns = list(records.by_cell(made.cells, len(source.prompts), 1))
-    for _ in run(source, made, turns, fresh=options.fresh, progress=progress):
-        pass
+    one, order = source.prompts[:1], records.by_cell
+    made = records.raced(source, options, settings, one, progress, order=order)
     if made.interrupted:
         raise KeyboardInterrupt
     traces = source.traces
@@ -229,11 +227,10 @@ def run_replay(
         source=traces.source,
         model=traces.model,
         questions=len(traces.traces),
-        inexact=traces.inexact,
         fresh=options.fresh,
         seconds=round(time.perf_counter() - clock, 2),
         rows=summarized(REPLAY, made, [trace.task for trace in traces.traces]),
-        refused=refused,
+        refused=made.refused,
     )
 
 

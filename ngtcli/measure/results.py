@@ -18,8 +18,6 @@ from ngtcli.measure import summary
 from ngtcli.measure.grid import Refusal, SkippedCell
 from ngtcli.system.json_form import HIDDEN, json_key, json_property
 
-_GENERATE = "how many plain answers are those of transformers' generate; information only"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
@@ -48,12 +46,6 @@ def _invocation() -> Any:
     return field(default_factory=Invocation, metadata=json_key(flat=True))
 
 
-def inexact_notes(inexact: int) -> list[str]:
-    """What a reader must know of a recording in which so many texts have another length."""
-    text = "of the recorded texts give another number of tokens than was recorded"
-    return [f"{inexact} {text}"] if inexact else []
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """What a model ran on."""
@@ -66,23 +58,13 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptTimes:
-    """The rounds of one prompt by one method."""
-
-    rounds: int
-    seconds_median: float
-    seconds_quartiles: summary.Pair
-    new_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRow:
     """One prompt, and what each method took for it."""
 
     id: str
     task: str
     prompt_tokens: int
-    results: Mapping[str, PromptTimes]
+    results: Mapping[str, summary.PromptTimes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,26 +90,19 @@ class LiveResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """A replay of a recording; `inexact` texts give another number of tokens than recorded."""
+    """A replay of a recording."""
 
     kind: Literal["replay"] = "replay"
     source: str
     model: str
     questions: int
-    inexact: int
     fresh: bool
     seconds: float
     rows: Sequence[summary.Row] = summary.json_rows(summary.REPLAY)
     refused: Sequence[Refusal]
     invocation: Invocation = _invocation()
 
-    interrupted = False  # one that is has no result
-
-    @property
-    @json_property(after="refused")
-    def notes(self) -> Sequence[str]:
-        """What a reader must know of the recording."""
-        return inexact_notes(self.inexact)
+    interrupted, notes = False, ()  # one that is interrupted has no result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,8 +192,6 @@ class Comparison:
     """One prompt at one number of drafts. `divergence` is the first place of difference, or None.
 
     `margin` is the difference of plain decoding's two best scores there (logits, greedy only).
-    `as_generate`: whether plain decoding gives what `generate` of `transformers` gives; None where
-    that was not tried: it is where passes are exact, and greedy choices without penalties.
     """
 
     name: str
@@ -228,7 +201,6 @@ class Comparison:
     divergence: int | None
     margin: float | None
     exact: bool = field(metadata=HIDDEN)
-    as_generate: bool | None = field(metadata=HIDDEN)
 
     @property
     @json_property(after="num_draft")
@@ -237,18 +209,9 @@ class Comparison:
         return self.divergence is None
 
 
-@dataclass(frozen=True, slots=True)
-class GenerateReport:
-    """At one number of drafts, how many plain answers are as `generate` gives them."""
-
-    num_draft: int
-    prompts: int
-    identical: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """All comparisons of `ngt check`; `generate` has a row for each number of drafts."""
+    """All comparisons of `ngt check`."""
 
     model: str
     method: str
@@ -260,5 +223,4 @@ class CheckReport:
     runs: int
     identical: int
     results: Sequence[Comparison]
-    generate: Sequence[GenerateReport] = field(metadata=json_key(about=_GENERATE))
     skipped: Sequence[Skipped]

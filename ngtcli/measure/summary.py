@@ -10,20 +10,20 @@ what could not be known. Knows no torch.
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, get_type_hints
 
 from ngtcli.draft.steps import PARTS
-from ngtcli.measure.grid import Cell
+from ngtcli.measure.grid import BASELINE, Cell
 from ngtcli.measure.quality import Scores
-from ngtcli.measure.records import BASELINE, Generation, Race, Record
+from ngtcli.measure.records import Generation, Race, Record
 from ngtcli.system.json_form import Schema, json_key, schema_of, shape, to_json
 
 LIVE, REPLAY, QUALITY, TUNE = "live", "replay", "quality", "tune"  # ways of measuring
-SPLIT = "split"  # what is measured apart of live ones
-_ALL, _LIVE, _TUNE, _SPLIT = (LIVE, REPLAY), (LIVE,), (TUNE,), (SPLIT,)
+SPLIT, PROMPT = "split", "prompt"  # of live ones, too
+_LIVE = (LIVE,)
 OVERALL = "overall"  # the task of rows over all tasks
 HF = "hf"  # the cell that speed-ups over `transformers` are of
 MISSING = "–"
@@ -92,18 +92,6 @@ class Group:
         rate = _ratio(self.sum_of("accepted"), self.sum_of("drafted"))
         return 0.0 if rate is None and self.kind == REPLAY else rate
 
-    def histogram(self) -> Counter[int]:
-        """Steps by accepted drafts."""
-        return sum((Counter(g.histogram or {}) for g in self.last), Counter())
-
-    def nodes_per_step(self) -> float | None:
-        """Drafted tokens a step."""
-        return _ratio(self.sum_of("drafted"), self.steps, 3 if self.kind == REPLAY else 4)
-
-    def undrafted_share(self) -> float | None:
-        """The share of steps without a draft."""
-        return _ratio(self.sum_of("undrafted"), self.steps)
-
     def draft_us(self, percent: int) -> float:
         """Microseconds of drafting a step, at that percentile."""
         return round(percentile([us for g in self.last for us in g.draft_us or ()], percent), 1)
@@ -145,12 +133,6 @@ class Group:
         ratios = [b / a for a, b in zip(self.seconds(), self.seconds(other), strict=True)]
         low, middle, high = _three(ratios, 3)
         return middle, (low, high), (round(min(ratios), 3), round(max(ratios), 3))
-
-    def setup_s(self) -> float | None:
-        """Seconds before prefill: the trie from the cache, the drafter."""
-        every = [(r.seconds - (r.generation.decode_s or 0.0), r.generation.prefill_s)
-                 for rounds in self.rounds for r in rounds]  # fmt: skip
-        return _median([s - prefill for s, prefill in every if prefill is not None])
 
     def same_ids(self) -> int:
         """Prompts with the ids of plain decoding, in every round."""
@@ -202,6 +184,7 @@ class Figure:
     less: bool = False
     bar: bool = False
     shown: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    everywhere: bool = False
 
     def value(self, row: Any) -> float | None:
         """What is shown of it, in the unit of the heading."""
@@ -223,11 +206,11 @@ def column(
 ) -> Any:
     """The field of a figure; `live=(place, rank)` and the like show it in that kind's table.
 
-    Without `kinds` those have it that show it, or all where none does.
+    Without `kinds` those have it that show it, or all where none does, or with `everywhere`.
     """
     known = {f.name for f in fields(Figure)}
     shown = {kind: how.pop(kind) for kind in list(how) if kind not in known}
-    kinds = kinds or tuple(shown) or _ALL
+    kinds = kinds or tuple(shown)
     made = Figure(of=of, kinds=kinds, heading=heading, form=form, shown=shown, **how)
     return field(default=None, metadata={"column": made})
 
@@ -246,12 +229,9 @@ def _score(name: str, heading: str = "", **how: Any) -> Any:
     return column(lambda g: g.scores and getattr(g.scores, name), heading, needs=needs, **how)
 
 
-def _median(values: Sequence[float]) -> float | None:
-    return round(statistics.median(values), 5) if values else None
-
-
-def _over_hf(place: int) -> Callable[[Group], Any]:
-    return lambda group: group.speedup(HF)[place]
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(statistics.median(known), 5) if known else None
 
 
 _HF: dict[str, Any] = {"kinds": _LIVE, "needs": "speedup_over_hf"}
@@ -267,25 +247,30 @@ class Row:
     )
     task: str = column(lambda g: g.task)
     questions: int = column(lambda g: len(g.prompts))
-    new_tokens: int = column(lambda g: g.tokens, "tokens", kinds=_ALL, replay=(7, 7))
-    steps: int = column(lambda g: g.steps, "steps", kinds=_ALL, replay=(6, 6))
+    new_tokens: int = column(lambda g: g.tokens, "tokens", replay=(7, 7), everywhere=True)
+    steps: int = column(lambda g: g.steps, "steps", replay=(6, 6), everywhere=True)
     drafted_tokens: int | None = column(lambda g: g.sum_of("drafted"), kinds=_LIVE)
     accepted_tokens: int | None = column(lambda g: g.sum_of("accepted"), kinds=_LIVE)
     mean_acceptance_length: float | None = column(
-        Group.length, "accept. length", "{:.2f}", live=(3, 1), replay=(0, 0), bar=True
-    )
+        Group.length, "accept. length", "{:.2f}", live=(3, 1), replay=(0, 0), bar=True,
+        everywhere=True,
+    )  # fmt: skip
     draft_acceptance_rate: float | None = column(
-        Group.acceptance_rate, "accepted", "{:.1%}", live=(11, 10), replay=(1, 1)
+        Group.acceptance_rate, "accepted", "{:.1%}", live=(11, 10), replay=(1, 1), everywhere=True
     )
-    acceptance_histogram: Mapping[int, int] = column(Group.histogram)
+    acceptance_histogram: Mapping[int, int] = column(
+        lambda g: sum((Counter(one.histogram or {}) for one in g.last), Counter())
+    )
     nodes_per_step: float | None = column(
-        Group.nodes_per_step, "nodes/step", "{:.1f}", kinds=_ALL, replay=(2, 3)
-    )
+        lambda g: _ratio(g.sum_of("drafted"), g.steps, 3 if g.kind == REPLAY else 4),
+        "nodes/step", "{:.1f}", replay=(2, 3), everywhere=True,
+    )  # fmt: skip
     draft_us_median: float = column(lambda g: g.draft_us(50), "draft µs", "{:.0f}", replay=(3, 2))
     draft_us_p99: float = column(lambda g: g.draft_us(99), "99th", "{:.0f}", replay=(4, 5))
     undrafted_share: float | None = column(
-        Group.undrafted_share, "undrafted", "{:.0%}", live=(12, 12), replay=(5, 4)
-    )
+        lambda g: _ratio(g.sum_of("undrafted"), g.steps),
+        "undrafted", "{:.0%}", live=(12, 12), replay=(5, 4), everywhere=True,
+    )  # fmt: skip
     seconds_median: float = column(
         lambda g: _three(g.seconds(), 5)[1], "seconds", "{:.3f}", live=(9, 8)
     )
@@ -296,17 +281,24 @@ class Row:
         lambda g: round(g.tokens / sum(g.seconds()), 2), "tokens/s", "{:.1f}", live=(5, 3)
     )
     prefill_s_median: float | None = column(
-        lambda g: _median([x.prefill_s for x in g.last if x.prefill_s is not None]), kinds=_LIVE
+        lambda g: _median(one.prefill_s for one in g.last), kinds=_LIVE
     )
-    setup_s_median: float | None = column(Group.setup_s, kinds=_LIVE)
+    setup_s_median: float | None = column(  # before prefill: the trie from the cache, the drafter
+        lambda g: _median(
+            r.generation.prefill_s and r.seconds - r.generation.prefill_s - r.generation.decode_s
+            for rounds in g.rounds for r in rounds
+        ), kinds=_LIVE,
+    )  # fmt: skip
     speedup: float = column(lambda g: g.speedup()[0], "speed-up", "{:.2f}×", live=(0, 0), bar=True)
     speedup_quartiles: Pair = column(
         lambda g: g.speedup()[1], "quartiles", "{0[0]:.2f}–{0[1]:.2f}", live=(1, 4)
     )
     speedup_least_and_most: Pair = column(lambda g: g.speedup()[2], kinds=_LIVE)
-    speedup_over_hf: float = column(_over_hf(0), "over hf", "{:.2f}×", live=(2, 9), **_HF)
-    speedup_over_hf_quartiles: Pair = column(_over_hf(1), **_HF)
-    speedup_over_hf_least_and_most: Pair = column(_over_hf(2), **_HF)
+    speedup_over_hf: float = column(
+        lambda g: g.speedup(HF)[0], "over hf", "{:.2f}×", live=(2, 9), **_HF
+    )
+    speedup_over_hf_quartiles: Pair = column(lambda g: g.speedup(HF)[1], **_HF)
+    speedup_over_hf_least_and_most: Pair = column(lambda g: g.speedup(HF)[2], **_HF)
     same_ids: int = column(Group.same_ids, "same ids", "{0}/{1.questions}", live=(4, 2))
     judged: int = _score("judged", kinds=_LIVE)
     exact_match: float | None = _score("exact_match", "EM", live=(6, 6))
@@ -323,8 +315,8 @@ class QualityRow:
     and the share of places where the likeliest token is the same; None of float32 itself.
     """
 
-    weights: str = column(lambda s: s.weights, kinds=(QUALITY,))
-    tokens: int = column(lambda s: s.tokens, kinds=(QUALITY,))
+    weights: str = column(lambda s: s.weights)
+    tokens: int = column(lambda s: s.tokens)
     perplexity: float = column(lambda s: s.perplexity, "perplexity", "{:,.3f}", quality=(0, 0))
     perplexity_change: float | None = column(
         lambda s: s.beside[0], "against float32", "{:+.2f}%", quality=(1, 1), scale=100.0
@@ -348,14 +340,14 @@ class CellRow:
     "tied" for cells that cannot be told from the best, "" for the rest.
     """
 
-    cell: str = column(lambda g: g.cell.key, kinds=_TUNE)
-    values: Mapping[str, Any] = column(lambda g: g.cell.values, kinds=_TUNE)
-    rounds: int = column(lambda g: len(g.rounds[0]), kinds=_TUNE)
+    cell: str = column(lambda g: g.cell.key)
+    values: Mapping[str, Any] = column(lambda g: g.cell.values)
+    rounds: int = column(lambda g: len(g.rounds[0]))
     tokens_per_s: float = column(
         lambda g: statistics.median(g.speeds()), "tokens/s", "{:.1f}", tune=(0, 0), digits=3
     )
     tokens_per_s_least_and_most: Pair = column(
-        lambda g: (min(g.speeds()), max(g.speeds())), kinds=_TUNE, digits=3
+        lambda g: (min(g.speeds()), max(g.speeds())), digits=3
     )
     mean_acceptance_length: float = column(
         lambda g: sum(len(x.ids) for x in g.every) / max(1, sum(x.steps for x in g.every)),
@@ -372,33 +364,39 @@ class CellRow:
         lambda g: None if (size := g.middle("trie_bytes")) is None else int(size),
         "trie, kB", "{:.1f}", scale=1e-3, less=True, tune=(3, 3),
     )  # fmt: skip
-    standing: str = column(lambda g: "", kinds=_TUNE)
+    standing: str = column(lambda g: "")
     prompts: Sequence[tuple[int, float]] = column(
         lambda g: [
             (len(rounds[0].generation.ids), seconds)
             for rounds, seconds in zip(g.rounds, g.seconds(), strict=True)
         ],
-        kinds=_TUNE, hidden=True,
+        hidden=True,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTimes:
+    """The rounds of one prompt by one cell."""
+
+    rounds: int = column(lambda g: len(g.rounds[0]))
+    seconds_median: float = column(lambda g: _three([r.seconds for r in g.rounds[0]], 5)[1])
+    seconds_quartiles: Pair = column(lambda g: _three([r.seconds for r in g.rounds[0]], 5)[::2])
+    new_tokens: int = column(lambda g: g.tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRow:
     """Where a method's time goes: prefill in ms a prompt, the parts of a step in µs, shares."""
 
-    method: str = column(lambda g: g.cell.values["method"], kinds=_SPLIT)
-    num_draft: int | None = column(lambda g: g.cell.num_draft, kinds=_SPLIT)
-    steps: int = column(lambda g: g.steps, kinds=_SPLIT)
-    prefill_ms: float = column(
-        lambda g: round(g.parts()["prefill"] / len(g.every) * 1e3, 3), kinds=_SPLIT
-    )
+    method: str = column(lambda g: g.cell.values["method"])
+    num_draft: int | None = column(lambda g: g.cell.num_draft)
+    steps: int = column(lambda g: g.steps)
+    prefill_ms: float = column(lambda g: round(g.parts()["prefill"] / len(g.every) * 1e3, 3))
     step_us: Mapping[str, float] = column(
-        lambda g: {p: round(s / max(g.steps, 1) * 1e6, 1) for p, s in [*g.parts().items()][1:]},
-        kinds=_SPLIT,
+        lambda g: {p: round(s / max(g.steps, 1) * 1e6, 1) for p, s in [*g.parts().items()][1:]}
     )
     share: Mapping[str, float] = column(
-        lambda g: {p: round(s / (sum(g.parts().values()) or 1.0), 4) for p, s in g.parts().items()},
-        kinds=_SPLIT,
+        lambda g: {p: round(s / (sum(g.parts().values()) or 1.0), 4) for p, s in g.parts().items()}
     )
 
 
@@ -409,13 +407,14 @@ _ROWS: dict[str, type[Any]] = {
     QUALITY: QualityRow,
     TUNE: CellRow,
     SPLIT: SplitRow,
+    PROMPT: PromptTimes,
 }
 
 
 def columns(kind: str, rows: type[Any] | None = None) -> list[Figure]:
     """The columns of a kind in the order of JSON."""
     found = (replace(f.metadata["column"], name=f.name) for f in fields(rows or _ROWS[kind]))
-    return [one for one in found if kind in one.kinds]
+    return [one for one in found if one.everywhere or not one.kinds or kind in one.kinds]
 
 
 def shown_columns(kind: str) -> list[Figure]:

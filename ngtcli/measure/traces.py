@@ -53,14 +53,13 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class TraceSet:
-    """Traces of one model. `inexact` counts those whose length differs from the recorded one."""
+    """Traces of one model."""
 
     source: str
     model: str
     tokenizer: str
     vocabulary: int
     traces: tuple[Trace, ...]
-    inexact: int = 0
 
 
 class _Head(Struct):
@@ -69,7 +68,6 @@ class _Head(Struct):
     model: str | None = None
     tokenizer: str | None = None
     vocabulary: int = 0
-    inexact: Annotated[int, Meta(ge=0)] = 0
 
 
 class _Line(Struct):
@@ -129,11 +127,10 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         model: str,
         vocabulary: int,
         more: bool = False,
-        inexact: int = 0,
     ) -> None:
         model = model.encode("utf-8", "replace").decode()  # a path may hold other bytes
         about = {"format": FORMAT, "version": VERSION, "model": model, "tokenizer": tokenizer}
-        head = {**about, "vocabulary": vocabulary, **({"inexact": inexact} if inexact else {})}
+        head = {**about, "vocabulary": vocabulary}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             path, text = folder / _HEAD, json.dumps(head, indent=1) + "\n"
@@ -204,4 +201,4 @@ def read_traces(folder: Path, max_mb: int | None = None) -> TraceSet:
         except InputError as error:
             raise row.wrong(str(error), _ANEW) from None
     about = str(folder), head.model, head.tokenizer, head.vocabulary
-    return TraceSet(*about, tuple(traces), head.inexact)
+    return TraceSet(*about, tuple(traces))

@@ -1,6 +1,6 @@
 """Find a model, by folder or hub id, and check it before anything large is imported.
 
-A hub id whose files are all in the local cache stands for their folder, without network. For any
+A hub id whose files are in the local cache stands for their folder, without network. For any
 other the hub is asked once, for a few seconds, so that what is wrong is told before documents are
 read. What is downloaded is a folder before anything loads it.
 """
@@ -9,7 +9,6 @@ import difflib
 import hashlib
 import json
 import os
-import time
 from collections.abc import Collection
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -33,8 +32,6 @@ _TOKENIZERS = (
 _PROJECTOR = "mmproj"  # begins the name of a GGUF file with a multimodal model's other part
 TEMPLATE_HINT = "Mend the chat template in the model's folder, or name another model (-m)."
 LARGEST_JSON = 256_000_000  # bytes of a tokenizer's files; the largest known have 35 MB
-_LEFT_ALONE_S = 60.0  # after a failed question to the hub; guess
-_ask_again: dict[str, float] = {}  # when, by the models' names
 HINT = "Give a folder with a transformers model, a GGUF file, a hub id, or -m builtin."
 
 
@@ -76,10 +73,9 @@ def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
     what = "a file, not a folder with a model" if os.path.exists(path) else what
     if what or not hub.split_id(name)[0]:
         raise ModelError(f"{name}: {what or 'no such folder'}", _near(path) or HINT)
-    folder, is_whole = hub.cached_folder(name)
+    folder = hub.cached_folder(name)
     if folder and not _lacking(_names(Path(folder)), needs, Path(folder))[0]:
-        if is_whole or not _is_on_hub(name):
-            return folder
+        return folder
     _check_hub(name, needs)
     return name
 
@@ -218,21 +214,6 @@ def _lacking(
     more = f" and {len(shards) - 1} more" if len(shards) > 1 else ""
     what = f"{shards[0]}{more}, which its index of weights names" if shards else ""
     return what, "Download them as well." * bool(shards)
-
-
-def _is_on_hub(name: str) -> bool:
-    """Whether the hub can give what is lacking of a model that can be loaded without it.
-
-    Another program may have read it without some file. A hub that could not be asked is left alone
-    for a while, so that no run waits for it again at once.
-    """
-    if time.monotonic() < _ask_again.get(name, 0.0):
-        return False
-    try:
-        return bool(hub.ask(name))
-    except ModelError:
-        _ask_again[name] = time.monotonic() + _LEFT_ALONE_S
-        return False
 
 
 def _check_hub(name: str, needs: Collection[str]) -> None:

@@ -76,8 +76,8 @@ def cached_ids() -> dict[str, Path]:
     return {f.name.removeprefix("models--").replace("--", "/", 1): f for f in found}
 
 
-def cached_folder(name: str) -> tuple[str, bool]:
-    """The folder of NAME[@REVISION] in the cache, "" for none; whether no small file is missing."""
+def cached_folder(name: str) -> str:
+    """The folder of NAME[@REVISION] in the cache, "" for none; files of it may be missing."""
     import huggingface_hub
     from huggingface_hub import errors
 
@@ -89,8 +89,8 @@ def cached_folder(name: str) -> tuple[str, bool]:
             allow_patterns=_TEXTS, ignore_patterns=_FOREIGN,
         )  # fmt: skip
     except (OSError, ValueError, errors.HfHubHTTPError) as error:
-        return str(getattr(error, "snapshot_path", "") or ""), False
-    return str(folder), True
+        return str(getattr(error, "snapshot_path", "") or "")
+    return str(folder)
 
 
 def weight_files(folder: Path, names: Collection[str], before: Collection[str] = ()) -> list[str]:
@@ -149,7 +149,7 @@ def _why_not(name: str, error: Exception) -> tuple[str, str]:
     from huggingface_hub import constants, errors
 
     here, later = "no such folder, and it is not in the local cache", ""
-    if cached_folder(name)[0]:
+    if cached_folder(name):
         here, later = "what the local cache has of it stays as it is", "Try it again later."
     match error:
         case errors.OfflineModeIsEnabled():

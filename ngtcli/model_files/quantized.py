@@ -14,9 +14,7 @@ from ngtcli.system.arrays import ArrayFile, read_header
 from ngtcli.system.files import DamagedFileError, key_of, parse_json, stamp_of
 from ngtcli.system.trials import versions_and_cpu
 
-QUANTIZED = ArrayFile(
-    "the quantised weights are", "quantized", ".safetensors", format="3", most=2**50
-)
+QUANTIZED = ArrayFile("quantized", ".safetensors", format="3", most=2**50)
 _END = 1 << 20  # bytes at each end of a file that tell it from others; a guess
 
 

@@ -6,15 +6,15 @@ Such a folder has configuration and tokenizer; its config.json says where the we
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from ngtcli.errors import NgtError
 from ngtcli.model_files.checkpoint import read_object
-from ngtcli.system.cache import in_bounds
-from ngtcli.system.files import home, key_of, mark_used, new_file, private_folder
+from ngtcli.system.cache import CHECKED, in_bounds
+from ngtcli.system.files import Stamp, home, key_of, new_file, private_folder, stamp_of
 from ngtcli.system.json_form import to_json
 
 _VERSION = 3  # raised where the files of a folder are made in another way
@@ -26,13 +26,12 @@ _SOURCE = "ngt_source"  # in config.json
 class Source:
     """What a folder stands for, also in `words`: a GGUF `file`, or an adapter's folder.
 
-    The adapter is for the model in the folder `base`. `files` are the bytes of the other files.
+    The adapter is for the model in the folder `base`.
     """
 
     file: str
     words: str
     base: str = ""
-    files: Mapping[str, int] = field(default_factory=dict)
 
 
 def source_of(folder: str | Path) -> Source | None:
@@ -57,24 +56,20 @@ def stand_in(made_of: object, make: Callable[[Path], Source]) -> str:
     Raises OSError for a cache that cannot be written to, and what `make` raises.
     """
     folder = _folders() / key_of(made_of, _VERSION, metadata.version("transformers"))
-    source = source_of(folder)
-    if source is None or not source.files.items() <= _sizes(folder).items():
+    if not (stamps := _stamps(folder)) or CHECKED.get_many(stamps) != stamps:
         with tempfile.TemporaryDirectory() as place:
-            source = make(Path(place))
-            files = _sizes(Path(place))
-            del files[_CONFIG]  # this is added to it
-            told = {**to_json(source), "files": files}
-            values = read_object(Path(place) / _CONFIG) | {_SOURCE: told}
+            told = {_SOURCE: to_json(make(Path(place)))}
+            values = read_object(Path(place) / _CONFIG) | told
             (Path(place) / _CONFIG).write_text(json.dumps(values), encoding="utf-8")
             private_folder(folder)
-            for file in (*files, _CONFIG):
-                with new_file(folder / file) as new:
-                    size = new.write((Path(place) / file).read_bytes())
-                in_bounds.wrote(size, folder / file)
-    for path in folder.iterdir():
-        mark_used(path)
+            for path in Path(place).iterdir():
+                with new_file(folder / path.name) as new:
+                    in_bounds.wrote(new.write(path.read_bytes()))
+        CHECKED.put_many(_stamps(folder))
     return os.path.realpath(folder)
 
 
-def _sizes(folder: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_size for path in folder.iterdir()}
+def _stamps(folder: Path) -> dict[str, Stamp]:
+    """The states of a folder and of all that is in it, by their keys; {} where there is none."""
+    paths = [folder, *folder.iterdir()] if folder.is_dir() else []
+    return {key_of(path): stamp_of(path) for path in paths}

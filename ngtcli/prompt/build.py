@@ -6,22 +6,21 @@ from their cached trie, and which passages it has, where not all documents fit.
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import itemgetter
 
 from ngtcli.documents.content import placed
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import place
 from ngtcli.errors import ModelError
-from ngtcli.prompt.chat import Chat, Rendered, check_chat, render
+from ngtcli.prompt.chat import Chat, check_chat, marked, render, unmarked
 from ngtcli.prompt.preset import Preset, without_documents
 from ngtcli.prompt.reports import Cut, Selection
 from ngtcli.prompt.thinking import switched
 from ngtcli.prompt.turns import Turn
 from ngtcli.retrieve.selection import Excerpt
-from ngtcli.tokens.control import Spans
 from ngtcli.tokens.tokenizer import Tokenizer
 
 Status = Callable[[str], None]
@@ -36,22 +35,13 @@ def check_known(ids: Sequence[int], vocabulary: int) -> None:
         raise ModelError(what, f"Tokenizer and model do not belong together. {_OTHER_MODEL}")
 
 
-def _filled(template: str, values: Mapping[str, str]) -> tuple[str, dict[str, int]]:
-    """`template` with each `{field}` replaced by its value, and where each value stands first.
+def _filled(template: str, **values: str) -> str:
+    """`template` with each `{field}` replaced by its value.
 
-    >>> _filled("{text}: {text}!", {"text": "{name}"})
-    ('{name}: {name}!', {'text': 0})
+    >>> _filled("{text}: {text}!", text="{name}")
+    '{name}: {name}!'
     """
-    parts: list[str] = []
-    places: dict[str, int] = {}
-    at = length = 0
-    for found in _FIELD.finditer(template):
-        parts += template[at : found.start()], values.get(found[1], found[0])
-        length += found.start() - at
-        places.setdefault(found[1], length)
-        length += len(parts[-1])
-        at = found.end()
-    return "".join([*parts, template[at:]]), places
+    return _FIELD.sub(lambda found: values.get(found[1], found[0]), template)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,35 +75,28 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """The text of a turn, and the span of each document in it; no spans if one is not in it."""
-
-    role: str
-    text: str
-    documents: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Message:
-    """What is said to the model: the turns, of which the user's message is the last.
+    """What is said to the model: the turns (role, text), of which the user's message is the last.
 
-    `given` are documents as (name, text) that the chat template is given beside them.
+    Documents in them stand in marks, as in `marked`. `given` are documents as (name, text) that the
+    chat template is given beside them.
     """
 
-    said: tuple[Said, ...]
+    said: tuple[tuple[str, str], ...]
     given: tuple[tuple[str, str], ...] = ()
     chat: Chat = Chat()
 
     @property
     def text(self) -> str:
         """The user's message."""
-        return self.said[-1].text
+        return unmarked(self.said[-1][1]).text
 
     @property
     def whole(self) -> str:
         """All texts that are rendered."""
         given = (part for document in self.given for part in document)
-        return "\n".join(filter(None, (self.chat.system, *given, *(s.text for s in self.said))))
+        texts = (self.chat.system, *given, *(text for _, text in self.said))
+        return unmarked("\n".join(filter(None, texts))).text
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +139,13 @@ class Task:
         at = len(turns) - 1 if self.in_turns else first
         if self.chat.documents:
             given = tuple((d.name, d.text.strip()) for d in (*self.earlier, *documents))
-            said = tuple(self._said(turn, ()) for turn in turns)
-            said = (*said[:-1], replace(said[-1], text=said[-1].text.strip()))
-            return Message(said, given, self.chat)
+            *said, (role, text) = (self._said(turn, [], 0) for turn in turns)
+            return Message((*said, (role, text.strip())), given, self.chat)
         own = [self.passages_of(turn) for turn in turns]
         own[at] = documents
-        said = tuple(self._said(turn, of) for turn, of in zip(turns, own, strict=True))
-        return Message(said, chat=self.chat)
+        numbers = accumulate(map(len, own), initial=0)
+        each = zip(turns, own, numbers, strict=False)
+        return Message(tuple(self._said(*one) for one in each), chat=self.chat)
 
     @property
     def earlier(self) -> list[Document]:
@@ -174,29 +157,22 @@ class Task:
         found = turn.passages if self.in_turns else ()
         return [named(self.documents, excerpt) for excerpt in found]
 
-    def _said(self, turn: Turn, documents: Sequence[Document]) -> Said:
-        """A turn in the wording that it has: of the user's, the preset's with its documents."""
+    def _said(self, turn: Turn, documents: Sequence[Document], number: int) -> tuple[str, str]:
+        """A turn in the wording that it has: of the user's, the preset's with its documents.
+
+        The first of these has that number.
+        """
         if turn.role != "user":
-            return Said(turn.role, turn.text)
+            return turn.role, turn.text
         alone = self.turns and not documents
         template = (without_documents(self.preset) if alone else self.preset).template
         form = self.preset.document if len(documents) == 1 else self.preset.titled_document
-        parts: list[str] = []
-        spans: list[tuple[int, int]] = []
-        at = 0
-        for i, document in enumerate(documents, 1):
-            body = document.text.strip()
-            part, places = _filled(form, {"name": document.name, "text": body, "index": str(i)})
-            if (start := places.get("text")) is not None:
-                spans.append((at + start, at + start + len(body)))
-            parts.append(part)
-            at += len(part) + len(self.preset.separator)
-        whole = self.preset.separator.join(parts)
-        values = {"documents": whole, "question": turn.text}
-        text, places = _filled(template, values)
-        if "documents" not in places or len(spans) < len(documents):
-            return Said(turn.role, text)
-        return Said(turn.role, text, tuple(_shifted(spans, places["documents"])))
+        texts = [
+            _filled(form, name=d.name, text=marked(d.text.strip(), number + i), index=str(i + 1))
+            for i, d in enumerate(documents)
+        ]
+        whole = self.preset.separator.join(texts)
+        return turn.role, _filled(template, documents=whole, question=turn.text)
 
     def build(self, documents: Sequence[Document]) -> Prompt:
         """The prompt with these documents, in the model's chat format if it has one.
@@ -242,34 +218,16 @@ def code(message: Message, tokenizer: Tokenizer) -> tuple[str, list[int], list[t
     check_chat(tokenizer, message.chat)
     chat = switched(tokenizer, message.chat)
     if tokenizer.has_chat_template:
-        turns = [(said.role, said.text) for said in message.said]
-        rendered = render(tokenizer.backend, turns, chat, message.given)
-        text, places = rendered.text, rendered.documents or _places(message, rendered)
-        coded = tokenizer.locate(text, template=rendered.template)
+        shown = render(tokenizer.backend, message.said, chat, message.given)
+        coded = tokenizer.locate(shown.text, template=shown.template)
     else:
-        text, places = f"{chat.system}\n\n" if chat.system else "", []
-        for said in message.said:
-            places += _shifted(said.documents, len(text))
-            text += f"{said.text}\n\n"
-        coded = tokenizer.locate(text, special=True)
+        texts = [*filter(None, [chat.system]), *(text for _, text in message.said), ""]
+        shown = unmarked("\n\n".join(texts))
+        coded = tokenizer.locate(shown.text, special=True)
     starts = coded.starts
-    spans = [(bisect_left(starts, first), bisect_left(starts, last)) for first, last in places]
-    return text, coded.ids, spans if starts else []
-
-
-def _places(message: Message, rendered: Rendered) -> Spans:
-    """The spans of the documents in the rendered turns; none if the template changed one."""
-    found: list[tuple[int, int]] = []
-    for said, (first, last) in zip(message.said, rendered.said, strict=True):
-        shown, own = rendered.text[first:last], said.text
-        if said.documents and shown not in (own, own.strip()):
-            return ()
-        found += _shifted(said.documents, first - (len(own) - len(own.lstrip())) * (shown != own))
-    return found
-
-
-def _shifted(spans: Spans, by: int) -> Spans:
-    return [(first + by, last + by) for first, last in spans]
+    spans = [(bisect_left(starts, first), bisect_left(starts, last))
+             for first, last in shown.documents]  # fmt: skip
+    return shown.text, coded.ids, spans if starts else []
 
 
 def look_alikes(

@@ -1,14 +1,14 @@
 """A chat in a model's format, and which parts of it the template wrote.
 
-The template is rendered with placeholders, in bounds of time and memory, once for each form that a
-conversation has: what is around them is the template's. Texts are then put in their places, changed
-as the template changes others: trimmed, escaped for JSON, or without a thought.
+The template is given texts between marks that no text has: what is outside of all marks is its own.
+White space at a text's ends stands outside, too, as templates may strip it. Each form of a
+conversation is tried first with short texts, in bounds of memory as well as time.
 """
 
 import inspect
 import json
 import re
-import time
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,31 +21,26 @@ from ngtcli.config import Settings, arguments_of
 from ngtcli.documents.text import utf8
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.model_files.checkpoint import TEMPLATE_HINT
-from ngtcli.system.sandbox import BoundError, bounded
+from ngtcli.system.sandbox import BoundError, bounded, timed
 from ngtcli.tokens.tokenizer import Tokenizer
 
-# Digits, since no filter of a template changes them; those in the middle number the text.
-_PLACEHOLDER = "7302{:07d}9"
-_PLACES = re.compile(r"7302(\d{7})9")
-# What is changed where a template does more than trim or escape; no template writes U+2003.
-_PROBE = '\n\u2003É"<\\&\n 7302{:07d}9 a\u2003\n'
-# Numbers of texts: of each document its name's, which is even and which a template need not write,
-# and its text's; from _SAID on those of the turns, of which a system text is the first.
-_NONE, _SAID = -1, 5_000_000
+# A mark has no letters, which filters of a template change, and U+FDD0 is no character.
+_SECRET = secrets.randbits(48)
+_CLOSE = f"\ufdd0{_SECRET}-\ufdd0"
+_MARK = re.compile(f"\ufdd0{_SECRET}-(\\d*)\ufdd0")
+# Numbers of texts: a document's; from here on its name's, which a template need not write; and from
+# _SAID on those of the turns, of which a system text is the first.
+_NAMES, _SAID = 10**8, 2 * 10**8
+_PROBE = 'É"<\\&\n a'  # what filters of a template change
 # A template's program: real ones take milliseconds and some thousand characters; guesses.
 _SECONDS = 5.0
 _MEGABYTES = 256
 _LONGEST = 1_000_000  # characters around the copies of the texts
 _COPIES = 8  # of the texts
-# How a template that takes no list of parts writes one.
-_SPELLED_OUT = ("'text': '", '"text": "')
-_DEPENDS = "the chat template depends on the text that it is given"
+_DEPENDS = "the chat template changes the text that it is given"
 _THOUGHT_ENDS = ("</think>", "[/THINK]", "</thought>")  # behind which templates look for an answer
-_STRIPPED = ("", "\n", None)  # at an end of a text, as `str.strip` has it
 _CONTENTS: tuple[Callable[[str], Any], ...] = (str, lambda text: [{"type": "text", "text": text}])
-Texts = Mapping[int, str]  # by their numbers
-Turns = tuple[tuple[str, tuple[int, ...]], ...]  # by each role the texts of these numbers
-Pieces = list[tuple[str, int]]  # what the template wrote, and the text behind it; last _NONE
+Turns = Sequence[tuple[str, str]]  # role and text
 Span = tuple[int, int]
 
 
@@ -85,16 +80,54 @@ _PLAIN = Chat()
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A rendered chat: its text and the spans that the template wrote.
-
-    `said` are the first spans of the turns, without the system text's, `documents` those of the
-    texts of the documents that the template was given.
-    """
+    """A text, its spans outside of all marks, and those in marks with their numbers."""
 
     text: str
     template: tuple[Span, ...]
-    said: tuple[Span, ...]
-    documents: tuple[Span, ...] = ()
+    spans: tuple[tuple[int, Span], ...]
+
+    @property
+    def documents(self) -> list[Span]:
+        """The first span of each document's text, in their order."""
+        first = dict(reversed(self.spans))
+        return [first[number] for number in sorted(first) if number < _NAMES]
+
+
+def marked(text: str, number: int) -> str:
+    """`text` in the marks of this number, but for white space at its ends."""
+    body = text.strip()
+    before, _, after = text.partition(body) if body else (text, "", "")
+    return f"{before}\ufdd0{_SECRET}-{number}\ufdd0{body}{_CLOSE}{after}"
+
+
+def unmarked(text: str) -> Rendered:
+    """A text without its marks, one inside of another or not.
+
+    Raises ModelError where one is missing.
+    """
+    parts: list[str] = []
+    template: list[Span] = []
+    spans: list[tuple[int, Span]] = []
+    inside: list[tuple[int, int]] = []  # number of each open mark, and where its text begins
+    at = length = end = 0
+    for found in _MARK.finditer(text):
+        parts.append(text[at : found.start()])
+        at, length = found.end(), length + len(parts[-1])
+        if found[1]:
+            if not inside:
+                template.append((end, length))
+            inside.append((int(found[1]), length))
+        elif inside:
+            number, first = inside.pop()
+            spans.append((number, (first, length)))
+            end = length
+        else:
+            raise ModelError(_DEPENDS, TEMPLATE_HINT)
+    if inside:
+        raise ModelError(_DEPENDS, TEMPLATE_HINT)
+    parts.append(text[at:])
+    template.append((end, length + len(parts[-1])))
+    return Rendered("".join(parts), tuple(template), tuple(spans))
 
 
 def check_chat(tokenizer: Tokenizer, chat: Chat) -> None:
@@ -150,192 +183,106 @@ def template_of(backend: Any, name: str = "") -> str:
 
 
 def render(
-    backend: Any,
-    said: Sequence[tuple[str, str]],
-    chat: Chat = _PLAIN,
-    documents: Sequence[tuple[str, str]] = (),
+    backend: Any, said: Turns, chat: Chat = _PLAIN, documents: Sequence[tuple[str, str]] = ()
 ) -> Rendered:
-    """The chat of turns (role, text), up to the start of the assistant's.
+    """The chat of turns (role, text), up to the start of the assistant's; texts may have marks.
 
     Adjacent turns of a role become one where the template does not take them. `documents` are given
     to it as (name, text). Raises ModelError if it fails, omits the system text, a turn or a
-    document, or depends on what the texts say.
+    document, or changes what a text says.
     """
     said = [("system", chat.system), *said] if chat.system else said
-    texts = dict(enumerate(utf8(text) for pair in documents for text in pair))
-    texts |= {_SAID + i: utf8(text) for i, (_, text) in enumerate(said)}
-    source = template_of(backend, chat.template)
-    now = time.strftime("%Y-%m-%d %H:%M") if "strftime_now" in source else ""
-    roles = tuple(role for role, _ in said)
-    form = Form(source, chat.template, chat.arguments, roles, len(documents), now)
     try:
-        frame = _frame(backend, form)
+        found = _rendered(backend, said, chat, documents)
     except ModelError as error:
         if not chat.flags:
             raise
-        turns = tuple(role for role in roles if role != "system")
-        _frame(backend, replace(form, arguments=(), roles=turns, documents=0))  # or this is it
+        turns = [(role, text) for role, text in said if role != "system"]
+        _rendered(backend, turns, replace(chat, arguments=()), ())  # or this is it
         names = _names(backend)
         other = f" Or choose from {', '.join(names)} with --set chat_template." if names else ""
         hint = f"It takes a message without {' and '.join(chat.flags)}.{other}"
         raise ModelError(str(error), hint) from error
-    filled = _filled(frame, texts, chat.ending)
-    return replace(filled, said=filled.said[1:]) if chat.system else filled
+    text = found.text + chat.ending
+    last = found.template[-1][0], len(text)  # the ending is the template's, too
+    return replace(found, text=text, template=(*found.template[:-1], last))
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """A conversation without its texts, for the template of this `source`.
-
-    `now` is the time to the minute where that is written.
-    """
-
-    source: str
-    template: str
-    arguments: tuple[str, ...]
-    roles: tuple[str, ...]
-    documents: int
-    now: str
-
-    @property
-    def numbers(self) -> list[int]:
-        """Those of its texts."""
-        return [*range(2 * self.documents), *range(_SAID, _SAID + len(self.roles))]
-
-    def name_of(self, number: int) -> str:
-        """What a text is, in words."""
-        if number < _SAID:
-            return "documents"
-        if self.roles[number - _SAID] == "system":
-            return "the system text"
-        return "the text" if number == self.numbers[-1] else "a turn of the conversation"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a template does to a text: behind `mark` alone, stripped at its ends, as in JSON."""
-
-    mark: str = ""
-    first: str | None = ""
-    last: str | None = ""
-    as_json: bool = False
-
-    def of(self, text: str) -> str:
-        """The text as the template writes it."""
-        text = text.rpartition(self.mark)[2] if self.mark else text
-        text = text.lstrip(self.first).rstrip(self.last)
-        return json.dumps(text, ensure_ascii=False)[1:-1] if self.as_json else text
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What a template writes before a text, the text's number, and how it changes that.
-
-    `answer` is what it does to one in which a thought ends, of which None is not known.
-    """
-
-    piece: str
-    number: int
-    change: Change
-    answer: Change | None
+def _rendered(
+    backend: Any, said: Turns, chat: Chat, documents: Sequence[tuple[str, str]]
+) -> Rendered:
+    """The chat without an ending. Raises ModelError."""
+    source = template_of(backend, chat.template)
+    mark = next((end for end in _THOUGHT_ENDS if end in source), "")
+    texts = {i: utf8(text) for i, (_, text) in enumerate(documents)}
+    texts |= {_NAMES + i: utf8(name) for i, (name, _) in enumerate(documents)}
+    for i, (role, text) in enumerate(said):
+        thinks = mark and role == "assistant" and mark in text
+        texts[_SAID + i] = utf8(text.rpartition(mark)[2].lstrip() if thinks else text)
+    roles = tuple(role for role, _ in said)
+    _try(backend, chat, source, roles, frozenset(texts))
+    work = partial(_written, backend, chat, source, roles, texts)
+    return _checked(partial(timed, work, _SECONDS), texts)
 
 
 @lru_cache(64)
-def _frame(backend: Any, form: Form) -> list[Place]:
-    """What a template writes around the texts of a form, in bounds. Raises ModelError."""
-    work = partial(_probed, backend, form)
+def _try(
+    backend: Any, chat: Chat, source: str, roles: tuple[str, ...], numbers: frozenset[int]
+) -> None:
+    """Have the template write short texts of these numbers, in bounds. Raises ModelError."""
+    texts = dict.fromkeys(sorted(numbers), _PROBE)
+    work = partial(_written, backend, chat, source, roles, texts)
+    _checked(partial(bounded, work, seconds=_SECONDS, megabytes=_MEGABYTES), texts)
+
+
+def _checked(write: Callable[[], str], texts: Mapping[int, str]) -> Rendered:
+    """What is written of these texts. Raises ModelError where it is not what they say."""
     try:
-        return bounded(work, seconds=_SECONDS, megabytes=_MEGABYTES)
+        found = unmarked(write())
     except BoundError as error:
         raise ModelError(f"the chat template fails: {error}", TEMPLATE_HINT) from None
+    own = {n: _MARK.sub("", text).strip() for n, text in texts.items()}
+    for number, (first, last) in found.spans:
+        shown, text = found.text[first:last], own.get(number)
+        if text not in (None, shown) and shown != json.dumps(text, ensure_ascii=False)[1:-1]:
+            raise ModelError(_DEPENDS, TEMPLATE_HINT)
+    return found
 
 
-def _probed(backend: Any, form: Form) -> list[Place]:
-    """As `_frame`, without bounds."""
-    apply, pieces = _placed(backend, form)
-    probes = {n: _PROBE.format(n) for n in form.numbers}
-    changes = answers = _changes(pieces, probes, apply(probes))
-    if None in changes:
-        raise ModelError(_DEPENDS, TEMPLATE_HINT)
-    mark = next((end for end in _THOUGHT_ENDS if end in form.source), "")
-    if mark and "assistant" in form.roles:
-        said = [_SAID + i for i, role in enumerate(form.roles) if role == "assistant"]
-        probes |= {n: f"{_PLACEHOLDER}{mark}{probes[n]}" for n in said}
-        answers = [
-            None if n in said else usual for (_, n), usual in zip(pieces, changes, strict=True)
-        ]
-        with suppress(ModelError):  # it takes no thoughts
-            found = _changes(pieces, probes, apply(probes), mark)
-            answers = answers if None in found else found
-    each = zip(pieces, changes, answers, strict=True)
-    return [Place(piece, n, usual or Change(), answer) for (piece, n), usual, answer in each]
-
-
-def _placed(backend: Any, form: Form) -> tuple[Callable[[Texts], str], Pieces]:
-    """What renders texts, in the way that the template takes, and its pieces around them."""
+def _written(
+    backend: Any, chat: Chat, source: str, roles: Sequence[str], texts: Mapping[int, str]
+) -> str:
+    """What the template writes, marks and all, of turns in the way that it takes them."""
     failure: ModelError | None = None
-    turns = tuple((role, (_SAID + i,)) for i, role in enumerate(form.roles))
+    turns = [(role, marked(texts[_SAID + i], _SAID + i)) for i, role in enumerate(roles)]
     by_role = [(role, [*group]) for role, group in groupby(turns, key=itemgetter(0))]
-    alike = tuple((role, tuple(n for _, own in group for n in own)) for role, group in by_role)
-    for own, content in product(dict.fromkeys((turns, alike)), _CONTENTS):
-        apply = partial(_apply, backend, form, own, content)
+    alike = [(role, "\n\n".join(text for _, text in group)) for role, group in by_role]
+    needed = [n for n in texts if not _NAMES <= n < _SAID]
+    options = _options(chat, source, texts)
+    for own, content in product((turns, alike) if turns != alike else (turns,), _CONTENTS):
         try:
-            text = apply({n: _PLACEHOLDER.format(n) for n in form.numbers})
+            text = _apply(backend, own, content, options)
         except ModelError as error:
             failure = failure or error
             continue
-        parts = _PLACES.split(text)
-        pieces = [*zip(parts[::2], map(int, parts[1::2]), strict=False), (parts[-1], _NONE)]
-        found = {n for piece, n in pieces if n < _SAID or not piece.endswith(_SPELLED_OUT)}
-        missing = [n for n in form.numbers if n not in found and (n >= _SAID or n % 2)]
-        if not missing:
-            return apply, pieces
-        what = f"the chat template leaves {form.name_of(missing[-1])} out"
+        if len(text) > _LONGEST + _COPIES * sum(map(len, texts.values())):
+            raise BoundError(f"it writes {len(text):,} characters")
+        found = {int(number) for number in _MARK.findall(text) if number}
+        if not (missing := [n for n in needed if n not in found]):
+            return text
+        what = f"the chat template leaves {_name_of(missing[-1], roles)} out"
         failure = failure or ModelError(what, TEMPLATE_HINT)
     assert failure is not None
     raise failure
 
 
-def _changes(pieces: Pieces, texts: Texts, shown: str, mark: str = "") -> list[Change | None]:
-    """How each text was changed where it stands in a rendered chat; None where that is not known.
-
-    The last is for _NONE; it is None for another end than the frame's.
-    """
-    found: list[Change | None] = []
-    at = len(pieces[0][0]) if shown.startswith(pieces[0][0]) else len(shown)
-    ways = product(dict.fromkeys(("", mark)), _STRIPPED, _STRIPPED, (False, True))
-    every = [Change(*one) for one in ways]
-    for (_, number), (piece, _) in zip(pieces, pieces[1:], strict=False):
-        written = ((one, one.of(texts[number]) + piece) for one in every)
-        one, text = next((w for w in written if shown.startswith(w[1], at)), (None, ""))
-        found.append(one)
-        at += len(text)
-    return [*found, Change() if at == len(shown) else None]
-
-
-def _filled(frame: Sequence[Place], texts: Texts, ending: str) -> Rendered:
-    """The chat of a frame with these texts in their places. Raises ModelError as `render`."""
-    parts: list[str] = []
-    spans: dict[int, Span] = {}  # the first of each text
-    template: list[Span] = []
-    at, most = 0, _LONGEST + _COPIES * sum(map(len, texts.values()))
-    for place in frame:
-        text = texts.get(place.number, ending)
-        thinks = place.number >= _SAID and any(end in text for end in _THOUGHT_ENDS)
-        if (change := place.answer if thinks else place.change) is None:
-            raise ModelError(_DEPENDS, TEMPLATE_HINT)
-        parts += place.piece, change.of(text)
-        first = at + len(place.piece)
-        template.append((at, first))
-        at = first + len(parts[-1])
-        spans.setdefault(place.number, (first, at))
-        if at > most:
-            what = f"the chat template writes more than {most:,} characters"
-            raise ModelError(what, TEMPLATE_HINT)
-    template[-1] = (template[-1][0], at)  # the ending is the template's, too
-    documents = tuple(spans[n] for n in texts if n < _SAID and n % 2)
-    said = tuple(spans[n] for n in texts if n >= _SAID)
-    return Rendered("".join(parts), tuple(template), said, documents)
+def _name_of(number: int, roles: Sequence[str]) -> str:
+    """What a text is, in words."""
+    if number < _SAID:
+        return "documents"
+    if roles[number - _SAID] == "system":
+        return "the system text"
+    return "the text" if number - _SAID == len(roles) - 1 else "a turn of the conversation"
 
 
 def _names(backend: Any) -> list[str]:
@@ -344,24 +291,25 @@ def _names(backend: Any) -> list[str]:
     return sorted(templates) if isinstance(templates, dict) else []
 
 
-def _apply(
-    backend: Any, form: Form, turns: Turns, content: Callable[[str], Any], texts: Texts
-) -> str:
-    """The rendered chat. Raises ModelError with the template's message, MemoryError, BoundError."""
-    messages = [
-        {"role": role, "content": content("\n\n".join(texts[n] for n in numbers))}
-        for role, numbers in turns
-    ]
-    options = arguments_of(form.arguments)
-    if form.template:
-        options["chat_template"] = form.template
-    if form.documents:
-        numbers = ({"doc_id": i} if "doc_id" in form.source else {} for i in count(1))  # Granite's
-        titles = range(0, 2 * form.documents, 2)
+def _options(chat: Chat, source: str, texts: Mapping[int, str]) -> dict[str, Any]:
+    """What the template is given beside the turns."""
+    options = arguments_of(chat.arguments)
+    if chat.template:
+        options["chat_template"] = chat.template
+    if documents := [n for n in texts if n < _NAMES]:
+        numbers = ({"doc_id": i} if "doc_id" in source else {} for i in count(1))  # Granite's
         options["documents"] = [
-            more | {"title": texts[n], "text": texts[n + 1]}
-            for n, more in zip(titles, numbers, strict=False)
+            more | {"title": marked(texts[_NAMES + n], _NAMES + n), "text": marked(texts[n], n)}
+            for n, more in zip(documents, numbers, strict=False)
         ]
+    return options
+
+
+def _apply(
+    backend: Any, turns: Turns, content: Callable[[str], Any], options: Mapping[str, Any]
+) -> str:
+    """The rendered chat. Raises ModelError with the template's message, MemoryError."""
+    messages = [{"role": role, "content": content(text)} for role, text in turns]
     try:
         text: str = backend.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, **options
@@ -371,6 +319,4 @@ def _apply(
     except Exception as error:  # a template is a program and can raise anything
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelError(f"the chat template fails: {lines[0]}", TEMPLATE_HINT) from error
-    if len(text) > _LONGEST + _COPIES * sum(map(len, texts.values())):
-        raise BoundError(f"it writes {len(text):,} characters")
     return utf8(text)

@@ -14,7 +14,7 @@ from ngtcli.prompt.build import Prompt, Task, code
 from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.reports import Cut
 from ngtcli.tokens.control import Coded
-from ngtcli.tokens.tokenizer import LONG, Tokenizer, piece_end
+from ngtcli.tokens.tokenizer import Tokenizer, piece_end
 from ngtcli.words import counted, short
 
 _EXACT = 1 << 15  # tokens up to which prompts are always counted whole; about 0.1 s, guess
@@ -22,6 +22,7 @@ _NAMES = 1 << 20  # tokens up to which names are counted for a message; about 4 
 _SPARE = 1000  # 1 / _SPARE of the room may stay unused where documents are cut; guess
 _SHOWN = 20  # cuts that are reported one by one; guess
 _PIECE = 1 << 16  # characters, encoded in about 50 ms (measured); Ctrl-C is obeyed between pieces
+_LONG = 1 << 18  # characters that are encoded in 0.3 s, measured with the built-in tokenizer
 _INTERVAL_S = 0.3  # between two status lines; guess
 _CHARACTERS = 6  # of a token, read at first of documents that are cut; guess: most have about four
 
@@ -150,7 +151,7 @@ def _heads(tokenizer: Tokenizer, texts: Sequence[str], total: int) -> list[_Head
 
 def _cuts(task: Task, prompt: Prompt, kept: Sequence[int]) -> Iterator[Cut]:
     """The documents that were cut; their tokens only if that many are counted quickly."""
-    known = sum(len(d.text) for d in task.documents) <= LONG
+    known = sum(len(d.text) for d in task.documents) <= _LONG
     for document, left, k in zip(task.documents, prompt.documents, kept, strict=True):
         text = document.text.strip()
         if len(left.text) < len(text):

@@ -20,17 +20,23 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ngtcli.config import Settings
-from ngtcli.errors import BusyError, ContextOverflowError, InputError, NgtError, StoppedError
+from ngtcli.errors import (
+    BusyError,
+    ContextOverflowError,
+    InputError,
+    NgtError,
+    StoppedError,
+    UsageError,
+)
 from ngtcli.serve import wire
-from ngtcli.serve.exchange import Exchange, GoneError, events_of
+from ngtcli.serve.exchange import Exchange, GoneError, answered, events_of
 from ngtcli.serve.openai_answers import ChatReply, Reply, ResponseReply
 from ngtcli.serve.openai_requests import Asks, chat, response
 from ngtcli.serve.page import PageReply, documents_shown, page, show_page
-from ngtcli.serve.public import RequestError, is_private, private_words, public, words_of
+from ngtcli.serve.public import RequestError, is_private, private_words, words_of
 from ngtcli.serve.service import Service
 from ngtcli.session.checks import check_session
 from ngtcli.session.events import Ended, Event, Message, Prompted, Stepped, Wants
-from ngtcli.session.runs import log_answer
 
 if TYPE_CHECKING:
     from ngtcli.serve.process import Server
@@ -91,8 +97,9 @@ class TwoSockets:
         return Exchange(self._answer, lambda _: refusal, self._process.counted, wire.MOST)
 
     async def _answer(self, exchange: Exchange, body: bytes) -> None:
-        asked = await anyio.to_thread.run_sync(wire.read, wire.Ask, body)
-        if asked is None:
+        try:
+            asked: wire.Ask = await anyio.to_thread.run_sync(wire.decode, body, wire.Ask)
+        except wire.WireError:
             await exchange.respond(Response(status_code=400))
             return
         async with aclosing(self._lines(asked)) as lines:
@@ -221,16 +228,13 @@ class OpenAi:
     async def _events(self, asks: Asks, owner: str, by: str) -> AsyncGenerator[Event | None]:
         """What comes of a question, for others; None where nothing came for a while."""
         wants = Wants(sources=bool(asks.question.documents))
-        async with aclosing(events_of(self._process.submit, asks.question, owner, wants)) as events:
+        own = answered(self._process.submit, asks.question, owner, by, self._warn, wants)
+        async with aclosing(own) as events:
             async for event in events:
                 if isinstance(event, Prompted) and event.left_out and asks.keeps_all:
                     hint = 'Send fewer, or "truncation": "auto" to have the oldest left out.'
                     raise ContextOverflowError("the messages do not fit the context", hint)
-                if isinstance(event, Ended):
-                    log = partial(log_answer, asks.question, event, by, self._warn)
-                    await anyio.to_thread.run_sync(log)
-                if event is None or (event := public(event)) is not None:
-                    yield event
+                yield event
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         return self._failure(error)
@@ -250,7 +254,8 @@ class OpenAi:
             return error_reply(error.status, error.code, words, error.param)
         if isinstance(error, ContextOverflowError):
             return error_reply(400, "context_length_exceeded", words, "messages")
-        return error_reply(400, "invalid_value", words)
+        of_settings = "settings" if isinstance(error, UsageError) else None
+        return error_reply(400, "invalid_value", words, getattr(error, "name", of_settings))
 
 
 async def _pieces(reply: Reply, events: AsyncGenerator[Event | None]) -> AsyncGenerator[bytes]:

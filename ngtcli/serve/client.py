@@ -12,28 +12,17 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import NgtError, reason_of
-from ngtcli.serve import wire
-from ngtcli.serve.places import (
-    GIVEN_UP_S,
-    KEPT_WARM,
-    PACKAGE,
-    Place,
-    absolute,
-    flags_of,
-    folder,
-    peer,
-    private,
-)
+from ngtcli.serve import places, wire
+from ngtcli.serve.places import Place, absolute
 from ngtcli.session.events import Ended, Event, Message, Wants
 from ngtcli.session.question import Question
 from ngtcli.system import process
 
-Said = TypeVar("Said", wire.Failed, Message)
 _PART = 1 << 18  # bytes that are taken from the socket at once; guess
 
 
@@ -56,7 +45,7 @@ class Reply:
             self.close()
             raise
 
-    def next(self) -> Any:
+    def next(self, wanted: type[object] = object) -> Any:
         """What the next line says. Raises EOFError, WireError, and OSError, where none comes, too.
 
         A KeyboardInterrupt loses nothing.
@@ -71,8 +60,8 @@ class Reply:
                 line = bytes(self._data[:end])
                 del self._data[: end + 1]
                 if line:
-                    return wire.decode(line)
-            if not select.select([self.socket], [], [], GIVEN_UP_S)[0]:
+                    return wire.decode(line, wanted)
+            if not select.select([self.socket], [], [], places.GIVEN_UP_S)[0]:
                 raise TimeoutError
             with process.unbroken():
                 if not (data := self.socket.recv(_PART)):
@@ -103,10 +92,10 @@ class Connection:
                 while True:
                     try:
                         event = reply.next()
-                        if isinstance(event, wire.Failed):
-                            raise _as_named(event, question.settings).error()
-                        if isinstance(event, Message):
+                        if isinstance(event, wire.Failed | Message):
                             event = _as_named(event, question.settings)
+                        if isinstance(event, wire.Failed):
+                            raise event.error()
                         said = said or not (isinstance(event, Message) and event.kind == "status")
                         if isinstance(event, Ended):
                             reply.close()  # whatever becomes of the answer where it is shown
@@ -146,10 +135,9 @@ def request(place: Place, what: str) -> wire.Served | None:
     with suppress(NotServedError, OSError, EOFError, wire.WireError):
         with closing(Reply(place, what)) as reply:
             try:
-                if isinstance(answer := reply.next(), wire.Served):
-                    return answer
+                return reply.next(wire.Served)  # type: ignore[no-any-return]
             except TimeoutError:
-                pid = peer(reply.socket)[0]
+                pid = places.peer(reply.socket)[0]
                 return wire.Served(model=place.model, state="does not answer", process=pid)
     return None
 
@@ -159,12 +147,12 @@ def start(settings: Settings, warn: Callable[[str], object]) -> None:
 
     It has no terminal; what it says goes to a file.
     """
-    place, flags = Place.of(settings), flags_of(absolute(settings))
+    place, flags = Place.of(settings), places.flags_of(absolute(settings))
     command = [sys.executable, "-P", "-m", "ngtcli", "serve", *flags]
-    path = filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH")))
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path), KEPT_WARM: "1"}
+    path = filter(None, (str(places.PACKAGE.parent), os.environ.get("PYTHONPATH")))
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path), places.KEPT_WARM: "1"}
     try:
-        private(folder())
+        places.private(places.folder())
         log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         with open(log, "wb") as out, open(os.devnull, "rb") as no:
             started = subprocess.Popen(
@@ -177,7 +165,7 @@ def start(settings: Settings, warn: Callable[[str], object]) -> None:
         warn(f"the model is not kept loaded: {reason_of(error)}")
 
 
-def _as_named(said: Said, settings: Settings) -> Said:
+def _as_named(said: Any, settings: Settings) -> Any:
     """What the process says, with the model's name as it was given here in place of its path."""
     if (path := absolute(settings).model) == settings.model:
         return said
@@ -188,11 +176,6 @@ def _as_named(said: Said, settings: Settings) -> Said:
 def _plain(question: Question) -> Question:
     """The question as a process in another folder understands it: with full paths."""
     own = {one.name: getattr(question, one.name) for one in fields(Question)}
-    own["settings"] = absolute(question.settings)
-    own["loaded"] = Loaded(
-        tuple(
-            replace(document, path=os.path.abspath(document.path)) if document.path else document
-            for document in question.documents
-        )
-    )
+    full = [replace(d, path=d.path and os.path.abspath(d.path)) for d in question.documents]
+    own |= {"settings": absolute(question.settings), "loaded": Loaded(tuple(full))}
     return Question(**own)

@@ -6,17 +6,19 @@ not read what it is sent after a while.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, aclosing, suppress
 from typing import Any
 
 import anyio
+from anyio import to_thread
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ngtcli.errors import NgtError
-from ngtcli.serve.public import RequestError
+from ngtcli.serve.public import RequestError, public
 from ngtcli.serve.wire import BEAT_S
 from ngtcli.session.events import USUAL, Ended, Event, Wants
 from ngtcli.session.question import Question
+from ngtcli.session.runs import log_answer
 
 BODY = 8_000_000  # bytes of a request; guess: the text of some thousand pages
 _SENDING_S = 60.0  # that a client takes to send its request, or to read what it is sent; guess
@@ -55,6 +57,23 @@ async def events_of(
             yield event
     finally:
         ticket.cancel()
+
+
+async def answered(
+    submit: Submit,
+    question: Question,
+    owner: str,
+    by: str,
+    warn: Callable[[str], object],
+    wants: Wants = USUAL,
+) -> AsyncGenerator[Event | None]:
+    """As `events_of`, as the owner may see them; the answer is logged as one of `by`."""
+    async with aclosing(events_of(submit, question, owner, wants)) as events:
+        async for event in events:
+            if isinstance(event, Ended):
+                await to_thread.run_sync(log_answer, question, event, by, warn)
+            if event is None or not owner or (event := public(event)) is not None:
+                yield event
 
 
 class GoneError(Exception):
@@ -123,13 +142,11 @@ class Exchange:
 
     async def stream(self, media_type: str, pieces: AsyncIterator[bytes]) -> None:
         """Send pieces as they come. Raises GoneError, and what they raise."""
+        kind = b"content-type", media_type.encode()
+        # Without the last nginx would collect the pieces.
+        headers = [kind, (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
         async for piece in pieces:
             if not self.has_begun:
-                headers = [
-                    (b"content-type", media_type.encode()),
-                    (b"cache-control", b"no-store"),
-                    (b"x-accel-buffering", b"no"),  # nginx would collect the pieces
-                ]
                 start = {"type": "http.response.start", "status": 200, "headers": headers}
                 await self._sent(start)
             if piece:

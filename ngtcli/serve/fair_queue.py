@@ -3,42 +3,33 @@
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from threading import Condition
-from typing import Generic, Protocol, TypeVar
 
 from ngtcli.errors import BusyError
+from ngtcli.session.engine import Asked
 
 MOST = 1024  # that wait, of all owners; guess
 MOST_OF_ONE = 256  # that wait, of one owner; guess
 AHEAD = 8  # prepared, or being prepared, before there is room for them; guess
 
 
-class Waiting(Protocol):
-    """What waits, for `owner`; `state` is "new", "preparing" or "ready"."""
-
-    owner: str
-    state: str
-
-
-AnyWaiting = TypeVar("AnyWaiting", bound=Waiting)
-
-
-class FairQueue(Generic[AnyWaiting]):
+class FairQueue:
     """Those of one owner leave in the order in which they came, the owners in turn.
 
-    May be used by several threads. After `close` nothing is added, and nothing waited for.
+    The `state` of a question is "new", "preparing" or "ready". May be used by several threads.
+    After `close` nothing is added, and nothing waited for.
     """
 
     def __init__(self) -> None:
         self._changed = Condition()
         # By owner; the first has waited longest for its turn.
-        self._owners: OrderedDict[str, deque[AnyWaiting]] = OrderedDict()
+        self._owners: OrderedDict[str, deque[Asked]] = OrderedDict()
         self._count = self._begun = 0
         self._is_closed = False
 
     def __len__(self) -> int:
         return self._count
 
-    def put(self, one: AnyWaiting) -> None:
+    def put(self, one: Asked) -> None:
         """Add one at the end of its owner's. Raises BusyError."""
         with self._changed:
             own = len(self._owners.get(one.owner, ()))
@@ -49,7 +40,7 @@ class FairQueue(Generic[AnyWaiting]):
             self._count += 1
             self._changed.notify_all()
 
-    def remove(self, one: AnyWaiting) -> bool:
+    def remove(self, one: Asked) -> bool:
         """Take out one that is not being prepared; whether that was so."""
         with self._changed:
             if one.state == "preparing" or one not in self._owners.get(one.owner, ()):
@@ -57,7 +48,7 @@ class FairQueue(Generic[AnyWaiting]):
             self._leave(one)
             return True
 
-    def to_prepare(self) -> AnyWaiting | None:
+    def to_prepare(self) -> Asked | None:
         """The next to be prepared, waited for; None at the end. It stays until it is taken."""
         with self._changed:
             while not self._is_closed:
@@ -67,7 +58,7 @@ class FairQueue(Generic[AnyWaiting]):
                 self._changed.wait()
             return None
 
-    def prepared(self, one: AnyWaiting, is_ready: bool) -> None:
+    def prepared(self, one: Asked, is_ready: bool) -> None:
         """One is ready to be taken, or else leaves."""
         with self._changed:
             one.state = "ready"
@@ -76,8 +67,8 @@ class FairQueue(Generic[AnyWaiting]):
             self._changed.notify_all()
 
     def take(
-        self, suits: Callable[[AnyWaiting], bool] = lambda _: True, wait: bool = False
-    ) -> AnyWaiting | None:
+        self, suits: Callable[[Asked], bool] = lambda _: True, wait: bool = False
+    ) -> Asked | None:
         """The next that is ready, if it `suits`; None where there is none, or at the end."""
         with self._changed:
             while (one := self._first("ready")) is None and wait and not self._is_closed:
@@ -89,7 +80,7 @@ class FairQueue(Generic[AnyWaiting]):
                 self._owners.move_to_end(one.owner)
             return one
 
-    def close(self) -> list[AnyWaiting]:
+    def close(self) -> list[Asked]:
         """Take no more; those that wait and are not being prepared leave, and are returned."""
         with self._changed:
             self._is_closed = True
@@ -99,7 +90,7 @@ class FairQueue(Generic[AnyWaiting]):
             self._changed.notify_all()
             return left
 
-    def _first(self, state: str) -> AnyWaiting | None:
+    def _first(self, state: str) -> Asked | None:
         """Of the first owner that has such a one next: of its "new" ones, or at its head."""
         for own in self._owners.values():
             for one in own:
@@ -109,7 +100,7 @@ class FairQueue(Generic[AnyWaiting]):
                     break
         return None
 
-    def _leave(self, one: AnyWaiting) -> None:
+    def _leave(self, one: Asked) -> None:
         own = self._owners[one.owner]
         own.remove(one)
         self._count -= 1

@@ -14,12 +14,13 @@ import re
 import socket
 import stat
 import struct
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ngtcli.errors import UsageError, reason_of
 from ngtcli.system.files import read_bounded
@@ -30,10 +31,6 @@ _KEY = re.compile(rb"[!-~]{%d,}" % _LEAST_KEY)
 _PORT = re.compile(r"(?:(?P<host>.*):)?(?P<port>\d{1,5})")
 _OPEN = ("/health", "/")  # paths that need no key
 ANYONE = "http"  # the owner of what is asked without a key
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +72,9 @@ def address_of(given: str, host: str | None, key_file: Path | None) -> Address:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    with suppress(ValueError):
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    return False
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
@@ -140,9 +134,9 @@ class Guard:
 
     def __init__(
         self,
-        app: App,
+        app: ASGIApp,
         address: Address,
-        refuse: Callable[[int, str, str], App],
+        refuse: Callable[[int, str, str], ASGIApp],
         of_user: bool = False,
     ) -> None:
         self._app, self._address, self._refuse, self._of_user = app, address, refuse, of_user
@@ -150,7 +144,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._checked(scope)(scope, receive, send)
 
-    def _checked(self, scope: Scope) -> App:
+    def _checked(self, scope: Scope) -> ASGIApp:
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             if name in (b"host", b"origin", b"authorization") and name in headers:

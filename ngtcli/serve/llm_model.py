@@ -14,15 +14,8 @@ import llm
 from llm.parts import StreamEvent, TextPart
 from pydantic import Field, create_model
 
-from ngtcli.config import (
-    SETTINGS,
-    Layer,
-    Use,
-    check_key,
-    environment_and_file_layers,
-    merge,
-    settings_where,
-)
+from ngtcli import config
+from ngtcli.config import Layer, check_key, environment_and_file_layers
 from ngtcli.documents.load import Document, Loaded, distinct_names, load
 from ngtcli.documents.text import utf8
 from ngtcli.errors import NgtError
@@ -35,7 +28,7 @@ from ngtcli.session.events import Ended, Event, Message, Stepped
 from ngtcli.session.question import Question, Tasks
 
 # The options are the settings that one of several questions may have, but for the system text.
-_SET = tuple(name for name in settings_where(Use.LINE) if name != "system")
+_SET = tuple(name for name in config.settings_where(config.Use.LINE) if name != "system")
 
 _DOCS = "File, folder or glob of documents, which the question is about."
 
@@ -62,14 +55,14 @@ def names() -> list[str]:
 def configured() -> str:
     """The model that ngt's settings name."""
     try:
-        return merge(environment_and_file_layers()).settings.model
+        return config.merge(environment_and_file_layers()).settings.model
     except NgtError:  # it is told once a model of ngt is asked
         return BUILTIN
 
 
 def fragments(path: str) -> list[llm.Fragment]:
     """The documents of a file, a folder or a pattern, as `llm` takes them. Raises NgtError."""
-    settings = merge(environment_and_file_layers()).settings
+    settings = config.merge(environment_and_file_layers()).settings
     loaded = load([path], settings=settings)
     for skipped in loaded.skipped:
         if not skipped.kind:
@@ -83,7 +76,7 @@ def _options() -> type[llm.Options]:
     """Options of the settings' names, types and help; what is wrong with a value they say, too."""
     fields: dict[str, Any] = {"docs": (str | None, Field(description=_DOCS, default=None))}
     for name in _SET:
-        about = SETTINGS[name]
+        about = config.SETTINGS[name]
         kind = str if about.kind is tuple else about.kind
         fields[name] = (kind | None, Field(description=about.help, default=None))
     return create_model("Options", __base__=llm.Options, **fields)

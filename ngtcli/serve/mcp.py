@@ -38,17 +38,17 @@ from ngtcli.documents.text import utf8
 from ngtcli.errors import NgtError, counted, nearest
 from ngtcli.grounding.sources import Source
 from ngtcli.retrieve.ranking import Search, rank
-from ngtcli.serve.exchange import Submit, events_of
-from ngtcli.serve.public import RequestError, has_path, is_private, private_words, public, words_of
+from ngtcli.serve.exchange import Submit, answered
+from ngtcli.serve.public import RequestError, has_path, is_private, private_words, words_of
 from ngtcli.serve.service import Service, named
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
-from ngtcli.session.runs import log_answer
 
 _INTERVAL_S = 0.25  # between two progress notifications; guess
 _MOST = 20_000  # characters that `show_passage` gives at once; guess
 _LEFT_OUT = 100  # files left out that are named; guess
 _IDLE_S = 600.0  # after which a session of HTTP ends; guess
 _SESSIONS = 1000  # of HTTP that are open at once, each about 30 kB (measured)
+_TOOLS = ("search_passages", "ask", "summarize", "list_documents", "show_passage")
 _INSTRUCTIONS = (
     "Documents on the user's machine. search_passages finds what they say, word for word and at"
     " once; show_passage reads on from there; ask and summarize have a local model answer, which"
@@ -155,11 +155,11 @@ def owner_of(context: Context) -> str:
 
 
 class Progress:
-    """Tells the client how far a call is, some times a second, in words and by growing numbers."""
+    """Tells the client how far a call is, some times a second: in words, by growing numbers."""
 
     def __init__(self, context: Context) -> None:
-        self._context, self._at, self._sent = context, 0.0, 0.0
-        self._done, self._written, self._part = 0, 0, ""
+        self._context, self._count, self._sent = context, 0, 0.0
+        self._written, self._part = 0, ""
 
     def say(self, words: str) -> None:
         """What is being done, in a thread of the SDK; there a call that is cancelled ends."""
@@ -168,26 +168,22 @@ class Progress:
             from_thread.run(self._send, words)
 
     async def tell(self, event: Event) -> None:
-        """What is done; tokens of prompts and of the answer count."""
+        """What is done."""
         match event:
             case Message(kind="status"):
                 await self._send(event.text)
             case Part():
                 self._part, self._written = f"{event.words}: " if event.words else "", 0
             case Reading():
-                words = f"Reading the prompt: {event.read} of {event.total} tokens"
-                await self._send(words, self._done + event.total)
-                self._done += event.total if event.read == event.total else 0
+                await self._send(f"Reading the prompt: {event.read} of {event.total} tokens")
             case Stepped():
                 self._written += len(event.step.tokens)
-                self._done += len(event.step.tokens)
                 await self._send(f"Writing: {counted(self._written, 'token')}")
 
-    async def _send(self, words: str, total: float | None = None) -> None:
+    async def _send(self, words: str) -> None:
         if time.monotonic() - self._sent >= _INTERVAL_S:
-            self._sent = time.monotonic()
-            self._at = max(self._at + 0.001, self._done)
-            await self._context.report_progress(self._at, total, self._part + words)
+            self._sent, self._count = time.monotonic(), self._count + 1
+            await self._context.report_progress(self._count, None, self._part + words)
 
 
 class Tools:
@@ -211,15 +207,13 @@ class Tools:
         assert folder is not None
         loaded = folder.documents(Progress(context).say)
         documents = [
-            ListedDocument(d.name, a.format, a.pages, len(d.text), a.warnings)
+            ListedDocument(d.name, d.about.format, d.about.pages, len(d.text), d.about.warnings)
             for d in loaded.documents
-            for a in [d.about]
         ]
         skipped = [one for one in loaded.skipped if not one.kind][:_LEFT_OUT]
         names = [folder.name_of(s.name) or os.path.basename(s.name) for s in skipped]
         reasons = ["it cannot be read" if has_path(s.reason) else s.reason for s in skipped]
-        left_out = list(map(LeftOut, names, reasons))
-        return DocumentList(documents, left_out)
+        return DocumentList(documents, list(map(LeftOut, names, reasons)))
 
     def show_passage(
         self,
@@ -235,18 +229,14 @@ class Tools:
         """
         one = self._chosen([document], Progress(context)).documents[0]
         first, last = (0, len(one.text)) if page is None else _page(one, page)
-        begin = first + start
-        if begin >= last > first or (end is not None and page is None and end <= start):
-            hint = f"It has {last - first:,} characters."
-            raise RequestError(f"{one.name} has no such characters", hint, "start")
+        begin, size = first + start, last - first
         if end is not None and page is None:
             last = min(last, end)
+        if begin >= last and size:
+            hint = f"It has {size:,} characters."
+            raise RequestError(f"{one.name} has no such characters", hint, "start")
         last = min(last, begin + _MOST)
-        section = place(one, begin)
-        return ShownPassage(
-            one.name, one.text[begin:last], begin, last, section.page, section.heading,
-            len(one.text),
-        )  # fmt: skip
+        return ShownPassage(*_characters(one, begin, last), len(one.text))
 
     def search_passages(
         self,
@@ -265,13 +255,8 @@ class Tools:
         found = []
         for one in ranking.found[:limit]:
             at = ranking.index.place(one.passage)
-            document, section = texts[at.document], place(texts[at.document], at.start)
-            found.append(
-                FoundPassage(
-                    document.name, document.text[at.start : at.end], at.start, at.end,
-                    section.page, section.heading, round(one.scores.score, 6),
-                )
-            )  # fmt: skip
+            score = round(one.scores.score, 6)
+            found.append(FoundPassage(*_characters(texts[at.document], at.start, at.end), score))
         return FoundPassages(found, len(ranking.index), len(texts))
 
     async def ask(
@@ -302,27 +287,25 @@ class Tools:
         progress, owner = Progress(context), owner_of(context)
         with self._counted():
             loaded = await to_thread.run_sync(self._chosen, names, progress)
-            values = {} if most is None else {"max_tokens": most}
-            question = self._service.question(task, text, loaded, values)
-            began, remarks, answer = time.perf_counter(), list[str](), None
-            async with aclosing(events_of(self._submit, question, owner)) as events:
+            values: dict[str, Any] = {} if most is None else {"max_tokens": most}
+            question = self._service.tasks.question(task, text, loaded=loaded, **values)
+            began, remarks, last = time.perf_counter(), list[str](), None
+            warn = self.warn if owner else remarks.append
+            asking = answered(self._submit, question, owner, "mcp", warn)
+            async with aclosing(asking) as events:
                 async for event in events:
-                    if event is None or (owner and (event := public(event)) is None):
-                        continue
                     if isinstance(event, Message) and event.kind == "warn":
                         remarks.append(event.text)
-                    elif isinstance(event, Ended):
-                        answer = event
-                    await progress.tell(event)
-            assert answer is not None
-            warn = self.warn if owner else remarks.append
-            await to_thread.run_sync(log_answer, question, answer, "mcp", warn)
-            s = answer.statistics
+                    if event is not None:
+                        last = event
+                        await progress.tell(event)
+            assert isinstance(last, Ended)
+            s, found = last.statistics, last.sources
             return ToldAnswer(
-                text=answer.text,
-                sources=[_passage(source) for source in answer.sources.places()],
-                verbatim_share=round(answer.sources.verbatim_share, 4),
-                finish_reason=answer.finish_reason,
+                text=last.text,
+                sources=[_passage(source) for source in found.places()],
+                verbatim_share=round(found.verbatim_share, 4),
+                finish_reason=last.finish_reason,
                 remarks=remarks,
                 prompt_tokens=s.prompt_tokens,
                 new_tokens=s.new_tokens,
@@ -336,6 +319,12 @@ class Tools:
         if names == []:
             raise RequestError("no document is named", "Name one, or leave the list out.")
         return loaded if names is None else named(loaded, names, "list_documents has the names.")
+
+
+def _characters(one: Document, start: int, end: int) -> tuple[str, str, int, int, int, str]:
+    """The fields of a `Passage`."""
+    section = place(one, start)
+    return one.name, one.text[start:end], start, end, section.page, section.heading
 
 
 def _passage(source: Source) -> Passage:
@@ -393,14 +382,13 @@ class _Server(MCPServer[None]):
 
 def mcp_server(tools: Tools, on_streams: bool = False) -> MCPServer[None]:
     """A server of these tools; on standard streams what anything prints goes to standard error."""
-    lifespan = _stdout_is_stderr if on_streams else None
     root = logging.getLogger()
     before = root.handlers[:]
     server = _Server(
         "ngt",
         version=__version__,
         instructions=_INSTRUCTIONS,
-        lifespan=lifespan,
+        lifespan=_stdout_is_stderr if on_streams else None,
         log_level="WARNING",
         subscriptions=False,
     )
@@ -409,10 +397,8 @@ def mcp_server(tools: Tools, on_streams: bool = False) -> MCPServer[None]:
     reads = ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
     )
-    every: list[Callable[..., object]] = [
-        tools.search_passages, tools.ask, tools.summarize, tools.list_documents, tools.show_passage,
-    ]  # fmt: skip
-    for tool in every:
+    for name in _TOOLS:
+        tool: Callable[..., object] = getattr(tools, name)
         server.add_tool(tool, description=inspect.getdoc(tool), annotations=reads)
     return server
 

@@ -70,25 +70,20 @@ class Reply:
 def timings(statistics: Statistics) -> Object:
     """The figures of llama.cpp: milliseconds, tokens, tokens a second."""
     s = statistics
-    read = s.prompt_tokens - s.cached_tokens
-    prefill_ms, decode_ms = s.prefill_s * 1e3, s.decode_s * 1e3
     return {
         "cache_n": s.cached_tokens,
-        "prompt_n": read,
-        "prompt_ms": prefill_ms,
-        "prompt_per_token_ms": _ratio(prefill_ms, read),
-        "prompt_per_second": _ratio(read, s.prefill_s),
-        "predicted_n": s.new_tokens,
-        "predicted_ms": decode_ms,
-        "predicted_per_token_ms": _ratio(decode_ms, s.new_tokens),
-        "predicted_per_second": s.tokens_per_s,
+        **_speed("prompt", s.prompt_tokens - s.cached_tokens, s.prefill_s),
+        **_speed("predicted", s.new_tokens, s.decode_s),
         "draft_n": s.drafted_tokens,
         "draft_n_accepted": s.accepted_tokens,
     }
 
 
-def _ratio(one: float, other: float) -> float:
-    return one / other if other else 0.0
+def _speed(name: str, tokens: int, seconds: float) -> Object:
+    each_ms = seconds * 1e3 / tokens if tokens else 0.0
+    per_s = tokens / seconds if seconds else 0.0
+    own = {"n": tokens, "ms": seconds * 1e3, "per_token_ms": each_ms, "per_second": per_s}
+    return {f"{name}_{key}": value for key, value in own.items()}
 
 
 def usage(statistics: Statistics) -> Object:
@@ -109,19 +104,13 @@ def usage(statistics: Statistics) -> Object:
 
 def citations(sources: Sources) -> list[Object]:
     """Where the answer's stretches stand: character ranges of it, file, page or heading, quote."""
-    return [
-        {
-            "file_id": source.name,
-            "filename": source.name,
-            "index": source.span.end,
-            "start_index": source.span.start,
-            "end_index": source.span.end,
-            "page": source.page,
-            "heading": source.heading,
-            "quote": source.quote,
-        }
-        for source in sources.spans
-    ]
+    found = []
+    for one in sources.spans:
+        file = {"file_id": one.name, "filename": one.name, "index": one.span.end}
+        at = {"start_index": one.span.start, "end_index": one.span.end}
+        place = {"page": one.page, "heading": one.heading, "quote": one.quote}
+        found.append({**file, **at, **place})
+    return found
 
 
 def sent(data: Object, event: str = "") -> bytes:

@@ -198,7 +198,8 @@ def _asks(service: Service, form: _Form, values: dict[str, Any], said: Sequence[
         values["system"] = system
     task = "chat" if turns else "ask" if loaded.documents else "generate"
     prediction = _text_of(form.prediction.content, "prediction") if form.prediction else ""
-    question = service.question(task, text, loaded, values, turns=turns, prediction=prediction)
+    more: dict[str, Any] = {"loaded": loaded, "turns": turns, "prediction": prediction}
+    question = service.tasks.question(task, text, **more, **values)
     usage, keeps_all = form.stream_options.include_usage, form.truncation == "disabled"
     return Asks(form.model, question, form.stream, usage, keeps_all)
 

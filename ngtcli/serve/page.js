@@ -214,9 +214,9 @@ function link(sources) {
 }
 
 function place(source) {
-  const back = make("a", make("bdi", source.place));
+  const back = make("a", make("bdi", source.name));
   back.href = `#stretch-${source.start}`;
-  back.setAttribute("aria-label", `${source.place}, back to the answer`);
+  back.setAttribute("aria-label", `${source.name}, back to the answer`);
   const item = make("li", back, make("q", source.before, make("b", source.quote), source.after));
   item.id = `place-${source.number}`;
   item.value = source.number;
@@ -241,7 +241,7 @@ const SHOWN = {
     if (kind === "warn") answer.facts.push(text);
   },
   Ended({ finish_reason: reason, facts, sources }) {
-    link(sources);
+    link(sources.spans.map(({ span, ...source }) => ({ ...span, ...source })));
     answer.facts.push(...facts, ...(ENDINGS[reason] ? [ENDINGS[reason]] : []));
     answer.state = "The answer is complete.";
   },

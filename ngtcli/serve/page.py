@@ -8,6 +8,7 @@ were given in the browser; what comes of it are the events of the answer, one a 
 import base64
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from ngtcli.documents.load import Loaded
-from ngtcli.grounding.sources import Source
 from ngtcli.render import page as render_page
 from ngtcli.render.answer_view import short
 from ngtcli.serve.openai_answers import Object, Reply
@@ -40,10 +40,8 @@ def page_and_policy() -> tuple[str, str]:
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     html = (_HERE / "page.html").read_text(encoding="utf-8")
     html = html.replace("/* style */", style).replace("/* script */", script)
-    hashes = [
-        base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
-        for part in (style, script)
-    ]
+    digests = [hashlib.sha256(part.encode()).digest() for part in (style, script)]
+    hashes = [base64.b64encode(digest).decode() for digest in digests]
     policy = (
         f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}';"
         " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -54,12 +52,8 @@ def page_and_policy() -> tuple[str, str]:
 async def show_page(request: Request) -> Response:
     """GET /."""
     html, policy = page_and_policy()
-    headers = {
-        "content-security-policy": policy,
-        "x-content-type-options": "nosniff",
-        "referrer-policy": "no-referrer",
-        "cache-control": "no-cache",
-    }
+    headers = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+    headers |= {"content-security-policy": policy, "cache-control": "no-cache"}
     return HTMLResponse(html, headers=headers)
 
 
@@ -93,7 +87,8 @@ def page(service: Service, body: bytes) -> Asks:
     documents = (*chosen, *given_documents(form.documents))
     if not documents:
         raise RequestError("no documents are given", "Choose one, or add a text.", "documents")
-    return Asks(service.name, service.question(form.task, text, Loaded(documents)))
+    question = service.tasks.question(form.task, text, loaded=Loaded(documents))
+    return Asks(service.name, question)
 
 
 class PageReply(Reply):
@@ -105,23 +100,11 @@ class PageReply(Reply):
         yield encode(event)
 
     def end(self, ended: Ended) -> Iterator[bytes]:
-        about = {"finish_reason": ended.finish_reason, "facts": ended.facts}
-        found = [_shown(source) for source in ended.sources.spans]
-        yield msgspec.json.encode(("Ended", {**about, "sources": found})) + b"\n"
+        spans = [
+            replace(s, name=s.place, quote=short(s.quote, _QUOTE)) for s in ended.sources.spans
+        ]
+        found = replace(ended.sources, spans=tuple(spans))
+        yield encode(Ended(finish_reason=ended.finish_reason, facts=ended.facts, sources=found))
 
     def failed(self, error: Object) -> bytes:
         return msgspec.json.encode(("Failed", error["error"])) + b"\n"
-
-
-def _shown(source: Source) -> Object:
-    """A stretch; `start` and `end` count characters, not the units of JavaScript's texts."""
-    return {
-        "number": source.number,
-        "start": source.span.start,
-        "end": source.span.end,
-        "document": source.span.document,
-        "place": source.place,
-        "quote": short(source.quote, _QUOTE),
-        "before": source.before,
-        "after": source.after,
-    }

@@ -7,7 +7,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -128,8 +128,7 @@ class Place:
         own = socket.socket(socket.AF_UNIX)
         before = os.umask(0o177)
         try:
-            with _short(self.path) as name:
-                own.bind(name)
+            own.bind(str(self.path))
         finally:
             os.umask(before)
         own.listen()
@@ -161,8 +160,7 @@ class Place:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(GIVEN_UP_S), 0))
         try:
             if os.stat(folder()).st_uid == os.geteuid():
-                with _short(self.path) as name:
-                    own.connect(name)
+                own.connect(str(self.path))
                 if peer(own)[1] == os.geteuid():
                     return own
         except ConnectionRefusedError:
@@ -177,8 +175,16 @@ class Place:
 
 
 def folder() -> Path:
-    """The folder of all places. Raises UsageError as `home` does."""
-    return home("run")
+    """The folder of all places, a short one where sockets have too long a path in the user's own.
+
+    Raises UsageError as `home` does.
+    """
+    own = home("run")
+    if len(os.fsencode(own)) + _DIGITS + len("/.sock") <= _LONGEST:
+        return own
+    from tempfile import gettempdir  # here: few need it
+
+    return Path(gettempdir(), f"ngt-{os.geteuid()}-{key_of(own)[:_DIGITS]}")
 
 
 def places() -> list[Place]:
@@ -190,7 +196,7 @@ def private(path: Path) -> None:
     """Make a folder of the user's that is closed to others. Raises NgtError where it is not."""
     try:
         path.mkdir(0o700, parents=True, exist_ok=True)
-        about = path.stat()
+        about = path.lstat()  # a link of another user's is theirs
         if about.st_uid == os.geteuid():
             path.chmod(0o700)
             return
@@ -210,19 +216,6 @@ def peer(connection: socket.socket) -> tuple[int, int]:
     # LOCAL_PEERCRED of macOS and the BSDs: struct xucred begins with a version and the user.
     _, user = struct.unpack("=Ii", connection.getsockopt(0, 1, 8))
     return 0, user
-
-
-@contextmanager
-def _short(path: Path) -> Iterator[str]:
-    """A name for a socket; by a link to its folder where its path is too long for the system."""
-    if len(os.fsencode(path)) <= _LONGEST:
-        yield str(path)
-        return
-    from tempfile import TemporaryDirectory  # here: few paths need it
-
-    with TemporaryDirectory() as short:  # reached by a link, which no system needs /proc for
-        os.symlink(path.parent, f"{short}/d")
-        yield f"{short}/d/{path.name}"
 
 
 def flags_of(settings: Settings) -> list[str]:

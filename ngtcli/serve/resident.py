@@ -36,7 +36,7 @@ class Resident:
     ) -> None:
         self.settings, self._told, self._size, self._persist = settings, tell, size, persist
         self._warned: list[Message] = []  # while loading
-        self._queue = FairQueue[Asked]()
+        self._queue = FairQueue()
         self._is_closing = False
         self._is_loaded, self._failure = threading.Event(), list[BaseException]()
         self._threads = [threading.Thread(target=self._run, name="model", daemon=True)]

@@ -7,13 +7,12 @@ from typing import Any
 from msgspec import Struct
 
 from ngtcli.batch.lines import document_of
-from ngtcli.config import SettingError
 from ngtcli.documents.load import Document, Loaded
-from ngtcli.errors import NgtError, UsageError, nearest
+from ngtcli.errors import NgtError, nearest
 from ngtcli.render.terminal import one_line
 from ngtcli.serve.folder import ServedFolder
 from ngtcli.serve.public import RequestError
-from ngtcli.session.question import Question, Tasks
+from ngtcli.session.question import Tasks
 from ngtcli.system.yaml_file import shown
 
 NO_VALUES: Mapping[str, Any] = {}
@@ -59,21 +58,6 @@ class Service:
             hint = f"Name the model {self.name} to have them alone."
             raise RequestError("documents beside those of the server", hint, "documents")
         return self.folder.documents()
-
-    def question(
-        self,
-        task: str,
-        text: str,
-        loaded: Loaded,
-        values: Mapping[str, Any] = NO_VALUES,
-        **more: Any,
-    ) -> Question:
-        """A question of a task, with settings of these values. Raises RequestError."""
-        try:
-            return self.tasks.question(task, text, loaded=loaded, **more, **values)
-        except UsageError as error:
-            param = error.name if isinstance(error, SettingError) else "settings"
-            raise RequestError(str(error), error.hint, param) from None
 
 
 def given_documents(documents: Sequence[str | GivenDocument]) -> tuple[Document, ...]:

@@ -7,11 +7,10 @@ BEAT_S while there is nothing to say; POST /cancel/ID, GET /about and POST /stop
 """
 
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePath
-from typing import Any, TypeVar, get_origin
+from typing import Any, get_origin
 
 import msgspec
 
@@ -84,9 +83,6 @@ _KINDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-Kind = TypeVar("Kind")
-
-
 class WireError(Exception):
     """What came is not a line of this version."""
 
@@ -96,20 +92,16 @@ def encode(said: object) -> bytes:
     return msgspec.json.encode((type(said).__name__, said), enc_hook=_plain) + b"\n"
 
 
-def decode(line: bytes | bytearray) -> Any:
-    """What a line says. Raises WireError."""
+def decode(line: bytes | bytearray, wanted: type[object] = object) -> Any:
+    """What a line says. Raises WireError, also where it is of another kind than `wanted`."""
     try:
         name, fields = _NAMED.decode(line)
-        return _decoder(name).decode(fields)
+        found = _decoder(name).decode(fields)
     except (msgspec.MsgspecError, KeyError, ValueError) as error:
         raise WireError(str(error)) from None
-
-
-def read(kind: type[Kind], line: bytes) -> Kind | None:
-    """What a line says, if it is of this kind."""
-    with suppress(WireError):
-        return found if isinstance(found := decode(line), kind) else None
-    return None
+    if not isinstance(found, wanted):
+        raise WireError(name)
+    return found
 
 
 _NAMED = msgspec.json.Decoder(tuple[str, msgspec.Raw])

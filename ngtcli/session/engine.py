@@ -2,7 +2,8 @@
 
 A driver has a question prepared, adds it where the engine takes it, and steps while the engine is
 busy. `answer` asks one question, `run` many; the third is the `Resident` of serve/. The parts of a
-long text are texts as any other: those of a level are answered together where the engine can.
+long text are asked as any other text is: those of a level are answered together where the engine
+can.
 """
 
 import threading
@@ -20,17 +21,8 @@ from ngtcli.draft.steps import Statistics, Step
 from ngtcli.errors import NgtError, StoppedError, counted, unexpected
 from ngtcli.prompt.build import Prompt, check_known, look_alikes
 from ngtcli.prompt.reports import PartReport
-from ngtcli.session.events import (
-    USUAL,
-    Ended,
-    Event,
-    Message,
-    Part,
-    Prompted,
-    Reading,
-    Stepped,
-    Wants,
-)
+from ngtcli.session import events
+from ngtcli.session.events import USUAL, Ended, Event, Message, Wants
 from ngtcli.session.parts import InParts
 from ngtcli.session.question import OtherModelError, Question
 from ngtcli.session.report import facts, remarks, with_sources
@@ -45,7 +37,8 @@ _INTERVAL_S = 0.3  # between two status lines; guess
 class Asked:
     """A question on its way; `tell` gets its events, the last of them `Ended` or an NgtError.
 
-    `cancel` it from any thread: it ends within a step. `state` is that in a queue.
+    `cancel` it from any thread: it ends within a step. `state` is that in a queue. A `part` of the
+    `whole` question is one, too, and says what it says as that.
     """
 
     question: Question
@@ -53,26 +46,39 @@ class Asked:
     owner: str = ""
     wants: Wants = USUAL
     on_cancel: Callable[["Asked"], object] = lambda _: None
+    whole: "Asked | None" = None
+    part: Any = None  # NumberedPart
     cancelled: bool = False
     state: str = "new"
     is_over: bool = False
-    # Once it is prepared. Without a text the prompt is made of what comes of parts.
+    # Once it is prepared. Without a prompt that is made of what comes of `parts`.
     session: Any = None
     parts: Any = None  # InParts
-    text: "Text | None" = None
-    levels: Any = None  # Levels
-    done: dict[int, PartReport] = field(default_factory=dict)  # parts of this level, by number
+    prompt: Any = None  # Prompt
+    options: AnswerOptions = AS_SET
+    # `begun` is what is known before the model is used, `run` what makes the answer, `steps` those
+    # that it has done, of which so many are `told`. `alone`: no other shares passes with it.
+    begun: Any = None
+    run: Any = None
+    alone: bool = False
+    steps: list[Step] = field(default_factory=list)
+    statistics: Statistics = field(default_factory=Statistics)
+    told: int = 0
+    error: NgtError | None = None
+
+    @property
+    def root(self) -> "Asked":
+        """The question that this is, or is a part of."""
+        return self.whole or self
 
     def say(self, event: Event | NgtError) -> None:
         """Tell an event; nothing comes after the last one."""
-        if self.is_over:
+        if (asked := self.root).is_over:
             return
-        self.is_over = isinstance(event, Ended | NgtError)
-        self.tell(event)
-        if self.is_over:  # its arrays are free now, and not once a collector finds the cycle
-            if self.text is not None:
-                self.text.run = self.text.begun = None
-            self.session = self.parts = self.text = self.levels = None
+        asked.is_over = isinstance(event, Ended | NgtError)
+        asked.tell(event)
+        if asked.is_over:  # its arrays are free now, and not once a collector finds the cycle
+            asked.session = asked.parts = asked.begun = asked.run = None
 
     def cancel(self) -> None:
         """End it; does nothing after the last event."""
@@ -83,27 +89,6 @@ class Asked:
     def stopped(self) -> StoppedError:
         """What it ends with where nothing of an answer is there."""
         return StoppedError(f"interrupted{self.parts.kept_words() if self.parts else ''}")
-
-
-@dataclass(slots=True, eq=False)
-class Text:
-    """A prompt that is answered: that of a question or, where there is a `part`, of a part.
-
-    `begun` is what is known before the model is used, `run` what makes the answer, `steps` those
-    that it has done, of which so many are `told`. `alone`: no other shares passes with it.
-    """
-
-    asked: Asked
-    prompt: Any = None  # Prompt
-    options: AnswerOptions = AS_SET
-    part: Any = None  # NumberedPart
-    begun: Any = None
-    run: Any = None
-    alone: bool = False
-    steps: list[Step] = field(default_factory=list)
-    statistics: Statistics = field(default_factory=Statistics)
-    told: int = 0
-    error: NgtError | None = None
 
 
 class Engine(ABC):
@@ -118,55 +103,55 @@ class Engine(ABC):
         self._aloud, session.tell = session.tell, self.tell
         self._here = threading.local()  # .asked: what this thread works for
         self._starting = threading.Lock()  # what counts documents keeps what it counted last
-        self._texts: list[Text] = []  # that are being answered
-        self._pending = deque[Text]()  # that wait for room, after all that came before them
+        self._texts: list[Asked] = []  # that are being answered
+        self._pending = deque[Asked]()  # that wait for room, after all that came before them
         self._is_open = False  # whether there is something to be stored
         self._finished = list[Callable[[], None]]()  # to be called once an answer was delivered
         self._shown = 0.0  # when the last status of parts was told, by time.monotonic
 
     # --- what an engine does in its own way ---
 
-    @abstractmethod
     def _session_for(self, settings: Settings, owner: str) -> Session:
-        """The session of a question. Raises UsageError where another model is loaded."""
+        """The session of a question. Raises OtherModelError."""
+        return self.session.with_settings(settings, owner)
 
     @abstractmethod
-    def _start(self, text: Text) -> None:
+    def _start(self, text: Asked) -> None:
         """Set what is known of a text before the model is used. From any thread."""
 
     @abstractmethod
-    def _has_room(self, one: Asked | Text | None) -> bool:
+    def _has_room(self, one: Asked | None) -> bool:
         """Whether it, or with None any other, may begin now, beside what is being answered."""
 
     @abstractmethod
-    def _begin(self, text: Text) -> list[Text] | None:
+    def _begin(self, text: Asked) -> list[Asked] | None:
         """Begin a text, which is returned if it has ended at once; None: it is to be begun again.
 
         Then what comes before was done.
         """
 
     @abstractmethod
-    def _pass(self) -> list[Text]:
+    def _pass(self) -> list[Asked]:
         """Have all texts go on; those that have ended. Raises NgtError for what ends them all."""
 
     @abstractmethod
-    def _drop(self, text: Text) -> None:
+    def _drop(self, text: Asked) -> None:
         """End a text as interrupted."""
 
     @abstractmethod
-    def _ended(self, text: Text) -> tuple[Ended, PassRows | None, Callable[[], str]]:
+    def _ended(self, text: Asked) -> tuple[Ended, PassRows | None, str]:
         """What came of a text, the rows of exact passes, and what general text it drafts from."""
 
     @abstractmethod
     def _close(self, *, store: bool = True) -> None:
-        """No text is left: store what was learned; and what was read, unless not to `store`."""
+        """No text goes on: store what was learned; and what was read, unless not to `store`."""
 
     # --- questions ---
 
     @property
     def asked(self) -> list[Asked]:
         """The questions that are being answered."""
-        return [*dict.fromkeys(text.asked for text in (*self._texts, *self._pending))]
+        return [*dict.fromkeys(text.root for text in (*self._texts, *self._pending))]
 
     @property
     def has_room(self) -> bool:
@@ -180,17 +165,16 @@ class Engine(ABC):
 
     def prepare(self, asked: Asked) -> None:
         """Make its prompt, and what is drafted from; uses no pass. Raises NgtError."""
-        question = asked.question
+        q = asked.question
         with self._for(asked):
-            asked.session = session = self._session_for(question.settings, asked.owner)
-            if question.settings.overflow == "split":
-                asked.parts = InParts(session, question)
+            asked.session = session = self._session_for(q.settings, asked.owner)
+            if q.settings.overflow == "split":
+                asked.parts = InParts(session, q)
                 prompt = asked.parts.whole
             else:
-                q = question
                 prompt = session.prompt(q.wording, q.documents, q.question, q.turns)
             if prompt is not None:
-                asked.text = self._whole(asked, prompt, replace(AS_SET, many=self.many))
+                self._set_prompt(asked, prompt, replace(AS_SET, many=self.many))
 
     def takes(self, asked: Asked) -> bool:
         """Whether a question may be added now."""
@@ -198,11 +182,10 @@ class Engine(ABC):
 
     def add(self, asked: Asked) -> None:
         """Begin a question that is prepared; `step` goes on with it."""
-        if asked.text is None:
-            asked.levels = asked.parts.levels()
-            self._next_level(asked)
+        if asked.prompt is None:
+            self._go_on(asked)
         else:
-            self._add(asked.text)
+            self._add(asked)
 
     def step(self) -> None:
         """One pass, or what comes before and after passes; tells what comes of it."""
@@ -213,22 +196,20 @@ class Engine(ABC):
             self._begin_next()
         elif self._texts:
             self._told(self._pass())
-        else:
-            self._settle()
+        else:  # all that was answered has been told, and delivered
+            while self._finished:
+                self._finished.pop()()
+            self._close()
+            self._is_open = False
 
     def interrupt(self) -> None:
         """End all as far as it came, without a pass: one may be half done."""
-        texts = [*self._texts, *self._pending]
-        self._texts, self._pending = [], deque()
         if self._is_open:
             self._close(store=False)
         self._is_open = False
         self._finished.clear()
-        for text in texts:
-            if text.part is None and text.run is not None:
-                self._end(text, "interrupted")
-        for text in texts:
-            text.asked.say(text.asked.stopped)
+        for asked in self.asked:
+            self._stop(asked)
 
     def tell(self, event: Event) -> None:
         """Tell who asked for what this thread does. Raises StoppedError where it is cancelled."""
@@ -243,7 +224,7 @@ class Engine(ABC):
     @contextmanager
     def _for(self, asked: Asked) -> Iterator[None]:
         """A block of work for one question."""
-        self._here.asked = asked
+        self._here.asked = asked.root
         try:
             yield
         finally:
@@ -251,33 +232,31 @@ class Engine(ABC):
 
     # --- texts ---
 
-    def _whole(self, asked: Asked, prompt: Prompt, options: AnswerOptions) -> Text:
-        """The text of the prompt that is a question's last. Raises ModelError."""
+    def _set_prompt(self, asked: Asked, prompt: Prompt, options: AnswerOptions) -> None:
+        """Have a question answered by this prompt, its last. Raises ModelError."""
         if prediction := asked.question.prediction:
             known = asked.session.facts
             predicted = known.tokenizer.encode(prediction)
             check_known(predicted, known.vocabulary)
             prompt = replace(prompt, predicted=tuple(predicted))
-        text = Text(asked, prompt, options)
+        asked.prompt, asked.options = prompt, options
         with self._starting:
-            self._start(text)
-        return text
+            self._start(asked)
 
-    def _add(self, text: Text) -> None:
-        """Let a question's last prompt wait for its turn, which comes next."""
-        asked, prompt = text.asked, text.prompt
-        asked.text = text
+    def _add(self, asked: Asked) -> None:
+        """Let a question whose prompt is made wait for its turn, which comes next."""
+        q, prompt = asked.question, asked.prompt
         if asked.wants.remarks:
-            q, tokenizer = asked.question, asked.session.facts.tokenizer
+            tokenizer = asked.session.facts.tokenizer
             for words in look_alikes(q.documents, q.question, tokenizer, q.settings.system):
                 asked.say(Message("remark", words))
-        asked.say(Prompted(len(prompt.ids), prompt.selection, prompt.left_out))
-        self._pending.append(text)
+        asked.say(events.Prompted(len(prompt.ids), prompt.selection, prompt.left_out))
+        self._pending.append(asked)
 
     def _begin_next(self) -> None:
-        text, over = self._pending[0], None
+        text = self._pending[0]
         try:
-            with self._for(text.asked):
+            with self._for(text):
                 known = self._known(text) if text.prompt is None else None
                 over = self._begin(text) if known is None else []
         except BaseException as error:
@@ -290,15 +269,15 @@ class Engine(ABC):
             self._texts.append(text)
             self._told(over)
         else:
-            self._part_done(text, known)
+            self._go_on(text.root, text.part, known)
 
-    def _told(self, over: Sequence[Text]) -> None:
+    def _told(self, over: Sequence[Asked]) -> None:
         """Tell the steps that are new, and what came of texts that are over."""
         for text in self._texts:
             new, text.told = text.steps[text.told :], len(text.steps)
             if text.part is None:
                 for step in new:
-                    text.asked.say(Stepped(step, text.statistics.thought_tokens or 0))
+                    text.say(events.Stepped(step, text.statistics.thought_tokens or 0))
         if time.monotonic() - self._shown > _INTERVAL_S:
             self._shown = time.monotonic()
             self._tell_of_parts()
@@ -308,14 +287,14 @@ class Engine(ABC):
                 if text in self._texts:
                     self._texts.remove(text)
 
-    def _end(self, text: Text, reason: str = "") -> None:
+    def _end(self, text: Asked, reason: str = "") -> None:
         """Tell what came of a text, which ended for its own reason or else for this one."""
-        if text.asked.is_over:
+        if text.root.is_over:
             return
         if text.error is not None:
             self._fail(text, text.error)
             return
-        asked, (answer, rows, background) = text.asked, self._ended(text)
+        answer, rows, background = self._ended(text)
         if text.part is not None:
             self._part_answered(text, answer)
             return
@@ -325,22 +304,22 @@ class Engine(ABC):
             steps=tuple(text.steps[: text.told]),
             cuts=text.prompt.cuts,
             selection=text.prompt.selection,
-            parts=tuple(asked.parts.reports) if asked.parts else (),
+            parts=tuple(text.parts.reports) if text.parts else (),
         )
-        if asked.parts and answer.finish_reason != "interrupted":
-            self._finished.append(asked.parts.kept.forget)
-        answer = self._reported(asked, answer)
-        if asked.wants.remarks:
-            words = remarks(
-                asked.question.settings, asked.session.facts, answer, rows, background()
-            )
+        if text.parts and answer.finish_reason != "interrupted":
+            self._finished.append(text.parts.kept.forget)
+        settings, known = text.question.settings, text.session.facts
+        answer = self._with_sources(
+            text, replace(answer, facts=tuple(facts(settings, known, answer)))
+        )
+        if text.wants.remarks:
+            words = remarks(settings, known, answer, rows, background)
             answer = replace(answer, remarks=tuple(words))
-        asked.say(answer)
+        text.say(answer)
 
-    def _reported(self, asked: Asked, answer: Ended) -> Ended:
-        """The answer with its facts and sources, without these where that is interrupted."""
-        question, documents = asked.question, asked.question.documents
-        answer = replace(answer, facts=tuple(facts(question.settings, asked.session.facts, answer)))
+    def _with_sources(self, asked: Asked, answer: Ended) -> Ended:
+        """The answer with its sources if they are wanted, without where that is interrupted."""
+        documents = asked.question.documents
         if not asked.wants.sources:
             return answer
         try:
@@ -357,102 +336,85 @@ class Engine(ABC):
         return answer
 
     def _stop(self, asked: Asked) -> None:
-        """End a question that was cancelled, as far as its answer came."""
-        texts = [t for t in (*self._texts, *self._pending) if t.asked is asked]
-        whole = next((t for t in texts if t.part is None and (t in self._texts or t.steps)), None)
-        if whole is not None:
-            self._drop(whole)
-            self._end(whole, "interrupted")
-        self._take_out(asked, but=whole)
+        """End a question as interrupted, as far as its answer came."""
+        if asked.run is not None:
+            self._drop(asked)
+            self._end(asked, "interrupted")
+        self._take_out(asked)
         asked.say(asked.stopped)
 
-    def _fail(self, text: Text, error: NgtError) -> None:
+    def _fail(self, text: Asked, error: NgtError) -> None:
         """End the question of a text with an error, which names a part."""
-        asked = text.asked
+        asked = text.root
         if isinstance(error, StoppedError):
             error = asked.stopped
         elif text.part is not None:
-            one, kept = text.part, asked.parts.kept_words()
+            one, kept = text.part, text.parts.kept_words()
             asked.say(Message("warn", f"failed at {one.words.lower()}, {one.part.name}{kept}"))
         self._take_out(asked)
         asked.say(error)
 
-    def _take_out(self, asked: Asked, but: Text | None = None) -> None:
-        """No text of a question is answered any more; one was dropped already."""
-        for text in [text for text in self._texts if text.asked is asked]:
-            if text is not but and text.error is None:
+    def _take_out(self, asked: Asked) -> None:
+        """No text of a question is answered any more."""
+        for text in [text for text in self._texts if text.root is asked]:
+            if text.run is not None and text.error is None:  # else it has ended
                 self._drop(text)
             self._texts.remove(text)
-        self._pending = deque(text for text in self._pending if text.asked is not asked)
-
-    def _settle(self) -> None:
-        """All that was answered has been told, and delivered: store, and forget parts."""
-        while self._finished:
-            self._finished.pop()()
-        self._close()
-        self._is_open = False
+        self._pending = deque(text for text in self._pending if text.root is not asked)
 
     # --- parts ---
 
-    def _next_level(self, asked: Asked, done: Sequence[PartReport] | None = None) -> None:
-        """Have the parts of the next level answered, or the last prompt."""
+    def _go_on(self, asked: Asked, *done: Any) -> None:
+        """Have the parts of the next level answered, or the last prompt, if a level is `done`."""
         try:
             with self._for(asked):
-                parts = next(asked.levels) if done is None else asked.levels.send(done)
-                asked.done = {}
-                for one in parts:
-                    self._pending.append(Text(asked, options=asked.parts.options, part=one))
-        except StopIteration as end:
-            asked.say(Part(""))
-            self._add_last(asked, end.value)
+                found = asked.parts.after(*done)
+                if isinstance(found, Prompt):
+                    asked.say(events.Part(""))
+                    self._set_prompt(asked, found, asked.parts.options)
+                    self._add(asked)
+                    return
+                for one in found:
+                    text = Asked(asked.question, asked.tell, asked.owner, whole=asked, part=one)
+                    text.session, text.parts = asked.session, asked.parts
+                    text.options = text.parts.options
+                    self._pending.append(text)
         except BaseException as error:
-            self._fail(Text(asked), caught(error))
+            self._fail(asked, caught(error))
 
-    def _add_last(self, asked: Asked, prompt: Prompt) -> None:
-        try:
-            with self._for(asked):
-                self._add(self._whole(asked, prompt, asked.parts.options))
-        except BaseException as error:
-            self._fail(Text(asked), caught(error))
-
-    def _known(self, text: Text) -> PartReport | None:
+    def _known(self, text: Asked) -> PartReport | None:
         """What an earlier run made of a part; else None, and it has its prompt and is announced."""
-        asked, one = text.asked, text.part
+        one = text.part
         text.prompt = one.part.build()
-        report: PartReport | None = asked.parts.earlier(one, text.prompt)
+        report: PartReport | None = text.parts.earlier(one, text.prompt)
         if report is None:
-            asked.say(Part(one.words))
-            asked.session.status(f"{one.part.name} …")
+            text.say(events.Part(one.words))
+            text.session.status(f"{one.part.name} …")
             self._start(text)
         return report
 
-    def _part_answered(self, text: Text, answer: Ended) -> None:
-        one, asked, prompt = text.part, text.asked, text.prompt
+    def _part_answered(self, text: Asked, answer: Ended) -> None:
+        one = text.part
         if answer.finish_reason == "repetition":
             words = f"{one.words}, {one.part.name}: its summary is cut off: it repeats itself"
-            asked.say(Message("warn", words))
+            text.say(Message("warn", words))
         tokens = [token for step in text.steps for token in step.tokens]
-        words = "".join(token.text for token in tokens)
         text.run = text.begun = None
-        self._part_done(text, asked.parts.answered(one, prompt, words, len(tokens)))
-
-    def _part_done(self, text: Text, report: PartReport) -> None:
-        asked, one = text.asked, text.part
-        asked.done[one.number] = report
-        if len(asked.done) == one.count:
-            self._next_level(asked, [asked.done[i] for i in sorted(asked.done)])
+        words = "".join(token.text for token in tokens)
+        report = text.parts.answered(one, text.prompt, words, len(tokens))
+        self._go_on(text.root, one, report)
 
     def _tell_of_parts(self) -> None:
         """Say of each question whose parts are being answered which these are, and how far."""
-        for asked in dict.fromkeys(text.asked for text in self._texts if text.part is not None):
-            texts = [text for text in self._texts if text.asked is asked]
-            numbers = sorted(text.part.number for text in texts if text.part is not None)
-            first, last = numbers[0], numbers[-1]
-            of = texts[0].part.count if texts[0].part is not None else 0
-            words = f"Part {first}" if first == last else f"Parts {first} to {last}"
-            asked.say(Part(f"{words} of {of}"))
-            count = sum(len(step.tokens) for text in texts for step in text.steps)
-            asked.say(Message("status", f"{counted(count, 'token')} …"))
+        for asked in self.asked:
+            texts = [text for text in self._texts if text.whole is asked]
+            if texts:
+                numbers = sorted(text.part.number for text in texts)
+                first, last = numbers[0], numbers[-1]
+                words = f"Part {first}" if first == last else f"Parts {first} to {last}"
+                asked.say(events.Part(f"{words} of {texts[0].part.count}"))
+                count = sum(len(step.tokens) for text in texts for step in text.steps)
+                asked.say(Message("status", f"{counted(count, 'token')} …"))
 
 
 def caught(error: BaseException) -> NgtError:
@@ -476,13 +438,13 @@ def answer(engine: Engine, question: Question, wants: Wants = USUAL) -> Generato
     Before it has begun that raises StoppedError. What is kept of parts stays until the caller asks
     for more than `Ended`; then what was read is kept.
     """
-    events = deque[Event | NgtError]()
+    coming = deque[Event | NgtError]()
 
     def tell(event: Event | NgtError) -> None:
-        if isinstance(event, Message | Reading | Part):
+        if isinstance(event, Message | events.Reading | events.Part):
             engine._aloud(event)
         else:
-            events.append(event)
+            coming.append(event)
 
     asked = Asked(question, tell, wants=wants)
     try:
@@ -491,10 +453,10 @@ def answer(engine: Engine, question: Question, wants: Wants = USUAL) -> Generato
             engine.add(asked)
         except KeyboardInterrupt:
             raise asked.stopped from None
-        while events or engine.busy:
+        while coming or engine.busy:
             try:
-                while events:
-                    event = events.popleft()
+                while coming:
+                    event = coming.popleft()
                     if isinstance(event, NgtError):
                         raise event
                     yield event
@@ -536,8 +498,7 @@ def run(
     def taken(key: Any, question: Question | NgtError) -> None:
         def tell(event: Event | NgtError) -> None:
             if isinstance(event, Ended | NgtError):
-                prompt = asked.text.prompt if asked.text else None
-                done.append(Outcome(key, asked.question, prompt, event))
+                done.append(Outcome(key, asked.question, asked.prompt, event))
             elif isinstance(event, Message):
                 engine._aloud(event)
 

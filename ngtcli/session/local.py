@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from ngtcli.background.files import check_names
-from ngtcli.config import Settings, Use, settings_where
+from ngtcli.config import Settings
 from ngtcli.decode import load
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.continuation import Continuation
@@ -88,7 +87,7 @@ class LocalSession(Session):
             self.parse_method().check()
         self._heads = self._load_heads()
         self.memory = AutoMemory(self.model, settings, persist, self.status, self.warn)
-        self._exact_rows = ExactRows(self.model, self.memory.pass_costs, self.status)
+        self._exact_rows = ExactRows(self.model, self.status)
         if self.model.plain_reason and settings.method != "none":
             self.warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
 
@@ -108,27 +107,22 @@ class LocalSession(Session):
         self.tell(Reading(read, total))
         compiled.announce(super().status)
 
-    def with_settings(self, settings: Settings) -> Self:
-        """A session with other settings that shares the loaded models and the costs of passes.
-
-        Its drafters and its pool have learned nothing. Raises ValueError where `settings` name
-        another model, device, dtype or quantisation than what is loaded.
-        """
-        self.check_settings(settings, settings_where(Use.LOADS))
-        other = copy(self)
-        other.settings, other._drafters = settings, {}
-        other.memory = self.memory.with_settings(settings)
-        other._exact_rows = self._exact_rows.with_costs(other.memory.pass_costs)
-        if self._assistant is not None:
-            other._assistant = AssistantModel(self._assistant.model, settings)
-        return other
-
-    def sharing(self, settings: Settings, owner: str) -> Self:
+    def sharing(self, settings: Settings, owner: str = "") -> Self:
         """As `Session.sharing`."""
-        other = copy(self)
-        other.settings, other.owner = settings, owner
+        other = super().sharing(settings, owner)
         if owner:
             other._drafters = {}
+        return other
+
+    def with_settings(self, settings: Settings, owner: str = "") -> Self:
+        """As `Session.with_settings`: it shares the loaded models and the costs of passes.
+
+        Its drafters and its pool have learned nothing.
+        """
+        other = super().with_settings(settings, owner)
+        other._drafters, other.memory = {}, self.memory.with_settings(settings)
+        if self._assistant is not None:
+            other._assistant = AssistantModel(self._assistant.model, settings)
         return other
 
     def _load(self, name: str, **more: Any) -> TargetModel:

@@ -6,7 +6,7 @@ rows, heads. When others come that may share passes with it, it goes on beside t
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +14,14 @@ from ngtcli.background.files import SHIPPED
 from ngtcli.config import SETTINGS, Settings, Use
 from ngtcli.decode.decoder import Decoder, Member
 from ngtcli.decode.loop import Run
+from ngtcli.decode.probe import why_not_together
 from ngtcli.decode.scores import rounds
-from ngtcli.decode.together import why_not
 from ngtcli.draft.drafter import PassRows, draft_settings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.session.engine import Asked, Engine, Text, caught
+from ngtcli.session.engine import Asked, Engine, caught
 from ngtcli.session.events import Ended, Message, Started
 from ngtcli.session.local import LocalSession
-from ngtcli.session.question import OtherModelError
 
 # Settings that answers in one batch have in common, each with the one method that reads it, or "".
 _COMMON = {
@@ -66,26 +65,26 @@ class LocalEngine(Engine):
         self._of_sessions = threading.Lock()
         self._decoder: Decoder | None = None
         self._alone: Run | None = None  # of the text that has the decoder for itself
-        self._opened: Text | None = None  # whose decoder is made, and which is to be read
+        self._opened: Asked | None = None  # whose decoder is made, and which is to be read
         self._saving: LocalSession | None = None  # whose memory the answers teach
-        self._late = list[Text]()  # that ended when another was dropped
+        self._late = list[Asked]()  # that ended when another was dropped
         if many and size != 1:
             if session.settings.exact == "on" and not self._model.plain_reason:
                 hint = "Leave out --exact, or give --batch-size 1."
                 raise UsageError("exact decoding takes one text at a time", hint)
-            why_not(self._model)
+            why_not_together(self._model)
 
     def warm(self) -> None:
         """Do before the first question what it would wait for, and try whether texts may join."""
-        why_not(self._model)
+        why_not_together(self._model)
         self._base.drafter()
 
     # --- questions ---
 
     def add(self, asked: Asked) -> None:
         """As `Engine.add`."""
-        if asked.text is None and self._decoder is None:
-            why_not(self._model)  # here, where no text runs
+        if asked.prompt is None and self._decoder is None:
+            why_not_together(self._model)  # here, where no text runs
         super().add(asked)
 
     def _session_for(self, settings: Settings, owner: str) -> LocalSession:
@@ -96,21 +95,15 @@ class LocalEngine(Engine):
         """A session with these settings but for those of one answer; a few are kept."""
         key = common_of(settings)
         with self._of_sessions:
-            found = self._sessions.pop(key, None)
-            try:
-                found = found or self._base.with_settings(settings)
-            except ValueError as error:
-                what = f"another model is loaded: {error}"
-                raise OtherModelError(what, "Use --no-serve.") from None
+            found = self._sessions.pop(key, None) or self._base.with_settings(settings)
             self._sessions[key] = found  # the last used is the last
             if len(self._sessions) > _SESSIONS:
                 self._sessions.popitem(last=False)
             return found
 
-    def _start(self, text: Text) -> None:
-        assert text.prompt is not None
-        begun = text.asked.session.start(text.prompt, text.options)
-        context = replace(begun.context, private=bool(text.asked.owner))
+    def _start(self, text: Asked) -> None:
+        begun = text.session.start(text.prompt, text.options)
+        context = replace(begun.context, private=bool(text.owner))
         text.begun = replace(begun, context=context)
 
     def _is_alone(self, asked: Asked) -> bool:
@@ -129,21 +122,20 @@ class LocalEngine(Engine):
 
     # --- texts ---
 
-    def _has_room(self, one: Asked | Text | None) -> bool:
-        if self._decoder is None or (isinstance(one, Text) and one is self._opened):
+    def _has_room(self, one: Asked | None) -> bool:
+        if self._decoder is None or (one is not None and one is self._opened):
             return True
         if not self._texts or any(text.alone for text in self._texts):
             return False
         if one is not None:
-            asked = one.asked if isinstance(one, Text) else one
-            if (isinstance(one, Text) and one.alone) or self._is_alone(asked):
+            if one.alone or self._is_alone(one):
                 return False
-            first = self._texts[0].asked.question.settings
-            if common_of(asked.question.settings) != common_of(first):
+            first = self._texts[0].question.settings
+            if common_of(one.question.settings) != common_of(first):
                 return False
         return self._alone is not None or self._decoder.takes_more
 
-    def _begin(self, text: Text) -> list[Text] | None:
+    def _begin(self, text: Asked) -> list[Asked] | None:
         if self._decoder is None:
             self._open(text)
             if self._opened is text:  # what is told of it comes before it is read
@@ -152,27 +144,27 @@ class LocalEngine(Engine):
             self._share()
             return None
         self._opened = None
-        assert self._decoder is not None and text.prompt is not None
+        assert self._decoder is not None
         goes_on = text.run is not None
         if not goes_on:
             many = text.options.many or text.prompt.selection is not None
-            text.run = text.asked.session.member(text.begun, many)
+            text.run = text.session.member(text.begun, many)
         self._take(text, text.run)
         over = self._decoder.add(text.run)
         if self._alone is None and text.part is None and not goes_on:
-            text.asked.say(Started(text.run.drafter.origins))
+            text.say(Started(text.run.drafter.origins))
         return self._texts_of(over)
 
-    def _open(self, text: Text) -> None:
+    def _open(self, text: Asked) -> None:
         """Make a decoder for a text: its own, or one that others may join at once."""
-        text.alone = text.alone or self._is_alone(text.asked)
-        session, self._is_open = text.asked.session, True
-        self._saving = self._with(text.asked.question.settings)
+        text.alone = text.alone or self._is_alone(text)
+        session, self._is_open = text.session, True
+        self._saving = self._with(text.question.settings)
         others = len(self._pending) > 1 and not self._pending[1].alone
         if self.many and self._size != 1:
-            self._tell_of_many(text.asked.question.settings)
+            self._tell_of_many(text.question.settings)
         if not text.alone and (self.many or others):
-            common = self._with(text.asked.question.settings)
+            common = self._with(text.question.settings)
             self._decoder = Decoder(self._model, common.drafters(), self._size, self._base.reading)
             return
         before = text.run
@@ -184,10 +176,10 @@ class LocalEngine(Engine):
         text.run = self._alone.member
         self._take(text, text.run)
         if text.part is None and before is None:
-            text.asked.say(Started(self._alone.drafter.origins))
+            text.say(Started(self._alone.drafter.origins))
 
     @staticmethod
-    def _take(text: Text, member: Member) -> None:
+    def _take(text: Asked, member: Member) -> None:
         member.given, member.steps, text.statistics = text, text.steps, member.text.statistics
 
     def _tell_of_many(self, settings: Settings) -> None:
@@ -211,14 +203,14 @@ class LocalEngine(Engine):
         first = self._texts[0]
         try:
             with self._starting:
-                drafters = self._with(first.asked.question.settings).drafters()
+                drafters = self._with(first.question.settings).drafters()
                 self._decoder.share(drafters, self._size)
             self._alone = None
         except BaseException as error:
             first.alone = True
             self._tell_apart(caught(error))
 
-    def _pass(self) -> list[Text]:
+    def _pass(self) -> list[Asked]:
         assert self._decoder is not None
         late, self._late = self._late, []
         try:
@@ -233,7 +225,7 @@ class LocalEngine(Engine):
         finally:
             del failure  # it holds all that the pass had in memory
 
-    def _separate(self, error: NgtError) -> list[Text]:
+    def _separate(self, error: NgtError) -> list[Asked]:
         """Have each text go on alone, as it cannot be told whose pass failed.
 
         Those that cannot go on are returned.
@@ -243,7 +235,7 @@ class LocalEngine(Engine):
         for text in self._texts:
             text.run.drafter.leave()
         self._decoder.close()
-        self._decoder, over = None, list[Text]()
+        self._decoder, over = None, list[Asked]()
         for text in reversed(self._texts):
             member, text.alone = text.run, True
             if len(member.text.ids) - len(member.context.ids) == len(member.text.output):
@@ -259,19 +251,19 @@ class LocalEngine(Engine):
             Message("warn", f"answering texts together failed ({error}): each goes on by itself")
         )
 
-    def _texts_of(self, members: Iterable[Member]) -> list[Text]:
-        found: list[Text] = []
+    def _texts_of(self, members: Iterable[Member]) -> list[Asked]:
+        found: list[Asked] = []
         for member in members:
             member.given.error = member.error
             found.append(member.given)
         return found
 
-    def _drop(self, text: Text) -> None:
+    def _drop(self, text: Asked) -> None:
         text.run.text.finish_reason = text.run.text.finish_reason or "interrupted"
         if self._decoder is not None and text in self._texts:
             self._late += [t for t in self._texts_of(self._decoder.drop(text.run)) if t is not text]
 
-    def _ended(self, text: Text) -> tuple[Ended, PassRows | None, Callable[[], str]]:
+    def _ended(self, text: Asked) -> tuple[Ended, PassRows | None, str]:
         member, alone = text.run, self._alone
         answer = Ended(
             finish_reason=member.text.finish_reason,
@@ -282,8 +274,8 @@ class LocalEngine(Engine):
             policy=member.policy,
         )
         if alone is None:
-            return answer, None, lambda: ""
-        return answer, alone.rows, text.asked.session.memory.backgrounds.words
+            return answer, None, ""
+        return answer, alone.rows, text.session.memory.backgrounds.words()
 
     def _close(self, *, store: bool = True) -> None:
         if self._decoder is not None:

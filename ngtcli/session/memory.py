@@ -90,12 +90,8 @@ class AutoMemory:
 
     def load(self) -> None:
         """Read what is stored of costs and pool, and measure costs where none are."""
-        self.costs = self.pass_costs()
+        self.costs = self._passes.load(self._settings.calibrate)
         self.pool = self.pool or (self._read_pool() if self._persist else self.empty_pool())
-
-    def pass_costs(self) -> Costs | None:
-        """What passes cost, as stored or else measured now; None where they are not to be."""
-        return self._passes.load(self._settings.calibrate)
 
     def empty_pool(self) -> Pool | None:
         """A new pool without answers; None where the settings want none."""

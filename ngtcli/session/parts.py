@@ -7,7 +7,6 @@ it stopped.
 """
 
 import json
-from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from ngtcli.documents.load import Document
@@ -72,13 +71,11 @@ class NumberedPart:
         return f"Part {self.number} of {self.count}"
 
 
-Levels = Generator[list[NumberedPart], Sequence[PartReport], Prompt]
-
-
 class InParts:
     """A question about documents that may not fit; `whole` is its prompt where they do.
 
-    `options` are those of the answers to parts, and at the end of the last one.
+    `options` are those of the answers to parts, and at the end of the last one; `reports` are of
+    levels that are finished.
     """
 
     def __init__(self, session: Session, question: Question) -> None:
@@ -87,51 +84,61 @@ class InParts:
         self.whole: Prompt | None = fits(self._task)
         self.kept = KeptParts(session, question.preset)
         self.options = AnswerOptions(many=True)
-        self.reports: list[PartReport] = []  # of finished levels
-        self._done = self._total = self._taken = 0  # parts; `_taken` of an earlier run, not told
+        self.reports: list[PartReport] = []
+        self._level, self._done = 0, dict[int, PartReport]()  # of this level, by number
+        self._count = self._total = self._taken = 0  # `_taken` of an earlier run, not told
 
-    def levels(self) -> Levels:
-        """The parts of each level, for what came of them all; at the end the last prompt.
+    def after(
+        self, one: NumberedPart | None = None, report: PartReport | None = None
+    ) -> list[NumberedPart] | Prompt:
+        """What is to be answered first, or once that came of a part: a level, or the last prompt.
 
-        Raises ContextOverflowError.
+        [] while others of a level are answered. Raises ContextOverflowError.
         """
-        session, task = self._session, self._task
-        trie = session.documents_trie(task.documents)
-        self.options = AnswerOptions(trie=trie, many=True)
-        what, level, before = "not everything fits", 1, 0
-        while True:
-            parts = split(task)
-            if before and len(parts) >= before:
-                raise ContextOverflowError(
-                    f"{len(parts)} summaries of parts do not fit and get no shorter",
-                    "Give a smaller --max-tokens, or name a model with a longer context (-m).",
-                )
-            count, self._total = len(parts), self._total + len(parts)
-            how = "each is summarized, then their summaries"
-            session.warn(f"{what}: split into {counted(count, 'part')}, {how}")
-            done = yield [NumberedPart(part, level, i, count) for i, part in enumerate(parts, 1)]
+        what, session = "not everything fits", self._session
+        if one is not None and report is not None:
+            self._done[one.number] = report
+            if len(self._done) < one.count:
+                return []
+            done = [self._done[i] for i in range(1, one.count + 1)]
             self.reports += done
-            found = [Document(one.name, one.text) for one in done if one.text.strip()]
-            task = replace(task, documents=found or [Document(parts[0].name, "")])
-            if (prompt := fits(task)) is not None:
-                self.tell_taken()
-                trie = session.documents_trie(task.documents, keep=False)
-                self.options = AnswerOptions(trie=trie, many=True)
-                return prompt
-            what, level, before = "their summaries do not fit either", level + 1, count
+            found = [Document(r.name, r.text) for r in done if r.text.strip()]
+            self._task = replace(self._task, documents=found or [Document(done[0].name, "")])
+            what = "their summaries do not fit either"
+        prompt = fits(self._task) if self.reports else None
+        if prompt is not None:
+            self.tell_taken()
+        if prompt is not None or not self.reports:
+            trie = session.documents_trie(self._task.documents, keep=prompt is None)
+            self.options = AnswerOptions(trie=trie, many=True)
+        return self._split(what) if prompt is None else prompt
+
+    def _split(self, what: str) -> list[NumberedPart]:
+        """The parts of the next level. Raises ContextOverflowError."""
+        parts, before = split(self._task), len(self._done)
+        if before and len(parts) >= before:
+            raise ContextOverflowError(
+                f"{len(parts)} summaries of parts do not fit and get no shorter",
+                "Give a smaller --max-tokens, or name a model with a longer context (-m).",
+            )
+        self._level, self._done, count = self._level + 1, {}, len(parts)
+        self._total += count
+        how = "each is summarized, then their summaries"
+        self._session.warn(f"{what}: split into {counted(count, 'part')}, {how}")
+        return [NumberedPart(part, self._level, i, count) for i, part in enumerate(parts, 1)]
 
     def earlier(self, one: NumberedPart, prompt: Prompt) -> PartReport | None:
         """What an earlier run made of a part; None where it is to be answered."""
         if (text := self.kept.get(prompt)) is None:
             self.tell_taken()
             return None
-        self._done, self._taken = self._done + 1, self._taken + 1
+        self._count, self._taken = self._count + 1, self._taken + 1
         return PartReport(one.part.name, text, True, one.level, 0)
 
     def answered(self, one: NumberedPart, prompt: Prompt, text: str, tokens: int) -> PartReport:
         """What the model made of a part, in so many tokens; it is kept."""
         self.kept.put(prompt, text)
-        self._done += 1
+        self._count += 1
         return PartReport(one.part.name, text, False, one.level, tokens)
 
     def tell_taken(self) -> None:
@@ -143,7 +150,7 @@ class InParts:
 
     def kept_words(self) -> str:
         """How many parts are done, as the end of a sentence; "" for none."""
-        if not (self._done and self.kept.is_stored):
+        if not (self._count and self.kept.is_stored):
             return ""
-        of = f"{self._done} of {counted(self._total, 'part')}"
+        of = f"{self._count} of {counted(self._total, 'part')}"
         return f"; kept {of}: the same command goes on from there"

@@ -7,7 +7,6 @@ from dataclasses import replace
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import PassRows
-from ngtcli.draft.origins import PolicyReport
 from ngtcli.errors import counted
 from ngtcli.grounding.sources import copied_fact, sources_of
 from ngtcli.model_files.quantized import name_of
@@ -75,12 +74,10 @@ def _why_no_drafts(settings: Settings, model: ModelFacts, answer: Ended) -> str:
 def remarks(
     settings: Settings, model: ModelFacts, answer: Ended, rows: PassRows | None, background: str
 ) -> Iterator[str]:
-    """What -v says below an answer: why so much was drafted, from what, whether it is exact.
+    """What -v says below an answer: from what it was drafted, and whether it is exact.
 
     `rows` are those of exact passes, `background` says what general text was drafted from.
     """
-    if answer.policy is not None:
-        yield _policy_words(answer, answer.policy)
     yield background
     dtype = name_of(model.dtype)
     if rows is not None and not model.plain_reason:
@@ -102,23 +99,6 @@ def remarks(
         yield f"What it reads is not kept for later questions: {model.keeps_reason}."
     if model.passes_reason and not model.tree_reason:
         yield f"The model's passes are not captured: {model.passes_reason}."
-
-
-def _policy_words(answer: Ended, policy: PolicyReport) -> str:
-    """Why the drafter drafted as much as it did."""
-    costs = policy.cost_s
-    most = max(costs)
-    words = (
-        f"A pass over {most} rows costs {costs[most] / costs[1]:.1f} times one over a single row,"
-        f" drafting {policy.drafting_s / costs[1]:.0%} of that."
-        f" Drafts were accepted {policy.came_true:.1f} times as often as expected, of late."
-    )
-    if policy.stand_downs:
-        words += (
-            " Drafting stood down while no number of nodes was expected to make up for its cost,"
-            f" {policy.budgets.get(0, 0)} of {answer.statistics.steps} steps."
-        )
-    return words
 
 
 def _short(value: object, most: int = 40) -> str:

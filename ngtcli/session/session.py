@@ -1,11 +1,12 @@
 """What makes prompts: settings over a model that is loaded here, or that another engine serves."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from ngtcli.config import Settings
+from ngtcli.config import Settings, Use, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.draft.drafter import Drafter
 from ngtcli.draft.steps import Limits
@@ -18,6 +19,7 @@ from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.thinking import thinking_of
 from ngtcli.prompt.turns import Turn
 from ngtcli.session.events import Message, Tell
+from ngtcli.session.question import OtherModelError
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.corpus import Corpus
 from ngtcli.trie.report import TrieReport
@@ -74,11 +76,11 @@ class ModelFacts:
 
 
 class Session(ABC):
-    """Makes prompts that fit its model, which a subclass loads.
+    """Makes prompts that fit its model, which a subclass has.
 
-    `tell` is told what is being done, and what the user should know and may change. The `settings`
-    are fixed; see `with_settings`. What is read of a prompt is kept for its `owner` alone, "" for
-    the user. Of texts that another gives, without a file, nothing is stored.
+    `tell` is told what is being done, and what the user should know and may change. What is read of
+    a prompt is kept for its `owner` alone, "" for the user. Of texts that another gives, without a
+    file, nothing is stored.
     """
 
     owner = ""
@@ -99,11 +101,22 @@ class Session(ABC):
         """Say what the user should know."""
         self.tell(Message("warn", text))
 
-    def check_settings(self, settings: Settings, fixed: Iterable[str]) -> None:
-        """Raise ValueError where `settings` differ in one of the `fixed` ones."""
-        for name in fixed:
+    def sharing(self, settings: Settings, owner: str = "") -> Self:
+        """A session for one answer, whose settings differ in those that a line of a batch may have.
+
+        What answers have taught is this one's; unless the owner is "" nothing has.
+        """
+        other = copy(self)
+        other.settings, other.owner = settings, owner
+        return other
+
+    def with_settings(self, settings: Settings, owner: str = "") -> Self:
+        """A session with other settings over the same model. Raises OtherModelError."""
+        for name in settings_where(Use.LOADS):
             if getattr(settings, name) != getattr(self.settings, name):
-                raise ValueError(f"a session cannot change its {name}")
+                what = f"another model is loaded: a session cannot change its {name}"
+                raise OtherModelError(what, "Use --no-serve.")
+        return self.sharing(settings, owner)
 
     def prompt(
         self,
@@ -146,20 +159,6 @@ class Session(ABC):
     def _warn_of_scripts(self, documents: Sequence[Document], question: str) -> None:
         if words := script_words(self.settings.model, documents, question):
             self.warn(words)
-
-    @abstractmethod
-    def with_settings(self, settings: Settings) -> Self:
-        """A session with other settings over the same model.
-
-        Raises ValueError where `settings` name another model than the one that is loaded.
-        """
-
-    @abstractmethod
-    def sharing(self, settings: Settings, owner: str) -> Self:
-        """A session for one answer, whose settings differ in those that a line of a batch may have.
-
-        What answers have taught is this one's; unless the owner is "" nothing has.
-        """
 
     def documents_trie(self, documents: Sequence[Document], keep: bool = True) -> DocumentsTrie:
         """The trie of these documents, if the method drafts from one; with `keep` it is cached."""

@@ -1,9 +1,8 @@
 """Array files of the cache: each kind is declared once, and written and mapped alike.
 
 They are safetensors. Arrays are written one after the other as they come, each at a multiple of 64
-bytes; padding is an array, too. The header is zeros until all are written, and the file has no name
-until then, where the system has such files: a run that is killed meanwhile leaves nothing. A file
-is compared with its checksum when it is mapped, unless it is as it was when that was done before.
+bytes; padding is an array, too. The header is zeros until all are written. A file is compared with
+its checksum when it is mapped, unless it is as it was when that was done before.
 What numbers mean, their reader must check: a manipulated file has the checksum that it should have.
 """
 
@@ -13,25 +12,21 @@ import json
 import math
 import mmap
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ngtcli.system.cache import in_bounds
+from ngtcli.system.cache import CHECKED, in_bounds
 from ngtcli.system.files import (
     DamagedFileError,
     NewFile,
-    Stamp,
     home,
     key_of,
-    mark_used,
     private_folder,
     stamp_of,
 )
-from ngtcli.system.store import Kind
-from ngtcli.words import reason_of
 
 if TYPE_CHECKING:  # numpy comes with safetensors, and light commands want neither
     import numpy as np
@@ -49,9 +44,6 @@ PADDING = ":pad"  # end of a padding's name
 _ALIGNED = 64  # bytes: a line of the CPU's cache, and what oneDNN aligns its own memory to
 
 
-_CHECKED = Kind("checked", Stamp)  # of files, by hashes of their paths, as they had their checksums
-
-
 class Array(NamedTuple):
     """An array's numpy dtype, and a word for its entries.
 
@@ -67,10 +59,9 @@ class ArrayFile:
     """One kind of array file: `folder` of the cache, end of its files' names, format.
 
     It has the declared `arrays`, of one dimension; where none are declared, any. `most` is the
-    largest size of a file in bytes. `what` begins sentences about one: "the trie is".
+    largest size of a file in bytes.
     """
 
-    what: str
     folder: str
     suffix: str
     format: str
@@ -99,21 +90,6 @@ class ArrayFile:
             writer.finish(path, {**metadata, "format": self.format})
         return path
 
-    def keep(
-        self,
-        path: Path,
-        arrays: "Mapping[str, np.ndarray]",
-        metadata: Metadata,
-        warn: Callable[[str], object],
-    ) -> bool:
-        """Write as `write` does; False where that is not possible, and `warn` gets the reason."""
-        try:
-            self.write(path, arrays, metadata)
-        except OSError as error:
-            warn(f"{self.what} not cached: {reason_of(error)}")
-            return False
-        return True
-
     def map(self, path: Path, wanted: Mapping[str, str] | None = None) -> tuple[Arrays, Metadata]:
         """The arrays, mapped: what is not looked at is not read; and the metadata.
 
@@ -140,14 +116,11 @@ class ArrayFile:
         begin = 8 + int.from_bytes(data[:8], "little")
         arrays = _views(data, begin, shapes)
         self._check(arrays)
-        if (noted := _CHECKED.get(key_of(path))) != stamp:
+        if CHECKED.get(key_of(path)) != stamp:  # which notes the use
             digest = hashlib.sha256(memoryview(data)[begin:])
             if checksum != _checksum(digest, shapes, metadata):
                 raise DamagedFileError("checksum differs")
-        mark_used(path)  # which changes the last time of the stamp
-        with suppress(OSError):  # it was removed meanwhile
-            if stamp[:3] == (now := stamp_of(path))[:3] and now != noted:
-                _CHECKED.put(key_of(path), now)
+            CHECKED.put(key_of(path), stamp)
         return arrays, metadata
 
     def _check(self, arrays: Arrays) -> None:
@@ -204,8 +177,8 @@ class ArrayWriter:
         self._file.seek(0)
         self._write(most.to_bytes(8, "little") + header.ljust(most))
         self._new.finish(path)
-        _CHECKED.put(key_of(path), stamp_of(self._file.fileno()))
-        in_bounds.wrote(self._end, path)
+        CHECKED.put(key_of(path), stamp_of(self._file.fileno()))
+        in_bounds.wrote(self._end)
 
     def mapped(self) -> Arrays:
         """The arrays written so far, as `map` gives them; another run may remove the file."""

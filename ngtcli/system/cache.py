@@ -7,7 +7,6 @@ STORES).
 import errno
 import os
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ngtcli.system import store
-from ngtcli.system.files import PARTIAL, home
+from ngtcli.system.files import PARTIAL, Stamp, home, key_of
 from ngtcli.system.json_form import HIDDEN, json_key
 from ngtcli.words import counted
 
@@ -24,6 +23,7 @@ LEFT_S = 3600.0  # seconds after which a file that is not finished is a killed r
 POOL = ".pool.safetensors"
 DATASTORE = ".datastore.safetensors"
 BACKGROUND = ".background.safetensors"
+CHECKED = store.Kind("checked", Stamp)  # when it was right: of files, by hashes of their paths
 ALL = ""  # the bound that all of the cache has together
 NONE = "none"
 
@@ -79,7 +79,7 @@ STORES = (
         f"tries/*{BACKGROUND}", NONE, True,
     ),
     Store("pools", "phrases of earlier answers", "auto", f"tries/*{POOL}", NONE, True),
-    Store("compiled", "compiled functions", "the first use of auto", "compiled", NONE),
+    Store("compiled", "compiled functions", "the first use of auto", "compiled"),
     Store(
         "trials", "what was tried of models, and times of passes", "loading a model; auto",
         "trials", NONE,
@@ -135,6 +135,10 @@ class _Entry(NamedTuple):
     used_ns: int
     size: int
 
+    @property
+    def bound(self) -> str:
+        return self.store.bound if self.store else ALL
+
 
 def _pieces() -> list[_Entry]:
     return [_Entry(g, store_of(g.kind), g.used * 10**9, g.bytes) for g in store.by_use()]
@@ -143,31 +147,26 @@ def _pieces() -> list[_Entry]:
 def _files(errors: list[OSError]) -> list[_Entry]:
     """All files but those of the store and those that are being written.
 
-    A killed run's file that is not finished is one of them an hour after.
+    A killed run's file that is not finished is one of them an hour after. A file was used when it
+    was written, or last compared with its piece.
     """
-    found = []
+    found, uses = [], store.uses(CHECKED.name)
     for place, _, names in os.walk(home("cache"), onerror=errors.append):
         for path in (Path(place, name) for name in names if name not in _OF_STORE):
             with suppress(OSError):  # another process has removed it
                 about = path.lstat()
                 if path.suffix != PARTIAL or time.time() - about.st_mtime > LEFT_S:
-                    found.append(_Entry(path, store_of(path), _used_ns(about), about.st_size))
+                    used = max(about.st_mtime_ns, uses.get(key_of(path), 0) * 10**9)
+                    found.append(_Entry(path, store_of(path), used, about.st_size))
     return found
 
 
-def _used_ns(about: os.stat_result) -> int:
-    """When a file was used last: read or written."""
-    return max(about.st_atime_ns, about.st_mtime_ns)
-
-
 def _remove(entries: Iterable[_Entry], errors: list[OSError]) -> list[_Entry]:
-    """Remove what no other process has removed, or used, since."""
+    """Remove files, and pieces but those that were used meanwhile; what is gone."""
     gone = []
     for entry in entries:
         try:
             if isinstance(entry.of, Path):
-                if _used_ns(entry.of.lstat()) != entry.used_ns:
-                    continue
                 entry.of.unlink()
             gone.append(entry)
         except OSError as error:
@@ -179,36 +178,37 @@ def _remove(entries: Iterable[_Entry], errors: list[OSError]) -> list[_Entry]:
     return gone
 
 
-def bound(most: int, name: str = ALL) -> list[_Entry]:
-    """Remove what is the longest unused of all that has this bound, if it has more than `most`.
+def bound(most: int) -> list[_Entry]:
+    """Remove what is the longest unused of all that has one bound, if it has more than `most`.
 
     That are bytes. Nine tenths are left, so that this is rare: to look at all pieces takes long.
     What has more than `most` goes before all others, which would not make room for it; but the file
     used last stays where it is not the bound of ALL. Returns what was removed.
     """
-    entries, stored = _files([]), 0  # at least the bytes of all pieces
+    entries, stored, chosen = _files([]), 0, []  # at least the bytes of all pieces
     with suppress(OSError):
         stored = (home("cache") / store.NAME).stat().st_size
-    if sum(entry.size for entry in entries) + stored > most:
+    if _bytes(entry for entry in entries if entry.bound == ALL) + stored > most:
         entries += _pieces()
-    entries = [entry for entry in entries if (entry.store.bound if entry.store else ALL) == name]
-    if (left := sum(entry.size for entry in entries)) <= most:
-        return []
-    if name != ALL:
-        entries.remove(max(entries, key=lambda entry: entry.used_ns))
-    chosen = []
-    for entry in sorted(entries, key=lambda entry: (entry.size <= most, entry.used_ns)):
-        if left > most - most // _FREED:
-            chosen.append(entry)
-            left -= entry.size
+    for name in {named.bound for named in STORES} - {NONE}:
+        own = [entry for entry in entries if entry.bound == name]
+        left = _bytes(own)
+        own.sort(key=lambda entry: (entry.size <= most or name != ALL, entry.used_ns))
+        for entry in own[: None if name == ALL else -1] if left > most else ():
+            if left > most - most // _FREED:
+                chosen.append(entry)
+                left -= entry.size
     return _remove(chosen, [])
+
+
+def _bytes(entries: Iterable[_Entry]) -> int:
+    return sum(entry.size for entry in entries)
 
 
 def _sum(entries: Sequence[_Entry], most: int = 0) -> Removed:
     files = [entry.size for entry in entries if isinstance(entry.of, Path)]
     pieces = sum(entry.of.pieces for entry in entries if isinstance(entry.of, store.Used))
-    size = sum(entry.size for entry in entries)
-    return Removed(len(files), size, pieces, max(files, default=0), most)
+    return Removed(len(files), _bytes(entries), pieces, max(files, default=0), most)
 
 
 class CacheBound:
@@ -218,18 +218,16 @@ class CacheBound:
     """
 
     def __init__(self) -> None:
-        self.most = 0
-        self._written = Counter[str]()  # bytes since that was looked at, by the bound
+        self.most = self._written = 0  # bytes since the cache was looked at
         self._gone: list[_Entry] = []
 
     def hold_to(self, most: int) -> None:
         """The bound in bytes; of several in one command the largest holds."""
         self.most = max(self.most, most)
 
-    def wrote(self, size: int, path: Path | None = None) -> None:
+    def wrote(self, size: int) -> None:
         """Note that pieces, or a file of the cache, of so many bytes were written."""
-        named = store_of(path) if path else None
-        self._written[named.bound if named else ALL] += max(1, size)
+        self._written += max(1, size)
         self._hold(self.most // _SHARE)
 
     def finish(self) -> Removed:
@@ -243,11 +241,10 @@ class CacheBound:
         return removed
 
     def _hold(self, written: int) -> None:
-        """Hold to the bounds below which more than `written` bytes were written since."""
-        for name, size in list(self._written.items()):
-            if self.most and size > written and name != NONE:
-                self._written[name] = 0
-                self._gone += bound(self.most, name)
+        """Hold to the bound where more than `written` bytes were written since that was done."""
+        if self.most and self._written > written:
+            self._written = 0
+            self._gone += bound(self.most)
 
 
 in_bounds = CacheBound()

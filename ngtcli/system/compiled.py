@@ -21,7 +21,6 @@ from ngtcli.system.store import Kind
 F = TypeVar("F")
 
 COMPILING_S = 20  # to compile all functions of `auto`; measured on one slow core
-UNUSED_S = 30 * 86400  # after which results of other versions are removed; guess
 # What is compiled, and the modules whose constants are compiled into it.
 SOURCES = ("draft/auto/core/*.py", "draft/auto/config.py", "draft/guesses.py", "draft/origins.py",
            "trie/background.py", "trie/background_search.py", "trie/counts.py")  # fmt: skip
@@ -31,61 +30,52 @@ _listeners: list[Callable[[], Callable[[str], object] | None]] = []  # weak, of 
 _loaded: list[str] = []  # keys of results that were kept
 
 
+class _Kept:
+    """What numba asks for the results of one function before it compiles them."""
+
+    cache_path = ""
+
+    def __init__(self, function: Any) -> None:
+        name = f"{function.__module__}.{function.__qualname__}"
+        self._function = name, function.__code__.co_code.hex()
+
+    def _key(self, signature: Any, target: Any) -> str:
+        machine = target.codegen().magic_tuple()
+        return key_of(_versions(), *self._function, signature, machine)
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        from numba.core.compiler import CompileResult
+
+        target.refresh()
+        if (result := COMPILED.get(key := self._key(signature, target))) is None:
+            return None
+        _loaded.append(key)
+        rebuild: Any = CompileResult._rebuild  # not in its types
+        return rebuild(target, *pickle.loads(result))
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        from numba.core.serialize import dumps
+
+        pickled: Any = dumps  # not in its types
+        key = self._key(signature, result.target_context)
+        COMPILED.put(key, pickled(result._reduce()))
+
+
 @cache
-def _kept_by() -> Any:
-    """The class of numba's caches that keeps results in the store; imports numba."""
+def _listen() -> None:
+    """Tell a listener of functions that numba compiles, not of those that are kept."""
     from numba.core import event
-    from numba.core.caching import _Cache
-    from numba.core.compiler import CompileResult
-    from numba.core.serialize import dumps
 
     class Compiles(event.Listener):
-        """Hears of functions that numba compiles, not of those that it finds in its cache."""
-
         def on_start(self, data: Any) -> None:
             if _listeners and (tell := _listeners.pop()()) is not None:
                 how_long = "" if _loaded else f" (about {COMPILING_S} s)"
                 tell(f"Compiling once{how_long} …")
 
-        def on_end(self, data: Any) -> None:
-            COMPILED.remove_unused(UNUSED_S)
+        def on_end(self, data: Any) -> None: ...
 
-    rebuild: Any = CompileResult._rebuild  # these are not in its types
-    pickled: Any = dumps
-
-    class Kept(_Cache):
-        """The results of one function."""
-
-        cache_path = ""
-
-        def __init__(self, function: Any) -> None:
-            self._name = f"{function.__module__}.{function.__qualname__}"
-            self._code = function.__code__.co_code.hex()
-
-        def _key(self, signature: Any, target: Any) -> str:
-            machine = target.codegen().magic_tuple()
-            return key_of(_versions(), self._name, self._code, signature, machine)
-
-        def load_overload(self, signature: Any, target: Any) -> Any:
-            target.refresh()
-            if (result := COMPILED.get(key := self._key(signature, target))) is None:
-                return None
-            _loaded.append(key)
-            return rebuild(target, *pickle.loads(result))
-
-        def save_overload(self, signature: Any, result: Any) -> None:
-            key = self._key(signature, result.target_context)
-            COMPILED.put(key, pickled(result._reduce()))
-
-        def enable(self) -> None: ...
-
-        def disable(self) -> None: ...
-
-        def flush(self) -> None: ...
-
-    register: Any = event.register
+    register: Any = event.register  # not in its types
     register("numba:compile", Compiles())
-    return Kept
 
 
 def announce(tell: Callable[[str], object]) -> None:
@@ -95,13 +85,14 @@ def announce(tell: Callable[[str], object]) -> None:
 
 def njit(**options: Any) -> Callable[[F], F]:
     """numba's decorator `njit`; what it compiles is kept if possible."""
-    kept_by = _kept_by()
     import numba
+
+    _listen()
 
     def decorate(function: F) -> F:
         compiled: Any = numba.njit(**options)(function)
         if hasattr(compiled, "_cache"):  # else numba is told to compile nothing
-            compiled._cache = kept_by(function)
+            compiled._cache = _Kept(function)
         return compiled  # type: ignore[no-any-return]
 
     return decorate

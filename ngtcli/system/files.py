@@ -1,8 +1,8 @@
 """Files of the user: folders, cache keys, reading up to a bound, atomic writing.
 
-Files are written without a name, where the system has such files, and named when they are complete:
-a reader never sees a part of one, two writers cannot mix theirs, and a killed run leaves nothing.
-Only their owner can read those of the cache, since they contain text of documents and answers.
+Files are written below a passing name and get theirs when they are complete: a reader never sees a
+part of one, and two writers cannot mix theirs. Only their owner can read those of the cache, since
+they contain text of documents and answers.
 """
 
 import errno
@@ -10,11 +10,9 @@ import hashlib
 import os
 import re
 import select
-import shutil
 import stat
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 
@@ -29,7 +27,6 @@ Kind = TypeVar("Kind")
 WRITER_WAIT_S = 5.0  # longest wait for the first writer of a named pipe; guess
 _PIECE = 1 << 20  # bytes read at once if the size is not known; guess
 _DIGITS = 32  # hex digits of a key, 128 bits; guess
-_MARK_S = 86_400.0  # seconds after which another use of a file is noted; guess
 
 
 class DamagedFileError(Exception):
@@ -43,7 +40,17 @@ def home(kind: str) -> Path:
     UsageError for a cache that is another user's, for an NGT_HOME that is closed to this user, and
     for one that starts with the home of an unknown one (`~name`).
     """
-    folder = _home(kind)
+    if base := os.environ.get("NGT_HOME"):
+        try:
+            folder = Path(base).expanduser() / kind
+        except RuntimeError:
+            raise UsageError(f"NGT_HOME is {base}: no such home", "Name a folder.") from None
+    elif (
+        kind == "run"
+    ):  # a folder for it may be missing, and then would be one that all users share
+        folder = home("state") / kind
+    else:
+        folder = Path(getattr(platformdirs, f"user_{kind}_dir")("ngt", appauthor=False))
     try:
         is_others = os.stat(folder).st_uid != os.geteuid() and kind == "cache"
     except OSError as error:
@@ -52,30 +59,6 @@ def home(kind: str) -> Path:
         hint = "Set NGT_HOME to a folder of yours."
         raise UsageError(f"what is in {folder} is another user's", hint)
     return folder
-
-
-def _home(kind: str) -> Path:
-    if base := os.environ.get("NGT_HOME"):
-        try:
-            return Path(base).expanduser() / kind
-        except RuntimeError:
-            raise UsageError(f"NGT_HOME is {base}: no such home", "Name a folder.") from None
-    if kind == "run":  # a folder for it may be missing, and then would be one that all users share
-        return _home("state") / kind
-    named: str = getattr(platformdirs, f"user_{kind}_dir")("ngt", appauthor=False)
-    return Path(named)
-
-
-def mark_used(path: Path) -> None:
-    """Note the use of a file, for the bound on the cache, if it is one of the cache.
-
-    It is the time of access, which is set here, since not all systems keep it.
-    """
-    if str(path).startswith(f"{home('cache')}{os.sep}"):
-        with suppress(OSError):  # what cannot be noted is not
-            about = os.stat(path)
-            if time.time() - max(about.st_atime, about.st_mtime) > _MARK_S:
-                os.utime(path, ns=(time.time_ns(), about.st_mtime_ns))
 
 
 class Stamp(NamedTuple):
@@ -160,7 +143,7 @@ def private_folder(path: Path) -> None:
 
 @contextmanager
 def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
-    """A `NewFile` to write, which is `path` when the block ends. Raises OSError."""
+    """A file to write, which is `path` when the block ends. Raises OSError."""
     with process.unbroken(), closing(NewFile(path.parent, mode)) as new:
         yield new.file
         new.file.flush()
@@ -175,29 +158,12 @@ class NewFile:
 
     def __init__(self, folder: Path, mode: int = 0o600, buffering: int = -1) -> None:
         self._passing = folder / f".{os.urandom(8).hex()}{PARTIAL}"
-        self.file: IO[bytes] = os.fdopen(self._open(mode), "w+b", buffering)
-
-    def _open(self, mode: int) -> int:
-        """A descriptor; the file has a name only where the file system wants one."""
-        flags = os.O_RDWR | os.O_CLOEXEC
-        if (nameless := getattr(os, "O_TMPFILE", 0)) and os.path.isdir("/proc/self/fd"):
-            with suppress(OSError):
-                return os.open(self._passing.parent, nameless | flags, mode)
-        return os.open(self._passing, os.O_CREAT | os.O_EXCL | flags, mode)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self.file: IO[bytes] = os.fdopen(os.open(self._passing, flags, mode), "w+b", buffering)
 
     def finish(self, path: Path) -> None:
         """The file, which is flushed, is `path` then, in the place of another."""
-        handle = self.file.fileno()
-        with process.unbroken():  # an interruption would leave the other name
-            if not os.fstat(handle).st_nlink:
-                # With a descriptor it is linkat, which follows the link; else it is ignored.
-                link = f"/proc/self/fd/{handle}"
-                try:
-                    os.link(link, self._passing, src_dir_fd=handle, follow_symlinks=True)
-                except OSError:  # some confinements forbid it
-                    shutil.copyfile(link, self._passing)
-                    os.chmod(self._passing, os.fstat(handle).st_mode & 0o777)
-            self._passing.replace(path)
+        self._passing.replace(path)
 
     def close(self) -> None:
         """Close it; nothing is left of a file that is not finished."""
@@ -214,19 +180,16 @@ def read_bounded(path: Path | str, most: int, pipes: bool = False) -> bytes:
     device, a socket, a pipe without `pipes`); EFBIG for more than `most` bytes; ETIMEDOUT for a
     pipe that no process opens for writing within `WRITER_WAIT_S`.
     """
-    _check_kind(os.stat(path).st_mode, path, pipes)  # opening some devices starts them
+    _check_kind(os.stat(path), path, most, pipes)  # opening some devices starts them
     # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(handle, "rb", buffering=0) as file:
-        found = os.fstat(handle)
-        _check_kind(found.st_mode, path, pipes)
-        if stat.S_ISFIFO(found.st_mode):
+        about, first = os.fstat(handle), b""
+        _check_kind(about, path, most, pipes)
+        if stat.S_ISFIFO(about.st_mode):
             first = _first_bytes(handle, path)
             os.set_blocking(handle, True)
-            return read_stream(file, most, path, first=first)
-        if found.st_size > most:
-            raise _too_big(most, path)
-        return read_stream(file, most, path, found.st_size)
+        return read_stream(file, most, path, first)
 
 
 def identity(path: Path | str | int) -> tuple[int, int] | None:
@@ -238,34 +201,32 @@ def identity(path: Path | str | int) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def read_stream(
-    stream: IO[bytes], most: int, path: Path | str = "", size: int = 0, first: bytes = b""
-) -> bytes:
+def read_stream(stream: IO[bytes], most: int, path: Path | str = "", first: bytes = b"") -> bytes:
     """`first`, then the bytes of `stream` to its end; at most `most` in all.
 
-    `size` is the expected number of bytes of the stream, 0 if unknown. Raises OSError: EFBIG for
-    more than `most` bytes; EAGAIN if a non-blocking file has no data, as some below /proc.
+    Raises OSError: EFBIG for more than `most` bytes; EAGAIN if a non-blocking file has no data, as
+    some below /proc.
     """
     parts, left = [first], most - len(first)
-    wanted = size + 1 if size else _PIECE
     # A buffered `read` reads again after the end of file, which a terminal signals only once.
     read = getattr(stream, "read1", stream.read)
-    while left >= 0 and (part := read(min(wanted, left + 1))):
+    while left >= 0 and (part := read(min(_PIECE, left + 1))):
         parts.append(part)
         left -= len(part)
-        wanted = _PIECE
     if left < 0:
         raise _too_big(most, path)
     if part is None:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
-    return b"".join(parts) if first else b"".join(parts[1:])  # `join` does not copy a single part
+    return b"".join(parts)
 
 
-def _check_kind(mode: int, path: Path | str, pipes: bool) -> None:
-    if stat.S_ISDIR(mode):
+def _check_kind(about: os.stat_result, path: Path | str, most: int, pipes: bool) -> None:
+    if stat.S_ISDIR(about.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not (stat.S_ISREG(mode) or (pipes and stat.S_ISFIFO(mode))):
+    if not (stat.S_ISREG(about.st_mode) or (pipes and stat.S_ISFIFO(about.st_mode))):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if about.st_size > most:
+        raise _too_big(most, path)
 
 
 def _too_big(most: int, path: Path | str) -> OSError:
@@ -273,16 +234,17 @@ def _too_big(most: int, path: Path | str) -> OSError:
 
 
 def _first_bytes(handle: int, path: Path | str) -> bytes:
-    """The data in a non-blocking pipe; waits for a writer, but not for data. Raises OSError."""
-    poll, end = select.poll(), time.monotonic() + WRITER_WAIT_S
-    poll.register(handle, select.POLLIN)
-    while time.monotonic() < end:
-        try:
-            piece = os.read(handle, _PIECE)
-        except BlockingIOError:
-            return b""  # there is a writer, which has not written yet
-        if piece or poll.poll(0):  # data, or a writer that closed the pipe again
-            return piece
-        time.sleep(0.02)
-    reason = f"a pipe that nobody wrote to for {WRITER_WAIT_S:g} s"
-    raise OSError(errno.ETIMEDOUT, reason, str(path))
+    """The first data in a non-blocking pipe, b"" where a writer sends none in time.
+
+    Raises OSError where there is no writer by then.
+    """
+    (poll := select.poll()).register(handle, select.POLLIN)
+    is_ready = poll.poll(WRITER_WAIT_S * 1000)  # data, or a writer that closed the pipe again
+    try:
+        first = os.read(handle, _PIECE)
+    except BlockingIOError:  # there is a writer
+        return b""
+    if not first and not is_ready:
+        reason = f"a pipe that nobody wrote to for {WRITER_WAIT_S:g} s"
+        raise OSError(errno.ETIMEDOUT, reason, str(path))
+    return first

@@ -2,8 +2,7 @@
 
 It holds pieces, each of a kind and with a key of all that it is made of, so that nothing in it is
 ever out of date. Several processes may use it at once. What is stored can be made again: a write
-that fails costs a remark, a damaged file is set aside and begun anew, and where no file can be
-opened the store is in memory.
+that fails costs a remark, and a damaged file is set aside and begun anew.
 """
 
 import hashlib
@@ -89,11 +88,6 @@ class Kind(Generic[Value]):
         """Delete the pieces of these keys."""
         self._store.delete(self.name, keys)
 
-    def remove_unused(self, seconds: int) -> None:
-        """Delete the pieces that were not used for so long."""
-        rows = [(self.name, int(time.time()) - seconds)]
-        self._store.execute("DELETE FROM piece WHERE kind = ? AND used < ?", rows)
-
     @property
     def _store(self) -> "_Store":
         return _store(os.environ.get(self.variable))
@@ -128,6 +122,14 @@ def by_use() -> list[Used]:
     return [Used(*row) for row in rows or ()]
 
 
+def uses(kind: str) -> dict[str, int]:
+    """When each piece of a kind was used last, in seconds since 1970."""
+    return dict(
+        _store().execute("SELECT key, CAST(used AS INTEGER) FROM piece WHERE kind = ?", [(kind,)])
+        or ()
+    )
+
+
 def remove(groups: Iterable[Used]) -> bool:
     """Delete these pieces but those that were used since; False where that is not possible."""
     delete = "DELETE FROM piece WHERE kind = ? AND CAST(used AS INTEGER) = ?"
@@ -151,7 +153,7 @@ class _Store:
         self._path = path
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        self._identity: tuple[int, int] | None = None  # of the file that is open; None: in memory
+        self._identity: tuple[int, int] | None = None  # of the file that is open
         self._told: set[str] = set()
         self.remark = ""
 
@@ -188,6 +190,10 @@ class _Store:
                     return self._execute(sql, rows)
                 except sqlite3.ProgrammingError:  # our own
                     raise
+                except OSError as error:
+                    what = f"{self._path} cannot be opened, and nothing is stored"
+                    self._remark(f"{what}: {reason_of(error)}")
+                    break
                 except (sqlite3.Error, UnicodeDecodeError) as error:  # texts may be damaged, too
                     self._close()
                     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
@@ -199,25 +205,30 @@ class _Store:
         return None
 
     def _execute(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        if (connection := self._opened(sql.startswith("REPLACE"))) is None:
-            return []
+        if self._connection is None or self._identity != identity(self._path):  # is gone
+            self._close()
+            if not (sql.startswith("REPLACE") or os.path.lexists(self._path)):
+                return []
+            self._connection = self._opened()
+        connection = self._connection
         with connection:  # the end of the transaction
             connection.execute("BEGIN" if sql.startswith("SELECT") else "BEGIN IMMEDIATE")
             return [result for row in rows for result in connection.execute(sql, row)]
 
-    def _opened(self, make: bool) -> sqlite3.Connection | None:
-        """The connection: a new one where the file is another one than before, or is gone."""
-        if self._connection is not None:
-            if self._identity in (None, identity(self._path)):
-                return self._connection
-            self._close()
-        if not (make or os.path.lexists(self._path)):
-            return None
-        self._identity = self._made()
+    def _opened(self) -> sqlite3.Connection:
+        """Open the file, which is made if it is missing. Raises OSError for one not to be used."""
+        private_folder(self._path.parent)
+        with suppress(FileExistsError):
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        if self._path.is_symlink() or not self._path.is_file():
+            raise OSError("not a regular file")
+        for about in (self._path.stat(), self._path.parent.stat()):
+            if about.st_uid not in (os.geteuid(), 0) or about.st_mode & 0o022:
+                raise PermissionError("others may write to it, or it is theirs; delete it")
+        self._identity = identity(self._path)
         connection = sqlite3.connect(
-            ":memory:" if self._identity is None else self._path,
-            timeout=_WAIT_S, isolation_level=None, check_same_thread=False,
-        )  # fmt: skip
+            self._path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
+        )
         try:
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
             for command in _OPENING if pages else (*_MAKING, *_OPENING):
@@ -225,25 +236,7 @@ class _Store:
         except BaseException:  # also Ctrl-C: half opened it would look damaged
             connection.close()
             raise
-        self._connection = connection
         return connection
-
-    def _made(self) -> tuple[int, int] | None:
-        """Make the file if it is missing; None, with a remark, where it cannot be opened."""
-        try:
-            private_folder(self._path.parent)
-            with suppress(FileExistsError):
-                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            if self._path.is_symlink() or not self._path.is_file():
-                raise OSError("not a regular file")
-            for about in (self._path.stat(), self._path.parent.stat()):
-                if about.st_uid not in (os.geteuid(), 0) or about.st_mode & 0o022:
-                    raise PermissionError("others may write to it, or it is theirs; delete it")
-        except OSError as error:
-            what = f"{self._path} cannot be opened, and nothing is stored"
-            self._remark(f"{what}: {reason_of(error)}")
-            return None
-        return identity(self._path)
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -252,7 +245,7 @@ class _Store:
 
     def _set_aside(self) -> None:
         """Rename a file that is damaged or another version's, unless another process has."""
-        if self._identity is not None and self._identity == identity(self._path):
+        if self._identity == identity(self._path):
             with suppress(OSError):
                 os.replace(self._path, f"{self._path}{DAMAGED}")
                 os.unlink(f"{self._path}-journal")

@@ -1,19 +1,14 @@
 """Token ids to text and back, one token at a time where text streams."""
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from ngtcli.tokens.control import Coded, ControlTokens, Spans
 
-# Characters beyond which a text is encoded in a thread of its own: 0.3 s with the built-in
-# tokenizer, measured.
-LONG = 1 << 18
-# Characters beyond which a text is encoded in pieces; encoding needs 170 to 250 bytes of memory per
-# character, measured.
-WHOLE = 1 << 22
-T = TypeVar("T")
+# Characters beyond which a text is encoded in pieces, between which Ctrl-C is obeyed; a character
+# takes 1.2 µs and 170 to 250 bytes of memory, measured.
+WHOLE = 1 << 20
 
 
 class Tokenizer:
@@ -49,12 +44,9 @@ class Tokenizer:
     def locate(self, text: str, special: bool = False, template: Spans = ()) -> Coded:
         """The ids of `text` and their starts. Only spans of `template` give control tokens.
 
-        A text of LONG characters is encoded in another thread, so that Ctrl-C interrupts at once.
         Raises ModelError if text cannot be encoded without control tokens.
         """
-        if len(text) < LONG:
-            return self.control.encode(text, special, template)
-        return interruptibly(lambda: self.control.encode(text, special, template))
+        return self.control.encode(text, special, template)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, without special tokens."""
@@ -98,28 +90,6 @@ def piece_end(text: str, at: int, size: int) -> int:
         if found > at and not text[found - 1].isspace():
             return found
     return end
-
-
-def interruptibly(work: Callable[[], T]) -> T:
-    """Run `work` in a thread; returns or raises what it does. Ctrl-C ends the wait, not the thread.
-
-    Only for work that releases the interpreter lock, as tokenizers do, and has no side effects.
-    """
-    from concurrent.futures import Future  # here: for long texts alone
-
-    done: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:  # raised again in the waiting thread
-            done.set_exception(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    while thread.is_alive():  # a signal may reach another thread than the one that waits
-        thread.join(0.1)
-    return done.result()
 
 
 class Detokenizer:

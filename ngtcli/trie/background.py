@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ngtcli.system.arrays import ArrayFile
 from ngtcli.system.files import DamagedFileError
-from ngtcli.trie.corpus import Ints, join, sorted_places
+from ngtcli.trie.corpus import Ints, join
 
 Wide = npt.NDArray[np.int64]
 
@@ -120,34 +120,28 @@ def build_counts(
         ids.append(np.asarray(text, np.int32))
         weights.append(weight)
     stream, left = join(ids)
-    places = sorted_places(stream, left, depth)
     weight_of = np.repeat(np.asarray(weights, np.float64), [len(text) + 1 for text in ids])
     bounds = [*least, *[least[-1] if least else 0.0] * depth][:depth]
-    return lay_out(_levels(stream, left, places, weight_of, bounds))
+    return lay_out(_levels(stream, left, weight_of, bounds))
 
 
 def _levels(
-    stream: Ints,
-    left: Ints,
-    places: Wide,
-    weight_of: npt.NDArray[np.float64],
-    bounds: Sequence[float],
+    stream: Ints, left: Ints, weight_of: npt.NDArray[np.float64], bounds: Sequence[float]
 ) -> Iterator[Level]:
-    """The nodes of each depth, from the sorted places."""
+    """The nodes of each depth; `stream` and `left` are those of `join`."""
+    places = np.flatnonzero(left)
     parent, before = np.zeros(len(places), np.int64), 1  # of each place, and how many there are
+    wide = int(stream.max(initial=0)) + 1
     for depth, bound in enumerate(bounds, 1):
         inside = left[places] >= depth
         places, parent = places[inside], parent[inside]
-        tokens = stream[places + depth - 1].astype(np.int64)
-        is_first = np.ones(len(places), bool)
-        is_first[1:] = (tokens[1:] != tokens[:-1]) | (parent[1:] != parent[:-1])
-        first = np.flatnonzero(is_first)
-        counts = np.add.reduceat(weight_of[places], first) if len(first) else np.zeros(0)
-        followed = np.bincount(parent[first], counts, minlength=before)
+        key = parent * wide + stream[places + depth - 1]
+        known, group = np.unique(key, return_inverse=True)
+        counts = np.bincount(group, weight_of[places], minlength=len(known))
+        followed = np.bincount(known // wide, counts, minlength=before)
         kept = counts >= bound
-        at = first[kept]
-        yield Level(parent[at], tokens[at], _stored(counts[kept]), _stored(followed))
-        group = np.cumsum(is_first) - 1
+        at = known[kept]
+        yield Level(at // wide, at % wide, _stored(counts[kept]), _stored(followed))
         number = np.cumsum(kept) - 1  # of the kept ones
         places, parent = places[kept[group]], number[group][kept[group]]
         before = len(at)

@@ -208,23 +208,17 @@ def _rehash(old: Any, slots: Any) -> None:
 
 def learn_prompt(
     trie: CountTrie, ids: npt.NDArray[Any], references: Sequence[Sequence[int]]
-) -> tuple[npt.NDArray[np.int64], list[npt.NDArray[Any]]]:
+) -> npt.NDArray[np.int64]:
     """Count the sequences of a prompt, `ids` int32 (tokens,), with documents `references` in it.
 
-    A reference that is not in the prompt is a text of its own, and counted behind it.
-
     Returns int64 (2 * documents,): the number of nodes in use at each document's start and end,
-    alternating. Nodes between an even and the next odd entry were first counted in a document. And
-    the references that are not in the prompt, int32.
+    alternating. Nodes between an even and the next odd entry were first counted in a document.
     """
     borders: list[int] = []
-    apart: list[npt.NDArray[Any]] = []
     at = 0
     for reference in references:
         run = np.asarray(reference, dtype=np.int32)
-        start = _place_of(run, ids, at)
-        if start < 0:
-            apart.append(run)
+        if (start := _place_of(run, ids, at)) < 0:
             continue
         trie.extend(ids[at:start])
         borders.append(trie.used)
@@ -232,12 +226,7 @@ def learn_prompt(
         trie.extend(run)
         borders.append(trie.used)
     trie.extend(ids[at:])
-    for run in apart:
-        trie.end()
-        borders.append(trie.used)
-        trie.extend(run)
-        borders.append(trie.used)
-    return np.array(borders, np.int64), apart
+    return np.array(borders, np.int64)
 
 
 def _place_of(run: npt.NDArray[Any], ids: npt.NDArray[Any], at: int) -> int:

@@ -14,7 +14,6 @@ from ngtcli.system.json_form import HIDDEN, json_key
 
 FOLDER = "tries"
 TRIES = ArrayFile(
-    "the trie is",
     FOLDER,
     ".trie.safetensors",
     format="4",
@@ -22,7 +21,6 @@ TRIES = ArrayFile(
     arrays={"stream": Array("int32"), "order": Array("int32")},
 )
 DATASTORES = ArrayFile(
-    "the datastore is",
     FOLDER,
     cache.DATASTORE,
     format="3",
@@ -31,7 +29,6 @@ DATASTORES = ArrayFile(
 )
 # Columns stand one row behind the other.
 BACKGROUNDS = ArrayFile(
-    "the background is",
     FOLDER,
     cache.BACKGROUND,
     format="4",
@@ -39,7 +36,6 @@ BACKGROUNDS = ArrayFile(
     arrays={"nodes": Array("int32"), "by_token": Array("int32")},
 )
 POOLS = ArrayFile(
-    "the pool is",
     FOLDER,
     cache.POOL,
     format="3",

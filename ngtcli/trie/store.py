@@ -17,6 +17,7 @@ from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.corpus import SEPARATOR, Corpus, build
 from ngtcli.trie.files import DATASTORES, TRIES
 from ngtcli.trie.report import TrieReport
+from ngtcli.words import reason_of
 
 DATASTORE_DEPTH = 32  # tokens; guess: REST's span of 16 and continuation of 10 fit
 
@@ -50,8 +51,11 @@ def document_trie(
             status = "rebuilt"
     if corpus is None:
         corpus = build([tokenizer.encode(d.text.strip()) for d in documents], n)
-        if keep and TRIES.keep(TRIES.path(key), *trie_file(corpus, key, lp, documents), warn):
-            path = TRIES.path(key)
+        if keep:
+            try:
+                path = TRIES.write(TRIES.path(key), *trie_file(corpus, key, lp, documents))
+            except OSError as error:
+                warn(f"the trie is not cached: {reason_of(error)}")
     return corpus, TrieReport(status, time.perf_counter() - clock, corpus.sequences, path)
 
 

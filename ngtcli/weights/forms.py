@@ -14,15 +14,6 @@ from ngtcli.system.trials import float32_precision
 from ngtcli.weights.linear import float_blocks
 from ngtcli.weights.onednn import Int8Kernel
 
-# What ONEDNN_MAX_CPU_ISA may name, rising, and the least of it that has an instruction set.
-_LEVELS = (
-    "SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI",
-    "AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX512_CORE_AMX", "AVX512_CORE_AMX_FP16",
-)  # fmt: skip
-_NEEDED = {
-    "avx2": 2, "avx_vnni": 3, "avx512_vnni": 6, "avx512_bf16": 7, "avx512_fp16": 8, "amx_int8": 9,
-    "amx_bf16": 9, "amx_fp16": 10,
-}  # fmt: skip
 _PRODUCTS = ("amx_int8", "avx512_vnni", "avx_vnni", "i8mm", "dot")  # of integers, quickest first
 _HALVES = (torch.bfloat16, torch.float16)
 
@@ -50,11 +41,9 @@ class Form:
 
 @cache
 def flags() -> frozenset[str]:
-    """Names of this CPU's instruction sets that oneDNN may use, as torch has them."""
-    found = {name for name, value in torch.cpu.get_capabilities().items() if value is True}
-    wanted = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
-    level = _LEVELS.index(wanted.upper()) if wanted.upper() in _LEVELS else len(_LEVELS)
-    return frozenset(name for name in found if _NEEDED.get(name, 0) <= level)
+    """Names of this CPU's instruction sets, as torch has them."""
+    found = torch.cpu.get_capabilities()
+    return frozenset(name for name, value in found.items() if value is True)
 
 
 def multiplies(dtype: torch.dtype, has: frozenset[str]) -> str:

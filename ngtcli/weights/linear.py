@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ngtcli.model_files.scheme import GROUPS
 from ngtcli.weights.onednn import LARGEST, TINY, Int8Kernel
 
-VERSION = 3  # of what is quantised how; raised where a kept file would differ
+VERSION = 4  # of what is quantised how; raised where a kept file would differ
 _AT_ONCE = 1 << 24  # elements that are float32 at once while weights are quantised: 64 MB
 _MIDDLE = 8  # the integer that the product of 4 bits takes for zero
 _OUTPUTS = 16  # it takes multiples of so many

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ngtcli.errors import ModelError, reason_of
 from ngtcli.model_files.pretrained import read_config
@@ -23,13 +23,12 @@ from ngtcli.weights.checkpoints import empty_model, read_checkpoint, tell_source
 from ngtcli.weights.convert import SCALE, Conversion, quantized_bytes
 from ngtcli.weights.forms import Form
 from ngtcli.weights.linear import VERSION, MappedEmbedding, bits_of, storages
-from ngtcli.weights.onednn import Blocks
 from ngtcli.weights.places import is_embedding
 from ngtcli.weights.tensor_store import TensorStore, tensors_of
 
 Notify = Callable[[str], None]
 Report = dict[str, Any]
-_Order = tuple[int, int, int | None, str]  # of a size, in the metadata of a file
+_Size = tuple[int, int, str]  # with what oneDNN has to know of it, in the metadata of a file
 _SCALES = 1.02  # of the bytes of quantised weights, for their scales; derived: few have 400 inputs
 _MOST = 0.5  # of the weights; where fewer are quantised, one line says so
 
@@ -65,8 +64,9 @@ def load_quantized(
         hf, report, conversion = _from_checkpoint(path, about, config, form, scheme, warn, progress)
     tell_source(hf, path)
     hf = use_between(hf, form.dtype)
-    progress(words(hf, time.perf_counter() - begin, done))
-    if (share := quantized_share(hf)) < _MOST and not scheme.bits:
+    share, told = words(hf, time.perf_counter() - begin, done)
+    progress(told)
+    if share < _MOST and not scheme.bits:
         warn(
             f"{shown}: only {share:.0%} of its weights are in 8 bits; --quantize int8 leaves the"
             " others as they are"
@@ -90,8 +90,8 @@ def _from_cache(wanted: dict[str, Any], config: Any, conversion: Conversion) -> 
     """The model of a file of the cache. Raises OSError, DamagedFileError."""
     arrays, about = QUANTIZED.map(kept_file(wanted), {"about": json.dumps(wanted)})
     try:
-        for outputs, inputs, order, told in parse_json(about["orders"], list[_Order]):
-            conversion.sizes[outputs, inputs] = Blocks(order, bytes.fromhex(told))
+        for outputs, inputs, told in parse_json(about["sizes"], list[_Size]):
+            conversion.sizes[outputs, inputs] = bytes.fromhex(told)
         unused = parse_json(about["unused"], list[str])
     except (KeyError, ValueError):
         raise DamagedFileError("it is told otherwise") from None
@@ -122,8 +122,8 @@ def _from_checkpoint(
         for name, tensor in (*hf.named_parameters(), *hf.named_buffers()):
             if not tensor.is_meta:
                 conversion.store.add(name, tensor.detach())
-        orders = [[*size, one.order, one.about.hex()] for size, one in conversion.sizes.items()]
-        told = {"about": about, "orders": orders, "unused": sorted(report["unexpected_keys"])}
+        sizes = [[*size, one.hex()] for size, one in conversion.sizes.items()]
+        told = {"about": about, "sizes": sizes, "unused": sorted(report["unexpected_keys"])}
         is_same = about == _about(path, form)
         conversion.fill(hf, conversion.store.finish(kept_file(about) if is_same else None, told))
         return hf, report, conversion
@@ -172,24 +172,13 @@ def use_between(hf: Any, dtype: torch.dtype) -> Any:
     return hf.requires_grad_(False).eval()
 
 
-def _weights_of(hf: Any) -> tuple[int, list[Tensor]]:
-    """How many of a model's weights are integers, and its other weights."""
+def words(hf: Any, seconds: float, done: str = "Quantised") -> tuple[float, str]:
+    """The share of a model's weights that are integers; as a line, what was quantised or read."""
     whole = sum(prod(one.size) for one in storages(hf) if one.bits)
     mapped = [m.weight for m in hf.modules() if isinstance(m, MappedEmbedding)]
-    return whole, [*mapped, *(p for p in hf.parameters() if p.is_floating_point())]
-
-
-def quantized_share(hf: Any) -> float:
-    """The share of a model's weights that are integers."""
-    whole, others = _weights_of(hf)
-    return whole / max(1, whole + sum(one.numel() for one in others))
-
-
-def words(hf: Any, seconds: float, done: str = "Quantised") -> str:
-    """What was quantised, or read from the cache, as a line."""
-    (whole, others), bits = _weights_of(hf), bits_of(hf)
-    rest = sum(one.nbytes for one in others)
-    return (
+    others = [*mapped, *(p for p in hf.parameters() if p.is_floating_point())]
+    bits, rest = bits_of(hf), sum(one.nbytes for one in others)
+    return whole / max(1, whole + sum(one.numel() for one in others)), (
         f"{done} {whole * bits / 8e6:,.0f} MB of weights in int{bits} in {seconds:.1f} s;"
         f" {rest / 1e6:,.0f} MB of others."
     )

@@ -1,8 +1,7 @@
 """oneDNN, which comes with torch: its order of weights, and its product of 8-bit integers.
 
-It orders 40 MB of integers a second (measured, one thread): minutes for a large model. So the first
-weight of a size is ordered by it, and the others are copied into the order found there, ten times
-as quick. Where torch makes a tensor of bytes that lie in that order, they may be those of a file.
+Where torch makes a tensor of bytes that lie in that order, they may be those of a file. It orders
+150 MB of integers a second (measured, one thread), which are made of floats at 100 to 110.
 """
 
 import ctypes
@@ -12,13 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-_DEEP = 64  # inputs in a block, four of each output beside each other: oneDNN's BA16a64b4a
-# Outputs in a block, of its orders BA16a64b4a to BA16a16b4a; 0: without blocks, inputs by outputs.
-ORDERS = (64, 48, 32, 16, 0)
 _ROWS_FOR = 4  # rows that oneDNN orders a weight for; other numbers give the same order (measured)
-_AT_ONCE = 4096  # outputs whose integers are summed at once; guess
 LARGEST = 127  # magnitude of a quantised weight
 # Inputs below this are zeros: 127 divided by it is a float32. Derived; no layer has such inputs.
 TINY = 1e-30
@@ -84,68 +78,20 @@ class Int8Kernel:
         return True
 
 
-def packed_weight(whole: Tensor) -> Tensor:
-    """int8 (out, in), contiguous, as oneDNN orders it; an opaque tensor."""
-    packed: Tensor = torch.ops.onednn.qlinear_prepack(whole, [_ROWS_FOR, whole.shape[1]])
-    return packed
-
-
-def ordered(whole: Tensor, order: int) -> Tensor:
-    """int8 (out, in) in an order of `ORDERS`, padded with zeros: int8 of one dimension.
-
-    Behind blocks stands the negative sum of each output's integers, int32: what a number added to
-    all inputs adds to the product is taken off by that.
-    """
-    if not order:
-        return whole.t().contiguous().flatten()
-    outputs, inputs = whole.shape
-    wide, deep = -(-outputs // order), -(-inputs // _DEEP)
-    if (missing := (deep * _DEEP - inputs, wide * order - outputs)) != (0, 0):
-        whole = pad(whole, (0, missing[0], 0, missing[1]))
-    whole = whole.view(torch.int32)
-    blocks = whole.view(wide, order, deep, _DEEP // 4).permute(0, 2, 3, 1)
-    out = torch.empty(whole.numel() * 4 + wide * order * 4, dtype=torch.int8)
-    out[: whole.numel() * 4].view(torch.int32).view(blocks.shape).copy_(blocks)
-    sums = torch.empty(len(whole), dtype=torch.int32)
-    for at in range(0, len(whole), _AT_ONCE):  # of int8, torch sums in int64
-        sums[at : at + _AT_ONCE] = whole[at : at + _AT_ONCE].view(torch.int8).sum(1)
-    out[whole.numel() * 4 :] = sums.neg_().view(torch.int8)
-    return out
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """How oneDNN orders weights of a size: in an order of `ORDERS`, None for an unknown one.
-
-    `about` is what it has to know of an opaque tensor besides its bytes.
-    """
-
-    order: int | None
-    about: bytes
-
-
-Sizes = dict[tuple[int, int], Blocks]  # by outputs and inputs
+Sizes = dict[tuple[int, int], bytes]  # what oneDNN has to know of weights, by outputs and inputs
 
 
 def in_blocks(whole: Tensor, sizes: Sizes) -> Tensor:
-    """int8 (out, in) as its kernel reads it: bytes, int8 of one dimension.
+    """int8 (out, in), contiguous, as oneDNN orders it: bytes, int8 of one dimension.
 
-    `sizes` are those known, to which a new one is added.
+    To `sizes` is added what `opaque` needs besides.
     """
-    known = sizes.get(size := (whole.shape[0], whole.shape[1]))
-    if known and known.order is not None:
-        return ordered(whole, known.order)
-    packed = packed_weight(whole)
-    if known is None:
+    outputs, inputs = whole.shape
+    packed = torch.ops.onednn.qlinear_prepack(whole, [_ROWS_FOR, inputs])
+    if (outputs, inputs) not in sizes:
         about: Tensor = torch.ops.mkldnn._get_mkldnn_serialized_md(packed)
-        sizes[size] = Blocks(find_order(packed, whole), bytes(about.tolist()))
+        sizes[outputs, inputs] = bytes(about.tolist())
     return elements(packed).clone()
-
-
-def find_order(packed: Tensor, whole: Tensor) -> int | None:
-    """The order that oneDNN gave to a weight (out, in); None for one that is not known here."""
-    found = elements(packed)
-    return next((one for one in ORDERS if torch.equal(ordered(whole, one), found)), None)
 
 
 def opaque(data: Tensor, size: tuple[int, int], sizes: Sizes) -> Tensor:
@@ -154,7 +100,7 @@ def opaque(data: Tensor, size: tuple[int, int], sizes: Sizes) -> Tensor:
     `data` must be held as long as the tensor. Raises RuntimeError where torch makes no such tensor.
     """
     make, dtype, device, kind = _maker()
-    about, (outputs, inputs) = sizes[size].about, size
+    about, (outputs, inputs) = sizes[size], size
     shape, strides = (ctypes.c_int64 * 2)(inputs, outputs), (ctypes.c_int64 * 2)(0, 0)
     handle, number = ctypes.c_void_p(), ctypes.c_int64
     failed = make(

@@ -31,7 +31,7 @@ class TensorStore:
         if self._writer is None:
             self._tensors[name] = tensor
         else:
-            self._writer.add(name, _array_of(tensor))
+            self._writer.add(name, array_of(tensor))
 
     def finish(self, path: Path | None = None, about: dict[str, Any] | None = None) -> Tensors:
         """All tensors; the file, if there is one, is `path` then, or is not kept.
@@ -46,7 +46,7 @@ class TensorStore:
         return tensors_of(self._writer.mapped())
 
 
-def _array_of(tensor: Tensor) -> Any:
+def array_of(tensor: Tensor) -> Any:
     """The numpy array in the memory of a tensor. Raises OSError where no file holds its dtype."""
     tensor = tensor.detach().contiguous()
     try:

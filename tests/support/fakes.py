@@ -8,7 +8,7 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.draft.steps import PassesReport, Statistics, Step, Token
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.engine import Asked, Engine, Text, caught
+from ngtcli.session.engine import Asked, Engine, caught
 from ngtcli.session.events import Ended, Tell, nobody
 from ngtcli.session.session import ModelFacts, Session
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -22,12 +22,6 @@ class FakeSession(Session):
     """Makes prompts of a token a letter."""
 
     facts = ModelFacts(tokenizer=TOKENIZER, context=CONTEXT, vocabulary=0, dtype="float32")
-
-    def with_settings(self, settings: Settings) -> "FakeSession":
-        return FakeSession(settings, self.tell)
-
-    def sharing(self, settings: Settings, owner: str) -> "FakeSession":
-        return FakeSession(settings, self.tell)
 
 
 class FakeAnswers:
@@ -52,20 +46,20 @@ class FakeEngine(Engine):
         self._answers, self._size, self._is_full = answers, max(size, 1), False
 
     def _session_for(self, settings: Settings, owner: str) -> Session:
-        return FakeSession(settings, self.tell)
+        return self.session.sharing(settings, owner)
 
-    def _start(self, text: Text) -> None:
+    def _start(self, text: Asked) -> None:
         pass
 
-    def _has_room(self, one: Asked | Text | None) -> bool:
+    def _has_room(self, one: Asked | None) -> bool:
         self._is_full = bool(self._texts) and (self._is_full or len(self._texts) >= self._size)
         return not self._is_full
 
-    def _begin(self, text: Text) -> list[Text]:
+    def _begin(self, text: Asked) -> list[Asked]:
         text.run = self._is_open = True
         return []
 
-    def _pass(self) -> list[Text]:
+    def _pass(self) -> list[Asked]:
         text, self._is_full = self._texts[-1], True
         assert isinstance(text.prompt, Prompt)
         self._answers.asked.append(text.prompt.text)
@@ -79,12 +73,12 @@ class FakeEngine(Engine):
         text.statistics.add_step(0, 0, 1)
         return [text]
 
-    def _drop(self, text: Text) -> None:
+    def _drop(self, text: Asked) -> None:
         pass
 
-    def _ended(self, text: Text) -> Any:
+    def _ended(self, text: Asked) -> Any:
         answer = Ended(finish_reason="stop", statistics=text.statistics, passes=PASSES)
-        return answer, None, lambda: ""
+        return answer, None, ""
 
     def _close(self, *, store: bool = True) -> None:
         pass

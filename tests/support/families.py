@@ -8,12 +8,11 @@ import torch
 import transformers
 
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.plain import CROPS, REREAD, RESTORES, STEPS, TREES
+from ngtcli.decode.plain import CROPS, RESTORES, STEPS, TREES
 from ngtcli.decode.probe import (
     ATTENDS_IN_CHUNKS,
     CHOOSES_TOKENS,
     KEEPS_STATE,
-    NO_CACHE,
     NO_TREE_MASK,
     STARTS_ANEW,
     target_model,
@@ -145,7 +144,6 @@ FAMILIES = [
                             "n_group": 1, "topk_group": 1, "moe_intermediate_size": 32,
                             "index_n_heads": 2, "index_head_dim": 16, "index_topk": 256,
                             "first_k_dense_replace": 1}, CHOOSES_TOKENS, way=STEPS),
-    Family("openai-gpt", _GPT2, NO_CACHE, way=REREAD),
     Family("mamba", {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8},
            STARTS_ANEW, way=STEPS),
     Family("mamba2", {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8,
@@ -193,8 +191,9 @@ FAMILIES = [
     Family("cpmant", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 4,
                       "dim_head": 16, "dim_ff": 96, "num_hidden_layers": 2}, NO_DECODER),
 ]  # fmt: skip
-# They keep no cache, or not in keys and values, or look at ids, which need values.
-UNCOUNTED = {"openai-gpt", "rwkv", "recurrent_gemma", "bert-encoder", "mamba", "mamba2",
+NO_CACHE = Family("openai-gpt", _GPT2)  # whose models keep none
+# They keep no cache in keys and values, or look at ids, which need values.
+UNCOUNTED = {"rwkv", "recurrent_gemma", "bert-encoder", "mamba", "mamba2",
              "falcon_mamba", "biogpt", "bart", "mbart", "moshi"}  # fmt: skip
 # Of these only the way to run them is tested, in less time.
 OTHERS = [
@@ -228,10 +227,6 @@ OTHERS = [
       for k in "marian mvp pegasus plbart blenderbot bigbird_pegasus trocr".split()),
     *(Family(k, {**_LLAMA, **_EXPERTS}, CHOOSES_TOKENS, way=STEPS)
       for k in ("deepseek_v4", "hy_v4")),
-    Family("xlstm", {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 4,
-                     "chunk_size": 16}, KEEPS_STATE, way=REREAD),
-    Family("xlm", {**_WORDS, "emb_dim": 64, "n_layers": 2, "n_heads": 4, "causal": True,
-                   "max_position_embeddings": POSITIONS}, NO_CACHE, way=REREAD),
 ]  # fmt: skip
 
 

@@ -8,9 +8,10 @@ from ngtcli.engines.vllm_session import VllmTexts
 from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset
-from ngtcli.session.engine import AS_SET, Asked, Engine, Outcome, run
+from ngtcli.session.engine import Asked, Engine, Outcome, run
 from ngtcli.session.local_engine import LocalEngine
 from ngtcli.session.question import Question
+from ngtcli.session.session import AS_SET
 
 NumberedPrompt = tuple[int, Prompt | NgtError]
 _PRESET = Preset("as it is", Path(), "{documents}")
@@ -24,7 +25,7 @@ class _Given(Engine):
     def prepare(self, asked: Asked) -> None:
         asked.session = self._session_for(asked.question.settings, asked.owner)
         prompt = self.prompts[asked.question.question]
-        asked.text = self._whole(asked, prompt, AS_SET)
+        self._set_prompt(asked, prompt, AS_SET)
 
 
 class GivenPrompts(_Given, LocalEngine):

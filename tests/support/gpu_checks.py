@@ -145,7 +145,7 @@ def exact_passes_have_the_tokens_of_plain_ones(device: str) -> None:
     hf = make_hf("llama").to(torch.bfloat16).to(device)
     model = target_model(hf, Tokenizer(FakeBackend()), "llama")
     model.passes.switch_on(model.device, print)
-    rows = ExactRows(model, lambda: None, lambda _: None).choose("on", 12, 120)
+    rows = ExactRows(model, lambda _: None).choose("on", 12, 120)
     for text in prompts(2, seed=5):
         context = Context(text, outside=(tuple(text),), vocabulary=VOCABULARY, rows=rows)
         found = [

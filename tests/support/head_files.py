@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.modeling_layers import MtpModel
 
+from ngtcli.draft.guesses import Guessed
 from ngtcli.heads import dflash, eagle
 from ngtcli.heads.files import WEIGHTS, Target
 from tests.support.helpers import CONTEXT, VOCABULARY
@@ -37,6 +38,15 @@ def save_head(folder: Path, state: dict[str, Tensor], fields: dict[str, Any]) ->
     """Write a head with these numbers as they are."""
     save_file({n: one.detach().contiguous() for n, one in state.items()}, folder / WEIGHTS)
     (folder / "config.json").write_text(json.dumps(fields))
+
+
+def paths(guess: Guessed) -> list[list[int]]:
+    """The tokens that lead to each state of a plan by path."""
+    found: list[list[int]] = [[]]
+    assert guess.led is not None
+    for parent, token in zip(*guess.led.tolist(), strict=True):
+        found.append([*found[parent], token])
+    return found
 
 
 def tensors(network: torch.nn.Module, seed: int = 3) -> dict[str, Tensor]:

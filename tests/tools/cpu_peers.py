@@ -1,13 +1,12 @@
 """Other engines on this CPU, by the same shape: `python -m tests.tools.cpu_peers`.
 
 llama.cpp, by its Python package, runs a GGUF of the shape with random weights, written here by the
-package `gguf`; `transformers` generates with and without its prompt lookup; ours runs as it does in
-replays. Measured are plain tokens/s behind a prompt, passes by rows with scores for every row, as
-verifying drafts needs, and tokens/s with drafts over a recording, which says what is accepted:
-`--replay`, by default one of the example texts, made here. Contestants take turns, each in a
-process of its own, `--rounds` times; reported are medians over all turns. With `--load FOLDER` the
-loading of that checkpoint is measured, from an empty cache on: seconds, and the memory of the
-process. Instruction sets are compared by running it with ONEDNN_MAX_CPU_ISA.
+package `gguf`; `transformers` generates; ours runs as it does in replays. Measured are plain
+tokens/s behind a prompt, passes by rows with scores for every row, as verifying drafts needs, and
+ours with drafts over a recording, which says what is accepted: `--replay`, by default one of the
+example texts, made here. Contestants take turns, each in a process of its own, `--rounds` times;
+reported are medians over all turns. Instruction sets are compared by running it with
+ONEDNN_MAX_CPU_ISA.
 """
 
 import argparse
@@ -18,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,16 +30,15 @@ from ngtcli.config import Settings
 from ngtcli.decode.load import use_threads
 from ngtcli.draft.tree import chain
 from ngtcli.measure.grid import BenchOptions
-from ngtcli.measure.live import AGAINST
 from ngtcli.measure.replay import chosen_traces
 from ngtcli.measure.results import versions
 from ngtcli.render.tables import Column, Table, to_markdown
-from ngtcli.session.local import LocalSession
 from ngtcli.system.json_form import dump_json
 from ngtcli.system.trials import processor
 from tests.tools import gguf_files
+from tests.tools.gpu_parts import generate_seconds
 from tests.tools.shapes.model import Built, Plan, build, check_memory, copies, find_shape, plan
-from tests.tools.shapes.replay import ShapeSource, replay_with_passes
+from tests.tools.shapes.replay import replay_with_passes
 
 ROWS = (1, 4, 8, 16, 32, 64)
 REPEATS = 5  # passes of each number of rows in a turn
@@ -56,24 +53,20 @@ OURS = {
     "ngt int8-float32": Settings(quantize="int8", dtype="float32"),
     "ngt int8-bfloat16": Settings(quantize="int8", dtype="bfloat16"),
 }
-AUTO = {"ngt auto": Settings()}  # of a checkpoint; a shape has no dtype of its own
 _PEER, _BASE = "llama.cpp Q8_0", "ngt float32"  # that tokens/s, and passes, are divided by
 _PEERS = ("llama_cpp", "gguf")
 _SOURCE_ROWS = 256  # rows of random weights that are quantised and repeated down a tensor
-_MEMORY = {"VmHWM": "peak", "VmRSS": "resident", "RssAnon": "anonymous"}  # /proc/self/status
 Figures = dict[str, list[float]]  # of one contestant by what they are, of all turns
 
 
 def contestants(args: argparse.Namespace) -> dict[str, Callable[[], Figures]]:
     """What can be measured here, by name; `--only` keeps names with one of its words."""
     made: dict[str, Callable[[], Figures]] = {}
-    for name, settings in (OURS | AUTO if args.load else OURS).items():
-        made[name] = partial(_loaded if args.load else _ours, settings, args)
-    if not args.load and all(map(find_spec, _PEERS)):
+    made |= {name: partial(_ours, settings, args) for name, settings in OURS.items()}
+    if all(map(find_spec, _PEERS)):
         made |= {f"llama.cpp {kind}": partial(_llama, kind, args) for kind in ("Q8_0", "F16")}
-    if args.limit and not args.load:
-        dtypes = ("float32", "bfloat16")
-        made |= {f"transformers {dtype}": partial(_generate, dtype, args) for dtype in dtypes}
+    for dtype in ("float32", "bfloat16"):
+        made[f"transformers {dtype}"] = partial(_generate, dtype, args)
     words = {word for word in args.only.split(",") if word}
     return {name: work for name, work in made.items() if not words or words & {*name.split()}}
 
@@ -123,7 +116,8 @@ def _ours(settings: Settings, args: argparse.Namespace) -> Figures:
 
     made = _measured(args, passed, token)
     if args.limit:
-        options = _options(args, settings)
+        budget, tasks = (settings.num_draft,), [name for name in args.tasks.split(",") if name]
+        options = BenchOptions(methods=["auto"], num_drafts=budget, tasks=tasks, limit=args.limit)
         traces = chosen_traces(args.replay, options, settings.max_mb)
         rows = replay_with_passes(traces, built, options, settings).rows
         plain, auto = (next(r for r in rows if r.method == m) for m in ("none", "auto"))
@@ -132,38 +126,10 @@ def _ours(settings: Settings, args: argparse.Namespace) -> Figures:
     return made
 
 
-def _options(args: argparse.Namespace, settings: Settings) -> BenchOptions:
-    tasks = tuple(name for name in args.tasks.split(",") if name)
-    budget = (settings.num_draft,)
-    return BenchOptions(methods=("auto",), num_drafts=budget, tasks=tasks, limit=args.limit)
-
-
 def _generate(dtype: str, args: argparse.Namespace) -> Figures:
-    """`generate` over the recording, on the model as `transformers` has it; its prompt lookup."""
-    settings = Settings(dtype=dtype, packed=False, capture=False)
-    built = _built(settings, args, True)
-    traces = chosen_traces(args.replay, _options(args, settings), settings.max_mb)
-    source, made = ShapeSource(traces, built, settings, print), Figures(plain=[], drafted=[])
-    passes, tokens = 0, 0
-    for trace in traces.traces:
-        plain, lookup = (source.generated(name, trace) for name in AGAINST)
-        for key, one in (("plain", plain), ("drafted", lookup)):
-            made[key].append((one.decode_s or 0.0) / len(one.ids))
-        passes, tokens = passes + lookup.steps, tokens + len(lookup.ids)
-    return {**made, "tokens a pass": [tokens / passes]}
-
-
-def _loaded(settings: Settings, args: argparse.Namespace) -> Figures:
-    """Loading a checkpoint and a pass: seconds, and what the process takes at most and then."""
-    sessions = list[LocalSession]()
-    own = replace(settings, model=args.load)
-    seconds = _timed(lambda: sessions.append(LocalSession(own, persist=False)))
-    model = sessions[0].model
-    model.start(64)
-    model.prefill(prompt(16))
-    status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
-    sizes = {kind: [int(status[key].split()[0]) * 1024 / 1e9] for key, kind in _MEMORY.items()}
-    return {"seconds": [seconds], **sizes}
+    """`generate` without drafts, on the model as `transformers` has it."""
+    stock = _built(Settings(dtype=dtype, packed=False, capture=False), args, True).stock
+    return {"token": [generate_seconds(stock, prompt(args.context), GENERATED)]}
 
 
 def write_gguf(planned: Plan, path: Path, kind: str) -> None:
@@ -288,7 +254,6 @@ def tables(found: Mapping[str, Figures], rows: Sequence[int]) -> list[Table]:
     speeds, times = dict[str, list[float]](), dict[str, list[float]]()
     for name in found:
         token, plain, drafted = (middle(name, key) for key in ("token", "plain", "drafted"))
-        token = token or plain
         ratios = [(1, token), (peer, token), (1, drafted), (peer, drafted), (plain, drafted)]
         speeds[name] = [*(ratio(*of) for of in ratios), middle(name, "tokens a pass")]
         times[name] = [middle(name, f"{r} rows") for r in rows]
@@ -305,16 +270,6 @@ def tables(found: Mapping[str, Figures], rows: Sequence[int]) -> list[Table]:
     ]
 
 
-def loads(found: Mapping[str, Figures]) -> list[Table]:
-    """Seconds and gigabytes of every start, the first of which found an empty cache."""
-    each = (
-        (f"{name}, start {i + 1}", start)
-        for name, of in found.items()
-        for i, start in enumerate(zip(*of.values(), strict=True))
-    )
-    return [table("Loading: s, GB", ("seconds", *_MEMORY.values()), dict(each))]
-
-
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure other engines on this CPU.")
     add = parser.add_argument
@@ -327,7 +282,6 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     add("--replay", type=Path, help="a recording, as of ngt bench record")
     add("--tasks", default="summarize", help="of the recording")
     add("--limit", type=int, default=2, help="most questions of a task; 0: nothing is drafted")
-    add("--load", default="", help="measure the loading of this checkpoint instead")
     add("--json", type=Path, help="write all that was measured here")
     add("--worker", default="", help=argparse.SUPPRESS)
     return parser.parse_args(words)
@@ -342,20 +296,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         use_threads(args.threads)
         print(dump_json(every[args.worker](), indent=None))
         return
-    if not args.load and not all(map(find_spec, _PEERS)):
+    if not all(map(find_spec, _PEERS)):
         print(MISSING, file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
-        if args.load:
-            os.environ["NGT_HOME"] = folder
-        elif args.limit and not args.replay:
+        if args.limit and not args.replay:
             own += ["--replay", _recorded(Path(folder) / "recording", args.limit)]
         found = take_turns(list(every), args.rounds, own)
     about = {
-        "of": args.load or args.shape, "context": args.context, "rounds": args.rounds,
+        "of": args.shape, "context": args.context, "rounds": args.rounds,
         "threads": args.threads, "cpu": processor(),
         "ONEDNN_MAX_CPU_ISA": os.environ.get("ONEDNN_MAX_CPU_ISA", ""), "versions": versions(),
     }  # fmt: skip
-    print(to_markdown(loads(found) if args.load else tables(found, args.rows)))
+    print(to_markdown(tables(found, args.rows)))
     print(f"\n{json.dumps(about)}")
     if args.json:
         args.json.write_text(dump_json({**about, "measured": found}) + "\n", encoding="utf-8")

@@ -8,26 +8,24 @@ has torch and ngt loaded. Seconds, sizes in memory and paths are taken out of wh
 """
 
 import difflib
-import io
 import json
-import os
 import re
 import shlex
 import shutil
 import sys
 import tempfile
-import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
+
+from ngtcli.measure.prompts import EXAMPLES
+from tests.support.warm import run
 
 # Nothing that depends on a clock decides what is drafted, and nothing runs beside.
 SETTINGS = {
     "NGT_CALIBRATE": "false", "NGT_BACKGROUND": "none", "NGT_THREADS": "1", "COLUMNS": "100",
     "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TERM": "dumb",
 }  # fmt: skip
-EXAMPLES = Path(__file__).parents[2] / "ngtcli" / "examples"
 NAMES = ("harbour.txt", "nightbus.txt", "orchard.md", "seeds.txt")
 _TIMES = re.compile(
     r'"(?:[a-z_]*(?:_s|_ms|_us|tokens_per_s|seconds|speedup|bytes|time|version|uptime)|created|id'
@@ -139,7 +137,7 @@ def stories() -> Iterator[list[str]]:
         "check --methods nope", "bench --methods none --rounds 1 --prompts missing",
         "bench --methods nope", "tune --sweep n=nonsense", "tune --sweep",
         "bench replay missing", "heads train", "heads train --kind nope -d harbour.txt -o h",
-        "mcp", "serve --port 99999999", "stop", "status", "config path", "env --frobnicate",
+        "mcp", "serve --port 99999999", "stop", "status", "env --frobnicate",
     ]  # fmt: skip
 
 
@@ -176,15 +174,6 @@ def lay(folder: Path) -> None:
 
 def run_all() -> dict[str, dict[str, Any]]:
     """What each case printed, by its number and its words."""
-    import torch
-
-    from ngtcli.cli.app import run
-
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as warm, redirect_stdout(io.StringIO()):
-        sys.argv = ["ngt", "summarize", str(EXAMPLES / "harbour.txt"), "--max-tokens", "2"]
-        os.environ.update(SETTINGS, NGT_HOME=warm)
-        run()  # imports what answers need
     results: dict[str, dict[str, Any]] = {}
     for number, story in enumerate(stories()):
         with tempfile.TemporaryDirectory() as name:
@@ -203,51 +192,12 @@ def run_case(case: str, folder: Path, home: Path) -> dict[str, Any]:
     if case.startswith("#"):
         path = folder / case[1:]
         return {"file": plain(path.read_text() if path.exists() else "none", folder)}
-    words = shlex.split(case)
-    given = b""
-    if "<" in words:
-        given = (folder / words[words.index("<") + 1]).read_bytes()
-        words = words[: words.index("<")]
-    new = tempfile.TemporaryFile
-    with new() as stdin, new() as out, new() as err:
-        stdin.write(given)
-        stdin.seek(0)
-        process = os.fork()
-        if process == 0:
-            _be(words, folder, home, (stdin.fileno(), out.fileno(), err.fileno()))
-        _, status = os.waitpid(process, 0)
-        texts = []
-        for stream in (out, err):
-            stream.seek(0)
-            texts.append(plain(stream.read().decode("utf-8", "replace"), folder))
-    return {"code": os.waitstatus_to_exitcode(status), "stdout": texts[0], "stderr": texts[1]}
-
-
-def _be(words: list[str], folder: Path, home: Path, streams: tuple[int, int, int]) -> None:
-    """In a fork: be the command. Never returns."""
-    code = 1
-    try:
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-        os.chdir(folder)
-        os.environ.update(SETTINGS, NGT_HOME=str(home))
-        sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115
-        sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115
-        sys.stderr = open(2, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
-        sys.argv = ["ngt", *words]
-        from ngtcli.__main__ import main
-
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        except BaseException:
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
+    line, _, given = case.partition(" <")
+    stdin = (folder / given.strip()).read_bytes() if given else b""
+    done = run(*shlex.split(line), input=stdin, cwd=folder, **SETTINGS, NGT_HOME=str(home))
+    out, errors = (plain(text.decode("utf-8", "replace"), folder)
+                   for text in (done.stdout, done.stderr))  # fmt: skip
+    return {"code": done.returncode, "stdout": out, "stderr": errors}
 
 
 def plain(text: str, folder: Path) -> str:

@@ -45,7 +45,7 @@ def same_tokens(
     settings = DraftSettings(num_draft=num_draft)
     plain, drafter = (parse_method(m, settings).build() for m in ("none", _SAME))
     longest = max(len(t.prompt_ids) for t in traces.traces) + tokens
-    choose = ExactRows(model, lambda: None, lambda _: None).choose
+    choose = ExactRows(model, lambda _: None).choose
     rows = choose("on" if exact else "off", num_draft, longest)
     same, accepted, first = 0, 0, list[int]()
     for trace in traces.traces:
@@ -170,30 +170,23 @@ def plain_seconds(model: TargetModel, prompt: Sequence[int], tokens: int) -> flo
     return run.statistics.decode_s / len(run.output)
 
 
-def generate_seconds(hf: Any, prompt: Sequence[int], tokens: int, how: str) -> dict[str, float]:
-    """Seconds a token of generate; `first_s` those of its first run, where it may compile.
-
-    `how` is "dynamic", "static" or "compiled". Prefill is taken off: what a run of a single token
-    takes.
-    """
-    options: dict[str, Any] = {}
-    if how != "dynamic":
-        options = {"cache_implementation": "static", "disable_compile": how == "static"}
+def generate_seconds(hf: Any, prompt: Sequence[int], tokens: int) -> float:
+    """Seconds a token of generate. Prefill is taken off: what a run of a single token takes."""
     ids = torch.tensor([list(prompt)], device=hf.device)
 
     def run(count: int) -> float:
         def work() -> Any:
             return hf.generate(
                 ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count,
-                min_new_tokens=count, **options,
+                min_new_tokens=count,
             )  # fmt: skip
 
         return _seconds(work, hf.device)
 
     with torch.inference_mode(), plain_generation(hf):
-        first = run(tokens + 1)
+        run(tokens + 1)
         whole, one = (statistics.median(run(n) for _ in range(2)) for n in (tokens + 1, 1))
-    return {"token_s": max(whole - one, 1e-9) / tokens, "first_s": first}
+    return max(whole - one, 1e-9) / tokens
 
 
 def _seconds(work: Callable[[], Any], device: torch.device) -> float:

@@ -3,7 +3,7 @@
 Needs no network and no weights but the built-in model's. For that model and for shapes with random
 weights it says: are scores `transformers`' own, are drafted tokens plain decoding's (float32, then
 bfloat16 as it is and with exact decoding); how long passes take beside reading the weights at the
-measured bandwidth of a copy; plain decoding beside generate (dynamic, static, compiled); and what
+measured bandwidth of a copy; plain decoding beside generate; and what
 methods gain where a recording decides what is accepted. Without --replay the recording is made
 here, by the built-in model of the example texts. A part that fails says so and the others go on.
 """
@@ -140,7 +140,7 @@ class Report:
             work = partial(self.sameness, built.model, self.traces, exact)
             self.add("same tokens", of, work, of + " exact" * exact)
         self.add("scores", of, partial(self.scores, built.model, built.stock))
-        self.add("plain", of, partial(self.plain, built))  # the last: compiling takes minutes
+        self.add("plain", of, partial(self.plain, built))
 
     def builtin(self, dtype: str) -> TargetModel:
         """The built-in model in that type of numbers."""
@@ -205,26 +205,14 @@ class Report:
         tokens = self.args.tokens
         prompt = [(7 * i) % built.model.vocabulary for i in range(self.args.prompt)]
         own = measured.plain_seconds(built.model, prompt, tokens)
-        figures: dict[str, Any] = {"ngt": {"token_s": own}}
-        lines: Rows = [("ngt", f"{1 / own:.1f} tokens/s")]
-        for how in self.args.generate:
-            try:
-                taken = measured.generate_seconds(built.stock, prompt, tokens, how)
-            except Exception as error:  # static caches and compilers fail in many ways
-                lines.append((f"generate, {how}", said(error)))
-                continue
-            figures[how] = taken
-            speed, ratio = 1 / taken["token_s"], taken["token_s"] / own
-            value = f"{speed:.1f} tokens/s; ngt {ratio:.2f} ×; first run {taken['first_s']:.1f} s"
-            lines.append((f"generate, {how}", value))
-        return figures, lines
+        theirs = measured.generate_seconds(built.stock, prompt, tokens)
+        value = f"{1 / theirs:.1f} tokens/s; ngt {theirs / own:.2f} ×"
+        lines: Rows = [("ngt", f"{1 / own:.1f} tokens/s"), ("generate", value)]
+        return {"ngt": own, "generate": theirs}, lines
 
     def replay(self, built: Built) -> tuple[Any, Rows]:
         """Methods over the recording, with real passes."""
-        options = BenchOptions(
-            methods=self.args.methods,
-            num_drafts=(self.args.num_draft,), against=True,
-        )  # fmt: skip
+        options = BenchOptions(methods=self.args.methods, num_drafts=(self.args.num_draft,))
         found = replay_with_passes(self.traces, built, options, self.settings)
         lines: Rows = []
         for r in found.rows:
@@ -293,7 +281,6 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add("--contexts", type=numbers, default=[1024, 8192, 32512], help="tokens before a pass")
     add("--prompt", type=int, default=1024, help="tokens before plain decoding")
     add("--tokens", type=int, default=96, help="of answers that are not recorded")
-    add("--generate", type=names, help="dynamic, static, compiled; by default all on a GPU")
     add("--replay", type=Path, help="a recording, as of ngt bench record")
     add("--tasks", type=names, default=[])
     add("--questions", type=int, default=3, help="most of each task")
@@ -302,11 +289,8 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add("--minutes", type=float, default=9.0, help="no part begins after them")
     add("--json", type=Path, help="write all figures here")
     args = parser.parse_args(words)
-    device = pick_device(args.device)
     if args.shapes is None:
-        args.shapes = names(_SHAPES.get(device, "qwen2.5-0.5b"))
-    if args.generate is None:  # compiling takes a CPU minutes
-        args.generate = ["dynamic", "static", *(["compiled"] if device == "cuda" else [])]
+        args.shapes = names(_SHAPES.get(pick_device(args.device), "qwen2.5-0.5b"))
     return args
 
 

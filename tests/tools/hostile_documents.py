@@ -4,38 +4,29 @@
 
 The files are mutations of good ones, bombs, loops and nesting, all made from a seed.
 
-Each is read as a user's would be, named outright, with the limits given. What may come of a file is
-its text or one error with a hint; a traceback, an answer after twice the limit, and a worker beyond
-its memory are failures, and the exit code is then 1.
+Each is read as a user's would be, named outright, with the limits given, and judged as the cases of
+the fuzzer: what may come of a file is its text or one error with a hint, in time and memory.
 """
 
 import argparse
 import gzip
 import io
-import json
-import os
 import random
-import re
-import resource
 import sys
 import tempfile
 import time
 import zipfile
 import zlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import cycle, islice
 from pathlib import Path
 
-from ngtcli.config import Settings
-from ngtcli.documents.find import Found
-from ngtcli.documents.read import Documents
-from ngtcli.documents.text import Unreadable
-from ngtcli.engines.keeper import descendants
 from tests.document_files import FILES, HTML, docx, odt, pdf, xlsx, zipped
+from tests.tools.fuzz.__main__ import Verdict, report
+from tests.tools.fuzz.case import ANSWERED, INPUT, Command, Place, Result
+from tests.tools.fuzz.judge import judge
+from tests.tools.fuzz.odd import damaged
+from tests.tools.fuzz.run import run
 
 Case = tuple[str, Callable[[], bytes]]  # a file's name, and its bytes
 MUTATIONS = 13  # of each good file
@@ -48,12 +39,7 @@ _FETCH = (
     "<!DOCTYPE l SYSTEM 'http://127.0.0.1:9/l.dtd' [<!ENTITY a11 SYSTEM 'http://127.0.0.1:9/'>]>"
 )
 _SLACK_S = 60.0  # as slow as a busy machine is; what is not given up takes longer; guess
-_TRIES = 2  # of a file that crashes its parser or takes too much memory
-_MEMORY_MB = 100  # of a worker beyond its limit, which is of addresses; guess
-_KINDS = {  # of errors by their words, the first that fits
-    "takes more than": "limit", "crashed": "crashed", "too much text": "limit",
-    "MB to read": "limit", "unpacks to": "refused", "broken": "broken", "": "refused",
-}  # fmt: skip
+_MEMORY_MB = 300  # of a process beyond its worker's limit, which is of addresses; guess
 
 
 def cases(seed: int = 0) -> list[Case]:
@@ -64,33 +50,10 @@ def cases(seed: int = 0) -> list[Case]:
 def mutations(seed: int = 0) -> list[Case]:
     """Broken copies of every good file."""
 
-    def made(name: str, kind: str, i: int) -> bytes:
-        return mutated(FILES[name](), kind, f"{seed}{name}{i}")
+    def made(name: str, i: int) -> bytes:
+        return damaged(random.Random(f"{seed}{name}{i}"), FILES[name]())[1]
 
-    kinds = list(enumerate(islice(cycle(("flip", "cut", "insert", "repeat", "swap")), MUTATIONS)))
-    return [
-        (f"{kind}-{i}-{name}", partial(made, name, kind, i)) for name in FILES for i, kind in kinds
-    ]
-
-
-def mutated(data: bytes, kind: str, seed: str) -> bytes:
-    """A copy of `data` with a few changes of one kind."""
-    rng = random.Random(seed)
-    out = bytearray(data)
-    for _ in range(1 if kind == "cut" else rng.choice((1, 4, 32))):
-        at, length = rng.randrange(len(out) or 1), rng.randint(1, 64)
-        if kind == "flip" and out:
-            out[at] ^= 1 << rng.randrange(8)
-        elif kind == "cut":
-            del out[at:]
-        elif kind == "insert":
-            out[at:at] = rng.randbytes(length)
-        elif kind == "repeat":
-            out[at:at] = bytes(out[at : at + length]) * rng.randint(1, 50)
-        elif kind == "swap":
-            other = rng.randrange(len(out) or 1)
-            out[at : at + length] = out[other : other + length]
-    return bytes(out)
+    return [(f"{i}-{name}", partial(made, name, i)) for name in FILES for i in range(MUTATIONS)]
 
 
 def _archives() -> Iterator[Case]:
@@ -303,84 +266,37 @@ def _nested_mail() -> bytes:
     return ("From: a\n" + "".join(parts) + "Content-Type: text/plain\n\ntext").encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a file: "read", "broken", "refused", "limit", "crashed" or "failure".
-
-    `worker_mb` is the most memory that a worker which still runs has taken since it began.
-    """
-
-    name: str
-    kind: str
-    seconds: float
-    words: str
-    worker_mb: int
-
-
-def read_all(hostile: Sequence[Case], settings: Settings, folder: Path) -> list[Outcome]:
-    """Read each file by itself; the caches are those of NGT_HOME."""
-    with closing(Documents(settings)) as files:
-        return [_read(name, make(), files, settings, folder) for name, make in hostile]
-
-
-def _read(name: str, data: bytes, files: Documents, settings: Settings, folder: Path) -> Outcome:
-    path = folder / name
-    path.write_bytes(data)
-    start = time.monotonic()
-    try:
-        ((_, text),) = files.read([Found(str(path), str(path), outright=True)])
-        if isinstance(text, Unreadable):
-            raise text
-        leaked = "root:x:0" in text.text  # of /etc/passwd, to which some files refer
-        kind, words = "failure" if leaked else "read", f"{len(text.text)} characters"
-    except Unreadable as error:
-        words = f"{error} {error.advice}"
-        kind = next(k for part, k in _KINDS.items() if part in str(error))
-        if not error.advice or "\n" in words or len(words) > 500:
-            kind = "failure"
-    except Exception as error:  # nothing else may come of a file
-        kind, words = "failure", f"{type(error).__name__}: {error}"
-    seconds = time.monotonic() - start
-    path.unlink()
-    if seconds > _TRIES * settings.parser_seconds + _SLACK_S:
-        kind, words = "failure", f"{seconds:.1f} s: {words}"
-    return Outcome(name, kind, seconds, words, _largest_worker())
-
-
-def _largest_worker() -> int:
-    """In MB. The system's own count of ended children has the memory of this process in it."""
-    taken = [0]
-    for child in descendants(os.getpid()):
-        with suppress(OSError):  # it has ended
-            status = Path(f"/proc/{child}/status").read_text()
-            taken += [int(kb) // 1000 for kb in re.findall(r"VmHWM:\s*(\d+)", status)]
-    return max(taken)
-
-
 def main() -> int:
-    """Print the counts, the slowest files, and the largest worker."""
+    """Read each file by itself and judge it; print what came. The exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=int, default=5, help="parser_seconds")
     parser.add_argument("--mb", type=int, default=500, help="parser_mb")
     parser.add_argument("--only", default="", help="names that contain this")
-    parser.add_argument("--all", action="store_true", help="a line of JSON for each file")
-    arguments = parser.parse_args()
-    settings = replace(Settings(), parser_seconds=arguments.seconds, parser_mb=arguments.mb)
-    chosen = [case for case in cases(arguments.seed) if arguments.only in case[0]]
+    given = parser.parse_args()
+    bounds = {"seconds": 2 * given.seconds + _SLACK_S, "memory": (given.mb + _MEMORY_MB) * 10**6}
+    flags = [f"--set=parser_seconds={given.seconds}", f"--set=parser_mb={given.mb}"]
+    verdicts, clock = list[Verdict](), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = read_all(chosen, settings, Path(folder))
-    if arguments.all:
-        print("\n".join(json.dumps(asdict(o)) for o in outcomes))
-    counts = Counter(o.kind for o in outcomes)
-    print(f"{len(outcomes)} files: {', '.join(f'{k} {n}' for k, n in counts.most_common())}")
-    for slow in sorted(outcomes, key=lambda o: -o.seconds)[:5]:
-        print(f"{slow.seconds:6.2f} s  {slow.name}: {slow.kind}, {slow.words[:80]}")
-    largest = max((outcome.worker_mb for outcome in outcomes), default=0)
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000
-    print(f"largest worker: {largest} MB resident, limit {arguments.mb} MB; this process: {own} MB")
-    failed = counts["failure"] or largest > arguments.mb + _MEMORY_MB
-    return int(bool(failed))
+        place = Place(Path(folder), Path(folder) / "home", Path(folder), {})
+        for name, make in cases(given.seed):
+            if given.only in name:
+                (place.work / name).write_bytes(make())
+                arguments = ["docs", "show", "--text", name, *flags]
+                command = Command(arguments, [ANSWERED, INPUT], check=leaks, **bounds)  # type: ignore[arg-type]
+                result = run(command, place)
+                verdicts.append(
+                    Verdict("hostile", given.seed, name, command, result, judge(command, result))
+                )
+                (place.work / name).unlink()
+    print("\n".join(report(verdicts, given.seed, time.monotonic() - clock)))
+    return int(any(verdict.complaints for verdict in verdicts))
+
+
+def leaks(result: Result) -> Iterator[str]:
+    """Some files refer to /etc/passwd."""
+    if "root:x:0" in result.out:
+        yield "another file was read"
 
 
 if __name__ == "__main__":

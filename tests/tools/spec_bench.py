@@ -87,7 +87,7 @@ def convert(folder: Path, new: Path, template: str = "", every_turn: bool = Fals
         found += turns if every_turn else turns[:1]
     inexact = sum(not exact for _, exact in found)
     about = tokenizer.fingerprint, model, len(tokenizer.backend)
-    with TraceWriter(new, *about, inexact=inexact) as writer:
+    with TraceWriter(new, *about) as writer:
         for trace, _ in found:
             writer.add(trace.id, trace.task, trace.prompt_ids, trace.output_ids, (), trace.room)
     shutil.copytree(folder / "tokenizer", new / "tokenizer")

@@ -20,7 +20,7 @@ SHAPE = {
 }  # fmt: skip
 FLAGS = (
     "--device cpu --threads 1 --questions 1 --tokens 6 --prompt 16 --rows 1,4 --contexts 64,4096"
-    " --methods prompt-lookup,trie --num-draft 8 --generate dynamic,static"
+    " --methods prompt-lookup,trie --num-draft 8"
 ).split()
 
 
@@ -49,7 +49,7 @@ def test_every_part_gives_lines_and_figures(
     steps = found["parts"]["step"]["tiny behind 64"]["figures"]
     assert [s["rows"] for s in steps] == [1, 4] and all(s["seconds"] > 0 for s in steps)
     assert "tiny behind 4096" not in found["parts"]["step"]  # beyond the shape's context
-    assert set(found["parts"]["plain"]["tiny"]["figures"]) == {"ngt", "dynamic", "static"}
+    assert set(found["parts"]["plain"]["tiny"]["figures"]) == {"ngt", "generate"}
     replayed = found["parts"]["replay"]["tiny"]["figures"]
     assert replayed["label"] == "random weights of shape tiny; tokens from the recording"
     assert all(line["value"] in table for line in found["lines"])

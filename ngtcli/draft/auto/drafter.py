@@ -5,8 +5,7 @@ answers of the model (the pool), a general text (background) and the model's own
 (scores), are blended into one distribution (blend.py), at the root and again at every node from
 that node's own path. The tree grows best-first by the probability of whole paths (growth.py). The
 policy chooses how many nodes pay (policy.py). Escape probabilities start from `escapes.json`,
-fitted on recorded runs (`python -m tests.tools.fit_escapes`), and every emitted token moves
-them on.
+fitted on recorded runs, and every emitted token moves them on.
 
 Of several sequences that one pass serves each has a drafter of its own. The nodes of all of them
 compete for the rows of the pass: the likeliest are taken, as many as the policy expects to pay.
@@ -22,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG, Options
-from ngtcli.draft.auto.core.blend import HEADS, ORDERS, SCORES
+from ngtcli.draft.auto.core.blend import HEADS, SCORES
 from ngtcli.draft.auto.core.growth import Growth, arrange, grow
 from ngtcli.draft.auto.core.learning import PREDICTS
 from ngtcli.draft.auto.core.sizes import count_accepted
@@ -34,6 +33,7 @@ from ngtcli.draft.drafter import Context, Drafter, Drafters, DraftSettings, Feed
 from ngtcli.draft.origins import ORIGINS, PolicyReport
 from ngtcli.draft.tree import DraftTree
 
+Floats = npt.NDArray[np.float64]
 _EMPTY, _SETTINGS, _OPTIONS = DraftTree(), DraftSettings(), Options()
 # Rows at which the cost of a pass over several sequences is learned, with those that calibration
 # measures over one; a guess.
@@ -41,12 +41,9 @@ _ROWS = (96, 128, 192, 256, 384, 512, 1024)
 
 
 class Auto(Drafter):
-    """The drafter. While the policy pauses, emitted tokens wait and nothing is searched or learned.
+    """The drafter of one text. What it shares with texts beside it is in `joint`.
 
-    Every node counts as paying without costs, and where all passes have the same rows. Without a
-    pool nothing outlives an answer but the escape probabilities and what scores taught. `sources`,
-    where given, have the pool's answers counted; several drafters may share those counts, and
-    `tallies`.
+    Without a pool nothing outlives an answer but the escape probabilities and what scores taught.
     """
 
     origins = ORIGINS
@@ -55,17 +52,14 @@ class Auto(Drafter):
         self,
         settings: DraftSettings = _SETTINGS,
         options: Options = _OPTIONS,
-        sources: Sources | None = None,
-        tallies: EscapeTallies | None = None,
+        joint: "AutoDrafters | None" = None,
     ) -> None:
         super().__init__(settings, options)
-        costs, self.pool = settings.costs, settings.pool
-        self._own_policy = Policy(costs.at_length(0)) if costs is not None else None
-        self.heads = settings.heads
-        self.sources = sources or Sources(None, settings.background, settings.heads)
-        self.tallies = tallies or self._new_tallies()
-        if self.pool is not None and sources is None:
-            self.sources.earlier.learn(self.pool.answers)
+        self.joint = joint or AutoDrafters(settings, options, alone=True)
+        self.heads, self.pool = settings.heads, settings.pool
+        earlier = self.joint.texts if self.pool is None else self.joint.earlier
+        self.sources = Sources(earlier, settings.background, settings.heads)
+        self.tallies = self.joint.tallies_of(settings)
         self._paid = 1024  # nodes that paid last; at first as many as a setting allows
         self._last = 0.0  # usual probability of a full tree's last node
         self._useful = CONFIG.usefulness_start  # share of tokens that scores predicted of late
@@ -74,26 +68,22 @@ class Auto(Drafter):
         self._output: list[int] = []
         self.reset(Context(()))
 
-    def _new_tallies(self) -> EscapeTallies:
-        """Those of the pool, or else those that were fitted."""
-        tallies = EscapeTallies(fitted_escapes(len(self.sources.guesses.heads)), self.options.trust)
-        if self.pool is not None:
-            tallies.restore(self.pool.predicted, self.pool.reached)
-        return tallies
-
     @classmethod
     def make(cls, settings: DraftSettings, options: Options) -> Self:
         """By the costs, the pool and the background of the settings."""
         compile_loops()
         return cls(settings, options)
 
+    @property
+    def policy(self) -> Policy | None:
+        """What decides the number of nodes; None where every node counts as paying."""
+        return self.joint.policy
+
     def reset(self, context: Context) -> None:
         """Start on a new prompt; the answer before it goes to the pool."""
         self.finish()
-        free = context.rows is not None and context.rows.are_fixed  # nodes cost nothing
-        self.policy = None if free else self._own_policy
-        if self.policy is not None and self.settings.costs is not None:
-            self.policy.start(self.settings.costs.at_length(len(context.ids)))
+        self.joint.begin(context)
+        if self.policy is not None:
             # Of late steps: passes' seconds and tokens emitted, at first those of a plain one.
             self._pace_s, self._pace_tokens = float(self.policy.curve.table(1)[0]), 1.0
         self.sources.start(context)
@@ -102,25 +92,16 @@ class Auto(Drafter):
             # A tree has room for both. Measured on recordings, steps of chains of at most 16:
             # summarization 1% less, the built-in model 3% less, RAG and questions the same.
             self.sources.prefer_first()
-        self._prompt = context.ids
-        self._unlearned: list[int] = []
+        self._prompt = self._ids = context.ids
         self._growth: Growth | None = None  # what this step's draft was taken from
-        self.pause = Pause(context.ids)
-        self._skips = False  # whether nothing is drafted in this step
-        self._drafting_s = 0.0
-
-    def learn(self, feedback: Feedback) -> None:
-        """Learn the model's best tokens after the root and after every node."""
-        self.sources.ranks.learn((self.sources.last, *feedback.tree.tokens), feedback.top)
+        self.pause = Pause()
 
     def finish(self) -> None:
         """End an answer: it joins the pool, with the tallies as they now are."""
         output, self._output = self._output, []
-        if self.pool is None or not output:
-            return
-        self._learn_output()
-        self.pool.predicted, self.pool.reached = self.tallies.stored
-        self.sources.earlier.add(self.pool.add(output, self._prompt), self.pool)
+        if self.pool is not None and output:
+            self.pool.predicted, self.pool.reached = self.tallies.stored
+            self.joint.earlier.add(self.pool.add(output, self._prompt), self.pool)
 
     def leave(self) -> None:
         """Another drafter goes on with the answer: it does not join the pool from here."""
@@ -128,64 +109,61 @@ class Auto(Drafter):
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         """The likeliest continuations, at most `budget` nodes and no more than pay."""
-        policy = self.policy
+        self._ids = ids
+        (tree,) = self.joint.propose_within([self], [budget])
         self.top_k = 0
-        paused = budget > 0 and policy is not None and self.pauses()
-        if policy is not None and paused:
-            policy.skip()
-        if budget < 1 or paused:
-            self.skip()
-            return _EMPTY
-        clock = time.perf_counter()
-        if policy is not None:
-            budget = min(budget, policy.curve.filled(self.bound(budget)))
-        probabilities = self.search(budget, ids)
-        if self.sources.ranks.vocabulary:  # useless scores are read seldom
-            self._steps += 1
+        if self._growth is not None and self.sources.ranks.vocabulary:
+            self._steps += 1  # useless scores are read seldom
             useful = self._useful > CONFIG.min_usefulness or self._steps % CONFIG.seldom == 0
             self.top_k = CONFIG.ranks_read if useful else 0
-        nodes = len(probabilities)
-        if policy is not None:
-            nodes, paying = policy.choose(probabilities)
-        tree = self.take(nodes, budget)
-        if policy is not None:
-            policy.stand_downs += self.pause.learn(paying > 0)
-        self._drafting_s = time.perf_counter() - clock
         return tree
 
-    def pauses(self) -> bool:
-        """Begin a step; whether it is one of a pause."""
-        return self.pause.goes_on(self._output)
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Learn the tokens that were emitted in a step."""
+        self.joint.observe([self], [tokens])
 
-    def skip(self) -> None:
-        """Draft nothing in this step: what is emitted waits to be learned."""
-        self._skips, self._growth = True, None
+    def learn(self, feedback: Feedback) -> None:
+        """Learn the model's best tokens after the root and after every node."""
+        self.sources.ranks.learn((self.sources.last, *feedback.tree.tokens), feedback.top)
 
-    def bound(self, budget: int) -> int:
-        """`budget`, or less where few nodes paid last: so many are worth a search.
+    def retract(self, count: int, ids: Sequence[int]) -> None:
+        """Forget tokens; they stay in the counts, as the end of a text."""
+        del self._output[len(self._output) - count :]
+        self.sources.retract(count, ids)
 
-        A chain is searched to its end: that costs little.
+    def spent(self, rows: int, seconds: float) -> None:
+        """Refine the cost of a pass, and what a token takes."""
+        self.joint.spent(rows, seconds)
+        self._pace_s = CONFIG.pace_decay * self._pace_s + seconds
+
+    def report(self) -> PolicyReport | None:
+        """What the policy decided in this run."""
+        if self.policy is None:
+            return None
+        return replace(self.policy.report(), heads=self.sources.guesses.report())
+
+    # --- a step, as `AutoDrafters` does it ---
+
+    def begin(self, budget: int) -> int:
+        """Begin a step: how many nodes are worth a search, 0 in a pause.
+
+        Where few nodes paid last they are few; a chain is searched to its end: that costs little.
         """
-        if self._children == 1:
+        self._growth = None
+        if budget < 1 or self.pause.goes_on(self.sources.repeats):
+            return 0
+        if self.policy is None or self._children == 1:
             return budget
         return min(budget, max(CONFIG.min_search, CONFIG.search_growth * self._paid))
 
-    def search(self, budget: int, ids: Sequence[int] = ()) -> npt.NDArray[np.float64]:
-        """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them.
-
-        Where heads guess, `ids` are the whole text.
-        """
-        self._skips = False
-        self._learn_output()
-        if self.sources.guesses.heads:
-            return self._search_with_heads(budget, ids)
-        return self._grow(budget).probabilities
-
-    def _search_with_heads(self, budget: int, ids: Sequence[int]) -> npt.NDArray[np.float64]:
-        """Grow the tree, ask the heads after its likeliest nodes, and grow it again."""
+    def search(self, budget: int) -> Floats:
+        """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them."""
         guesses = self.sources.guesses
+        if not guesses.heads:
+            return self._grow(budget).probabilities
+        # The tree is grown, heads are asked after its likeliest nodes, and it is grown again.
         token_s = self._pace_s / self._pace_tokens if self.policy is not None else 0.0
-        guessed = guesses.begin(ids, token_s)
+        guessed = guesses.begin(self._ids, token_s)
         self.sources.take_guesses()
         growth = self._grow(budget)
         while guessed and guesses.extend_below(growth, token_s):
@@ -212,46 +190,17 @@ class Auto(Drafter):
         rows = arrange(found, parents, origins, places, nodes, self.sources.borders).tolist()
         return DraftTree(tuple(rows[0]), tuple(rows[1]), origins=rows[2], names=self.origins)
 
-    def observe(self, tokens: Sequence[int]) -> None:
-        """Learn the tokens that were emitted in a step; while paused they wait."""
+    def extend(self, tokens: Sequence[int]) -> None:
+        """The text goes on with `tokens`: count what became of the last draft, and learn them."""
+        if not tokens:
+            return
         self._output += tokens
-        self._unlearned += tokens
         self._pace_tokens = CONFIG.pace_decay * self._pace_tokens + len(tokens)
-        if self._skips:
-            return
-        clock = time.perf_counter()
-        if self.policy is not None:
-            self.count_accepted(tokens, self.policy)
-        self._growth = None
-        self._learn_output()
-        if self.policy is not None:
-            self.policy.learn_drafting(self._drafting_s + time.perf_counter() - clock)
-
-    def retract(self, count: int, ids: Sequence[int]) -> None:
-        """Forget tokens; those already counted stay in the counts, as the end of a text."""
-        waiting = min(count, len(self._unlearned))
-        del self._unlearned[len(self._unlearned) - waiting :]
-        del self._output[len(self._output) - count :]
-        if count > waiting:
-            self.sources.retract(count - waiting, ids)
-
-    def count_accepted(self, tokens: Sequence[int], policy: Policy) -> None:
-        """Count in a policy's tally what became of the last draft; `tokens` were emitted."""
-        if self._growth is not None:
+        new = np.asarray(tokens, np.int32)
+        if self.policy is not None and self._growth is not None:
             nodes, parents, probabilities, *_ = self._growth
-            emitted = np.asarray(tokens, np.int32)
-            count_accepted(nodes, parents, probabilities, emitted, policy.tally)
-
-    def match_again(self) -> None:
-        """Find the end of the text in all sources again, after the pool's counts were cleared."""
-        known = len(self._output) - len(self._unlearned)
-        self.sources.match([*self._prompt[-ORDERS:], *self._output[:known][-ORDERS:]])
-
-    def _learn_output(self) -> None:
-        """Learn the tokens that wait."""
-        if not self._unlearned:
-            return
-        new, self._unlearned = np.asarray(self._unlearned, np.int32), []
+            count_accepted(nodes, parents, probabilities, new, self.policy.tally)
+        self._growth = None
         self.tallies.recent[:] = 0.0
         self.sources.learn(new, self.tallies)
         recent = self.tallies.recent.tolist()
@@ -260,25 +209,15 @@ class Auto(Drafter):
         for use, own in zip(self.sources.guesses.uses, recent[HEADS:], strict=True):
             use.learn(*own)
 
-    def spent(self, rows: int, seconds: float) -> None:
-        """Refine the cost of a pass, and what a token takes."""
-        if self.policy is not None:
-            self.policy.curve.learn(rows, seconds)
-            self._pace_s = CONFIG.pace_decay * self._pace_s + seconds
-
-    def report(self) -> PolicyReport | None:
-        """What the policy decided in this run."""
-        if self.policy is None:
-            return None
-        return replace(self.policy.report(), heads=self.sources.guesses.report())
-
 
 class AutoDrafters(Drafters[Auto]):
-    """Drafts for many sequences.
+    """Drafts for the texts that one pass serves, and what they share: policy, tallies, the pool.
 
-    By what passes over one sequence cost; these costs stay as they are, and without them every node
-    counts as paying. The pool holds earlier answers and gets those that finish; without one no text
-    crosses sequences. `texts`, int32 (tokens,) each, are counted with the pool and stay.
+    With `alone` there is one text at a time, whose passes refine the costs that are kept, and heads
+    guess. The costs of several start from those of one and are not kept. Without costs every node
+    counts as paying, and so where all passes have the same rows. The pool holds earlier answers
+    and gets those that finish; without one no text crosses sequences, nor to or from one that is
+    private. `texts`, int32 (tokens,) each, are counted with the pool and stay.
     """
 
     def __init__(
@@ -286,48 +225,70 @@ class AutoDrafters(Drafters[Auto]):
         settings: DraftSettings = _SETTINGS,
         options: Options = _OPTIONS,
         texts: Sequence[npt.NDArray[np.int32]] = (),
+        alone: bool = False,
     ) -> None:
-        compile_loops()
         super().__init__(self._new, settings.num_draft)
-        self._settings, self._options = replace(settings, costs=None), options
         self.policy: Policy | None = None
+        self._costs = settings.costs
         if settings.costs is not None:
-            one = settings.costs.at_length(SHORT)
-            curve = CostCurve(one.by_rows() | {rows: one.at(rows) for rows in _ROWS})
+            curve = settings.costs.at_length(0)
+            if not alone:
+                curve = CostCurve(curve.by_rows() | {rows: curve.at(rows) for rows in _ROWS})
             self.policy = Policy(curve)
-        self._texts = PoolCounts(texts)  # for the sequences without a part in the pool
-        self._earlier = PoolCounts(texts)  # for all others together
-        if settings.pool is not None:
-            self._earlier.learn(settings.pool.answers)
-        self._pooled: list[Auto] = []
+        self._usual, self._is_alone = self.policy, alone
+        self._settings, self._options = settings, options
+        if not alone:
+            self._settings = replace(settings, costs=None, heads=None)
+        pool = settings.pool
+        self.texts = PoolCounts(texts)  # for the sequences without a part in the pool
+        self.earlier = PoolCounts(texts, pool.answers if pool else ())  # for all others together
         self._tallies: EscapeTallies | None = None  # of these together
         self._drafting_s = 0.0
 
+    @classmethod
+    def make(
+        cls,
+        settings: DraftSettings,
+        options: Options = _OPTIONS,
+        texts: Sequence[npt.NDArray[np.int32]] = (),
+    ) -> Self:
+        """With all that they need compiled."""
+        compile_loops()
+        return cls(settings, options, texts)
+
+    def tallies_of(self, settings: DraftSettings) -> EscapeTallies:
+        """For a text with such settings: the pool's, which all share, or else those fitted."""
+        pool, heads = settings.pool, len(settings.heads.guessers) if settings.heads else 0
+        if pool is not None and self._tallies is not None:
+            return self._tallies
+        tallies = EscapeTallies(fitted_escapes(heads), self._options.trust)
+        if pool is not None:
+            tallies.restore(pool.predicted, pool.reached)
+            self._tallies = tallies
+        return tallies
+
+    def begin(self, context: Context) -> None:
+        """A text begins: if it is alone the policy begins with it, by the costs of its length."""
+        if not self._is_alone:
+            return
+        free = context.rows is not None and context.rows.are_fixed  # nodes cost nothing
+        self.policy = None if free else self._usual
+        if self.policy is not None and self._costs is not None:
+            self.policy.start(self._costs.at_length(len(context.ids)))
+
     def start(self, context: Context) -> Auto:
-        """A drafter for a sequence that begins; one that is private has no part in the pool."""
-        drafter = self._new(not context.private)
+        """A drafter for a sequence that begins."""
+        drafter = self._new(context.private)
         drafter.reset(context)
-        if drafter.pool is not None:
-            self._pooled.append(drafter)
         return drafter
 
-    def _new(self, pooled: bool = True) -> Auto:
-        settings = self._settings if pooled else replace(self._settings, pool=None)
-        if settings.pool is None:
-            return Auto(settings, self._options, Sources(self._texts, settings.background))
-        sources = Sources(self._earlier, settings.background)
-        drafter = Auto(settings, self._options, sources, self._tallies)
-        self._tallies = drafter.tallies
-        return drafter
+    def _new(self, private: bool = False) -> Auto:
+        settings = replace(self._settings, pool=None) if private else self._settings
+        return Auto(settings, self._options, self)
 
     def finish(self, drafter: Auto) -> None:
         """A sequence has ended: what it said joins the pool, if it has a part in it."""
-        before = self._earlier.cleared
         drafter.finish()
-        self._pooled = [other for other in self._pooled if other is not drafter]
-        if self._earlier.cleared > before:
-            for other in self._pooled:
-                other.match_again()
 
     def propose(self, drafters: Sequence[Auto], texts: Sequence[Text]) -> list[DraftTree]:
         """A tree for each text; together no more nodes than pay."""
@@ -344,16 +305,14 @@ class AutoDrafters(Drafters[Auto]):
         Where searching costs something, a sequence of which no nodes pay pauses.
         """
         clock, policy = time.perf_counter(), self.policy
-        trees = [_EMPTY] * len(drafters)
-        found: dict[int, npt.NDArray[np.float64]] = {}
-        bounds = [d.bound(b) for d, b in zip(drafters, budgets, strict=True)]
-        for i, drafter in enumerate(drafters):
-            if budgets[i] < 1 or drafter.pauses():
-                drafter.skip()
-            else:
-                found[i] = drafter.search(bounds[i])
-        shares, paying = self._share(list(found.values()), len(drafters))
+        bounds = [d.begin(budget) for d, budget in zip(drafters, budgets, strict=True)]
+        if policy is not None:
+            filled = policy.curve.filled
+            bounds = [min(b, filled(n)) if n else 0 for b, n in zip(budgets, bounds, strict=True)]
+        found = {i: drafters[i].search(bound) for i, bound in enumerate(bounds) if bound}
+        shares, paying = self._share([*found.values()], len(drafters))
         cheap = policy is not None and policy.drafts_cheaply(len(drafters))
+        trees = [_EMPTY] * len(drafters)
         for i, nodes, pays in zip(found, shares, paying, strict=True):
             trees[i] = drafters[i].take(nodes, bounds[i])
             if policy is not None:
@@ -361,9 +320,7 @@ class AutoDrafters(Drafters[Auto]):
         self._drafting_s = time.perf_counter() - clock if found else 0.0
         return trees
 
-    def _share(
-        self, found: Sequence[npt.NDArray[np.float64]], sequences: int
-    ) -> tuple[list[int], list[int]]:
+    def _share(self, found: Sequence[Floats], sequences: int) -> tuple[list[int], list[int]]:
         """How many nodes each sequence gets, of nodes with falling probabilities `found`.
 
         And how many of each pay, which are others where a number of nodes is tried.
@@ -374,6 +331,9 @@ class AutoDrafters(Drafters[Auto]):
         if not found:
             self.policy.skip()
             return [], []
+        if len(found) == 1:
+            size, pays = self.policy.choose(found[0], sequences)
+            return [size], [pays]
         owner = np.repeat(np.arange(len(found)), [len(p) for p in found])
         probabilities = np.concatenate(found)
         order = np.argsort(-probabilities, kind="stable")
@@ -385,9 +345,7 @@ class AutoDrafters(Drafters[Auto]):
         """Learn the tokens that each sequence emitted in a step."""
         clock = time.perf_counter()
         for drafter, tokens in zip(drafters, emitted, strict=True):
-            if self.policy is not None:
-                drafter.count_accepted(tokens, self.policy)
-            drafter.observe(tokens)
+            drafter.extend(tokens)
         if self.policy is not None and self._drafting_s:  # something was searched
             self.policy.learn_drafting(self._drafting_s + time.perf_counter() - clock)
 
@@ -398,7 +356,7 @@ class AutoDrafters(Drafters[Auto]):
 
     def report(self, drafter: Auto) -> PolicyReport | None:
         """The decisions so far, which are those for all sequences together."""
-        return self.policy.report() if self.policy is not None else None
+        return drafter.report()
 
 
 @lru_cache(maxsize=1)

@@ -23,15 +23,16 @@ from ngtcli.draft.auto.core.learning import update_escapes
 Floats = npt.NDArray[np.float64]
 ESCAPES = Path(__file__).parent / "escapes.json"
 SHAPE = (HEADS, ORDERS, BUCKETS)
+_STORED = HEADS * ORDERS * BUCKETS
 
 
 @lru_cache(maxsize=CONFIG.heads + 1)
 def fitted_escapes(heads: int = 0) -> Floats:
     """The shipped escape probabilities, float64 (row, order, bucket), and those of `heads`.
 
-    Fitted by `python -m tests.tools.fit_escapes`. No recording holds scores, so theirs are
-    a guess that the first steps correct. A predicted text begins with the prompt's. A
-    head's order is that of the longest match beside it.
+    Fitted to recordings (by `tests/tools/fit_escapes.py`, in the history up to d643cb9d), which
+    hold no scores: theirs are a guess that the first steps correct. A predicted text begins with
+    the prompt's. A head's order is that of the longest match beside it.
     """
     escapes = np.full(SHAPE, CONFIG.scores_escape)
     stored = json.loads(ESCAPES.read_text(encoding="utf-8"))
@@ -74,21 +75,14 @@ class EscapeTallies:
     def restore(self, predicted: Floats | None, reached: Floats | None) -> None:
         """Take over stored tallies, scaled down to `trust` observations at most.
 
-        Nothing changes where there are none, or where they are of another shape; where there were
-        as many heads they count as the same ones, else heads keep their own.
+        Nothing changes where there are none, or where they are of another shape.
         """
-        if predicted is None or reached is None or predicted.size != reached.size:
+        if predicted is None or reached is None or not predicted.size == reached.size == _STORED:
             return
-        stored, rest = divmod(reached.size, ORDERS * BUCKETS)
-        if rest or stored < HEADS:
-            return
-        rows = stored if stored == len(self.reached) else HEADS
-        predicted, reached = (
-            one.reshape(stored, ORDERS, BUCKETS)[:rows] for one in (predicted, reached)
-        )
+        predicted, reached = predicted.reshape(SHAPE), reached.reshape(SHAPE)
         weight = np.minimum(1.0, self._trust / np.maximum(reached, 1e-9))
-        self.predicted[:rows] = predicted * weight
-        self.reached[:rows] = np.maximum(reached * weight, 1e-3)
+        self.predicted[:HEADS] = predicted * weight
+        self.reached[:HEADS] = np.maximum(reached * weight, 1e-3)
         update_escapes(self.arrays)
 
     def trust_heads(self) -> None:
@@ -98,5 +92,5 @@ class EscapeTallies:
 
     @property
     def stored(self) -> tuple[Floats, Floats]:
-        """`predicted` and `reached` to keep for other texts, as `restore` takes them."""
-        return self.predicted.copy(), self.reached.copy()
+        """`predicted` and `reached` to keep for other texts, without those of heads."""
+        return self.predicted[:HEADS].copy(), self.reached[:HEADS].copy()

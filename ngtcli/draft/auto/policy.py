@@ -17,7 +17,6 @@ passed or it repeats itself or its prompt.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +27,6 @@ from ngtcli.draft.costs import CostCurve
 from ngtcli.draft.origins import PolicyReport
 
 Floats = npt.NDArray[np.float64]
-RUN = CONFIG.repeat_run
 
 
 class Policy:
@@ -123,26 +121,16 @@ class Pause:
     """Pauses of a text, each twice as long as the last one until a proposal pays.
 
     `left` are the steps that the pause going on still has; a repetition ends it.
-
-    >>> pause = Pause([1, 2, 3, 4, 5])
-    >>> pause.repeats([2, 3, 4]), pause.repeats([2, 3, 4, 5])
-    (False, True)
     """
 
-    def __init__(self, prompt: Sequence[int]) -> None:
+    def __init__(self) -> None:
         self.left = 0
         self._next = CONFIG.first_pause
         self._unpaid = 0  # proposals in a row that did not pay
-        self._prompt = prompt
-        self._runs: set[int] | None = None  # hashes; made at the first call of `repeats`
-        self._tail = tuple(prompt[1 - RUN :])
-        self._done = 0
 
-    def goes_on(self, output: Sequence[int]) -> bool:
-        """Begin a step; whether it is one of a pause. `output` follows the prompt."""
-        if not self.left:
-            return False
-        if self.repeats(output):
+    def goes_on(self, repeats: bool) -> bool:
+        """Begin a step; whether it is one of a pause. `repeats`: the text repeats itself."""
+        if repeats or not self.left:
             self.left = 0
             return False
         self.left -= 1
@@ -163,20 +151,3 @@ class Pause:
         self._next = min(2 * self._next, CONFIG.longest_pause)
         self._unpaid = CONFIG.patience - 1
         return True
-
-    def repeats(self, output: Sequence[int]) -> bool:
-        """Whether the last RUN tokens stood in the text before; `output` is the last one, grown.
-
-        A hash stands for a run: two runs with the same one are taken for a repetition.
-        """
-        if self._runs is None:
-            runs = zip(*(self._prompt[i:] for i in range(RUN)), strict=False)
-            self._runs = set(map(hash, runs))
-        known = False
-        for token in output[self._done :]:
-            run = (*self._tail, token)
-            known = hash(run) in self._runs
-            self._runs.add(hash(run))
-            self._tail = run[1 - RUN :]
-        self._done = len(output)
-        return known

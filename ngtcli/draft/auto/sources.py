@@ -5,7 +5,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.draft.auto.core.blend import COPIED, HEADS, ORDERS, PlainArrays, match_end
+from ngtcli.draft.auto.config import CONFIG
+from ngtcli.draft.auto.core.blend import (
+    COPIED,
+    HEADS,
+    ORDERS,
+    OWN,
+    PROMPT,
+    PlainArrays,
+    match_end,
+)
 from ngtcli.draft.auto.core.copies import Copies
 from ngtcli.draft.auto.core.learning import learn_output
 from ngtcli.draft.auto.escapes import EscapeTallies
@@ -14,50 +23,51 @@ from ngtcli.draft.drafter import Context
 from ngtcli.draft.guesses import Heads
 from ngtcli.draft.pool import Pool
 from ngtcli.trie.background import BackgroundCounts, build_counts
-from ngtcli.trie.counts import NONE, CountTrie, learn_prompt
+from ngtcli.trie.counts import FOLLOWED, NONE, CountTrie, learn_prompt
 
+_RUN = CONFIG.repeat_run
 Ints = npt.NDArray[np.int32]
 NOTHING = build_counts(())  # where there is no background
 _UNPREDICTED = CountTrie(ORDERS)  # where no answer is predicted; it stays empty
 
 
 class PoolCounts:
-    """Counts of the pool's answers, and of `texts` that stay; several sequences may share them.
+    """Counts of earlier answers and of `texts` that stay; several sequences may share them.
 
-    `cleared` is how often all was counted again: then nodes are others than before.
+    The trie is another one where all was counted again: who has the old one goes on with it.
     """
 
-    def __init__(self, texts: Sequence[Ints] = ()) -> None:
-        self.trie = CountTrie(ORDERS)
-        self.cleared = 0
+    def __init__(self, texts: Sequence[Ints] = (), answers: Sequence[Ints] = ()) -> None:
         self._texts = texts
-        self.learn(texts)
-        self._fixed = self.trie.tokens
-
-    def learn(self, texts: Iterable[Ints]) -> None:
-        """Count texts, each by itself."""
-        for text in texts:
-            self.trie.end()
-            self.trie.extend(text)
+        self._count_again(answers)
 
     def add(self, kept: Sequence[Ints], pool: Pool) -> None:
         """Count what `pool` has just kept of an answer."""
         if self.trie.tokens - self._fixed + sum(map(len, kept)) > 2 * pool.limit:
-            self.trie.clear()  # counts cannot be taken back: count what is left again
-            self.cleared += 1
-            self.learn(self._texts)
-            kept = pool.answers
-        self.learn(kept)
+            self._count_again(pool.answers)  # counts cannot be taken back
+        else:
+            self._count(kept)
+
+    def _count_again(self, answers: Sequence[Ints]) -> None:
+        self.trie = CountTrie(ORDERS)
+        self._count(self._texts)
+        self._fixed = self.trie.tokens
+        self._count(answers)
+
+    def _count(self, texts: Iterable[Ints]) -> None:
+        for text in texts:
+            self.trie.end()
+            self.trie.extend(text)
 
 
 class Sources:
     """The tries of predicted and own text, prompt and pool, counts of a general text, and scores.
 
     `own` is the generated text of this answer. `borders` tells the prompt's nodes in documents from
-    others (`learn_prompt`). `earlier` are the counts of the pool, this sequence's own unless they
-    are given. `copies` has the text and the places in it. `nodes`, int32 (HEADS + heads, ORDERS),
-    are the matches of the text's last tokens, as `advance` has them, and the place that is copied;
-    `last` is the last of these tokens. `guesses` are those of `heads` in this step;
+    others (`learn_prompt`). `pool` has the `earlier` answers as they were counted at the start, and
+    those that join since. `copies` has the text and the places in it. `nodes`, int32 (HEADS +
+    heads, ORDERS), are the matches of the text's last tokens, as `advance` has them, and the place
+    that is copied; `last` is the last of these tokens. `guesses` are those of `heads` in this step;
     `alone`: nothing else is matched.
     """
 
@@ -68,7 +78,8 @@ class Sources:
         heads: Heads | None = None,
         alone: bool = False,
     ) -> None:
-        self.earlier = earlier or PoolCounts()
+        self._earlier = earlier or PoolCounts()
+        self.pool = self._earlier.trie
         self.background = background or NOTHING
         self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         self._predicted = _UNPREDICTED
@@ -80,9 +91,10 @@ class Sources:
         self.last = 0
 
     @property
-    def pool(self) -> CountTrie:
-        """Earlier answers."""
-        return self.earlier.trie
+    def repeats(self) -> bool:
+        """Whether the last tokens stood in the text before, and something followed them."""
+        matches = ((self.own, self.nodes[OWN, _RUN]), (self._prompt, self.nodes[PROMPT, _RUN]))
+        return any(n != NONE and trie.arrays.counts[n, FOLLOWED] > 0 for trie, n in matches)
 
     @property
     def arrays(self) -> PlainArrays:
@@ -97,8 +109,9 @@ class Sources:
         """Begin a prompt: own text and prompt are emptied; the pool and the scores are kept."""
         if self.own.tokens or self._prompt.tokens:
             self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
+        self.pool = self._earlier.trie
         ids = np.asarray(context.ids, dtype=np.int32)
-        self.borders, apart = learn_prompt(self._prompt, ids, context.references)
+        self.borders = learn_prompt(self._prompt, ids, context.references)
         self._predicted, predicted = _UNPREDICTED, np.zeros(0, np.int32)
         if len(context.predicted):
             # As what follows the prompt: so an answer that has not begun yet is like its beginning.
@@ -108,9 +121,9 @@ class Sources:
         if self.ranks.vocabulary != context.vocabulary:
             self.ranks = Ranks(context.vocabulary)
         self.match(context.ids)
-        end = np.array([NONE], np.int32)
-        parts = [part for text in (predicted, *apart) if len(text) for part in (text, end)]
-        self.copies.start(np.concatenate([*parts, ids]), self.nodes[COPIED], len(predicted))
+        end = np.full(min(1, len(predicted)), NONE, np.int32)
+        before = np.concatenate([predicted, end, ids])
+        self.copies.start(before, self.nodes[COPIED], len(predicted))
         self._leave_out()
 
     def prefer_first(self) -> None:

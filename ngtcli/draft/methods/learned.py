@@ -24,7 +24,8 @@ class Learned(Auto):
         if settings.heads is None:
             raise UsageError("there is no head of this kind", "Name one with --heads.")
         own = replace(settings, costs=None, pool=None, background=None)
-        super().__init__(own, _AS_GIVEN, Sources(heads=settings.heads, alone=True))
+        super().__init__(own, _AS_GIVEN)
+        self.sources = Sources(heads=settings.heads, alone=True)
         self.tallies.trust_heads()
 
     def reset(self, context: Context) -> None:

@@ -3,9 +3,10 @@ Parallel Auto-Correct Decoding").
 
 The target model itself is tuned to fill mask tokens: below a token with k masks the row of mask i
 guesses the token that follows i places behind the next one. Guessing and verification share a pass:
-k masks hang below the last token and below every drafted one (masks.py), so whichever draft token
-is the last accepted, the guesses for the next step are there. Masks are probes: scored, never
-accepted. A mask that the model chooses by itself is a token like others, as in its own `generate`.
+k masks hang in a chain below the last token and below every drafted one, each at the position of a
+token of a continuation, so whichever draft token is the last accepted, the guesses for the next
+step are there. Masks are probes: scored, never accepted. A mask that the model chooses by itself is
+a token like others, as in its own `generate`.
 
 As in the authors' code (github.com/cteant/SPACE) the draft is the chain of each mask's likeliest
 token: (k + 1)² rows a pass. With sampling, too: theirs draws guesses and accepts by rejection; here
@@ -16,13 +17,12 @@ exact passes, masks hang below as many as there is room for. Behind a node witho
 guesses are those of the nearest above it that has some.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings, Feedback
 from ngtcli.draft.guesses import NOTHING, WIDTH, Guessed
-from ngtcli.draft.masks import masks_after, with_masks
 from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import ROOT, DraftTree, depth_first
 from ngtcli.errors import UsageError
@@ -67,7 +67,7 @@ class Space(Drafter):
             masked = min(masked, (budget - len(tokens)) // len(masks) - 1)
         order = depth_first(parents, probabilities)
         place = {node: i for i, node in enumerate([ROOT, *order], ROOT)}
-        tree = DraftTree(tuple(tokens[i] for i in order), tuple(place[parents[i]] for i in order))
+        tree = DraftTree(tuple(tokens), tuple(parents)).take(order)
         return with_masks(tree, [place[node] for node in range(ROOT, masked)], masks)
 
     def learn(self, feedback: Feedback) -> None:
@@ -102,3 +102,49 @@ def likeliest_nodes(
         parents.append(parent)
         probabilities.append(-probability)
     return tokens, parents, probabilities
+
+
+def with_masks(tree: DraftTree, nodes: Iterable[int], masks: Sequence[int]) -> DraftTree:
+    """A tree without probes, with a chain of `masks` below each of the nodes, or the root.
+
+    >>> tree = with_masks(DraftTree((5,), (-1,)), [-1, 0], [9, 9])
+    >>> tree.tokens, tree.parents, tree.probes
+    ((5, 9, 9, 9, 9), (-1, -1, 1, 0, 3), 4)
+    """
+    tokens, parents = list(tree.tokens), list(tree.parents)
+    for above in nodes:
+        for mask in masks:
+            parents.append(above)
+            above = len(tokens)
+            tokens.append(mask)
+    probes = len(tokens) - len(tree)
+    origins = [*tree.origins, *[0] * probes] if len(tree.origins) else ()
+    return replace(
+        tree, tokens=tuple(tokens), parents=tuple(parents), probes=probes, origins=origins
+    )
+
+
+def masks_after(tree: DraftTree, stop: int) -> list[int]:
+    """The masks whose rows guess the tokens behind the one chosen after node `stop`, in order.
+
+    They hang below that node, or else below the nearest above it that has some; as many of those as
+    there are nodes between are left out.
+
+    >>> tree = with_masks(DraftTree((5, 6), (-1, 0)), [-1, 0], [9, 9])
+    >>> masks_after(tree, -1), masks_after(tree, 0), masks_after(tree, 1)
+    ([2, 3], [4, 5], [5])
+    """
+    passed = 0
+    while not (found := _below(tree, stop)) and stop != ROOT:
+        stop, passed = tree.parents[stop], passed + 1
+    return found[passed:]
+
+
+def _below(tree: DraftTree, node: int) -> list[int]:
+    """The chain of probes below a node."""
+    found: list[int] = []
+    for probe in range(tree.drafts, len(tree)):
+        if tree.parents[probe] == node:
+            found.append(probe)
+            node = probe
+    return found

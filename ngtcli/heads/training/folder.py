@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from msgspec import Struct
 
@@ -82,7 +82,8 @@ class Trained:
 class Line(Struct, frozen=True, omit_defaults=True):
     """A line of the journal: a point of the curve, how many `steps` there are, or a file.
 
-    The first of a training says what it is `on`, model and texts, by a key.
+    The first of a training says what it is `on`, model and texts, by a key; that of a checkpoint
+    how far it is.
     """
 
     step: int = 0
@@ -100,7 +101,7 @@ _FORM = Form("ngt-training", 2, Line, ELSEWHERE)
 
 
 class TrainingFolder:
-    """A folder for a head as `plan` says, new or of an earlier run; closed at the end of a `with`.
+    """A folder for a head as `plan` says, new or of an earlier run. `close` it.
 
     Raises UsageError for a folder that ngt did not write or another process uses, and for one that
     was begun with another plan.
@@ -114,24 +115,19 @@ class TrainingFolder:
         except OSError as error:
             raise UsageError(f"{path}: {reason_of(error)}", ELSEWHERE) from None
         self._journal = Journal(path / _LOG, _FORM, asdict(plan), _LONGEST, restart=False)
+        self.close = self._journal.close
         if others and not self._journal.begun:
-            self._journal.close()
+            self.close()
             what = f"{path}: there are files that ngt did not write ({min(others)[:100]})"
             raise UsageError(what, ELSEWHERE)
-        self._written: set[tuple[str, int, int]] = set()
+        self._written: dict[tuple[str, int, int], Line] = {}
         for _, line in self._journal:
             self._take(line)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._journal.close()
 
     def _take(self, line: Line) -> None:
         self.steps, self._on = line.steps or self.steps, line.on or self._on
         if line.wrote is not None:
-            self._written.add(line.wrote)
+            self._written[line.wrote] = line
 
     def recording(self) -> Path:
         """Where answers are recorded; what stands there later is known as ngt's. Raises OSError."""
@@ -152,15 +148,26 @@ class TrainingFolder:
         self._take(line := Line(**facts))
         self._journal.add(line)
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file. Raises OSError, and UsageError for one that is not as ngt wrote it."""
+    def written(self, name: str) -> Line | None:
+        """The line of a file, None where there is no file.
+
+        Raises UsageError for one that is not as ngt wrote it.
+        """
         path = self.path / name
-        if path.exists() and _stamp(name, path) not in self._written:
+        if not path.exists():
+            return None
+        if (line := self._written.get(_stamp(name, path))) is None:
             raise UsageError(f"{path}: ngt did not write it, or it was changed", ELSEWHERE)
-        with new_file(path, _MODE) as file:
+        return line
+
+    def write(self, name: str, data: bytes, **facts: Any) -> None:
+        """Write a file, with these fields in its line. Raises OSError, and as `written` does."""
+        self.written(name)
+        with new_file(self.path / name, _MODE) as file:
             file.write(data)
             file.flush()
-            self.note(wrote=_stamp(name, file.fileno()))  # first: a run may be killed in between
+            # First: a run may be killed in between.
+            self.note(wrote=_stamp(name, file.fileno()), **facts)
 
 
 def _stamp(name: str, file: Path | int) -> tuple[str, int, int]:

@@ -17,8 +17,7 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.errors import UsageError
 from ngtcli.heads import dflash, eagle
 from ngtcli.heads.files import Target
-from ngtcli.heads.hydra import Hydra
-from ngtcli.heads.medusa import Medusa
+from ngtcli.heads.perceptrons import Hydra, Medusa
 from ngtcli.heads.rows import HeadPass
 from ngtcli.heads.training.folder import Plan, Text
 
@@ -132,7 +131,7 @@ def _hydra_scored(network: Hydra, states: Tensor, batch: Batch, depths: int) -> 
     for depth in range(depths):
         before = network.target.embed(batch.targets(depth + 1).clamp(min=0))
         inputs = torch.cat([inputs, before], -1)
-        yield network.scores_at(depth, inputs), batch.targets(depth + 2)
+        yield network.scores(inputs, depth), batch.targets(depth + 2)
 
 
 # --- EAGLE-3, trained depth by depth on its own states (arXiv 2503.01840, section 3.2) ---

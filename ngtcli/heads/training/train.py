@@ -13,7 +13,6 @@ from time import monotonic
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -84,37 +83,30 @@ class Trainer:
         self.network = self._recipe.make(self.subject, train).to(model.device)
         self._parameters, self.step, self._seconds = [*self.network.parameters()], 0, 0.0
         self._optimizer = torch.optim.AdamW(self._parameters, self._plan.rate, weight_decay=0.0)
+        for one in self._parameters:  # as it begins by itself: then a checkpoint has one form
+            zeros = {name: torch.zeros_like(one) for name in ("exp_avg", "exp_avg_sq")}
+            self._optimizer.state[one] = {"step": torch.zeros(()), **zeros}
         self._resume()
 
+    def _state(self) -> dict[str, Tensor]:
+        """What training changes, by name."""
+        own = [
+            {"parameter": one.detach(), **self._optimizer.state[one]} for one in self._parameters
+        ]
+        return {f"{name}.{i}": one for i, each in enumerate(own) for name, one in each.items()}
+
     def _resume(self) -> None:
-        path = self._folder.path / CHECKPOINT
-        if not path.exists():
+        if (line := self._folder.written(CHECKPOINT)) is None:
             return
-        try:
-            self._take_state(load_file(path, str(self.model.device)))
-        except (SafetensorError, LookupError, ValueError, RuntimeError):
-            what = f"{path}: it is damaged, or of another training"
-            raise UsageError(what, "Delete it: training begins anew.") from None
+        state, path = self._state(), self._folder.path / CHECKPOINT
+        for name, stored in load_file(path, str(self.model.device)).items():
+            state[name].copy_(stored)
+        self.step, self._seconds = line.step, line.seconds
         self._say(f"Going on from step {self.step}.")
 
-    def _take_state(self, state: dict[str, Tensor]) -> None:
-        """Go on with what `_save` wrote. Raises LookupError and the like for anything else."""
-        self.step, self._seconds = int(state.pop("steps")), float(state.pop("seconds"))
-        for i, parameter in enumerate(self._parameters):
-            parameter.data.copy_(state.pop(f"parameter.{i}"))
-            own = {name: state.pop(f"{name}.{i}") for name in ("step", "exp_avg", "exp_avg_sq")}
-            self._optimizer.state[parameter] |= own | {"step": own["step"].cpu()}
-        if state:
-            raise LookupError(min(state))
-
     def _save(self) -> None:
-        """Write the checkpoint: parameters, the optimizer's state, and how far it is."""
-        steps, seconds = torch.tensor(self.step), torch.tensor(self._seconds, dtype=torch.float64)
-        state: dict[str, Tensor] = {"steps": steps, "seconds": seconds}
-        for i, parameter in enumerate(self._parameters):
-            own = {"parameter": parameter.detach(), **self._optimizer.state[parameter]}
-            state |= {f"{name}.{i}": value.contiguous() for name, value in own.items()}
-        self._folder.write(CHECKPOINT, save(state))
+        data = save({name: one.contiguous() for name, one in self._state().items()})
+        self._folder.write(CHECKPOINT, data, step=self.step, seconds=self._seconds)
 
     def run(self) -> Trained:
         """Train to the end, then write the head. A KeyboardInterrupt leaves a checkpoint."""

@@ -55,7 +55,6 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--num-draft", default="32", help="most draft nodes; several with commas")
     add("--rounds", type=int, default=1)
     add("--fresh", action="store_true", help="forget at each prompt what was learned")
-    add("--against", action="store_true", help="transformers' generate as well")
     add("--no-background", action="store_true")
     add("--json", action="store_true")
     for name in _OF_SETTINGS:
@@ -66,7 +65,7 @@ def main(words: Sequence[str] | None = None) -> None:
     settings = replace(settings, background=()) if args.no_background else settings
     options = BenchOptions(
         methods=args.methods, num_drafts=[int(k) for k in names(args.num_draft)], tasks=args.tasks,
-        limit=args.limit, rounds=args.rounds, fresh=args.fresh, against=args.against,
+        limit=args.limit, rounds=args.rounds, fresh=args.fresh,
     )  # fmt: skip
     try:
         say = partial(print, file=sys.stderr)

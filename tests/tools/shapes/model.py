@@ -218,7 +218,7 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None], st
     hf = make_hf(planned)
     other = _shared(hf) if stock else None
     if planned.form.bits:
-        progress(words(hf, time.perf_counter() - begin))
+        progress(words(hf, time.perf_counter() - begin)[1])
     elif planned.form.packed:
         Conversion(planned.form, progress=progress).pack_rest(hf)
     model = prepared(hf, Tokenizer(_NoText()), planned.shape.name, progress)

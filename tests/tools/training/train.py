@@ -3,8 +3,7 @@
 `python -m tests.tools.training.train --data DIR --out DIR`
 
 Training starts from the circuit of `initial.py` and draws its exercises from `tasks.py`; rows grow
-to the full context. The plan is in minutes, so a faster machine takes more steps. A run that was
-stopped continues from its last checkpoint in DIR.
+to the full context. The plan is in minutes, so a faster machine takes more steps.
 
 A row of a batch is one document and several turns about it, laid out as a tree: a turn attends to
 the document and to itself, not to other turns, and its positions continue from the document's end.
@@ -184,7 +183,7 @@ def loss_of(model: Any, batch: Batch, device: str) -> tuple[Tensor, float]:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run is: what resuming needs in addition to weights and optimizer state."""
+    """How far a run is."""
 
     step: int = 0
     tokens: int = 0
@@ -193,7 +192,7 @@ class Progress:
 
 
 class Trainer:
-    """A training run in the folder `out`; it continues from a checkpoint there."""
+    """A training run in the folder `out`."""
 
     def __init__(self, args: argparse.Namespace, recipe: Recipe) -> None:
         from tokenizers import Tokenizer
@@ -220,34 +219,11 @@ class Trainer:
         stream = DocumentBatches(held_out, self.tokenizer, recipe).stream(1, 512)
         self.held_out = list(islice(stream, _HELD_BATCHES))
         self.progress = Progress()
-        self._resume()
-
-    def _resume(self) -> None:
-        path = self.out / "checkpoint.pt"
-        if path.exists():
-            state = torch.load(path, map_location=self.device, weights_only=True)
-            self.model.load_state_dict(state["model"])
-            for optimizer, own in zip(self.optimizers, state["optimizers"], strict=True):
-                optimizer.load_state_dict(own)
-            self.progress = Progress(**state["progress"])
-            say(f"resuming at {self.progress.elapsed / 60:.1f} minutes")
 
     def save(self) -> None:
-        """Measure on held-out documents; write the checkpoint and `OUT/model`."""
+        """Measure on held-out documents; write `OUT/model` in bfloat16, with the recipe."""
         self.progress.score = self.held_out_score()
         say(f"held-out choice accuracy {self.progress.score:.3f}")
-        state = {
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "progress": asdict(self.progress),
-        }
-        partial = self.out / "checkpoint.partial"
-        torch.save(state, partial)
-        partial.replace(self.out / "checkpoint.pt")
-        self._export()
-
-    def _export(self) -> None:
-        """Write `OUT/model`: bfloat16 weights, config, tokenizer, recipe."""
         folder = self.out / "model"
         wrapped = as_pretrained(self.tokenizer, self.recipe.positions)
         wrapped.save_pretrained(folder)
@@ -332,9 +308,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--data", type=Path, required=True, help="folder of *.jsonl.xz texts")
-    parser.add_argument(
-        "--out", type=Path, required=True, help="checkpoints, log and model go here"
-    )
+    parser.add_argument("--out", type=Path, required=True, help="log and model go here")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     args = parser.parse_args()
