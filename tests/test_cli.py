@@ -343,8 +343,7 @@ def test_a_terminal_sees_colours_and_a_summary() -> None:
     assert "acceptance length" in facts and "Sources:" not in out
     assert all(len(line) < 80 for line in facts.splitlines()[-3:])
     told = in_terminal("summarize", HARBOUR, "-v", NO_COLOR="1")[0]  # leaves the underline
-    assert "Sources:" in told and "rows costs" in told
-    assert "\x1b[4m" in told and "36m" not in told
+    assert "Sources:" in told and "\x1b[4m" in told and "36m" not in told
     assert b"\x1b[4" in ngt("summarize", HARBOUR, "--color", "always").stdout
 
 

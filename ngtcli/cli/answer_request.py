@@ -119,10 +119,13 @@ def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
     stdin = standard_input(paths)
     if not paths and stdin is None:
         raise InputError("no documents given", hint)
-    outputs = request.output, request.html
-    return read_documents(
-        paths or [STDIN], stdin, request.settings, Notes(request.verbose), outputs
-    )
+    try:
+        notes, outputs = Notes(request.verbose), (request.output, request.html)
+        return read_documents(paths or [STDIN], stdin, request.settings, notes, outputs)
+    except InputError as error:
+        if paths:
+            raise
+        raise InputError(str(error), f"No document was named. {hint}") from None
 
 
 def check_request(request: AnswerRequest, flags: Mapping[str, Any]) -> None:
