@@ -65,9 +65,7 @@ class Held:
 
 STORES = (
     Store("documents", "texts of documents", "reading them", "files texts tokens"),
-    Store(
-        "passages", "passages and their vectors", "choosing passages", "passages vectors ivf-pq"
-    ),
+    Store("passages", "passages and their vectors", "choosing passages", "passages vectors"),
     Store("parts", "answers to parts of long texts", "splitting them", "parts"),
     Store("tries", "n-gram tries of documents", "the method trie", "tries/*.trie.safetensors"),
     Store(
