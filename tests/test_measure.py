@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from ngtcli.cli.bench import check_against
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.measure.grid import BenchOptions, Cell, Refusal, cells_of, check_some_left
@@ -274,24 +273,6 @@ def test_unknown_methods_are_refused_and_none_left_is_an_error() -> None:
     check_some_left(["trie", "tri"], cells, refused)
     with pytest.raises(UsageError, match="no method can run: no method 'tri'"):
         check_some_left(["tri"], cells, refused)
-
-
-def test_a_method_that_cannot_run_with_one_number_of_nodes_is_measured_with_the_others() -> None:
-    race = Race([cell("trie at 4"), cell("trie at 8")])
-    race.refuse(race.cells[1], NgtError("out of memory"))
-    check_some_left(["trie"], race.cells, race.refused)
-    race.refuse(race.cells[0], NgtError("out of memory"))
-    with pytest.raises(UsageError, match="out of memory"):
-        check_some_left(["trie"], race.cells, race.refused)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"temperature": 1.0}, {"stop": ("x",)}, {"repetition_penalty": 1.1}]
-)
-def test_against_hf_compares_greedy_decoding_alone(settings: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        check_against(Settings(**settings))
-    check_against(Settings())
 
 
 # --- the state file ---
