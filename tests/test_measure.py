@@ -354,15 +354,16 @@ def test_states_of_other_runs_and_other_files_are_refused(tmp_path: Path) -> Non
 # --- contestants that run a model ---
 
 
-@pytest.mark.parametrize("fresh", [False, True])
-@pytest.mark.parametrize("method", ["trtllm", "auto:trust=50"])
+@pytest.mark.parametrize(
+    ("method", "fresh"), [("trtllm", False), ("auto:trust=50", False), ("auto:trust=50", True)]
+)
 def test_no_contestant_drafts_from_the_answer_of_another_to_the_same_prompt(
     fresh: bool, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With others that differ in a shared setting alone, each does what it does by itself."""
     tiny: Any = make_target(seed=3)
     monkeypatch.setattr("ngtcli.session.local.load_model", lambda *_, **__: tiny)
-    settings = Settings(max_tokens=24, calibrate=False, background=())
+    settings = Settings(max_tokens=16, calibrate=False, background=())
     prompts = [Prompt("", ids, (), ()) for ids in ([5, 6, 7, 5, 6, 8], [9, 10, 11, 12])]
     monkeypatch.setattr(Live, "worded", lambda *_: prompts)
 
