@@ -15,7 +15,6 @@ from ngtcli.draft.steps import OWN, Step, Token
 from ngtcli.grounding.sources import sources_of
 from ngtcli.render.answer_page import answer_page
 from tests.support.browser import Browser, Page, in_browser
-from tests.support.helpers import ngt
 
 
 def page_of(answer: str, *texts: str) -> Page:
@@ -41,12 +40,6 @@ def test_every_link_has_its_place_and_every_stretch_is_marked(
     read = page_of(answer, *texts)
     assert {link.removeprefix("#") for link in read.values("href")} <= set(read.values("id"))
     assert len(read.values("id")) == len(set(read.values("id")))
-
-
-def test_a_stretch_and_its_place_have_the_same_words() -> None:
-    read = page_of("So the ship left port at noon.", "Then the ship left port at noon.")
-    assert read.words["a"] == "the ship left port at noon." + "0.txt"  # the list's link comes last
-    assert read.words["mark"] == "the ship left port at noon."
 
 
 def test_drafted_tokens_are_underlined() -> None:
@@ -85,12 +78,12 @@ def test_the_middle_of_an_enormous_document_is_left_out() -> None:
 
 
 def test_what_is_not_quoted_of_very_many_texts_is_left_out() -> None:
-    documents = [Document(f"{i}.txt", "word " * 2_000) for i in range(600)]
+    documents = [Document(f"{i}.txt", "word " * 20_000) for i in range(60)]
     documents.append(Document("last.txt", "word " * 20_000 + "the ship left port"))
     answer = "the ship left port"
     html = answer_page("T", "", [said(answer)], sources_of(answer, documents),
                        documents, [])  # fmt: skip
-    assert html.count("10,000 characters are left out here") == 600
+    assert html.count("100,000 characters are left out here") == 60
     assert html.count("80,000 characters are left out here") == 1
     assert len(html) < 300_000
 
@@ -111,15 +104,6 @@ def test_only_the_script_of_the_page_itself_may_run() -> None:
     (script,) = re.findall("<script>(.*)</script>", html, re.DOTALL)
     (allowed,) = re.findall(r"default-src 'none';.* script-src 'sha256-([^']*)'", html)
     assert b64decode(allowed) == sha256(script.encode()).digest()
-
-
-def test_html_writes_a_page_beside_the_answer(tmp_path: Path) -> None:
-    note, out = tmp_path / "note.txt", tmp_path / "answer.html"
-    note.write_text("The ferry leaves the northern quay at noon. It carries forty passengers.")
-    done = ngt("summarize", str(note), "--html", str(out))
-    assert done.stdout
-    read = Page(out.read_text())
-    assert "#place-1" in read.values("href")
 
 
 # --- in Chromium: mouse, keyboard, widths, paper, the dark, hostile texts ---
@@ -241,34 +225,6 @@ def test_the_keyboard_alone_leads_there_and_back(browser: Browser, path: Path) -
     browser.key("Tab")
     browser.key("Enter")  # the number of a place leads back too, without the script
     browser.wait(lambda: focused(browser).startswith("stretch-"))
-
-
-@in_browser
-def test_escape_leads_back_to_the_stretch_that_was_left(browser: Browser, path: Path) -> None:
-    browser.open(path)
-    ids = browser.js("[...document.querySelectorAll('.stretch[href=\"#place-1\"]')].map(e => e.id)")
-    assert len(ids) == 2
-    for stretch in reversed(ids):
-        browser.click(f"#{stretch}")
-        browser.wait(lambda: focused(browser) == "place-1")
-        browser.key("Escape")
-        assert focused(browser) == stretch
-
-
-@in_browser
-def test_everything_can_be_reached_in_order(browser: Browser, path: Path) -> None:
-    """Tab meets the stretches, the list, then the documents, each once."""
-    browser.open(path)
-    met = []
-    while not met or (met[-1] != "BODY" and len(met) < 99):
-        browser.key("Tab")
-        met.append(str(browser.js("document.activeElement.matches('.stretch') ? 'stretch'"
-                                  " : document.activeElement.closest('.places') ? 'list'"
-                                  " : document.activeElement.closest('.documents') ? 'documents'"
-                                  " : document.activeElement.tagName")))  # fmt: skip
-    kinds = [kind for i, kind in enumerate(met) if i == 0 or met[i - 1] != kind]
-    assert kinds == ["stretch", "list", "documents", "BODY"]
-    assert met.count("stretch") == browser.js("document.querySelectorAll('.stretch').length")
 
 
 @in_browser

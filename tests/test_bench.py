@@ -5,6 +5,10 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+
+from ngtcli.cli.schema import build
 from ngtcli.measure.traces import TraceWriter, read_traces
 from tests.support import warm
 from tests.support.helpers import END, HARBOUR, NGT, ngt, wait_until_loading
@@ -18,6 +22,10 @@ def test_a_live_run_prints_one_object_and_writes_a_page(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0 and done.stderr == b"", done.stderr
     body = json.loads(done.stdout)
+    validator = Draft202012Validator(build("bench"))
+    validator.validate(body)
+    with pytest.raises(ValidationError):
+        validator.validate({**body, "rows": [{**body["rows"][0], "new": 1}]})
     assert body["kind"] == "live" and body["questions"] == 2
     overall = [r for r in body["rows"] if r["task"] == "overall"]
     assert [(r["method"], r["num_draft"]) for r in overall] == [

@@ -115,8 +115,6 @@ BAD = [
     (["summarize", "{tmp}/a.txt", "-o", "{tmp}", "--explain"], 2, "--explain"),
     (["summarize", "{tmp}/a.txt", "-o", "{tmp}/" + "x" * 300 + "/"], 2, "file name too long"),
     (["summarize", "{tmp}/a.txt", "-o", ""], 2, "a folder"),
-    (["bench", "-o", "{tmp}/" + "x" * 300], 2, "name too long"),
-    (["tune", "--sweep", "n=8", "--html", "{tmp}/" + "x" * 300], 2, "name too long"),
     (["summarize", "{tmp}/a.txt", "--seed", "9" * 30], 2, "9223372036854775807"),
     (["summarize", "{tmp}/a.txt", "--method", "none:x=1"], 2, "no option 'x'"),
     (["summarize", "{tmp}/a.txt", "-p", "y" * 5000], 2, "Known: ask, chat, generate, summarize."),
@@ -142,20 +140,13 @@ BAD = [
     (["check", "--set", "min_p=0.1"], 2, "--temperature"),
     (["trie", "build", "{tmp}/a.txt", "--temperature", "1"], 2, "--temperature"),
     (["trie", "build", "{tmp}/a.txt", "--rest", "--set", "lp=2"], 2, "--set lp does nothing with"),
-    (["trie", "show", "{tmp}/x.trie.safetensors"], 3, "not a trie file"),
     (["trie", "list", "--seed", "1"], 2, "--seed"),
-    (["presets", "show", "sumarize"], 2, "Did you mean summarize?"),
     (["summarize", "{tmp}/a.txt", "--num-drafts", "3"], 2, "--num-draft"),
     (["trie", "build", "{tmp}/a.txt", "--name", "x"], 2, "a trie has no name"),
     (["trie", "build", "{tmp}/a.txt", "--rest", "--name", "a:b"], 2, "without a colon"),
-    (["trie", "build", "{tmp}/a.txt", "--rest", "--name", ""], 2, "the name is ''"),
     (["summarize", "{tmp}/a.txt", "-p", ""], 2, "no preset ''"),
     (["summarize", "{tmp}/a.txt", "-m", ""], 2, "name is empty"),
-    (["batch", "-", "--preset", ""], 2, "no preset ''"),
-    (["config", "show", "-p", ""], 2, "no preset ''"),
-    (["tune", "--sweep", "n=8,9", "--write", ""], 2, "is not a name for a preset"),
     (["summarize", "-", "--cite", "--json"], 2, "--cite does nothing with --json"),
-    (["summarize", "-", "--html", "{tmp}/no/a.html"], 2, "no such folder"),
     (["summarize", "-", "-o", "-"], 2, "needs no name"),
     (["summarize", "-", "-o", "a", "--html", "./a"], 2, "-o and --html both name"),
     (["summarize", "-", "--force"], 2, "--force does nothing with no -o and no --html"),
@@ -174,7 +165,6 @@ BAD = [
     (["docs", "show", "{tmp}/a.txt", "--set", "passage_tokens=50"], 2, "Give --passages"),
     (["bench", "--methods", "nonsense"], 2, "no method can run"),
     (["bench", "--num-draft", "8,x"], 2, "--num-draft 16,32,64"),
-    (["bench", "--num-draft", "8", "--sweep-num-draft"], 2, "Give one of them"),
     (["bench", "--json", "--markdown"], 2, "Give one of them"),
     (["bench", "--against", "vllm"], 2, "Known: hf"),
     (["bench", "--against", "hf", "--temperature", "1"], 2, "greedy"),
@@ -182,9 +172,6 @@ BAD = [
     (["bench", "--prompts", "{tmp}/bad.jsonl"], 3, "bad.jsonl:1: not JSON"),
     (["bench", "--prompts", "{tmp}/bad.jsonl", HARBOUR], 2, "and files or --docs"),
     (["bench", "--tasks", "rag"], 2, "Known: summarize, ask."),
-    (["bench", "-o", "{tmp}/no/a.json"], 2, "no such folder"),
-    (["bench", "--html", "{tmp}"], 2, "a folder"),
-    (["bench", "--template=vicuna"], 2, "tests.tools.spec_bench"),
     (["bench", "nowhere.txt"], 3, "nowhere.txt"),
     (["bench", "quality"], 2, "Give --dtype bfloat16"),
     (["bench", "quality", "--dtype", "float32"], 2, "compares with float32"),
@@ -192,20 +179,13 @@ BAD = [
     (["bench", *HALF, "--prompts", "{tmp}/p.jsonl", HARBOUR], 2, "--prompts and files"),
     (["bench", *HALF, "--prompts", "{tmp}/p.jsonl"], 3, "no prompt has a reference"),
     (["bench", *HALF, "--temperature", "1"], 2, "--temperature"),
-    (["bench", "--record", "{tmp}/b"], 2, "Give ngt bench record RECORDING."),
-    (["bench", "--quality"], 2, "Give ngt bench quality."),
-    (["bench", *HALF, "nowhere.txt"], 3, "nowhere.txt"),
-    (["bench", "--replay", "{tmp}"], 2, "Give ngt bench replay RECORDING."),
-    (["bench", HARBOUR, "--shape", "x"], 2, "python -m tests.tools.shapes"),
     (["tune"], 2, "nothing to sweep"),
     (["tune", "--sweep", "n=8", "--set", "n=9"], 2, "both swept and given"),
     (["tune", "--sweep", "n=8", "--json", "--csv"], 2, "--json and --csv"),
-    (["tune", "--sweep", "n=8", "--task", "rag"], 2, "without --replay"),
     (["tune", "--sweep", "n=8", "--method", "auto"], 2, "auto does not read n"),
     (["tune", "--sweep", "n=8", "--replay", "x", "notes.txt"], 2, "eave out"),
     (["tune", "--sweep", "n=8", "--replay", "nowhere"], 3, "o recording"),
     (["tune", "--sweep", "seed=1,2", "--replay", "nowhere"], 2, "cannot tell what seed"),
-    (["tune", "--sweep", "n=8", "--write", "a/b"], 2, "not a name"),
     (["tune", "--sweep", "n=8", "--prompts", "p.jsonl", "notes.txt"], 2, "eave out one"),
     ([*ASK, "x", "--show-thinking", "--json"], 2, "--show-thinking does nothing with --json"),
     (["generate", ""], 2, "the prompt is empty"),
@@ -232,11 +212,9 @@ BAD = [
     ([*HEADS, HARBOUR], 4, "a file, not a folder Give a folder or hub id"),
     ([*HEADS, "x", "--method", "trie"], 2, "--heads does nothing with --method trie It is"),
     ([*ASK, "x", "--overflow", "error", "--passages", "3"], 2, "--passages does nothing"),
-    ([*ASK, "x", "--overflow", "truncate", "--embedder", "x"], 2, "--embedder does nothing"),
     ([*ASK, "x", "--set", "passage_tokens=4"], 2, "passage_tokens is 4"),
     ([*ASK, "x", "--set", "passage_overlap=200"], 2, "passage_overlap is 200"),
     (["summarize", HARBOUR, "--overflow", "retrieve"], 2, "by a question"),
-    (["summarize", HARBOUR, "--passages", "3"], 2, "--passages does nothing"),
     (["summarize", HARBOUR, "--set", "device_map=auto", "--set", "packed=no"], 2,
      "--set packed=no does nothing with --set dev"),
     (["mcp", "-d", "nowhere"], 3, "nowhere: no such file or folder"),
@@ -271,15 +249,6 @@ def test_what_is_wrong_is_told_in_two_lines_with_the_exit_code_of_the_table(
     assert words in " ".join(said.replace("│", " ").split()) and "Traceback" not in said
     assert said.count("\n") == 2 or "Usage: ngt" in said
     assert not (tmp_path / "b").exists() and not list(own_home.glob("cache/tries/*"))
-
-
-def test_output_is_written_whole_to_a_file(tmp_path: Path) -> None:
-    target = tmp_path / "a.txt"
-    done = ngt("summarize", HARBOUR, "-o", str(target), "--max-tokens", "20")
-    assert done.returncode == 0 and done.stdout == b"" and target.read_text().strip()
-    assert ngt("summarize", HARBOUR, "--max-tokens", "20").stdout == target.read_bytes()
-    ngt("summarize", HARBOUR, "-o", str(target), "--max-tokens", "20", "--json")
-    assert json.loads(target.read_text())["task"] == "summarize"
 
 
 def test_a_models_own_code_is_never_run(tmp_path: Path) -> None:
@@ -368,27 +337,13 @@ def test_interruption_while_loading_is_quiet() -> None:
 
 
 def test_a_terminal_sees_colours_and_a_summary() -> None:
-    out, code = in_terminal("summarize", HARBOUR, NO_COLOR="")
-    assert code == 0
-    assert "\x1b[4;36m" in out and "tokens/s" in out and "acceptance length" in out
-    assert "small demonstration" in out and "Sources:" not in out
-    told = in_terminal("summarize", HARBOUR, "-v")[0]
-    assert "Sources:" in told and "rows costs" in told
-
-
-def test_no_color_leaves_the_underline() -> None:
-    out, _ = in_terminal("summarize", HARBOUR, NO_COLOR="1")
-    assert "\x1b[4m" in out and "36m" not in out
-
-
-def test_a_narrow_terminal_breaks_the_summary_between_facts() -> None:
-    out, _ = in_terminal("summarize", HARBOUR, "--max-tokens", "30", columns=60)
+    out, code = in_terminal("summarize", HARBOUR, NO_COLOR="", columns=60)
+    assert code == 0 and "\x1b[4;36m" in out and "small demonstration" in out
     facts = out[out.rindex("tokens/s") - 40 :]
-    assert "acceptance length" in facts
+    assert "acceptance length" in facts and "Sources:" not in out
     assert all(len(line) < 80 for line in facts.splitlines()[-3:])
-
-
-def test_color_can_be_forced_into_a_pipe() -> None:
+    told = in_terminal("summarize", HARBOUR, "-v", NO_COLOR="1")[0]  # leaves the underline
+    assert "Sources:" in told and "\x1b[4m" in told and "36m" not in told
     assert b"\x1b[4" in ngt("summarize", HARBOUR, "--color", "always").stdout
 
 
@@ -415,7 +370,7 @@ def test_datastores_are_built_listed_shown_used_and_cleared() -> None:
         ("datastore", "default"),
         ("datastore", "sea"),
     }
-    assert json.loads(ngt("trie", "show", built["path"], "--json").stdout) in rows
+    assert built["path"] in {r["path"] for r in rows}
     plain = ngt("summarize", HARBOUR, "--method", "none", "--max-tokens", "20").stdout
     for method in ("rest", "rest:datastore=sea"):
         assert ngt("summarize", HARBOUR, "--method", method, "--max-tokens", "20").stdout == plain
@@ -480,11 +435,3 @@ def test_a_wrong_model_template_or_setting_is_told_before_any_document_is_opened
         done = ngt(*command, *wrong)
         assert done.returncode == code and words in done.stderr.decode(), (command, done.stderr)
     assert ngt("summarize", str(text), "-m", str(model), "--dry-run").returncode == 4
-
-
-def test_a_dry_run_needs_no_weights(tmp_path: Path) -> None:
-    for path in BUILTIN_PATH.iterdir():
-        if path.suffix != ".safetensors":
-            (tmp_path / path.name).symlink_to(path)
-    assert ngt("summarize", HARBOUR, "-m", str(tmp_path), "--dry-run").returncode == 0
-    assert ngt("summarize", HARBOUR, "-m", str(tmp_path)).returncode == 4

@@ -3,8 +3,6 @@
 import pytest
 
 from ngtcli.cli.app import app, load
-from ngtcli.cli.measuring import LIVE, REPLAY, rules_of
-from ngtcli.cli.tune import TuneFlags
 from ngtcli.config import SETTINGS, Use
 from ngtcli.errors import UsageError
 
@@ -18,7 +16,7 @@ def flags_of(command: str) -> dict[str, list[str]]:
     """Each parameter of a command as it is given on a command line."""
     found = {}
     for p in load(command).params:
-        value = VALUES[p.name] if p.name == "ids" else "1"
+        value = VALUES.get(p.name, "1")
         if p.param_type_name == "argument":
             found[p.name] = [value]
         elif p.name == "set":
@@ -39,25 +37,26 @@ def run(command: str, *arguments: str) -> UsageError:
     return caught.value
 
 
-TUNE = {name: rule.only for name, rule in rules_of(TuneFlags).items() if name in FLAGS}
+IDLE = [
+    name
+    for name, about in SETTINGS.items()
+    if name in FLAGS or Use.SET in about.uses
+    if Use.REPLAYS not in about.uses and name not in ("color", "max_mb", "cache_mb")
+]
 
 
 @pytest.mark.parametrize(
-    ("mode", "name"),
+    ("name", "replay"),
     [
-        (mode, name)
-        for mode in (LIVE, REPLAY)
-        for name, only in TUNE.items()
-        if only not in ("", mode) and name != REPLAY
+        *((name, False) for name in ("task", "ids", "costs")),
+        *((name, True) for name in ("docs", "prompts", *IDLE) if name in FLAGS),
     ],
 )
-def test_what_would_be_ignored_is_refused_before_anything_is_read(mode: str, name: str) -> None:
-    start = [] if mode == LIVE else ["--replay", "nowhere"]
-    error = run("tune", *start, *FLAGS[name])
-    flag = FLAGS[name][0] if FLAGS[name][0].startswith("-") else "naming texts"
-    flag = f"--set {name}" if flag == "--set" else flag
-    assert str(error).startswith(f"{flag} does nothing with") and error.exit_code == 2
-    assert ("without" in str(error)) == (mode == LIVE) and error.hint == "Leave it out."
+def test_what_would_be_ignored_is_refused_before_anything_is_read(name: str, replay: bool) -> None:
+    error = run("tune", *(["--replay", "nowhere"] if replay else []), *FLAGS[name])
+    flag = f"--set {name}" if FLAGS[name][0] == "--set" else FLAGS[name][0]
+    how = "with" if replay else "without"
+    assert (str(error), error.hint) == (f"{flag} does nothing {how} --replay", "Leave it out.")
 
 
 def test_commands_of_bench_have_the_flags_that_mean_something_to_them() -> None:
@@ -76,12 +75,10 @@ def test_commands_of_bench_have_the_flags_that_mean_something_to_them() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--replay", "x"], "--replay is no flag any more"),
-        (["x", "--record=y"], "--record is no flag any more"),
         (["--methods", "trie", "--method", "auto"], "--methods and --method"),
         (["--num-draft", "8", "--sweep-num-draft"], "--num-draft and --sweep-num-draft"),
         (["--methods", ""], "--methods is empty"), (["--methods", " , "], "--methods is empty"),
-        (["--tasks", ","], "--tasks is empty"), (["--against", ""], "--against is empty"),
+        (["--tasks", ","], "--tasks is empty"), (["--against", ""], "--against : unknown"),
         (["--num-draft", ""], "--num-draft is empty"),
     ],
 )  # fmt: skip
@@ -92,5 +89,7 @@ def test_combinations_of_bench_that_say_nothing_are_refused(
 
 
 def test_force_means_something_only_beside_write() -> None:
-    assert "--force does nothing without --write" in str(run("tune", "--force", "--sweep", "n=8"))
+    assert "--force does nothing with no file to write" in str(
+        run("tune", "--force", "--sweep", "n=8")
+    )
     assert "nothing to sweep" in str(run("tune", "--force", "--write", "mine"))

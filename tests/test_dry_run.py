@@ -1,6 +1,7 @@
 """`--dry-run` shows what would be sent: the same fitting, cuts, ids and exit code."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -89,5 +90,8 @@ def test_a_tokenizer_needs_no_weights_beside_it(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes((BUILTIN_PATH / name).read_bytes())
     tokenizer = load_tokenizer(str(tmp_path))
     assert tokenizer.encode("a tide") == load_tokenizer("builtin").encode("a tide")
+    shutil.copy(BUILTIN_PATH / "config.json", tmp_path / "config.json")
+    dry_run(SHORT, model=str(tmp_path))
+    (tmp_path / "config.json").unlink()
     with pytest.raises(ModelError, match=r"no config\.json"):
         find(str(tmp_path))

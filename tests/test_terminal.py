@@ -10,15 +10,15 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from ngtcli import draft as drafting
 from ngtcli.cli import notes
 from ngtcli.cli.notes import Notes, ReadingBar, reading_line
-from ngtcli.cli.output import print_line, print_table
-from ngtcli.cli.streams import own_streams, terminal_width
+from ngtcli.cli.output import print_line
+from ngtcli.cli.streams import terminal_width
 from ngtcli.draft.drafter import Drafter
 from ngtcli.draft.origins import ORIGINS
 from ngtcli.draft.tree import DraftTree
@@ -70,23 +70,6 @@ def test_a_width_of_nothing_or_nonsense_is_80_and_the_least_is_20(
         monkeypatch.setenv("COLUMNS", columns)
     with open(os.devnull) as stream:
         assert terminal_width(stream) == width
-
-
-@pytest.mark.parametrize("columns", ["0", "1", "abc", "-3", "100000"])
-def test_remarks_statuses_and_tables_do_with_any_width(
-    monkeypatch: pytest.MonkeyPatch, columns: str
-) -> None:
-    out, err = Screen(), stderr_as_screen(monkeypatch, COLUMNS=columns)
-    monkeypatch.setattr(sys, "stdout", out)
-    own_streams()
-    assert sys.stdout is out and sys.stderr is err  # a caller's own streams stay
-    assert os.environ.get("COLUMNS", "80") in ("20", "80", "1000")
-    notes = Notes()
-    notes.status("Loading a model with a long name …")
-    notes.remark("A sentence of several words that is longer than twenty columns.")
-    notes.facts(["one fact", "another fact", "a third fact"])
-    print_table(["name", "description"], [["summarize", "Summarize documents in a few words."]])
-    assert "Summ" in out.getvalue() and "sentence" in err.getvalue()
 
 
 def test_a_status_line_of_wide_characters_stays_on_one_line(monkeypatch) -> None:
@@ -329,17 +312,6 @@ def test_the_reading_bar_is_shown_on_a_terminal_only_and_wiped(tmp_path: Path) -
     assert done.returncode == 0 and done.stderr == b""
 
 
-# --- wording ---
-
-
-def test_what_holds_for_every_prompt_is_said_once() -> None:
-    said: list[str] = []
-    say = notes.once(said.append)
-    for message in ("Reading the prompt …", "Preparing to draft …", "Reading the prompt …"):
-        say(message)
-    assert said == ["Reading the prompt …", "Preparing to draft …"]
-
-
 # --- names ---
 
 NAMED = "a\nngt: b"  # of a file, on two lines the second of which looks like a message
@@ -375,8 +347,6 @@ def test_notes_and_statuses_are_one_line(monkeypatch) -> None:
 
 
 # --- what reaches a pipe, and a JSON reader ---
-
-HOSTILE = "\x1b[31mred\x1b]0;title\x07\x9b2J\r\x7f\u202etxt\b[bold]x[/]"
 
 
 @pytest.mark.parametrize(
@@ -417,17 +387,6 @@ def test_every_origin_has_a_colour_and_an_unknown_one_is_an_error(monkeypatch) -
         drafted_style("elsewhere")
 
 
-@pytest.mark.parametrize("colour", [False, True])
-def test_no_control_character_of_a_text_reaches_the_stream(colour: bool) -> None:
-    stream = io.StringIO()
-    sink = PlainSink(stream, colour)
-    sink.step([(HOSTILE, ""), ("plain", "")])
-    sink.close()
-    text = stream.getvalue()
-    assert "␛[31mred␛]0;title␇" in text and "[bold]x[/]plain" in text
-    assert all(c == "\n" or (c.isprintable() and c != "\x1b") for c in text)
-
-
 @given(st.text())
 def test_visible_text_has_no_controls(text: str) -> None:
     for c in visible(text):
@@ -436,14 +395,12 @@ def test_visible_text_has_no_controls(text: str) -> None:
 
 
 @given(st.text())
+@example("한국어 naïve 🦜")
 def test_json_is_readable_and_harmless(text: str) -> None:
     dumped = dump_json({"text": text})
     assert json.loads(dumped) == {"text": text}
     assert all(c == "\n" or c.isprintable() for c in dumped)
-
-
-def test_json_keeps_letters_of_all_scripts() -> None:
-    assert "한국어 naïve 🦜" in dump_json("한국어 naïve 🦜")
+    assert "🦜" not in text or "한국어 naïve 🦜" in dumped  # letters of all scripts are kept
 
 
 def test_color_settings(monkeypatch) -> None:

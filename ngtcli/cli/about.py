@@ -14,8 +14,8 @@ import typer
 from ngtcli import __version__
 from ngtcli.cli.completion import presets
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import PresetOption, resolve, resolve_without_preset, with_settings
-from ngtcli.cli.show import Shown, facts, reports, table
+from ngtcli.cli.options import PresetOption, layers_of, reports, resolve, with_settings
+from ngtcli.cli.show import Shown, facts, table
 from ngtcli.config import (
     SETTINGS,
     Layer,
@@ -33,6 +33,7 @@ from ngtcli.model_files.needs import ModelNeeds
 from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets
 from ngtcli.render.terminal import visible
 from ngtcli.session.runs import folder as log_folder
+from ngtcli.session.settings import settings_of
 from ngtcli.system import sandbox
 from ngtcli.system.files import home
 from ngtcli.system.json_form import Schema, schema_of, shape, to_json
@@ -40,7 +41,7 @@ from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.system.trials import processor
 from ngtcli.system.yaml_file import read_text
 
-config_app = typer.Typer(help="Settings and where they come from.", no_args_is_help=True)
+config_app = typer.Typer(no_args_is_help=True)
 
 
 def _config_schema() -> Schema:
@@ -56,8 +57,7 @@ _SETTINGS = table("setting,value,origin", _setting_cells)
 
 
 @config_app.command("show")
-@with_settings()
-@reports(lambda found: _SETTINGS(found.items()), schema=_config_schema)
+@with_settings(tuple(SETTINGS), lambda found: _SETTINGS(found.items()), schema=_config_schema)
 def config_show(flags: dict[str, Any], preset: PresetOption = None) -> dict[str, dict[str, Any]]:
     """Print each setting with its origin."""
     resolved = _resolved(flags, preset)
@@ -71,10 +71,10 @@ def _resolved(flags: dict[str, Any], preset: str | None) -> Resolved:
         try:
             load_preset("summarize")
         except UsageError as error:
-            resolved = resolve_without_preset(flags)
+            resolved = settings_of(layers_of(flags))
             Notes().warn(f"without the settings of preset summarize: {error}")
             return resolved
-    return resolve(flags, preset, "summarize")[0]
+    return resolve(flags, preset)[0]
 
 
 def _shown(value: Any) -> str:
@@ -83,7 +83,7 @@ def _shown(value: Any) -> str:
     return ", ".join(map(repr, value)) if isinstance(value, tuple) else str(value)
 
 
-presets_app = typer.Typer(help="Presets: how a task is worded and set.", no_args_is_help=True)
+presets_app = typer.Typer(no_args_is_help=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +141,7 @@ def _env_view(found: dict[str, Any]) -> Shown:
     return facts({**known, **(needs.facts if needs else {})})
 
 
-@with_settings(("model", "device"))
-@reports(_env_view, schema=_env_schema)
+@with_settings(("model", "device"), _env_view, schema=_env_schema)
 def env(
     flags: dict[str, Any],
     verbose: Annotated[

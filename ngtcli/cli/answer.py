@@ -5,6 +5,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +14,7 @@ from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest, check_request,
 from ngtcli.cli.answering import answerer_of, run
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import DocsOption, card_words, tasks_of, with_settings
+from ngtcli.cli.options import DocsOption, tasks_of, with_settings
 from ngtcli.cli.reading import standard_input
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
@@ -83,8 +84,6 @@ def ask(
     if not question:
         raise UsageError("the question is empty", 'Give one, as in ngt ask -d notes "When?"')
     request = _request(flags, given, "ask", question, show_passages)
-    if given.verbose:
-        Notes(True).remark(card_words(flags, request.settings.model, request.preset))
     _answer(request, flags, docs or [], _DOCUMENTS)
 
 
@@ -154,7 +153,6 @@ def _one_of(what: str, command: str, words: Sequence[str]) -> str:
         return words[0]
     if file := next((w for w in words if os.path.exists(w)), None):
         raise UsageError(f"{file} stands where the {what} does", "Give -d before each document.")
-    joined = shlex.quote(" ".join(words))
-    shown = joined if len(joined) < 200 else "'…'"
-    words_of = f"the {what} is {len(words)} words without quotes"
-    raise UsageError(words_of, f"Put it in quotes: ngt {command} {shown}")
+    shown = shorten(shlex.quote(" ".join(words)), 200, placeholder="…'")
+    told = f"the {what} is {len(words)} words without quotes"
+    raise UsageError(told, f"Put it in quotes: ngt {command} {shown}")

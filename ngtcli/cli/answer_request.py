@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
+from ngtcli.cli.checks import refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
     ForceOption,
@@ -42,15 +42,22 @@ _PREDICT = typer.Option(
 )  # fmt: skip
 # What does nothing with what, and what to do.
 _IDLE = (
-    ("--json", ("--cite",), "Its sources are in the object anyway."),
-    ("--json", ("--show-thinking",), "The object has it anyway."),
-    ("--json-tokens", ("--cite",), "Its sources are in the object anyway."),
-    ("--json-tokens", ("--show-thinking",), "The object has it anyway."),
-    ("--engine vllm", ("--json-tokens",), "vLLM does not tell which tokens were drafted."),
-    ("--dry-run", ("--cite", "--show-thinking", "--html"), "There is no answer to show."),
-    ("--dry-run", ("--predict",), "It makes no step."),
-    ("--dry-run", ("--json-tokens",), "Give --dry-run --json."),
-    ("--dry-run", ("-o",), "Redirect it: ngt … --dry-run > FILE"),
+    ("--json", "--cite", "Its sources are in the object anyway."),
+    ("--json", "--show-thinking", "The object has it anyway."),
+    ("--json-tokens", "--cite", "Its sources are in the object anyway."),
+    ("--json-tokens", "--show-thinking", "The object has it anyway."),
+    ("--engine vllm", "--json-tokens", "vLLM does not tell which tokens were drafted."),
+    ("--dry-run", "--cite", "There is no answer to show."),
+    ("--dry-run", "--show-thinking", "There is no answer to show."),
+    ("--dry-run", "--html", "There is no answer to show."),
+    ("--dry-run", "--predict", "It makes no step."),
+    ("--dry-run", "--json-tokens", "Give --dry-run --json."),
+    ("--dry-run", "-o", "Redirect it: ngt … --dry-run > FILE"),
+    ("no -o and no --html", "--force", "Leave it out."),
+    *(
+        (form, "--color always", "Nothing is coloured there.")
+        for form in ("--json", "--json-tokens", "-o", "--dry-run")
+    ),
 )
 
 
@@ -131,17 +138,16 @@ def check_request(request: AnswerRequest, flags: Mapping[str, Any]) -> None:
     refuse_ignored(flags, s)
     check_prediction(r.prediction, s)
     check_not_read((r.output, r.html), [r.predict] if r.predict else [])
-    refuse_with(
-        "no -o and no --html", {"--force": r.force and not (r.out or r.html)}, "Leave it out."
-    )
     given: dict[str, object] = {
         "--json": r.json, "--json-tokens": r.json_tokens, "-o": r.out, "--dry-run": r.dry_run,
         "--cite": r.cite, "--show-thinking": r.show_thinking, "--html": r.html,
-        "--predict": r.predict, "--engine vllm": s.engine == "vllm",
+        "--predict": r.predict, "--force": r.force, "--engine vllm": s.engine == "vllm",
+        "no -o and no --html": not (r.out or r.html),
+        "--color always": flags.get("color") == "always",
     }  # fmt: skip
-    for form in ("--json", "--json-tokens", "-o", "--dry-run"):
+    for form, other, hint in _IDLE:
         if given[form]:
-            refuse_colour(form, flags)
+            refuse_with(form, {other: given[other]}, hint)
     if s.overflow != "retrieve":
         unread: dict[str, object] = {f.flag: n in flags for n, f in SETTINGS.items() if f.overflow}
         unread |= {"--show-passages": r.show_passages}
@@ -150,9 +156,6 @@ def check_request(request: AnswerRequest, flags: Mapping[str, Any]) -> None:
         from ngtcli.retrieve.encoders import check_encoders  # here: it loads numpy
 
         check_encoders(s.embedder, s.reranker)
-    for form, others, hint in _IDLE:
-        if given[form]:
-            refuse_with(form, {other: given[other] for other in others}, hint)
 
 
 def tell_passages(request: AnswerRequest, selection: Selection | None, notes: Notes) -> None:
@@ -181,11 +184,11 @@ def _scores(passage: Chosen) -> str:
     by = passage.scores
     if by.dense is None and by.reranked is None:
         return f"score {by.bm25:.2f}"
-    scores = [
-        ("BM25", by.bm25, 2),
-        ("dense", by.dense, 3),
-        ("fused", by.fused, 4),
-        ("reranked", by.reranked, 2),
+    digits = {"bm25": 2, "dense": 3, "fused": 4, "reranked": 2}
+    scores = {name: getattr(by, name) for name in digits}
+    words = [
+        f"{name.replace('bm25', 'BM25')} {value:.{digits[name]}f}"
+        for name, value in scores.items()
+        if value is not None
     ]
-    words = [f"{name} {value:.{digits}f}" for name, value, digits in scores if value is not None]
     return f"rank {passage.rank} ({', '.join(words)})"

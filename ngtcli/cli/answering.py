@@ -9,12 +9,13 @@ from functools import partial
 
 import typer
 
+from ngtcli.cli.answer_object import answer_object
 from ngtcli.cli.answer_request import AnswerRequest, tell_passages
 from ngtcli.cli.notes import REPEATS, Notes, ReadingBar
 from ngtcli.cli.options import command_line
 from ngtcli.cli.output import check_written, write_page, write_result
 from ngtcli.cli.streams import terminal_width
-from ngtcli.config import seconds_of
+from ngtcli.config import Settings, seconds_of
 from ngtcli.errors import INTERRUPTED, NgtError, StoppedError, counted
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
@@ -36,6 +37,11 @@ from ngtcli.session.events import (
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json
 
+_CUT_OFF = {
+    "context": "the answer is cut off: the context is full",
+    "repetition": f"the answer is cut off: {REPEATS}; --set max_repeats=0 lets it go on",
+    "interrupted": "interrupted; the answer is incomplete",
+}
 _WORDS = 400  # characters of a thought, of which a status line shows the last; guess
 
 
@@ -77,16 +83,27 @@ def run(request: AnswerRequest, answerer: Answerer, notes: Notes) -> None:
         dry_run(request, notes)
         return
     check_written((request.output, request.html), request.force)
-    if request.settings.model == "builtin" and notes.terminal:
+    if notes.terminal:
+        remark_demonstration(request.settings.model, notes)
+    answer = Showing(request, notes).run(answerer)
+    if answer is None or answer.finish_reason == "interrupted":
+        raise typer.Exit(INTERRUPTED)
+    keep_warm(answerer, request.settings, notes)
+
+
+def remark_demonstration(model: str, notes: Notes) -> None:
+    """What the built-in model is."""
+    if model == "builtin":
         notes.remark(
             "The built-in model is a small demonstration that quotes sentences;"
             " name a real one with -m FOLDER."
         )
-    answer = Showing(request, notes).run(answerer)
-    if answer is None or answer.finish_reason == "interrupted":
-        raise typer.Exit(INTERRUPTED)
-    if answerer.loaded and seconds_of(request.settings.keep_warm):
-        start(request.settings, notes.warn)
+
+
+def keep_warm(answerer: Answerer, settings: Settings, notes: Notes) -> None:
+    """Have a process keep the model loaded, where that is wanted and none does."""
+    if answerer.loaded and seconds_of(settings.keep_warm):
+        start(settings, notes.warn)
 
 
 class Showing:
@@ -192,24 +209,18 @@ class Showing:
             notes.facts([*answer.facts])
         for words in answer.remarks:
             notes.remark(words)
-        if answer.finish_reason == "context":
-            notes.warn("the answer is cut off: the context is full")
-        if answer.finish_reason == "repetition":
-            notes.warn(f"the answer is cut off: {REPEATS}; --set max_repeats=0 lets it go on")
-        if answer.finish_reason == "interrupted":
-            notes.warn("interrupted; the answer is incomplete")
+        if cut := _CUT_OFF.get(answer.finish_reason):
+            notes.warn(cut)
 
     def _print_cited(self, answer: Ended) -> None:
         """The answer with marks, and its sources below it; on a terminal they link to the files."""
-        sink = self._new_sink()
-        sink.step(_thought(self._request, answer))
-        sink.step(with_marks(runs_of(answer.tokens), answer.sources))
+        sink, sources = self._new_sink(), answer.sources
+        sink.step(_marked(self._request, answer))
         sink.close()
+        places = "".join(f"{listed(source)}\n" for source in sources.places())
         if sys.stdout.isatty():
             styled = wants_color(sys.stdout, self._request.settings.color)
-            places = terminal_list(answer.sources, terminal_width(sys.stdout), styled)
-        else:
-            places = "".join(f"{listed(source)}\n" for source in answer.sources.places())
+            places = terminal_list(sources, terminal_width(sys.stdout), styled)
         sys.stdout.write(f"\n{places}" if places else "")
         sys.stdout.flush()
 
@@ -226,21 +237,19 @@ class Showing:
         return answer_page(title, command_line(), answer.steps, sources, documents, answer.facts)
 
 
-def _thought(request: AnswerRequest, answer: Ended) -> list[Run]:
-    """What stands before an answer that is shown whole: its thought, where that is wanted."""
-    return [(f"{answer.thought}\n\n", THOUGHT)] if request.show_thinking and answer.thought else []
+def _marked(request: AnswerRequest, answer: Ended) -> list[Run]:
+    """An answer that is shown whole, with --cite marked; before it its thought, where wanted."""
+    shown = request.show_thinking and answer.thought
+    thought = [(f"{answer.thought}\n\n", THOUGHT)] if shown else []
+    if request.cite:
+        return [*thought, *with_marks(runs_of(answer.tokens), answer.sources)]
+    return [*thought, (answer.text.rstrip("\n"), "")]
 
 
 def body_of(request: AnswerRequest, answer: Ended) -> str:
     """What a file gets, without its last newline: the JSON object, or the answer."""
     if request.json or request.json_tokens:
-        from ngtcli.cli.answer_object import answer_object  # here: few runs need it
-
         return dump_json(answer_object(request, answer, request.json_tokens))
-    thought = _thought(request, answer)
-    if not request.cite:
-        return visible("".join(shown for shown, _ in thought) + answer.text.rstrip("\n"))
-    sources = answer.sources
-    marked = [*thought, *with_marks(runs_of(answer.tokens), sources)]
-    text = visible("".join(shown for shown, _ in marked))
-    return "\n".join([text, *([""] * bool(sources.spans)), *map(listed, sources.places())])
+    text = visible("".join(shown for shown, _ in _marked(request, answer)))
+    places = answer.sources.places() if request.cite else ()
+    return "\n".join([text, *([""] if places else []), *map(listed, places)])

@@ -10,7 +10,6 @@ import typer
 from ngtcli.cli.measuring import (
     LINES,
     TEXTS,
-    Counts,
     OutputFlags,
     PageFlags,
     PromptFlags,
@@ -46,6 +45,7 @@ _RECORDING = typer.Argument(help="A folder that ngt bench record has written.", 
 _NEW = typer.Argument(help="A new folder for the recording.", metavar="FOLDER")
 _NODES = measured_option(help="Most draft nodes; several with commas.")
 _SWEPT = measured_option("--sweep-num-draft", help="Try 4 to 128 nodes.")
+_AGAINST = measured_option(help="hf: transformers' generate as well.")
 _FRESH = "Forget at each prompt what was learned."
 _NO_QUALITY = typer.Option("--no-quality", help="Judge no answers by reference answers.")
 
@@ -54,18 +54,16 @@ _NO_QUALITY = typer.Option("--no-quality", help="Judge no answers by reference a
 class ChoiceFlags:
     """Which prompts are taken."""
 
-    tasks: Annotated[str, prompt_option(help="Only these, with commas.")] = ""
+    tasks: Annotated[str | None, prompt_option(help="Only these, with commas.")] = None
     limit: Annotated[int | None, prompt_option(min=1, help="Most prompts of a task.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodFlags(ChoiceFlags, PageFlags):
-    """What is measured; "" stands for what is not there."""
+    """What is measured."""
 
-    methods: Annotated[
-        str, measured_option(help=f"With commas; default: {_LIVE}."), Counts(instead_of="method")
-    ] = ""
-    num_draft: Annotated[str, _NODES, Counts(instead_of="sweep_num_draft")] = ""
+    methods: Annotated[str | None, measured_option(help=f"With commas; default: {_LIVE}.")] = None
+    num_draft: Annotated[str | None, _NODES] = None
     sweep_num_draft: Annotated[bool, _SWEPT] = False
     fresh: Annotated[bool, measured_option("--fresh", help=_FRESH)] = False
 
@@ -75,7 +73,7 @@ class LiveFlags(PromptFlags, MethodFlags):
     """What `ngt bench` is given."""
 
     files: Annotated[list[str] | None, _FILES] = None
-    against: Annotated[str, measured_option(help="hf: transformers' generate as well.")] = ""
+    against: Annotated[str | None, _AGAINST] = None
     rounds: Annotated[int, measured_option(min=1, help="Timed rounds.")] = 5
     no_quality: Annotated[bool, _NO_QUALITY] = False
 
@@ -85,9 +83,7 @@ class ReplayFlags(MethodFlags):
     """What `ngt bench replay` is given."""
 
     folder: Annotated[Path, _RECORDING]
-    methods: Annotated[
-        str, measured_option(help=f"With commas; default: {_REPLAY}."), Counts(instead_of="method")
-    ] = ""
+    methods: Annotated[str | None, measured_option(help=f"With commas; default: {_REPLAY}.")] = None
     ids: Annotated[str, prompt_option(help="Of a recording all, odd or even ids.")] = "all"
 
 
@@ -124,7 +120,7 @@ def bench(run: Run, given: LiveFlags) -> Generator[LiveResult]:
     from ngtcli.measure.grid import cells_of, check_some_left
 
     options, settings = _options(run, given, _LIVE), run.settings
-    if given.against not in ("", "hf"):
+    if given.against not in (None, "hf"):
         raise UsageError(f"--against {given.against}: unknown", "Known: hf.")
     if given.against:
         check_against(settings)
@@ -144,7 +140,7 @@ def replay(run: Run, given: ReplayFlags) -> Generator[ReplayResult]:
     from ngtcli.measure.replay import run_replay
     from ngtcli.measure.traces import recorded_files
 
-    check_not_read((given.output, given.html), recorded_files(given.folder))
+    check_not_read(given.outputs, recorded_files(given.folder))
     options, notes = _options(run, given, _REPLAY), run.notes
     result = run_replay(given.folder, options, run.settings, notes.status, notes.warn)
     yield result
@@ -214,15 +210,19 @@ def _options(run: Run, given: LiveFlags | ReplayFlags, default: str) -> "BenchOp
     """What is to be measured; what stands on the command line is read. Raises UsageError."""
     from ngtcli.measure.grid import BenchOptions
 
-    named = names_in(given.methods) or [m for m in (run.flags.get("method"),) if m]
+    method = run.flags.get("method")
+    if given.methods and method:
+        raise UsageError("--methods and --method are both given", "Give one of them.")
+    if given.num_draft and given.sweep_num_draft:
+        what = "--num-draft and --sweep-num-draft are both given"
+        raise UsageError(what, "Give one of them.")
     numbers = list(_SWEEP) if given.sweep_num_draft else [run.settings.num_draft]
-    if given.num_draft:
-        numbers = numbers_of("--num-draft", given.num_draft)
+    named = names_in("--methods", given.methods)
     options = BenchOptions(
-        methods=named or names_in(default),
-        num_drafts=numbers,
+        methods=named or ([method] if method else default.split(",")),
+        num_drafts=numbers_of("--num-draft", given.num_draft) or numbers,
         fresh=given.fresh,
-        tasks=names_in(given.tasks),
+        tasks=names_in("--tasks", given.tasks),
         limit=given.limit,
     )
     if isinstance(given, ReplayFlags):
@@ -252,7 +252,7 @@ def _items(
     run: Run, given: LiveFlags | RecordFlags | QualityFlags
 ) -> tuple[list[Item], Sequence[Skipped]]:
     """What is to be answered, and the files that were left out of folders."""
-    outputs, docs = (given.output, getattr(given, "html", None)), getattr(given, "docs", None)
+    outputs, docs = given.outputs, getattr(given, "docs", None)
     if given.prompts and (given.files or docs):
         raise UsageError("--prompts and files or --docs are given", "Give one of them.")
     texts = asked = Loaded(())
@@ -262,5 +262,5 @@ def _items(
         asked = read_documents(docs or [], stdin, run.settings, run.notes, outputs)
     check: Callable[[Path], None] = lambda path: check_not_read(outputs, [path])  # noqa: E731
     items = items_from(given.prompts, texts.documents, asked.documents, run.settings, check)
-    chosen = choose(items, names_in(given.tasks), given.limit)
+    chosen = choose(items, names_in("--tasks", given.tasks), given.limit)
     return chosen, tuple(dict.fromkeys((*texts.skipped, *asked.skipped)))

@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
-from ngtcli.cli.show import facts, reports, table
+from ngtcli.cli.options import reports
+from ngtcli.cli.show import facts, table
 from ngtcli.errors import NgtError, UsageError, nearest, reason_of
 from ngtcli.system.cache import STORES, Held, Removed, Store, clear, held
 from ngtcli.system.files import home
 
-cache_app = typer.Typer(help="All that is stored to be used again.", no_args_is_help=True)
+cache_app = typer.Typer(no_args_is_help=True)
 _KNOWN = {store.name: store for store in STORES}
 Name = Annotated[str, typer.Argument(help="One of the names that ngt cache list shows.")]
 _OPTIONAL = typer.Argument(

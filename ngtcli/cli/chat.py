@@ -2,17 +2,16 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from ngtcli.cli.answer_object import document_objects
 from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest, check_request, documents_of
-from ngtcli.cli.answering import Showing, telling
-from ngtcli.cli.conversation import Exchange, saved, turns_of
+from ngtcli.cli.answering import Showing, keep_warm, remark_demonstration, telling
 from ngtcli.cli.notes import Notes, once, report_error
 from ngtcli.cli.options import (
     DocsOption,
@@ -24,19 +23,18 @@ from ngtcli.cli.options import (
     with_settings,
 )
 from ngtcli.cli.output import check_output_file, write_page
-from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin, terminal_width
 from ngtcli.cli.typed import piped, typed
-from ngtcli.config import seconds_of
 from ngtcli.documents.find import STDIN
-from ngtcli.documents.load import Loaded
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError, counted, nearest, unexpected
-from ngtcli.render.answer_view import terminal_list
-from ngtcli.render.terminal import wants_color
+from ngtcli.prompt.turns import Turn
+from ngtcli.render.answer_view import listed, terminal_list
+from ngtcli.render.terminal import visible, wants_color
 from ngtcli.serve.answerer import Answerer
-from ngtcli.serve.client import start
+from ngtcli.session.events import Ended
 from ngtcli.session.settings import text_of
 from ngtcli.system import process
+from ngtcli.system.json_form import dump_json
 
 _LEAVE = "Ctrl-D or /quit leaves."
 
@@ -64,17 +62,16 @@ def chat(
     conversation = Conversation(request)
     conversation.answerer.check(settings)
     if docs:
-        conversation.read(documents_of(docs, request, ""))
+        conversation.read(docs)
     stdin = piped_stdin()
     conversation.pipe = stdin is not None
     if stdin is not None:
-        talk(conversation, piped(stdin, settings.max_mb, conversation.notes.warn))
+        said: Iterable[str | None] = piped(stdin, settings.max_mb, conversation.notes.warn)
     else:
         conversation.greet()
-        words = [f"/{name}" for name in conversation.commands]
-        talk(conversation, typed(words, settings.log))
-    if conversation.answerer.loaded and seconds_of(settings.keep_warm):
-        start(settings, conversation.notes.warn)
+        said = typed([f"/{name}" for name in conversation.commands], settings.log)
+    talk(conversation, said)
+    keep_warm(conversation.answerer, settings, conversation.notes)
 
 
 def talk(conversation: "Conversation", said: Iterable[str | None]) -> None:
@@ -101,6 +98,9 @@ def talk(conversation: "Conversation", said: Iterable[str | None]) -> None:
         process.resume()
 
 
+Exchange = tuple[str, Ended]  # a question and what came of it
+
+
 class Conversation:
     """What was said so far, and what the next question is asked with."""
 
@@ -109,6 +109,7 @@ class Conversation:
         self._request, self._exchanges = request, list[Exchange]()
         self._tell = telling(self.notes, once(self.notes.warn))
         self.answerer = Answerer(self._tell, stays=True)
+        self._paths: list[str] = []
         self._saved: set[Path] = set()
         self._any = False  # whether anything was asked
         self.commands: dict[str, tuple[str, Callable[[str], object]]] = {
@@ -121,26 +122,30 @@ class Conversation:
             "quit": ("leaves, as Ctrl-D does", lambda _: None),
         }
 
-    def read(self, loaded: Loaded) -> None:
-        """The documents that it is about."""
-        self._request = replace(self._request, loaded=loaded)
+    def read(self, paths: list[str]) -> int:
+        """Read these documents besides those of before; how many came. Raises InputError."""
+        known = {d.path for d in self._request.documents}
+        loaded = documents_of([*self._paths, *paths], self._request, "")
+        self._request, self._paths = replace(self._request, loaded=loaded), [*self._paths, *paths]
+        return len({d.path for d in loaded.documents} - known)
 
     def greet(self) -> None:
         """What a terminal is told at the start."""
-        if self._request.settings.model == "builtin":
-            self.notes.remark(
-                "The built-in model is a small demonstration that quotes sentences and cannot"
-                " converse; name a real one with -m FOLDER."
-            )
+        remark_demonstration(self._request.settings.model, self.notes)
         self.notes.remark(f"/help lists the commands. {_LEAVE}")
 
     def take(self, text: str) -> bool:
         """Answer a question or follow a command; whether the conversation goes on."""
-        if text.startswith("/"):
-            return self._command(*text[1:].partition(" ")[::2])
-        if text.strip():
-            self._ask(text.strip())
-        return True
+        if not text.startswith("/"):
+            if text.strip():
+                self._ask(text.strip())
+            return True
+        name, _, rest = text[1:].partition(" ")
+        if name not in self.commands:
+            hint = nearest(name, self.commands, "/help lists them.")
+            raise UsageError(f"no command /{name}", f"{hint} A question may begin with a space.")
+        self.commands[name][1](rest.strip())
+        return name != "quit"
 
     def interrupted(self) -> None:
         """A Ctrl-C came where there was nothing of an answer yet. In a pipe it ends the command."""
@@ -149,54 +154,41 @@ class Conversation:
             raise typer.Exit(INTERRUPTED)
 
     def _ask(self, question: str) -> None:
-        request = replace(self._request, question=question, turns=turns_of(self._exchanges))
+        turns: list[Turn] = []
+        for asked, answer in self._exchanges:
+            if text := answer.text.strip():  # else there is no answer
+                read = answer.selection.new if answer.selection else ()
+                turns += [Turn("user", asked, read), Turn("assistant", text)]
+        request = replace(self._request, question=question, turns=tuple(turns))
         if self.pipe and self._any:
             sys.stdout.write("\n")
         self._any = True
-        answer = Showing(request, self.notes, self._tell).run(self.answerer)
-        if answer is not None:
-            self._exchanges.append(Exchange(question, answer))
+        came = Showing(request, self.notes, self._tell).run(self.answerer)
+        if came is not None:
+            self._exchanges.append((question, came))
         if not self.pipe:
             self.notes.say("")
-        if self.pipe and (answer is None or answer.finish_reason == "interrupted"):
+        elif came is None or came.finish_reason == "interrupted":
             raise typer.Exit(INTERRUPTED)
-
-    def _command(self, name: str, rest: str) -> bool:
-        if name not in self.commands:
-            hint = nearest(name, self.commands, "/help lists them.")
-            raise UsageError(f"no command /{name}", f"{hint} A question may begin with a space.")
-        self.commands[name][1](rest.strip())
-        return name != "quit"
 
     def _docs(self, rest: str) -> None:
         try:
             name, *paths = shlex.split(rest) or ["list"]
         except ValueError as error:
             raise UsageError(f"/docs {rest}: {error}", "Close the quotes.") from None
-        documents = self._request.documents
-        if name == "list" and not paths:
-            for document in documents:
-                self.notes.say(f"{document.name}: {len(document.text):,} characters")
-            if not documents:
-                self.notes.say("There are no documents; /docs add PATH reads some.")
-            return
-        if name != "add" or not paths or STDIN in paths:
+        if name == "add" and paths and STDIN not in paths:
+            added = counted(self.read(paths), "document")
+            self.notes.say(f"added {added}; there are {len(self._request.documents)}")
+        elif name != "list" or paths:
             raise UsageError(f"/docs {rest}", "Say /docs add PATH …, or /docs list.")
-        loaded = read_documents(paths, None, self._request.settings, self.notes)
-        known, names = {d.path for d in documents}, {d.name for d in documents}
-        new = []
-        for document in loaded.documents:
-            if document.path in known:
-                continue
-            others = chain([document.name], (f"{document.name} ({n})" for n in count(2)))
-            new.append(replace(document, name=next(o for o in others if o not in names)))
-            names.add(new[-1].name)
-        skipped = (*self._request.loaded.skipped, *loaded.skipped)
-        self._request = replace(self._request, loaded=Loaded((*documents, *new), skipped))
-        self.notes.say(f"added {counted(len(new), 'document')}; there are {len(names)}")
+        elif not self._request.documents:
+            self.notes.say("There are no documents; /docs add PATH reads some.")
+        else:
+            for document in self._request.documents:
+                self.notes.say(f"{document.name}: {len(document.text):,} characters")
 
-    def _sources(self, rest: str) -> None:
-        last = self._exchanges[-1].answer.sources if self._exchanges else None
+    def _sources(self, _: str) -> None:
+        last = self._exchanges[-1][1].sources if self._exchanges else None
         if last is None or not last.spans:
             self.notes.say("Nothing of the last answer stands in the documents word for word.")
             return
@@ -224,8 +216,8 @@ class Conversation:
         hint = "Name a file that is not there yet."
         if path.exists() and path.resolve() not in self._saved:
             raise UsageError(f"{path}: there is one", hint)
-        text = saved(self._request, self._exchanges, path.suffix.lower() == ".json")
-        write_page(f"{text}\n", path, hint)
+        form = _as_json if path.suffix.lower() == ".json" else _as_markdown
+        write_page(f"{form(self._request, self._exchanges)}\n", path, hint)
         self._saved.add(path.resolve())
         self.notes.say(f"saved {counted(len(self._exchanges), 'question')} in {path}")
 
@@ -236,3 +228,27 @@ class Conversation:
     def _help(self, _: str) -> None:
         for name, command in self.commands.items():
             self.notes.say(f"/{name:<8} {command[0]}")
+
+
+def _as_json(about: AnswerRequest, exchanges: Sequence[Exchange]) -> str:
+    keys = ("thought", "finish_reason", "sources", "statistics")
+    found = [
+        {"question": question, "answer": answer.text} | {k: getattr(answer, k) for k in keys}
+        for question, answer in exchanges
+    ]
+    asked = {"model": about.settings.model, "system": about.settings.system}
+    return dump_json({**asked, "documents": document_objects(about), "exchanges": found})
+
+
+def _as_markdown(about: AnswerRequest, exchanges: Sequence[Exchange]) -> str:
+    parts = [f"# A conversation with {about.settings.model}"]
+    if about.documents:
+        parts.append("Documents: " + ", ".join(d.name for d in about.documents))
+    if about.settings.system:
+        parts.append(f"System text: {about.settings.system}")
+    for number, (question, answer) in enumerate(exchanges, 1):
+        how = " (interrupted)" if answer.finish_reason == "interrupted" else ""
+        parts += [f"## Question {number}", question]
+        parts += [f"## Answer {number}{how}", answer.text.strip()]
+        parts.append("\n".join(f"- {listed(source)}" for source in answer.sources.places()))
+    return visible("\n\n".join(filter(None, parts)))

@@ -11,7 +11,7 @@ from ngtcli.cli.measuring import TEXTS
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import OF_OWN_ENGINE, PresetOption, numbers_of, resolve, with_settings
 from ngtcli.cli.reading import distinct, read_documents
-from ngtcli.cli.show import Shown, reports
+from ngtcli.cli.show import Shown
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import DifferenceError, UsageError, counted
@@ -44,17 +44,16 @@ def _row(num_draft: int, part: Sequence[Comparison]) -> list[object]:
     return [num_draft, len(part), tokens, f"{length:.2f}", f"{same}/{len(part)}"]
 
 
-@with_settings(OF_OWN_ENGINE)
-@reports(_view)
+@with_settings(OF_OWN_ENGINE, _view)
 def check(
     flags: dict[str, Any],
     files: Annotated[list[str] | None, typer.Argument(help=TEXTS)] = None,
     docs: Annotated[list[str] | None, _DOCS] = None,
     preset: PresetOption = None,
-    drafts: Annotated[str, _DRAFTS] = "",
+    drafts: Annotated[str | None, _DRAFTS] = None,
 ) -> Generator[CheckReport, bool]:
     """Decode with and without drafts and compare every token; exit 6 at a difference."""
-    resolved, chosen = resolve(flags, preset, "summarize")
+    resolved, chosen = resolve(flags, preset)
     settings, notes = resolved.settings, Notes()
     num_drafts = _num_drafts(drafts, flags, settings)
     refuse_ignored(flags, settings)
@@ -76,11 +75,11 @@ def check(
     _check_identical(report)
 
 
-def _num_drafts(drafts: str, given: Mapping[str, Any], settings: Settings) -> list[int]:
+def _num_drafts(drafts: str | None, given: Mapping[str, Any], settings: Settings) -> list[int]:
     """The numbers of draft nodes to try. Raises UsageError."""
-    if drafts and "num_draft" in given:
+    if drafts is not None and "num_draft" in given:
         raise UsageError("--drafts and --num-draft are both given", "Give one of them.")
-    numbers = numbers_of("--drafts", drafts or DRAFTS)
+    numbers = numbers_of("--drafts", DRAFTS if drafts is None else drafts)
     numbers = [settings.num_draft] if "num_draft" in given else numbers
     if settings.method == "none" or numbers == [0]:
         what = "method none" if settings.method == "none" else "--num-draft 0"

@@ -70,8 +70,8 @@ def refuse_colour(form: str, flags: Mapping[str, Any]) -> None:
     refuse_with(form, {"--color always": forced}, "Nothing is coloured there.")
 
 
-def refuse_with(given: str, others: Mapping[str, object], hint: str) -> None:
+def refuse_with(given: str, others: Mapping[str, object], hint: str, how: str = "with") -> None:
     """Raise UsageError where one of `others`, {flag: whether given}, comes with `given`."""
     for other, is_given in others.items():
         if is_given:
-            raise UsageError(f"{other} does nothing with {given}", hint)
+            raise UsageError(f"{other} does nothing {how} {given}", hint)

@@ -3,15 +3,12 @@
 Where nothing is offered, the shell offers files.
 """
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
 
 from ngtcli.config import SETTINGS, Setting
 from ngtcli.prompt.preset import preset_files
 
 Complete = Callable[[str], list[str]]
-_MOST = 2000  # entries of a folder that are looked at, some milliseconds; guess
 
 
 def quietly(words: Callable[[str], Iterable[str]]) -> Complete:
@@ -32,11 +29,10 @@ def _methods(_: str) -> list[str]:
     return method_names()
 
 
-def _models(incomplete: str) -> list[str]:
-    """The built-in model, those in the hub's cache, and folders."""
+def _models(_: str) -> list[str]:
     from ngtcli.model_files.hub import cached_ids
 
-    return ["builtin", *cached_ids(), *sorted(_folders(incomplete))]
+    return ["builtin", *cached_ids()]
 
 
 def _backgrounds(_: str) -> list[str]:
@@ -72,17 +68,3 @@ def of_settings(names: Sequence[str]) -> Complete:
         return [f"{name}={word}" for word in found]
 
     return quietly(words)
-
-
-def _folders(incomplete: str) -> Iterator[str]:
-    """Folders that begin as what was typed; those without a model end with a slash, to go on in."""
-    head, tail = os.path.split(incomplete)
-    try:
-        with os.scandir(os.path.expanduser(head or ".")) as entries:
-            for entry in islice(entries, _MOST):
-                hidden = entry.name.startswith(".") and not tail.startswith(".")
-                if entry.name.startswith(tail) and entry.is_dir() and not hidden:
-                    model = os.path.exists(os.path.join(entry.path, "config.json"))
-                    yield os.path.join(head, entry.name) + ("" if model else "/")
-    except OSError:
-        return

@@ -9,9 +9,9 @@ import typer
 
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import JsonOption, VerboseOption, resolve_without_preset, with_settings
+from ngtcli.cli.options import JsonOption, VerboseOption, layers_of, with_settings
 from ngtcli.cli.reading import distinct, read_documents, standard_input, tell_skipped, tell_warnings
-from ngtcli.cli.show import Shown, reports
+from ngtcli.cli.show import Shown
 from ngtcli.config import SETTINGS, Use, settings_where
 from ngtcli.documents.content import About
 from ngtcli.documents.find import Skipped
@@ -21,12 +21,11 @@ from ngtcli.documents.passages import passages as passages_of
 from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.checkpoint import find, tokenizer_key
 from ngtcli.render.terminal import visible
+from ngtcli.session.settings import settings_of
 from ngtcli.system.json_form import json_key, to_json
 from ngtcli.tokens.tokenizer import Tokenizer
 
-docs_app = typer.Typer(
-    help="Documents as they are read: text, pages, tokens, warnings.", no_args_is_help=True
-)
+docs_app = typer.Typer(no_args_is_help=True)
 _LEFT_OUT = 100  # files left out that a list names, more with -v; guess
 _BEGINNING = 40  # characters of a passage that are shown; guess
 _COLUMNS = ["document", "format", "pages", "characters", "tokens"]
@@ -94,15 +93,14 @@ def _row(row: Row) -> list[object]:
 
 
 @docs_app.command("list")
-@with_settings(_READ)
-@reports(lambda found: (_COLUMNS, map(_row, found.documents)))
+@with_settings(_READ, lambda found: (_COLUMNS, map(_row, found.documents)))
 def docs_list(
     flags: dict[str, Any],
     paths: Annotated[list[str], typer.Argument(help="Files, folders, globs.")],
     verbose: VerboseOption = False,
 ) -> Generator[DocumentList, bool]:
     """List documents with format, pages, characters, tokens, and what was left out."""
-    settings = resolve_without_preset(flags).settings
+    settings = settings_of(layers_of(flags)).settings
     if "-" in paths:
         raise UsageError("standard input is not a file to list", "Name files or folders.")
     notes = Notes(verbose)
@@ -152,8 +150,7 @@ def _show_view(shown: ShownDocuments | str) -> Iterator[Shown]:
 
 
 @docs_app.command("show")
-@with_settings((*_READ, *_CUT))
-@reports(_show_view, schema=ShownDocuments)
+@with_settings((*_READ, *_CUT), _show_view, schema=ShownDocuments)
 def docs_show(
     flags: dict[str, Any],
     path: Annotated[str, typer.Argument(help="A file, folder or glob; - is stdin.")],
@@ -163,7 +160,7 @@ def docs_show(
     verbose: VerboseOption = False,
 ) -> ShownDocuments | str:
     """Show what was read of a document: its pages and headings, its passages, or its text."""
-    settings = resolve_without_preset(flags).settings
+    settings = settings_of(layers_of(flags)).settings
     if text and json:
         raise UsageError("--text with --json", "Give one of them; --json has the text.")
     if text:

@@ -7,7 +7,7 @@ from ngtcli.cli.output import print_line
 from ngtcli.errors import ContextOverflowError, counted
 from ngtcli.model_files.card import script_words
 from ngtcli.model_files.pretrained import context_limit, load_config, load_tokenizer
-from ngtcli.prompt.build import Task, look_alikes
+from ngtcli.prompt.build import Prompt, Task, look_alikes
 from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split
@@ -23,19 +23,19 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     tokenizer, config = load_tokenizer(s.model), load_config(s.model)
     context = context_limit(config, tokenizer).tokens
     thinking = thinking_of(s, tokenizer)
-    most, own = s.max_tokens, (request.wording, request.documents, request.question)
-    most += thinking.room if thinking else 0
-    task = Task(*own, tokenizer, context, most, config.vocab_size, notes.status, chat=Chat.of(s))
+    task = Task(
+        request.wording,
+        request.documents,
+        request.question,
+        tokenizer,
+        context,
+        s.max_tokens + (thinking.room if thinking else 0),
+        config.vocab_size,
+        notes.status,
+        chat=Chat.of(s),
+    )
     try:
-        if s.overflow != "split":
-            prompt = prompt_for(task, s, notes.warn)
-        elif (whole := fits(task)) is not None:
-            prompt = whole
-        else:
-            parts = split(task)
-            of = counted(len(parts), "part")
-            notes.warn(f"not everything fits: split into {of}; this is the first one's")
-            prompt = parts[0].build()
+        prompt = _prompt(task, request, notes)
     except ContextOverflowError:
         notes.clear()
         if request.json:
@@ -46,11 +46,22 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
         notes.warn(words)
     tell_passages(request, prompt.selection, notes)
     if request.verbose:
-        shown = request.documents, request.question, tokenizer, s.system
-        for words in look_alikes(*shown):
+        for words in look_alikes(request.documents, request.question, tokenizer, s.system):
             notes.remark(words)
     if request.json:
         print_line(dump_json(dry_run_object(request, prompt, context)))
         return
     print_line(visible(prompt.text))
     notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")
+
+
+def _prompt(task: Task, request: AnswerRequest, notes: Notes) -> Prompt:
+    """The prompt, of a long text that of its first part. Raises ContextOverflowError."""
+    if request.settings.overflow != "split":
+        return prompt_for(task, request.settings, notes.warn)
+    if (whole := fits(task)) is not None:
+        return whole
+    parts = split(task)
+    of = counted(len(parts), "part")
+    notes.warn(f"not everything fits: split into {of}; this is the first one's")
+    return parts[0].build()

@@ -15,7 +15,6 @@ from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import VerboseOption, file_option, tasks_of, with_settings
 from ngtcli.cli.output import check_name
 from ngtcli.cli.reading import read_documents
-from ngtcli.cli.show import reports
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.errors import INTERRUPTED, InputError, UsageError, counted, nearest
@@ -89,8 +88,7 @@ def heads() -> None:
 
 
 @heads_app.command("train")
-@with_settings(_READ)
-@reports(lambda trained: trained.folder)
+@with_settings(_READ, lambda trained: trained.folder)
 def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> Trained:
     """Train a head on a model's own answers: ngt heads train --kind medusa -d notes/ -o head
 

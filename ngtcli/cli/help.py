@@ -1,9 +1,9 @@
-"""`ngt help`: the pages of the manual, in `ngtcli/manual/`."""
+"""`ngt help`: the pages of the manual, in `ngtcli/manual/`; and `-h` of a command: one screen."""
 
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,9 +11,11 @@ import ngtcli
 from ngtcli.cli.completion import quietly
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.streams import terminal_width
+from ngtcli.config import SETTINGS, Use
 from ngtcli.errors import UsageError, nearest
 
-_WIDEST = 100  # columns of a page; wider lines are hard to read: guessed
+_WIDEST = 100  # columns of a page; wider lines are hard to read: guess
+_LONGEST = 15  # characters of the choices of a value: guess
 
 
 def topics() -> dict[str, Path]:
@@ -55,3 +57,49 @@ def _show(text: str) -> None:
     # A link of the page is relative to its folder, which a reader does not see.
     page = Markdown(text.replace("](../", "](ngtcli/"), code_theme="bw", hyperlinks=False)
     Console(width=min(terminal_width(sys.stdout), _WIDEST)).print(page)
+
+
+def brief(context: Any, stream: Any) -> str:
+    """The page of the command of a context of the library's, for a stream."""
+    command, width = context.command, min(terminal_width(stream), _WIDEST)
+    says, *more = (command.help or "").split("\n\n")
+    examples = [line for text in more if text[0] == "\b" for line in text.strip("\b\n").split("\n")]
+    rows = [(_name(p), p.help.replace("\\[", "[")) for p in command.params if _listed(p)]
+    rows += [(n, c.help.split("\n\n")[0]) for n, c in getattr(command, "commands", {}).items()]
+    left = min(max((len(name) for name, _ in rows), default=0), width // 2)
+    lines = [" ".join([context.command_path, *command.collect_usage_pieces(context)]), "", says]
+    lines += [*([""] if examples else []), *(f"  {line}" for line in examples), ""]
+    lines += [f"  {name:<{left}}  {_fitted(text, width - left - 4)}" for name, text in rows]
+    lines += ["", f"{context.command_path} --help lists all flags; ngt help, the manual."]
+    return "\n".join(lines)
+
+
+def _listed(parameter: Any) -> bool:
+    about = SETTINGS.get(parameter.name)
+    return (
+        not parameter.hidden
+        and (about is None or Use.COMMON in about.uses)
+        and bool(parameter.help)
+    )
+
+
+def _name(parameter: Any) -> str:
+    """An option or an argument as it is written, like -o, --output <path>."""
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name.upper())
+    names, about = ", ".join(sorted(parameter.opts, key=len)), SETTINGS.get(parameter.name)
+    words = "|".join(about.choices) if about else ""
+    number = "N" if about is not None and about.kind in (int, float) else "TEXT"
+    value = parameter.metavar or (words if 0 < len(words) < _LONGEST else number)
+    return names if parameter.is_flag else f"{names} {value}"
+
+
+def _fitted(text: str, width: int) -> str:
+    """A text if it is that narrow, else its first sentence, and of that as many words as fit.
+
+    >>> _fitted("Use a model. It may be a folder.", 20), _fitted("Use a model.", 10)
+    ('Use a model.', 'Use a …')
+    """
+    if len(text) <= width or len(text := re.split(r"(?<=\.) ", text)[0]) <= width:
+        return text
+    return f"{text[: width - 1].rpartition(' ')[0].rstrip(' ,;:')} …"

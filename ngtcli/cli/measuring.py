@@ -1,14 +1,12 @@
-"""What the commands that measure have in common: their flags, where these count, and results.
+"""What the commands that measure have in common: their flags, and where results go.
 
-A flag says at its declaration where it counts: `Annotated[Path | None, typer.Option(…),
-Counts(REPLAY)]`. A command is a function of what it runs with and of its flags, which returns a
-result, or yields it and goes on below it.
+A command is a function of what it runs with and of its flags, which yields a result and goes on
+below it.
 """
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, is_dataclass, replace
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from ngtcli.cli.checks import refuse_idle
+from ngtcli.cli.checks import refuse_idle, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
     ForceOption,
@@ -28,14 +26,14 @@ from ngtcli.cli.options import (
     resolve,
     with_settings,
 )
-from ngtcli.cli.output import asked_form, check_written, write_forms
-from ngtcli.config import SETTINGS, Resolved, Settings, Use
+from ngtcli.cli.output import check_output_files, check_written, write_page, write_result
+from ngtcli.cli.streams import terminal_width
+from ngtcli.config import Resolved, Settings
 from ngtcli.errors import INTERRUPTED, UsageError
 from ngtcli.measure.results import Invocation, versions
 from ngtcli.prompt.preset import Preset
+from ngtcli.render.terminal import wants_color
 
-LIVE, REPLAY = "live", "replay"  # ways of measuring
-_ALWAYS = ("color", "max_mb", "cache_mb")  # settings that count in both
 prompt_option = partial(typer.Option, rich_help_panel="Prompts")
 measured_option = partial(typer.Option, rich_help_panel="Measuring")
 result_option = partial(typer.Option, rich_help_panel="Results")
@@ -45,18 +43,6 @@ LINES = prompt_option(help="Prompts as JSON lines.")
 TEXTS = "Texts to summarize; default: the examples."
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Where a flag counts: in one way of measuring, not with another flag, or beside one of some.
-
-    The others are named by their parameters.
-    """
-
-    only: str = ""
-    instead_of: str = ""
-    beside: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class OutputFlags:
     """Where a result goes, unread; of all commands that measure."""
@@ -64,8 +50,28 @@ class OutputFlags:
     preset: PresetOption = None
     json: JsonOption = False
     output: Annotated[Path | None, _file("--output", "-o", help="Write to this file.")] = None
-    force: Annotated[ForceOption, Counts(beside=("output", "html"))] = False
+    force: ForceOption = False
     verbose: VerboseOption = False
+
+    @property
+    def outputs(self) -> tuple[Path | None, Path | None]:
+        """The file and the page."""
+        return self.output, getattr(self, "html", None)
+
+    def check(self) -> str:
+        """The flag of the form that is asked for, "" for tables.
+
+        Raises UsageError for two of them, and for files that cannot be written.
+        """
+        forms = [form for form in ("json", "markdown", "csv") if getattr(self, form, False)]
+        if len(forms) > 1:
+            raise UsageError(f"--{forms[0]} and --{forms[1]} are both given", "Give one of them.")
+        output, html = self.outputs
+        check_output_files({"-o": output, "--html": html})
+        kept = getattr(self, "write", None) or output or html
+        refuse_with("no file to write", {"--force": self.force and not kept}, "Leave it out.")
+        check_written(self.outputs, self.force)
+        return "".join(forms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +86,8 @@ class PageFlags(OutputFlags):
 class PromptFlags:
     """What is answered."""
 
-    docs: Annotated[list[str] | None, _DOCS, Counts(LIVE)] = None
-    prompts: Annotated[Path | None, LINES, Counts(LIVE)] = None
+    docs: Annotated[list[str] | None, _DOCS] = None
+    prompts: Annotated[Path | None, LINES] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ class Run:
         return self.resolved.settings
 
 
-Work = Callable[[Run, Any], Any]
+Work = Callable[[Run, Any], Generator[Any]]
 
 
 def measures(names: Sequence[str]) -> Callable[[Work], Callable[..., None]]:
@@ -110,33 +116,23 @@ def measures(names: Sequence[str]) -> Callable[[Work], Callable[..., None]]:
 
     def decorate(work: Work) -> Callable[..., None]:
         hints = get_type_hints(work)
-        kind, result = hints["given"], hints["return"]
 
-        def command(
-            context: typer.Context, given: Any, flags: dict[str, Any] | None = None
-        ) -> None:
-            check_flags(context, kind, REPLAY if getattr(given, "replay", None) else LIVE)
-            resolved, preset = resolve(flags or {}, given.preset, "summarize")
+        def command(given: Any, flags: dict[str, Any] | None = None) -> None:
+            resolved, preset = resolve(flags or {}, given.preset)
             refuse_idle(flags or {}, resolved.settings)
             run = Run(resolved, preset, flags or {}, Notes(given.verbose))
-            asked = {name: getattr(given, name, False) for name in ("json", "markdown", "csv")}
-            outputs = given.output, getattr(given, "html", None)
-            form = asked_form(asked, *outputs)
-            check_written(outputs, given.force)
+            form, made = given.check(), work(run, given)
             try:
-                made = work(run, given)
-                more: Iterator[Any] = made if inspect.isgenerator(made) else iter([made])
-                found = next(more)
+                found = next(made)
             except KeyboardInterrupt:
                 run.notes.warn("interrupted; nothing was measured")
                 raise typer.Exit(INTERRUPTED) from None
             _put_out(found, run, given, form)
-            with suppress(StopIteration):
-                next(more)
+            next(made, None)
 
         command.__doc__, command.__name__ = work.__doc__, work.__name__
-        command.__annotations__["given"] = kind
-        command.printed = result if is_dataclass(result) else get_args(result)[0]  # type: ignore[attr-defined]
+        command.__annotations__["given"] = hints["given"]
+        command.printed = get_args(hints["return"])[0]  # type: ignore[attr-defined]
         return with_settings(names)(command)
 
     return decorate
@@ -150,55 +146,14 @@ def _put_out(result: Any, run: Run, given: OutputFlags, form: str) -> None:
         date = datetime.now().astimezone().isoformat(timespec="seconds")
         invocation = Invocation(command=command_line(), date=date, versions=versions())
         result = replace(result, invocation=invocation)
-    forms = forms_of(result, given.verbose)
-    outputs = given.output, getattr(given, "html", None)
-    write_forms(forms, form, *outputs, run.settings.color, given.force)
-
-
-def check_flags(context: typer.Context, kind: type, way: str) -> None:
-    """Raise UsageError for a flag that would be ignored, that is empty, or that says it twice.
-
-    `kind` declares the command's own flags; `way` is how it measures.
-    """
-    given, rules, own = _given(context), rules_of(kind), get_type_hints(kind)
-    idle = [flag for name, (flag, _) in given.items() if rules[name].only not in ("", way)]
-    if idle:
-        where = "without --replay" if way == LIVE else "with --replay"
-        does, it = ("does", "it") if len(idle) == 1 else ("do", "them")
-        raise UsageError(f"{', '.join(idle)} {does} nothing {where}", f"Leave {it} out.")
-    for name, (flag, value) in given.items():
-        rule = rules[name]
-        if rule.beside and given.keys().isdisjoint(rule.beside):
-            others = " or ".join(f"--{other}" for other in rule.beside)
-            raise UsageError(f"{flag} does nothing without {others}", "Leave it out.")
-        if rule.instead_of in given:
-            raise UsageError(f"{flag} and {given[rule.instead_of][0]}", "Give one of them.")
-        if own.get(name) is str and not str(value).strip(" ,"):
-            raise UsageError(f"{flag} is empty", "Give it a value, or leave it out.")
-
-
-def rules_of(kind: type) -> dict[str, Counts]:
-    """Where each flag counts: a setting in a replay if that drafts as it says."""
-    rules: dict[str, Counts] = {}
-    for name, about in SETTINGS.items():
-        counts = Counts("" if Use.REPLAYS in about.uses or name in _ALWAYS else LIVE)
-        rules[name] = counts
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        rules[name] = next((one for one in get_args(hint) if isinstance(one, Counts)), Counts())
-    return rules
-
-
-def _given(context: typer.Context) -> dict[str, tuple[str, object]]:
-    """The parameters that stand on the command line: each as it is written, and its value."""
-    found = {}
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            value = context.params.get(name)
-            written = parameter.secondary_opts if value is False else parameter.opts
-            flag = max(written or parameter.opts, key=len)
-            found[name] = (flag if flag.startswith("-") else "naming texts", value)
-    items = context.params.get("set") or () if found.pop("set", None) else ()
-    names = [item.partition("=")[0].replace("-", "_") for item in items]
-    return found | {name: (f"--set {name}", "set") for name in names}
+    forms, (output, html) = forms_of(result, given.verbose), given.outputs
+    if form:
+        text = str(getattr(forms, form)())
+    elif output is None and sys.stdout.isatty():
+        colour = wants_color(sys.stdout, run.settings.color)
+        text = forms.terminal(terminal_width(sys.stdout), colour)
+    else:
+        text = forms.plain()
+    write_result(text, output, force=given.force)
+    if html is not None:
+        write_page(forms.page(), html, force=given.force)

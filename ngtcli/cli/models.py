@@ -13,7 +13,8 @@ import typer
 
 from ngtcli.cli.completion import models
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.show import reports, table
+from ngtcli.cli.options import reports
+from ngtcli.cli.show import table
 from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, lacks_files, pull
 from ngtcli.model_files.hub import be_quiet, cache_folder, cached_ids, split_id
@@ -22,7 +23,7 @@ from ngtcli.system.cache import Removed
 from ngtcli.system.json_form import HIDDEN
 from ngtcli.system.progress import sized
 
-models_app = typer.Typer(help="Models on this machine.", no_args_is_help=True)
+models_app = typer.Typer(no_args_is_help=True)
 Name = Annotated[
     str, typer.Argument(metavar="NAME[@REVISION]", help="A hub id.", autocompletion=models)
 ]
@@ -69,15 +70,11 @@ def models_list() -> list[Model]:
     for name, folder in broken.items():
         found.append(Model(name, 0, str(folder), 0, _size(folder / "blobs")))
     for one in kept():
-        for at, model in enumerate(found):
-            if Path(one.folder).is_relative_to(os.path.realpath(model.path)):
-                more, kinds = model.quantized_bytes + one.bytes, (*model.kinds, one.kind)
-                found[at] = replace(model, quantized_bytes=more, kinds=kinds)
-                break
-        else:
-            folder = Path(one.folder)
-            kinds = (one.kind,)
-            found.append(Model(one.folder, _size(folder), one.folder, one.bytes, kinds=kinds))
+        within = (m for m in found if Path(one.folder).is_relative_to(os.path.realpath(m.path)))
+        if (model := next(within, None)) is None:
+            found.append(model := Model(one.folder, _size(Path(one.folder)), one.folder))
+        more, kinds = model.quantized_bytes + one.bytes, (*model.kinds, one.kind)
+        found[found.index(model)] = replace(model, quantized_bytes=more, kinds=kinds)
     return found
 
 
@@ -149,25 +146,22 @@ def models_rm(
     chosen = [r for r in there if revision in (None, r.commit_hash, *r.refs)]
     folders = [str(r.snapshot_path) for r in chosen] or [os.path.expanduser(name)]
     wholes = {os.path.realpath(folder) for folder in folders}
-    weights = [one for one in kept() if os.path.realpath(one.folder) in wholes]
+    weights = [one.file for one in kept() if os.path.realpath(one.folder) in wholes]
     lost = [broken[name]] if name in broken else []
     if not (chosen or weights or lost):
         hint = nearest(name, cached_ids(), "See ngt models list.")
         raise ModelError(f"{name}: nothing is kept of it", hint)
-    size, files = sum(one.bytes for one in weights), {one.file for one in weights}
-    for place in lost:
-        size, files = size + _size(place / "blobs"), files | {*place.glob("blobs/*")}
-    plan = found.delete_revisions(*(r.commit_hash for r in chosen)) if chosen else None
-    if plan is not None:
-        others = {f.blob_path for r in there if r not in chosen for f in r.files}
-        files |= {f.blob_path for r in chosen for f in r.files} - others
-        size += plan.expected_freed_size + (0 if others else _unfinished(repo))
-    removed = Removed(len(files), size)
+    others = {f.blob_path for r in there if r not in chosen for f in r.files}
+    files = {f.blob_path for r in chosen for f in r.files} - others
+    files |= {*weights, *(file for place in lost for file in place.glob("blobs/*"))}
+    if repo is not None and not others:
+        files |= {*Path(repo.repo_path).glob("blobs/*.incomplete")}
+    removed = Removed(len(files), sum(map(_size, files)))
     if not yes:
         _confirm(name, _whole(removed))
-    if plan is not None:
-        plan.execute()  # raises nothing
-    for path in (*(r.snapshot_path for r in chosen), *(one.file for one in weights), *lost):
+    if chosen:
+        found.delete_revisions(*(r.commit_hash for r in chosen)).execute()  # raises nothing
+    for path in (*(r.snapshot_path for r in chosen), *weights, *lost):
         shutil.rmtree(path, ignore_errors=True)
         with suppress(OSError):
             path.unlink()

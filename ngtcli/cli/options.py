@@ -9,24 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from ngtcli.cli.completion import of_setting, of_settings, presets
 from ngtcli.cli.notes import Notes
+from ngtcli.cli.show import View, show
 from ngtcli.config import (
     SETTINGS,
     Layer,
     Resolved,
     Setting,
-    Settings,
     Use,
     environment_and_file_layers,
     unknown_variables,
 )
 from ngtcli.errors import UsageError, nearest, shortened
-from ngtcli.model_files.card import load_card
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.session.question import Tasks
 from ngtcli.session.settings import settings_of
@@ -89,12 +88,12 @@ def _parameter(setting: Setting) -> inspect.Parameter:
         help=f"{setting.help} {_default(setting.default)}".rstrip(),
         autocompletion=of_setting(setting),
     )
-    return _keyword(setting.name, kind | None, shown)
+    return _keyword(setting.name, Annotated[kind | None, shown])
 
 
-def _keyword(name: str, kind: Any, option: Any) -> inspect.Parameter:
+def _keyword(name: str, kind: Any, default: Any = None) -> inspect.Parameter:
     keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, keyword, default=None, annotation=Annotated[kind, option])
+    return inspect.Parameter(name, keyword, default=default, annotation=kind)
 
 
 def _set_option(names: Sequence[str]) -> inspect.Parameter:
@@ -105,7 +104,7 @@ def _set_option(names: Sequence[str]) -> inspect.Parameter:
         help="Give any setting, also one without a flag; ngt config show lists them.",
         autocompletion=of_settings(names),
     )
-    return _keyword("set", list[str] | None, option)
+    return _keyword("set", Annotated[list[str] | None, option])
 
 
 def set_values(items: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
@@ -136,22 +135,28 @@ def _default(value: Any) -> str:
 Command = Callable[..., Any]
 
 
-def with_settings(names: Sequence[str] = tuple(SETTINGS)) -> Callable[[Command], Command]:
+def with_settings(
+    names: Sequence[str] = tuple(SETTINGS), view: View | None = None, *, schema: Any = None
+) -> Callable[[Command], Command]:
     """Give a command a flag for each of these settings; it gets those that were given as `flags`.
 
     A parameter of the command's own takes the place of the setting of that name. In the place of a
     parameter `given`, whose type is a dataclass, there is a flag for each field of that.
+    With a `view` the command returns a report, or yields it and goes on: --json prints it, else
+    the view shows it. `schema` makes its schema where the type returned does not say all.
     """
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
-        parameters = [p for name, p in signature.parameters.items() if name != "flags"]
-        kind = next((p.annotation for p in parameters if p.name == "given"), None)
-        fields = inspect.signature(kind, eval_str=True).parameters if kind else {}
-        own: list[inspect.Parameter] = []
-        for p in parameters:
-            keyword = p.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            own += fields.values() if p.name == "given" else [keyword]
+        asks, kind, own = signature.parameters, None, list[inspect.Parameter]()
+        for p in asks.values():
+            if p.name == "given":
+                kind, fields = p.annotation, inspect.signature(p.annotation, eval_str=True)
+                own += fields.parameters.values()
+            elif p.name != "flags":
+                own.append(p.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        if adds_json := view is not None and "json" not in asks:
+            own.append(_keyword("json", JsonOption, False))
         taken = {p.name for p in own}
         free = [name for name in names if name not in taken]
         settings = [
@@ -162,15 +167,23 @@ def with_settings(names: Sequence[str] = tuple(SETTINGS)) -> Callable[[Command],
 
         @wraps(command)
         def wrapper(**arguments: Any) -> Any:
-            verbose = bool(arguments.get("verbose"))
+            verbose, json = bool(arguments.get("verbose")), bool(arguments.get("json"))
+            if adds_json:
+                del arguments["json"]
             flags = _given({p.name: arguments.pop(p.name) for p in settings}, free)
-            if kind:
-                arguments["given"] = kind(**{name: arguments.pop(name) for name in fields})
+            given = {n: arguments.pop(n) for n in [*arguments] if n not in asks}
+            arguments |= {"given": kind(**given)} if kind else {}
+            arguments |= {"flags": flags} if "flags" in asks else {}
             try:
-                return command(flags=flags, **arguments)
+                made = command(**arguments)
+                return made if view is None else show(made, json, view)
             finally:
                 _bound_cache(verbose)
 
+        returned = signature.return_annotation
+        returned = get_args(returned)[0] if inspect.isgeneratorfunction(command) else returned
+        if view is not None:
+            wrapper.printed = schema or returned  # type: ignore[attr-defined]
         wrapper.__signature__ = signature.replace(parameters=[*own, *settings])  # type: ignore[attr-defined]
         wrapper.__annotations__ = {p.name: p.annotation for p in [*own, *settings]}
         return wrapper
@@ -178,20 +191,18 @@ def with_settings(names: Sequence[str] = tuple(SETTINGS)) -> Callable[[Command],
     return decorate
 
 
+def reports(view: View, *, schema: Any = None) -> Callable[[Command], Command]:
+    """The same for a command without settings, which gives a report."""
+    return with_settings((), view, schema=schema)
+
+
 def _bound_cache(verbose: bool) -> None:
     """Bring the cache within its bound, if this command wrote to it, and tell what was removed."""
     removed = in_bounds.finish()
-    most = f"{removed.most / 1e6:g}"
-    if removed.largest > removed.most:
-        Notes(verbose).warn(
-            f"a file of {removed.largest / 1e6:.1f} MB is larger than the cache may be"
-            f" (--set cache_mb={most}): it was removed, and is made again when it is needed"
-        )
+    bound = f"it may have {removed.most / 1e6:g} MB (--set cache_mb)"
     if removed.bytes and verbose:
-        Notes(verbose).remark(
-            f"Removed from the cache what was used longest ago, {removed.words}: it may have"
-            f" {most} MB (--set cache_mb)."
-        )
+        what = f"Removed from the cache what was used longest ago, {removed.words}: {bound}."
+        Notes().remark(what)
 
 
 def _given(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -210,27 +221,27 @@ def _given(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
     return flags | more
 
 
-def names_in(text: str) -> list[str]:
-    """The names in a list with commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+def names_in(flag: str, text: str | None) -> list[str]:
+    """The names in a flag's list with commas; none where it is not given. Raises UsageError."""
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text is not None and not names:
+        raise UsageError(f"{flag} is empty", "Give it a value, or leave it out.")
+    return names
 
 
-def numbers_of(flag: str, text: str) -> list[int]:
+def numbers_of(flag: str, text: str | None) -> list[int]:
     """The numbers of draft nodes in a list with commas, each once. Raises UsageError."""
-    most = int(SETTINGS["num_draft"].within[1])
-    try:
-        numbers = [int(part) for part in names_in(text)]
-    except ValueError:
-        numbers = []
-    if not numbers or not all(1 <= number <= most for number in numbers):
+    most, names = int(SETTINGS["num_draft"].within[1]), names_in(flag, text)
+    numbers = [int(name) if name.isdecimal() and len(name) < 9 else 0 for name in names]
+    if not all(1 <= number <= most for number in numbers):
         what = f"{flag} {text}: not numbers from 1 to {most}"
         raise UsageError(what, f"Give them as in {flag} 16,32,64.")
     return list(dict.fromkeys(numbers))
 
 
-def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:
-    """Settings from all layers, with origins, and the preset of the task. Raises UsageError."""
-    chosen = load_preset(task if preset is None else preset)
+def resolve(flags: dict[str, Any], preset: str | None) -> tuple[Resolved, Preset]:
+    """Settings from all layers, with origins, and the preset, else summarize. Raises UsageError."""
+    chosen = load_preset("summarize" if preset is None else preset)
     return settings_of([*layers_of(flags), chosen.settings]), chosen
 
 
@@ -241,31 +252,11 @@ def tasks_of(
     return Tasks.resolved(layers_of(flags), preset, tasks, worded=worded)
 
 
-def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
-    """Settings from all layers but a preset. Raises UsageError."""
-    return settings_of(layers_of(flags))
-
-
-def resolve_served(flags: dict[str, Any], tasks: Sequence[str]) -> tuple[Settings, Tasks]:
-    """The settings without a preset, and the tasks with their own, over the same model."""
-    layers = layers_of(flags)
-    settings = settings_of(layers).settings
-    return settings, Tasks.resolved(layers, None, tasks, like=settings)
-
-
 def layers_of(flags: Mapping[str, Any]) -> list[Layer]:
     """All layers but a preset; variables that are not read are named on stderr."""
     for name, hint in unknown_variables(os.environ):
         Notes().warn(f"{name} is not read. {hint}")
     return [Layer("flag", flags), *environment_and_file_layers()]
-
-
-def card_words(flags: Mapping[str, Any], model: str, preset: Preset) -> str:
-    """The settings that are as the card of a model has them; "" for none."""
-    card = load_card(model).settings
-    layers = [Layer("flag", flags), *environment_and_file_layers(), preset.settings]
-    held = [f"{n} {v}" for n, v in card.values.items() if not any(n in of.values for of in layers)]
-    return f"From the {card.origin}: {', '.join(held)}." if held else ""
 
 
 def command_line() -> str:

@@ -1,21 +1,23 @@
 """What commands put out: a line, a list as a table, or a result in a file."""
 
+import hashlib
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ngtcli.cli.streams import terminal_width
-from ngtcli.cli.written import check_own, remember
 from ngtcli.documents.find import WRITES_OVER
 from ngtcli.errors import NgtError, UsageError, reason_of, shortened
 from ngtcli.render.terminal import reveal, to_tabs, wants_color
-from ngtcli.system.files import identity, write_atomically
+from ngtcli.system.files import identity, key_of, write_atomically
 
 if TYPE_CHECKING:
-    from ngtcli.render.tables import Forms
+    from ngtcli.system.store import Kind
 
+_LARGEST = 100_000_000  # bytes of a file that is compared; larger ones are not ours: guess
 _ELSEWHERE = "Choose another file."
 _FORCE = "Name another file, or give --force to write over it."
 
@@ -25,19 +27,15 @@ def check_output_file(path: Path | None) -> None:
     if path is None:
         return
     check_name(path)
+    folder, is_real = path.resolve().parent, not path.exists() or path.is_file()
+    special = os.path.abspath(path).startswith(("/dev/", "/proc/"))
     if path.is_dir():
         raise UsageError(f"{path}: a folder", "Name a file in it.")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"{path}: no such folder", "Make the folder first.")
-    real = path.resolve()
-    if not real.parent.is_dir():
-        hint = "Make the folder first, or name another file."
-        raise UsageError(f"{path}: a link into a folder that is not there", hint)
-    regular = not path.exists() or path.is_file()
-    if regular and not os.path.abspath(path).startswith(("/dev/", "/proc/")):
-        if not os.access(real.parent, os.W_OK | os.X_OK):
-            what = "no permission to write in its folder"
-            raise UsageError(f"{path}: {what}", "Name another file.")
+    if not folder.is_dir():
+        raise UsageError(f"{path}: no such folder", "Make the folder first, or name another file.")
+    if is_real and not special and not os.access(folder, os.W_OK | os.X_OK):
+        what = f"{path}: no permission to write in its folder"
+        raise UsageError(what, "Name another file.")
 
 
 def check_name(path: Path) -> None:
@@ -87,7 +85,30 @@ def check_written(outputs: Iterable[Path | None], force: bool = False) -> None:
     After `check_not_read`, whose error says more.
     """
     for path in filter(None, outputs):
-        check_own(path, _FORCE, force)
+        _check_own(path, _FORCE, force)
+
+
+def _check_own(path: Path, hint: str, force: bool = False) -> None:
+    """Raise UsageError with `hint` for a regular file, not empty, that is not as ngt wrote it.
+
+    For each that it wrote the store has a piece: its path and the SHA-256 of what was written.
+    """
+    if force or not path.is_file() or not (size := path.stat().st_size):
+        return
+    with suppress(OSError):
+        if size <= _LARGEST and _written().get(_key(path, path.read_bytes())):
+            return
+    raise UsageError(f"{path}: it is there already, and not as ngt wrote it", hint)
+
+
+def _key(path: Path, content: bytes) -> str:
+    return key_of(str(path.resolve()), hashlib.sha256(content).hexdigest())
+
+
+def _written() -> "Kind[bool]":
+    from ngtcli.system.store import Kind  # here: most runs write no file
+
+    return Kind("written", bool)
 
 
 def files_of(outputs: Iterable[Path | None]) -> dict[tuple[int, int] | None, Path]:
@@ -116,10 +137,11 @@ def write_page(text: str, path: Path, hint: str = _ELSEWHERE, force: bool = Fals
 
     Without `force` it is refused where another file came there meanwhile.
     """
-    check_own(path, hint, force)
+    _check_own(path, hint, force)
     try:
         write_atomically(path, text)
-        remember(path, text)
+        if path.is_file():
+            _written().put(_key(path, text.encode()), True)
     except OSError as error:
         raise NgtError(f"{path}: {reason_of(error)}", hint) from None
 
@@ -142,36 +164,3 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         print_line(to_terminal([table], width=width, colour=colour))
     elif cells:
         print_line(to_tabs(cells))
-
-
-def asked_form(forms: Mapping[str, bool], output: Path | None, html: Path | None) -> str:
-    """The flag of the form that was asked for, "" for tables; `forms` says which were given.
-
-    Raises UsageError for two of them and for files that cannot be written, before anything is
-    measured.
-    """
-    asked = [form for form, given in forms.items() if given]
-    if len(asked) > 1:
-        raise UsageError(f"--{asked[0]} and --{asked[1]} are both given", "Give one of them.")
-    check_output_files({"-o": output, "--html": html})
-    return asked[0] if asked else ""
-
-
-def write_forms(
-    forms: "Forms",
-    asked: str,
-    output: Path | None,
-    html: Path | None,
-    color: str,
-    force: bool = False,
-) -> None:
-    """Write a result in the form that was asked for, and its page to `html`. Raises NgtError."""
-    if asked:
-        text = forms.asked[asked]()
-    elif output is None and sys.stdout.isatty():
-        text = forms.terminal(terminal_width(sys.stdout), wants_color(sys.stdout, color))
-    else:
-        text = forms.plain()
-    write_result(text, output, force=force)
-    if html is not None:
-        write_page(forms.page(), html, force=force)

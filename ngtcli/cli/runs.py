@@ -1,20 +1,20 @@
 """`ngt runs`: the log of answers, and what drafting brought."""
 
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from ngtcli.cli.completion import quietly
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.show import facts, reports, table
+from ngtcli.cli.options import reports
+from ngtcli.cli.show import facts, table
 from ngtcli.errors import InputError, counted
 from ngtcli.render.terminal import visible
 from ngtcli.session.runs import ModelRuns, RunRecord, read_runs, totals
 
-runs_app = typer.Typer(
-    help="The log of answers: what drafting brought, by model.", no_args_is_help=True
-)
+runs_app = typer.Typer(no_args_is_help=True)
 _UNKNOWN = "unknown"
 _ids = quietly(lambda _: [run.id for run in read_runs()[0]])
 _ID = typer.Argument(
@@ -26,11 +26,8 @@ _LAST = typer.Option("--last", min=0, help="Only the last N; 0: all.", metavar="
 def _run_cells(run: RunRecord) -> list[object]:
     """As a row; `length` is the acceptance length."""
     when = run.at
-    try:
-        at = datetime.strptime(when, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-        when = at.astimezone().strftime("%Y-%m-%d %H:%M")
-    except ValueError:  # another program's; shown as it stands
-        pass
+    with suppress(ValueError):  # another program's; shown as it stands
+        when = f"{datetime.fromisoformat(when).astimezone():%Y-%m-%d %H:%M}"
     own = [visible(text) for text in (run.id, when, run.by, run.model, run.method)]
     return [*own, *_figures(run.new_tokens, run.steps, run.decode_s), _saved(run.saved_s)]
 

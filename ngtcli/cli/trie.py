@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,12 +9,12 @@ import typer
 from ngtcli.background.files import check_new_name
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import PresetOption, resolve, with_settings
+from ngtcli.cli.options import PresetOption, reports, resolve, with_settings
 from ngtcli.cli.reading import distinct, read_documents, standard_input
-from ngtcli.cli.show import reports, table
+from ngtcli.cli.show import table
 from ngtcli.config import SETTINGS, Settings, Use, settings_where
 from ngtcli.documents.find import Skipped
-from ngtcli.documents.load import Document, Loaded
+from ngtcli.documents.load import Loaded
 from ngtcli.errors import InputError, NgtError, UsageError, counted, reason_of
 from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.pretrained import load_tokenizer
@@ -23,9 +22,9 @@ from ngtcli.render.terminal import one_line, visible
 from ngtcli.system.files import DamagedFileError
 from ngtcli.system.json_form import HIDDEN, json_key, to_json
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.files import BACKGROUNDS, DATASTORES, TRIES, KeptFile, describe, list_files
+from ngtcli.trie.files import TRIES, KeptFile, describe, list_files
 
-trie_app = typer.Typer(help="The cached n-gram tries of documents.", no_args_is_help=True)
+trie_app = typer.Typer(no_args_is_help=True)
 
 # The settings that decide which trie a text has, and how texts are read.
 _READ = ("model", "n", "lp", *settings_where(Use.READS))
@@ -76,8 +75,7 @@ def _built_view(built: Built) -> str:
 
 
 @trie_app.command("build")
-@with_settings(_READ)
-@reports(_built_view)
+@with_settings(_READ, _built_view)
 def trie_build(
     flags: dict[str, Any],
     paths: PathsArgument,
@@ -95,17 +93,13 @@ def trie_build(
         raise UsageError("--rest with --background", "Give one of them.")
     kind = "datastore" if rest else "background" if background else "trie"
     _check(kind, name, flags)
-    settings = resolve(flags, preset, "summarize")[0].settings
+    settings = resolve(flags, preset)[0].settings
     notes = Notes()
     find(settings.model, ["tokenizer"])  # a wrong name is told before documents are read
     loaded = read_documents(paths, standard_input(paths), settings, notes)
     notes.status("Building …")
-    tokenizer = load_tokenizer(settings.model)
-    if kind == "trie":
-        built = _build_trie(loaded, tokenizer, settings, notes)
-    else:
-        named = name or ("default" if rest else "own")
-        built = _build_file(kind, named, loaded, tokenizer, settings.model)
+    named = name or ("default" if rest else "own")
+    built = _built(kind, named, loaded, load_tokenizer(settings.model), settings)
     notes.clear()
     return built
 
@@ -116,63 +110,47 @@ def _check(kind: str, name: str | None, flags: Mapping[str, Any]) -> None:
         if name is not None:
             raise UsageError("a trie has no name", "--name goes with --rest or --background.")
         return
-    if name is not None:
-        for wrong, hint in (
-            (not name.strip(), "Give one, or leave --name out."),
-            (":" in name, "Give one without a colon."),  # --method rest:datastore=NAME has one
-            (not name.isprintable(), "Give one that can be typed."),
-        ):
-            if wrong:
-                raise UsageError(f"the name is {name!r}", hint)
-        if kind == "background":
-            check_new_name(name)
+    if name is not None and (not name.strip() or ":" in name or not name.isprintable()):
+        # --method rest:datastore=NAME has a colon
+        raise UsageError(f"the name is {name!r}", "Give one that can be typed, without a colon.")
+    if name is not None and kind == "background":
+        check_new_name(name)
     flag = "--rest" if kind == "datastore" else "--background"
     given = {SETTINGS[name].flag: name in flags for name in ("n", "lp")}
     refuse_with(flag, given, f"A {kind} has no window: leave it out.")
 
 
-def _build_trie(loaded: Loaded, tokenizer: Tokenizer, settings: Settings, notes: Notes) -> Built:
-    from ngtcli.trie.store import document_trie  # here: it loads numpy
-
-    trie, report = document_trie(
-        loaded.documents, tokenizer, len(tokenizer.backend), settings.n, settings.lp, notes.warn
-    )
-    return Built(
-        kind="trie",
-        status=report.status,
-        seconds=report.seconds,
-        nodes=report.nodes,
-        tokens=len(trie),
-        path=str(report.path or ""),
-        skipped=distinct(loaded.skipped),
-    )
-
-
-def _build_file(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, model: str) -> Built:
-    """Build a datastore or a background. Raises NgtError."""
+def _built(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, s: Settings) -> Built:
+    """Build a trie, or a datastore or a background of that name. Raises NgtError."""
     from ngtcli.background.loaded import build_background  # here: they load numpy
     from ngtcli.trie import store
 
-    documents, nodes = loaded.documents, None
+    documents, skipped = loaded.documents, distinct(loaded.skipped)
+    if kind == "trie":
+        size = len(tokenizer.backend)
+        trie, report = store.document_trie(documents, tokenizer, size, s.n, s.lp, Notes().warn)
+        return Built(
+            kind=kind,
+            status=report.status,
+            seconds=report.seconds,
+            nodes=report.nodes,
+            tokens=len(trie),
+            path=str(report.path or ""),
+            skipped=skipped,
+        )
+    nodes = None
     try:
         if kind == "background":
-            path, counts, tokens = build_background(documents, name, tokenizer, model)
+            path, counts, tokens = build_background(documents, name, tokenizer, s.model)
             nodes = counts.counted
         else:
-            built = store.build_datastore([tokenizer.encode(d.text.strip()) for d in documents])
-            path = store.save_datastore(built, name, tokenizer.fingerprint, documents)
-            tokens = len(built)
+            made = store.build_datastore([tokenizer.encode(d.text.strip()) for d in documents])
+            path = store.save_datastore(made, name, tokenizer.fingerprint, documents)
+            tokens = len(made)
     except OSError as error:
         what = f"the {kind} cannot be written: {reason_of(error)}"
         raise NgtError(what, "See ngt cache path tries.") from None
-    return Built(
-        kind=kind,
-        name=name,
-        tokens=tokens,
-        nodes=nodes,
-        path=str(path),
-        skipped=distinct(loaded.skipped),
-    )
+    return Built(kind=kind, name=name, nodes=nodes, tokens=tokens, path=str(path), skipped=skipped)
 
 
 def _cells(file: KeptFile) -> list[object]:
@@ -182,17 +160,16 @@ def _cells(file: KeptFile) -> list[object]:
         names += f" and {len(file.documents) - 3} more"
     names += f" (for {file.model})" if file.model else ""
     what, tokens = f"{file.kind} {file.name or ''}".strip(), file.tokens or ""  # of phrases none
-    numbers = ["" if number is None else number for number in (file.nodes, file.n, file.lp)]
-    return [what, file.key[:12], tokens, numbers[0], size, *numbers[1:], names]
+    nodes, n, lp = ("" if number is None else number for number in (file.nodes, file.n, file.lp))
+    return [what, file.key[:12], tokens, nodes, size, n, lp, names]
 
 
-def _lines(shown: ShownTrie | KeptFile) -> Iterator[str]:
+def _lines(shown: ShownTrie) -> Iterator[str]:
     """What is known of a file, a line each, then the most frequent n-grams."""
-    file, top = (shown, ()) if isinstance(shown, KeptFile) else (shown.file, shown.most_frequent)
-    for name, value in to_json(file).items():
+    for name, value in to_json(shown.file).items():
         text = ", ".join(value) if isinstance(value, list) else value
         yield f"{name}: {one_line(str(text))}"
-    for gram in top:
+    for gram in shown.most_frequent:
         yield f"{gram.count:>8}  {visible(gram.text).strip()!r}"
 
 
@@ -204,42 +181,27 @@ def trie_list() -> list[KeptFile]:
 
 
 @trie_app.command("show")
-@with_settings(_READ)
-@reports(_lines)
+@with_settings(_READ, _lines)
 def trie_show(
     flags: dict[str, Any],
-    path: Annotated[str, typer.Argument(help="A document, a folder, or a file of the cache.")],
+    path: Annotated[str, typer.Argument(help="A document or a folder.")],
     preset: PresetOption = None,
-) -> ShownTrie | KeptFile:
+) -> ShownTrie:
     """Show the cached trie of documents and its most frequent n-grams."""
-    if path.endswith((TRIES.suffix, DATASTORES.suffix, BACKGROUNDS.suffix)):
-        file = describe(Path(path))
-        if file is None:
-            raise InputError(f"{path}: not a trie file", "See ngt trie list.")
-        given = {SETTINGS[name].flag: True for name in flags} | {"--preset": preset}
-        refuse_with("a file of the cache", given, "Leave it out, or name the document.")
-        return file
-    settings = resolve(flags, preset, "summarize")[0].settings
-    tokenizer = load_tokenizer(settings.model)
-    loaded = read_documents([path], standard_input([path]), settings, Notes())
-    found, top = _cached(path, loaded.documents, settings, tokenizer)
-    return ShownTrie(found, top, distinct(loaded.skipped))
-
-
-def _cached(
-    path: str, documents: Sequence[Document], settings: Settings, tokenizer: Tokenizer
-) -> tuple[KeptFile, list[FrequentGram]]:
-    """The file of the documents' trie and its most frequent n-grams. Raises InputError."""
     from ngtcli.trie import store  # here: it loads numpy
 
+    s = resolve(flags, preset)[0].settings
+    tokenizer = load_tokenizer(s.model)
+    loaded = read_documents([path], standard_input([path]), s, Notes())
     hint = f"Build it with ngt trie build {path}"
-    key = store.trie_key(tokenizer.fingerprint, documents, settings.n, settings.lp)
+    key = store.trie_key(tokenizer.fingerprint, loaded.documents, s.n, s.lp)
     try:
-        trie = store.load_trie(key, settings.n, settings.lp, len(tokenizer.backend))
+        trie = store.load_trie(key, s.n, s.lp, len(tokenizer.backend))
     except DamagedFileError as error:
         raise InputError(f"{path}: the cached trie is bad ({error})", hint) from None
     file = describe(TRIES.path(key))
     if trie is None or file is None:
         raise InputError(f"{path}: no trie is cached for it", hint)
-    frequent = trie.most_frequent(settings.lp, 10)
-    return file, [FrequentGram(tokenizer.decode(gram), count) for gram, count in frequent]
+    frequent = trie.most_frequent(s.lp, 10)
+    grams = [FrequentGram(tokenizer.decode(gram), count) for gram, count in frequent]
+    return ShownTrie(file, grams, distinct(loaded.skipped))

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.measuring import (
-    REPLAY,
-    Counts,
     PageFlags,
     PromptFlags,
     Run,
@@ -26,7 +25,7 @@ from ngtcli.cli.options import OF_OWN_ENGINE, command_line
 from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
-from ngtcli.config import Resolved, Settings, Use, settings_where
+from ngtcli.config import SETTINGS, Resolved, Settings, Use, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.errors import INTERRUPTED, UsageError
 from ngtcli.measure.grid import Grid, grid, is_axis, parse_sweep
@@ -47,6 +46,7 @@ from ngtcli.system import process
 if TYPE_CHECKING:
     from ngtcli.measure.records import Source
 
+_ALWAYS = ("color", "max_mb", "cache_mb")  # settings that count on a recording, too
 _data = partial(typer.Option, rich_help_panel="Data")
 _ITEMS = typer.Argument(help="More of the sweep (NAME=VALUES), or texts to measure on.")
 _SWEEP = typer.Option(help="What to try: NAME=A..B, A..B+STEP, A..B*FACTOR or A,B,C.")
@@ -63,13 +63,11 @@ class TuneFlags(PromptFlags, PageFlags):
 
     items: Annotated[list[str] | None, _ITEMS] = None
     sweep: Annotated[list[str] | None, _SWEEP] = None
-    replay: Annotated[Path | None, _data(help="Measure on this recording."), Counts(REPLAY)] = None
-    task: Annotated[
-        list[str] | None, _data(help="Of a recording only this task."), Counts(REPLAY)
-    ] = None
-    ids: Annotated[str, _data(help=_IDS), Counts(REPLAY)] = "all"
+    replay: Annotated[Path | None, _data(help="Measure on this recording.")] = None
+    task: Annotated[list[str] | None, _data(help="Of a recording only this task.")] = None
+    ids: Annotated[str, _data(help=_IDS)] = "all"
     limit: Annotated[int | None, _data(min=1, help="Most prompts of a task.")] = None
-    costs: Annotated[Path | None, _data(help=_COSTS), Counts(REPLAY)] = None
+    costs: Annotated[Path | None, _data(help=_COSTS)] = None
     rounds: Annotated[int, _ROUNDS] = 3
     state: Annotated[Path | None, _STATE] = None
     fresh: Annotated[bool, _FRESH] = False
@@ -77,7 +75,6 @@ class TuneFlags(PromptFlags, PageFlags):
     force: Annotated[
         bool,
         result_option("--force", help="Write over that preset, or a file that ngt did not write."),
-        Counts(beside=("write", "output", "html")),
     ] = False
     csv: Annotated[bool, result_option("--csv", help="Print CSV.")] = False
 
@@ -86,6 +83,7 @@ class TuneFlags(PromptFlags, PageFlags):
 def tune(run: Run, given: TuneFlags) -> Generator[SweepReport]:
     """Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"""
     notes, preset = run.notes, run.preset
+    _refuse_idle(run, given)
     cells, texts, remark = _plan(run, given)
     # A bad name is refused before hours are spent.
     saved = None if given.write is None else preset_path(given.write, given.force)
@@ -100,6 +98,18 @@ def tune(run: Run, given: TuneFlags) -> Generator[SweepReport]:
     if saved is not None:
         write_winner(saved, preset, cells, report)
         notes.say(f"Saved as {saved}; use it with -p {saved.stem}.")
+
+
+def _refuse_idle(run: Run, given: TuneFlags) -> None:
+    """Raise UsageError for a flag that does nothing on a recording, or without one."""
+    if given.replay is None:
+        flags = {"--task": given.task, "--ids": given.ids != "all", "--costs": given.costs}
+        refuse_with("--replay", flags, "Leave it out.", how="without")
+        return
+    flags = {SETTINGS[n].flag: Use.REPLAYS not in SETTINGS[n].uses for n in run.flags}
+    flags |= dict.fromkeys((SETTINGS[name].flag for name in _ALWAYS), False)
+    flags |= {"--docs": given.docs, "--prompts": given.prompts}
+    refuse_with("--replay", flags, "Leave it out.")
 
 
 def _plan(run: Run, given: TuneFlags) -> tuple[Grid, list[str], str]:
@@ -169,17 +179,17 @@ def _measure(run: Run, given: TuneFlags, cells: Grid, texts: Sequence[str]) -> S
     with suppress(KeyboardInterrupt), closing(kept):
         measure(source, cells, given.rounds, kept, tell)
     notes.clear()
-    made = report(about, cells, given.rounds, kept)
-    name, method = run.preset.name, cells.base.method
-    made = replace(made, preset=name, method=method, command=command_line(), skipped=skipped)
-    return made if made.cells else None
+    if (made := report(about, cells, given.rounds, kept)) is None:
+        return None
+    told = replace(made, preset=run.preset.name, method=cells.base.method, skipped=skipped)
+    return replace(told, command=command_line())
 
 
 def _live(
     run: Run, given: TuneFlags, cells: Grid, texts: Sequence[str]
 ) -> tuple["Source[Any]", SweepData, Sequence[Skipped]]:
     """What is measured on, what is said of it, and the files that were left out of folders."""
-    outputs, base, told = (given.output, given.html), cells.base, once(Notes().warn)
+    outputs, base, told = given.outputs, cells.base, once(Notes().warn)
     for cell in {(c.settings.method, c.settings.background): c for c in cells.cells}.values():
         check_session(cell.settings, told)
     read = read_documents(texts, piped_stdin(), base, run.notes, outputs)
@@ -207,7 +217,7 @@ def _recording(
 
     costs = given.costs.expanduser() if given.costs else DEFAULT_COSTS
     read = [costs] if given.costs else []
-    check_not_read((given.output, given.html), [*recorded_files(folder), *read])
+    check_not_read(given.outputs, [*recorded_files(folder), *read])
     run.notes.status(f"Reading {folder} …")
     seconds, of = read_costs(costs)
     part = BenchOptions(tasks=given.task or [], limit=given.limit, ids=given.ids)

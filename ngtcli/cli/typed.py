@@ -83,8 +83,11 @@ def _editor(words: list[str], history: Path | None) -> Any:
     from prompt_toolkit.completion import WordCompleter
     from prompt_toolkit.history import FileHistory, InMemoryHistory
     from prompt_toolkit.key_binding import KeyBindings
+    from prompt_toolkit.output.vt100 import Vt100_Output
 
     keys = KeyBindings()
+    screen = Vt100_Output.from_pty(sys.stderr, term=os.environ.get("TERM"))  # stdout has answers
+    screen.enable_cpr = False  # the terminal's reply to it would be taken for typing
 
     @keys.add("enter")
     def _(event: Any) -> None:
@@ -111,17 +114,8 @@ def _editor(words: list[str], history: Path | None) -> Any:
         prompt_continuation=_BELOW,
         completer=WordCompleter(words, sentence=True),
         complete_while_typing=False,
-        output=_screen(),
+        output=screen,
     )
-
-
-def _screen() -> Any:
-    """Standard error, for standard output has the answers."""
-    from prompt_toolkit.output.vt100 import Vt100_Output
-
-    screen = Vt100_Output.from_pty(sys.stderr, term=os.environ.get("TERM"))
-    screen.enable_cpr = False  # the terminal's reply to it would be taken for typing
-    return screen
 
 
 def _history() -> Path | None:

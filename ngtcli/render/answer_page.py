@@ -38,33 +38,26 @@ _TITLE = 200  # characters of a title; guess
 
 
 class Piece(NamedTuple):
-    """Text that was drafted, or not."""
+    """Text of an answer, drafted or not; or of a document: it may begin a page.
 
-    drafted: bool
-    text: str
-
-
-class Part(NamedTuple):
-    """Some of an answer: a stretch with its source and the steps that wrote it, or what is none."""
-
-    pieces: Sequence[Piece]
-    source: Source | None = None
-    steps: str = ""
-
-
-class Run(NamedTuple):
-    """Text of a document, which may begin a page; `left_out` characters are missing behind it."""
+    Behind it `left_out` characters of the document are missing.
+    """
 
     text: str = ""
+    drafted: bool = False
     page: int = 0
     left_out: int = 0
 
 
-class Segment(NamedTuple):
-    """Some of a document: a place that the answer has, or what is none."""
+class Part(NamedTuple):
+    """Some of an answer or a document: a stretch with its source, or what is none.
 
-    runs: Sequence[Run]
+    `steps` wrote it.
+    """
+
+    pieces: Sequence[Piece]
     source: Source | None = None
+    steps: str = ""
 
 
 class Shown(NamedTuple):
@@ -73,7 +66,7 @@ class Shown(NamedTuple):
     name: str
     places: int
     said: str
-    segments: Sequence[Segment]
+    parts: Sequence[Part]
 
 
 def answer_page(
@@ -99,7 +92,7 @@ def answer_page(
         script=script,
         answer=list(_answer(steps, sources)),
         places=sources.places(),
-        thought=[Piece(token.drafted, token.thought or "") for token in tokens],
+        thought=[Piece(token.thought or "", token.drafted) for token in tokens],
         thought_tokens=counted(len(tokens), "token"),
         documents=[
             _document(document, [s for s in sources.spans if s.span.document == i], is_long)
@@ -122,7 +115,7 @@ def _answer(steps: "Sequence[Step]", sources: Sources) -> Iterator[Part]:
         for (token, number), begin in zip(written, starts, strict=False):
             if begin < end and begin + len(token.text) > start:
                 part = token.text[max(0, start - begin) : max(0, end - begin)]
-                pieces.append(Piece(token.drafted, part))
+                pieces.append(Piece(part, token.drafted))
                 numbers.append(number)
         return pieces, numbers
 
@@ -142,16 +135,16 @@ def _document(document: Document, found: Sequence[Source], is_long: bool) -> Sho
     marks: dict[tuple[int, int], Source] = {}
     for source in found:
         marks.setdefault((source.span.source_start, source.span.source_end), source)
-    segments = [Segment([Run(left_out=len(document.text))])]
+    parts = [Part([Piece(left_out=len(document.text))])]
     if marks or not is_long:
-        segments = list(_marked(document, marks, 2 * _NEAR if is_long else _MOST))
+        parts = list(_marked(document, marks, 2 * _NEAR if is_long else _MOST))
     said = counted(len(marks), "place") if marks else "not quoted"
-    return Shown(document.name, len(marks), said, segments)
+    return Shown(document.name, len(marks), said, parts)
 
 
 def _marked(
     document: Document, marks: Mapping[tuple[int, int], Source], most: int
-) -> Iterator[Segment]:
+) -> Iterator[Part]:
     """The text of a document, with a mark around each place; places may overlap.
 
     A place that begins within another one is marked from where the other ends. Of a document of
@@ -160,22 +153,22 @@ def _marked(
     shown, whole = document.text, len(document.text) <= most
     pages = {section.start: section.page for section in document.about.sections if section.page}
 
-    def paged(start: int, end: int) -> list[Run]:
+    def paged(start: int, end: int) -> list[Piece]:
         """Text, with the number of each page that begins in it."""
         cuts = [start, *sorted(at for at in pages if start < at < end), end]
         bounds = pairwise(cuts if start < end else ())
-        return [Run(shown[low:high], pages.get(low, 0)) for low, high in bounds]
+        return [Piece(shown[low:high], page=pages.get(low, 0)) for low, high in bounds]
 
-    def between(start: int, end: int) -> list[Run]:
+    def between(start: int, end: int) -> list[Piece]:
         """Text without a mark; the middle of a very long one is left out."""
         if whole or end - start <= 2 * _NEAR:
             return paged(start, end)
         low, high = start + _NEAR * bool(start), end - _NEAR * (end < len(shown))
-        return [*paged(start, low), Run(left_out=high - low), *paged(high, end)]
+        return [*paged(start, low), Piece(left_out=high - low), *paged(high, end)]
 
     at = 0
     for (start, end), source in sorted(marks.items(), key=lambda mark: mark[0]):
-        yield Segment(between(at, max(start, at)))
-        yield Segment(paged(max(start, at), end), source)
+        yield Part(between(at, max(start, at)))
+        yield Part(paged(max(start, at), end), source)
         at = max(at, end)
-    yield Segment(between(at, len(shown)))
+    yield Part(between(at, len(shown)))

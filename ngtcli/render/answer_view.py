@@ -3,18 +3,16 @@
 Links lead to files by their paths; no text of a document or an answer becomes a link.
 """
 
-import io
 from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 
 from ngtcli.grounding.sources import Source, Sources
-from ngtcli.render.sinks import Run, TerminalSink
+from ngtcli.render.sinks import Run
 from ngtcli.render.terminal import (
     DIM,
     cell,
     cut,
-    drafted_style,
     has_links,
     linked,
     paint,
@@ -52,15 +50,6 @@ def _with_marks(runs: Sequence[Run], sources: Sources) -> Iterator[Run]:
             text, at = text[end - at :], end
         yield text, style
         at += len(text)
-
-
-def terminal_view(runs: Sequence[Run], width: int, colour: bool) -> str:
-    """The answer as a terminal of `width` columns gets it; it ends with a line feed."""
-    out = io.StringIO()
-    sink = TerminalSink(out, lambda: width, colour)
-    sink.step(runs)
-    sink.close()
-    return out.getvalue()
 
 
 def terminal_list(sources: Sources, width: int, styled: bool) -> str:
@@ -108,9 +97,3 @@ def short(quote: str, longest: int = _LONGEST_QUOTE) -> str:
         return quote
     half = longest // 2
     return f"{quote[:half].rstrip()} … {quote[-half:].lstrip()}"
-
-
-def legend(origins: Sequence[str]) -> str:
-    """What the colours of an answer mean."""
-    drafted = [paint(name, drafted_style(name)) for name in origins]
-    return f"Sources: {' · '.join(drafted)} · the model's own"

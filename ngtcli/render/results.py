@@ -7,6 +7,8 @@ Colours and bars only repeat what the numbers and the marks say.
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from ngtcli.errors import counted
 from ngtcli.measure.grid import as_written, label_of
@@ -43,7 +45,7 @@ from ngtcli.render.tables import (
     to_terminal,
 )
 from ngtcli.render.terminal import one_line
-from ngtcli.system.json_form import dump_json, to_json
+from ngtcli.system.json_form import to_json
 
 NamedRow = Row | SplitRow
 Shown = tuple[Column, Sequence[str]]  # a column with its cells
@@ -94,31 +96,27 @@ def forms_of(result: Measured | RecordResult | SweepReport, every: bool = False)
     if isinstance(result, RecordResult):
         done = counted(result.questions, "prompt"), counted(result.new_tokens, "token")
         line = one_line(f"{', '.join(done)}: {result.path}")
-        asked = {"json": lambda: dump_json(result)}
-        return Forms(plain=lambda: line, terminal=lambda width, colour: line, asked=asked)
+        return Forms(result, lambda: line, lambda width, colour: line)
     found, small = tables(result), one_line(" · ".join(facts(result)))
     return Forms(
+        result,
         plain=lambda: f"{to_plain(found)}\n\n# {small}",
-        terminal=lambda width, colour: to_terminal(
-            found, width=width, colour=colour, small=[small]
-        ),
-        asked={
-            "json": lambda: dump_json(result),
-            "markdown": lambda: f"{to_markdown(found)}\n\n{small}",
-        },
-        page=lambda: rendered(
-            "result.html.j2",
+        terminal=partial(to_terminal, found, small=[small]),
+        markdown=lambda: f"{to_markdown(found)}\n\n{small}",
+        page=lambda: _page(
             title="ngt bench",
             about=result.model,
             what=_WHAT[result.kind],
             terms={"Command": result.invocation.command, "Run": small},
             warnings=[*([_CUT_SHORT] if result.interrupted else []), *result.notes],
-            sentences=(),
             tables=found,
-            policy=policy(),
-            script="",
         ),
     )
+
+
+def _page(**values: Any) -> str:
+    own = {"warnings": (), "sentences": (), "policy": policy(), "script": ""}
+    return rendered("result.html.j2", **{**own, **values})
 
 
 # --- ngt bench ---
@@ -128,7 +126,7 @@ def tables(result: Measured) -> list[Table]:
     """All tables of a result that have rows, the main one first."""
     figures = shown_columns(result.kind)
     if isinstance(result, QualityResult):
-        return [_quality(result, figures)]
+        return [_main(result, figures)]
     by_task = (_by_task(result.rows, one) for one in figures if one.name in _BY_TASK)
     found = [_main(result, figures), *by_task, _histograms(_overall(result.rows))]
     if isinstance(result, LiveResult):
@@ -202,26 +200,23 @@ def _barred(figure: Figure, rows: Sequence[AnyRow]) -> list[str]:
     return [Shaded(text, bar=value / most) for text, value in zip(texts, values, strict=True)]
 
 
-def _main(result: LiveResult | ReplayResult, figures: Sequence[Figure]) -> Table:
-    """The rows over all tasks."""
+def _main(result: Measured, figures: Sequence[Figure]) -> Table:
+    """The rows over all tasks, or each dtype or kind of weights."""
+    note = _NOTES[result.kind]
+    if isinstance(result, QualityResult):
+        what = counted(result.texts, "text")
+        if result.scored == "answers":
+            what = f"the reference answers to {counted(result.texts, 'prompt')}"
+        else:
+            note += f" Windows of {result.window} tokens, one every {result.stride}."
+        named: list[Shown] = [(Column("weights", left=True), [r.weights for r in result.rows])]
+        title = f"Quality over {counted(result.rows[0].tokens, 'token')} of {what}"
+        return _table(title, [*named, *_figures(result.kind, figures, result.rows)], note)
     rows, how = _overall(result.rows), "live" if result.kind == "live" else "replayed"
     title = f"{counted(result.questions, 'prompt')}, {how}"
     if len(budgets := _budgets(rows)) == 1:
         title += f", at most {counted(budgets[0], 'draft node')} a step"
-    shown = [*_names(rows), *_figures(result.kind, figures, rows)]
-    return _table(title, shown, _NOTES[result.kind])
-
-
-def _quality(result: QualityResult, figures: Sequence[Figure]) -> Table:
-    """Each dtype or kind of weights; how much was scored stands in the title."""
-    what, note = counted(result.texts, "text"), _NOTES[result.kind]
-    if result.scored == "answers":
-        what = f"the reference answers to {counted(result.texts, 'prompt')}"
-    else:
-        note += f" Windows of {result.window} tokens, one every {result.stride}."
-    named = Column("weights", left=True), [row.weights for row in result.rows]
-    title = f"Quality over {counted(result.rows[0].tokens, 'token')} of {what}"
-    return _table(title, [named, *_figures(result.kind, figures, result.rows)], note)
+    return _table(title, [*_names(rows), *_figures(result.kind, figures, rows)], note)
 
 
 def _by_task(rows: Sequence[Row], figure: Figure) -> Table:
@@ -373,9 +368,7 @@ def _sweep_forms(report: SweepReport, every: bool) -> Forms:
         if not shown or max(map(full_width, shown)) > width:
             shown = [_cell_list(report)]
         small = [marks] if report.cells else []
-        return to_terminal(
-            shown, width=width, colour=colour, in_pairs=True, small=small, lines=sentences
-        )
+        return to_terminal(shown, width, colour, in_pairs=True, small=small, lines=sentences)
 
     def markdown() -> str:
         shown = [*_grids(report, (SPEED, LENGTH)), values]
@@ -386,26 +379,20 @@ def _sweep_forms(report: SweepReport, every: bool) -> Forms:
         about = {name: str(getattr(report.about, name)) for name in _FACTS}
         grids = _grids(report, FIGURES) if report.cells else []
         grids[-1:] = [replace(grid, note=marks) for grid in grids[-1:]]
-        return rendered(
-            "result.html.j2",
+        return _page(
             title="ngt tune",
             about=report.about.model,
             what="sweep of settings",
             terms={"command": report.command, **about, "rounds": str(report.rounds)},
-            warnings=(),
             sentences=sentences,
             tables=[*grids, values],
-            policy=policy(),
-            script="",
         )
 
     return Forms(
+        report,
         plain=lambda: to_plain([values]),
         terminal=terminal,
-        asked={
-            "json": lambda: dump_json(report),
-            "markdown": markdown,
-            "csv": lambda: to_csv(values),
-        },
+        markdown=markdown,
+        csv=lambda: to_csv(values),
         page=page,
     )

@@ -5,9 +5,10 @@ Independent of what is in them. On a terminal what does not fit is folded or lef
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from html import escape
+from typing import Any
 
 from rich import box
 from rich.cells import cell_len
@@ -18,6 +19,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ngtcli.render.terminal import DIM, cell, reveal, to_tabs
+from ngtcli.system.json_form import dump_json
 
 _BETWEEN = 3  # columns of the terminal between two tables side by side; guessed
 # Colours of 256, pale to strong green, legible with black letters; guessed.
@@ -68,14 +70,20 @@ class Table:
 class Forms:
     """One result in each form it has; a text is made when it is asked for.
 
-    `plain` is for pipes and files, `terminal` takes the columns and whether to colour, `asked` has
-    a form by the flag that asks for it.
+    `plain` is for pipes and files, `terminal` takes the columns and whether to colour. The others
+    are "" of a result that has no such form.
     """
 
+    result: Any
     plain: Callable[[], str]
     terminal: Callable[[int, bool], str]
-    asked: Mapping[str, Callable[[], str]]
-    page: Callable[[], str] = field(default=lambda: "")
+    markdown: Callable[[], str] = str
+    csv: Callable[[], str] = str
+    page: Callable[[], str] = str
+
+    def json(self) -> str:
+        """The object that --json prints."""
+        return dump_json(self.result)
 
 
 def to_plain(tables: Sequence[Table]) -> str:
@@ -114,9 +122,9 @@ def markdown_text(text: str) -> str:
 
 def to_terminal(
     tables: Sequence[Table],
-    *,
     width: int,
     colour: bool = True,
+    *,
     in_pairs: bool = False,
     small: Sequence[str] = (),
     lines: Sequence[str] = (),

@@ -22,7 +22,7 @@ from ngtcli.measure.prompts import EXAMPLES
 from tests.support.warm import run
 
 # Nothing that depends on a clock decides what is drafted, and nothing runs beside.
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "NGT_CALIBRATE": "false", "NGT_BACKGROUND": "none", "NGT_THREADS": "1", "COLUMNS": "100",
     "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TERM": "dumb",
 }  # fmt: skip

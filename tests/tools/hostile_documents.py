@@ -283,7 +283,7 @@ def main() -> int:
             if given.only in name:
                 (place.work / name).write_bytes(make())
                 arguments = ["docs", "show", "--text", name, *flags]
-                command = Command(arguments, [ANSWERED, INPUT], check=leaks, **bounds)  # type: ignore[arg-type]
+                command = Command(arguments, [ANSWERED, INPUT], check=leaks, **bounds)
                 result = run(command, place)
                 verdicts.append(
                     Verdict("hostile", given.seed, name, command, result, judge(command, result))
