@@ -19,6 +19,7 @@ from ngtcli.draft.auto.core.tables import (
     RankArrays,
     learn_ranks,
 )
+from ngtcli.draft.auto.policy import Pause, averaged
 from ngtcli.draft.guesses import WIDTH, Guessed, Heads
 from ngtcli.draft.origins import HeadReport
 from ngtcli.trie.counts import NONE
@@ -71,7 +72,8 @@ class HeadUse:
         self._gain = 0.0  # tokens that the head adds in a step in which it is asked
         self._share = 0.0  # of the tokens before which it guessed
         self._first_s = self._below_s = 0.0  # a call's seconds
-        self._asks = self._wait = self._next = 0
+        self._asks = 0
+        self._pause = Pause(patience=1, first=1, longest=CONFIG.guess_rest)
 
     def report(self) -> HeadReport:
         """What was learned of the head."""
@@ -84,13 +86,9 @@ class HeadUse:
 
     def wants(self, token_s: float) -> bool:
         """Begin a step; whether to ask. `token_s`: seconds that a token takes, 0.0 if not known."""
-        self.asked = self._wait == 0
-        if not self.asked:
-            self._wait -= 1
-        elif token_s and self._asks >= CONFIG.guess_trials:
-            pays = self._gain * token_s > self._first_s
-            self._next = 0 if pays else min(CONFIG.guess_rest, 2 * self._next + 1)
-            self._wait = self._next
+        self.asked = not self._pause.goes_on()
+        if self.asked and token_s and self._asks >= CONFIG.guess_trials:
+            self._pause.learn(self._gain * token_s > self._first_s)
         return self.asked
 
     def goes_on(self, probability: float, token_s: float) -> bool:
@@ -99,15 +97,11 @@ class HeadUse:
         return not known or probability * self._share * token_s > self._below_s
 
     def took(self, seconds: float, is_first: bool) -> None:
-        """Learn what a call took; one is counted as four times the average at most."""
-        before = self._first_s if is_first else self._below_s
-        after = seconds
-        if before:
-            after = before + CONFIG.guess_rate * (min(seconds, 4 * before) - before)
+        """Learn what a call took."""
         if is_first:
-            self._first_s = after
+            self._first_s = averaged(self._first_s, seconds, CONFIG.guess_rate)
         else:
-            self._below_s = after
+            self._below_s = averaged(self._below_s, seconds, CONFIG.guess_rate)
 
     def learn(self, predicted: float, reached: float, gain: float) -> None:
         """Learn from a step: tokens expected to be its own, of those before which it guessed.
