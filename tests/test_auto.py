@@ -158,7 +158,7 @@ def test_attribution_sums_to_the_probability_of_the_token(
     sources, nodes = named(drafter.sources.arrays), drafter.sources.nodes
     query = query_for(nodes)
     room = query, np.empty(len(query.keys))
-    tallies = escapes, predicted, reached, np.zeros((len(escapes), 3))
+    tallies = escapes, predicted, reached, np.zeros((len(escapes), 2))
     chance = attribute(sources, nodes, token, tallies, *room)
     found = naive.probabilities((prompt + output)[-ORDERS:])
     left = chance - found.get(token, 0.0)

@@ -399,7 +399,6 @@ def test_own_texts_are_built_listed_shown_and_cleared(own_home: Path) -> None:
     assert (row["kind"], row["name"], row["model"]) == ("background", "mine", "builtin")
     assert row["documents"] == ["harbour.txt"] or row["documents"] == [HARBOUR]
     assert b"background mine" in ngt("trie", "list").stdout
-    assert b"name: mine" in ngt("trie", "show", str(path)).stdout
     assert json.loads(ngt("cache", "clear", "backgrounds", "--json").stdout)["files"] == 1
     assert not path.exists()
 

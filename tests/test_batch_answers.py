@@ -78,7 +78,7 @@ def test_an_error_in_place_of_a_prompt_is_that_keys_answer() -> None:
         assert "empty" in str(found[5].answer)
 
 
-@pytest.mark.parametrize(("method", "size"), [("none", 6), ("trie", 0), ("auto", 6), ("auto", 0)])
+@pytest.mark.parametrize(("method", "size"), [("none", 6), ("trie", 0), ("auto", 0)])
 def test_answers_with_settings_of_their_own_share_passes_and_are_those_given_alone(
     method: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,15 @@ def called(folder: Path, work: Callable[[Client], Awaitable[None]], asked: Any =
         served.close()
 
 
+async def given(client: Client, tool: str, **arguments: Any) -> Any:
+    """The structured form of what a tool gives."""
+    return (await client.call_tool(tool, arguments)).structured_content
+
+
+async def refused(client: Client, tool: str, **arguments: Any) -> str:
+    return error_of(await client.call_tool(tool, arguments))
+
+
 def error_of(result: Any) -> str:
     assert result.is_error and result.structured_content is None
     text: str = result.content[0].text
@@ -134,29 +143,25 @@ def test_documents_are_listed_searched_and_shown_in_structured_form(folder: Path
         assert names == ["sub/b.md", "tides.txt"]
         assert listed.structured_content["left_out"] == []
 
-        found = await client.call_tool("search_passages", {"question": "When is high tide?"})
-        first = found.structured_content["passages"][0]
+        found = await given(client, "search_passages", question="When is high tide?")
+        first = found["passages"][0]
         assert first["document"] == "tides.txt" and "High tide is at nine." in first["text"]
         assert TIDES[first["start"] : first["end"]] == first["text"] and first["score"] > 0
-        assert found.structured_content["of_documents"] == 2
+        assert found["of_documents"] == 2
 
-        among = {"question": "slate", "documents": ["sub/b.md"], "limit": 1}
-        found = await client.call_tool("search_passages", among)
-        (only,) = found.structured_content["passages"]
+        among: Any = {"question": "slate", "documents": ["sub/b.md"], "limit": 1}
+        (only,) = (await given(client, "search_passages", **among))["passages"]
         assert only["document"] == "sub/b.md" and only["heading"] == "Slate"
-        found = await client.call_tool("search_passages", {"question": "xylophone"})
-        assert found.structured_content["passages"] == []
+        assert not (await given(client, "search_passages", question="xylophone"))["passages"]
 
-        shown = await client.call_tool(
-            "show_passage", {"document": "tides.txt", "start": 21, "end": 42}
-        )
-        assert shown.structured_content == {
+        assert await given(client, "show_passage", document="tides.txt", start=21, end=42) == {
             "document": "tides.txt", "text": "High tide is at nine.", "start": 21, "end": 42,
             "characters": len(TIDES), "page": 0, "heading": "",
         }  # fmt: skip
-        for wrong in ({"start": 10**12, "end": 10**13}, {"start": 10, "end": 5}):
-            shown = await client.call_tool("show_passage", {"document": "tides.txt", **wrong})
-            assert f"It has {len(TIDES)} characters." in error_of(shown)
+        for start, end in (10**12, 10**13), (10, 5):
+            wrong: Any = {"document": "tides.txt", "start": start, "end": end}
+            words = await refused(client, "show_passage", **wrong)
+            assert f"It has {len(TIDES)} characters." in words
 
     called(folder, work)
 
@@ -215,7 +220,7 @@ def test_nothing_outside_the_folder_is_read(folder: Path, tmp_path: Path) -> Non
     (folder / "up").symlink_to(tmp_path)
 
     async def work(client: Client) -> None:
-        listed = (await client.call_tool("list_documents", {})).structured_content
+        listed = await given(client, "list_documents")
         assert [d["name"] for d in listed["documents"]] == ["sub/b.md", "tides.txt"]
         reasons = {Path(one["name"]).name: one["reason"] for one in listed["left_out"]}
         assert reasons["out.txt"] == "a link out of the folder"
@@ -230,10 +235,7 @@ def test_nothing_outside_the_folder_is_read(folder: Path, tmp_path: Path) -> Non
             ):
                 words = error_of(await client.call_tool(tool, arguments))
                 assert "is not one of the documents" in words and "a secret" not in words
-        found = (
-            await client.call_tool("search_passages", {"question": "secret"})
-        ).structured_content
-        assert found["passages"] == []
+        assert not (await given(client, "search_passages", question="secret"))["passages"]
 
     called(folder, work)
 
@@ -312,12 +314,10 @@ def test_standard_output_has_the_protocol_alone_and_torch_is_not_loaded(
             async with Client(stdio_client(own, errors), message_handler=told) as client:
                 assert client.server_info and client.server_info.name == "ngt"
                 assert len((await client.list_tools()).tools) == 5
-                found = await client.call_tool(
-                    "search_passages", {"question": "When is high tide?"}
-                )
-                assert "High tide" in found.structured_content["passages"][0]["text"]
-                failed = await client.call_tool("search_passages", {"question": "fail"})
-                assert error_of(failed) == "Error executing tool search_passages"
+                found = await given(client, "search_passages", question="When is high tide?")
+                assert "High tide" in found["passages"][0]["text"]
+                failed = await refused(client, "search_passages", question="fail")
+                assert failed == "Error executing tool search_passages"
 
     anyio.run(work)
     said = (tmp_path / "stderr").read_text()
@@ -346,14 +346,13 @@ def test_a_model_answers_over_standard_streams(folder: Path) -> None:
         async def work() -> None:
             own: Any = stdio_server(wire, anyio.wrap_file(out))
             async with Client(own) as client:
-                asked = {"question": "When is high tide?", "max_tokens": 12}
-                answer = (await client.call_tool("ask", asked)).structured_content
+                asked: Any = {"question": "When is high tide?", "max_tokens": 12}
+                answer = await given(client, "ask", **asked)
                 assert answer["text"] and answer["new_tokens"] <= 12
                 assert answer["sources"][0]["document"] == "tides.txt"
-                again = (await client.call_tool("ask", asked)).structured_content
-                assert again["text"] == answer["text"]
-                wrong = await client.call_tool("ask", {"question": "Who?", "documents": ["x"]})
-                assert "not one of the documents" in error_of(wrong)
+                assert (await given(client, "ask", **asked))["text"] == answer["text"]
+                wrong = await refused(client, "ask", question="Who?", documents=["x"])
+                assert "not one of the documents" in wrong
                 out.close()
 
         anyio.run(work)
@@ -464,13 +463,11 @@ def test_the_http_server_has_the_same_tools(folder: Path) -> None:
     async def work(url: str) -> None:
         async with Client(url) as client:
             assert len((await client.list_tools()).tools) == 5
-            found = await client.call_tool("search_passages", {"question": "When is high tide?"})
-            assert found.structured_content["passages"][0]["document"] == "tides.txt"
-            answer = await client.call_tool(
-                "ask", {"question": "When?", "documents": ["tides.txt"]}
-            )
-            assert answer.structured_content["text"].split() == TIDES.split()
-            assert answer.structured_content["remarks"] == ["not everything fits"]  # no path
+            found = await given(client, "search_passages", question="When is high tide?")
+            assert found["passages"][0]["document"] == "tides.txt"
+            answer = await given(client, "ask", question="When?", documents=["tides.txt"])
+            assert answer["text"].split() == TIDES.split()
+            assert answer["remarks"] == ["not everything fits"]  # no path
             answering.many = 1_000_000
             answering.ended.clear()
             answering.begun.clear()

@@ -5,7 +5,7 @@ import shutil
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from ngtcli.prompt.preset import load_preset
 from ngtcli.serve import client, wire
 from ngtcli.serve.client import NotServedError, served
 from ngtcli.serve.places import Place, ServedAlreadyError, absolute, flags_of, places
-from ngtcli.session.events import Ended, Message, Stepped, Wants
+from ngtcli.session.events import Ended, Event, Message, Stepped, Wants
 from ngtcli.session.question import Question
 from tests.support.helpers import wait_until
 from tests.support.warm import Warm
@@ -104,8 +104,11 @@ class Started:
         self.process.communicate()
 
 
+Start = Callable[..., Started]
+
+
 @pytest.fixture
-def start() -> Iterator[Callable[..., Started]]:
+def start() -> Iterator[Start]:
     """Starts processes, whose places are among the test's own files; all end with the test."""
     started: list[Started] = []
 
@@ -128,57 +131,55 @@ def asked(text: str, **settings: object) -> Question:
     )
 
 
-def connected(settings: Settings | None = None) -> client.Connection:
-    connection = served(settings or Settings())
+def events_of(text: str, **settings: object) -> Generator[Event]:
+    """What the resident process answers."""
+    question = asked(text, **settings)
+    connection = served(question.settings)
     assert connection is not None
-    return connection
+    return connection.ask(question, Wants())
 
 
-def test_a_question_is_answered_by_its_events(start: Callable[..., Started]) -> None:
+def test_a_question_is_answered_by_its_events_for_its_user_alone(
+    start: Start, own_home: Path
+) -> None:
     start()
-    *steps, ended = connected().ask(asked("abc"), Wants())
+    *steps, ended = events_of("abc")
     assert steps == [Stepped(Step((Token(i, c),))) for i, c in enumerate("abc")]
     assert ended == Ended(finish_reason="stop", steps=tuple(one.step for one in steps))
     with pytest.raises(InputError, match="no letter") as failed:
-        list(connected().ask(asked("a!"), Wants()))
+        list(events_of("a!"))
     assert failed.value.hint == "Leave it out."
     about = client.request(*places(), "GET /about")
     assert about and (about.model, about.state, about.answered) == ("builtin", "ready", 2)
-
-
-def test_only_its_user_can_reach_it(start: Callable[..., Started], own_home: Path) -> None:
-    start()
     path = Place.of(Settings()).path
     assert path.parent == own_home / "run" and path.parent.stat().st_mode & 0o777 == 0o700
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_ctrl_c_ends_the_answer_and_says_how_far_it_came(start: Callable[..., Started]) -> None:
+def test_ctrl_c_ends_the_answer_and_says_how_far_it_came(start: Start) -> None:
     one = start()
-    events = connected().ask(asked("ab.c"), Wants())
+    events = events_of("ab.c")
     assert [next(events), next(events)]
     ended = events.throw(KeyboardInterrupt())
     assert isinstance(ended, Ended) and ended.finish_reason == "interrupted"
     assert len(ended.steps) == 2 and not list(events)
     assert one.line() == "cancelled"
-    events = connected().ask(asked("ab.c"), Wants())
+    events = events_of("ab.c")
     next(events)
     events.close()  # as when the command is killed
     assert one.line() == "cancelled"
 
 
-def test_what_is_loading_is_waited_for(start: Callable[..., Started]) -> None:
+def test_what_is_loading_is_waited_for(start: Start) -> None:
     start(loading=0.3, ready=False)
     path = Place.of(Settings()).path
     wait_until(path.exists)
-    first, *rest = connected().ask(asked("a"), Wants())
+    first, *rest = events_of("a")
     assert isinstance(first, Message) and first.kind == "status"
     assert isinstance(rest[-1], Ended)
 
 
-def test_of_two_starts_one_serves_and_of_a_killed_one_nothing_is_left(
-    start: Callable[..., Started],
-) -> None:
+def test_of_two_starts_one_serves_and_of_a_killed_one_nothing_is_left(start: Start) -> None:
     one = start()
     with pytest.raises(ServedAlreadyError, match="already"):
         Place.of(Settings()).lock()
@@ -188,40 +189,38 @@ def test_of_two_starts_one_serves_and_of_a_killed_one_nothing_is_left(
     assert path.exists() and served(Settings()) is None
     assert not path.exists() and not places()
     start()
-    assert len(list(connected().ask(asked("a"), Wants()))) == 2
+    assert len(list(events_of("a"))) == 2
 
 
-def test_one_that_dies_in_the_middle_is_told_in_one_line(start: Callable[..., Started]) -> None:
+def test_one_that_dies_in_the_middle_is_told_in_one_line(start: Start) -> None:
     one = start()
-    events = connected().ask(asked("a."), Wants())
+    events = events_of("a.")
     next(events)
     one.process.kill()
     with pytest.raises(NgtError, match="in the middle of the answer"):
         next(events)
     one = start()
-    events = connected().ask(asked("."), Wants())
+    events = events_of(".")
     threading.Timer(0.05, one.process.kill).start()
     with pytest.raises(NotServedError):  # nothing was said: it may be answered elsewhere
         next(events)
 
 
-def test_one_that_hangs_is_given_up(
-    start: Callable[..., Started], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_hangs_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     one = start()
-    events = connected().ask(asked("a."), Wants())
+    events = events_of("a.")
     next(events)
     one.process.send_signal(signal.SIGSTOP)
     monkeypatch.setattr("ngtcli.serve.places.GIVEN_UP_S", 0.3)
     with pytest.raises(NgtError, match="does not answer in the middle"):
         next(events)
     with pytest.raises(NotServedError):
-        next(connected().ask(asked("a"), Wants()))
+        next(events_of("a"))
     about = client.request(*places(), "GET /about")
     assert about == wire.Served(model="builtin", state="does not answer", process=one.process.pid)
 
 
-def test_it_says_that_it_runs_while_an_answer_takes_long(start: Callable[..., Started]) -> None:
+def test_it_says_that_it_runs_while_an_answer_takes_long(start: Start) -> None:
     start()
     body = wire.encode(wire.Ask("1", asked("."), Wants()))
     with closing(client.Reply(Place.of(Settings()), "POST /ask", body)) as reply:
@@ -231,9 +230,9 @@ def test_it_says_that_it_runs_while_an_answer_takes_long(start: Callable[..., St
 
 
 @pytest.mark.parametrize("way", ["stop", "SIGTERM"])
-def test_it_finishes_its_answers_and_leaves(start: Callable[..., Started], way: str) -> None:
+def test_it_finishes_its_answers_and_leaves(start: Start, way: str) -> None:
     one = start(pause=0.3)
-    events = connected().ask(asked("a.b"), Wants())
+    events = events_of("a.b")
     next(events)
     if way == "stop":
         about = client.request(*places(), "POST /stop")
@@ -245,7 +244,7 @@ def test_it_finishes_its_answers_and_leaves(start: Callable[..., Started], way: 
     assert not places() and Place.of(Settings()).left(0)
 
 
-def test_leaving_it_accepts_nothing_and_tells_what_failed(start: Callable[..., Started]) -> None:
+def test_leaving_it_accepts_nothing_and_tells_what_failed(start: Start) -> None:
     one = start(pause=0.5, http=True, ready=False)
     at = ("127.0.0.1", int(one.line()))
     assert "is ready" in one.line()
@@ -253,7 +252,7 @@ def test_leaving_it_accepts_nothing_and_tells_what_failed(start: Callable[..., S
         other.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert other.recv(100).startswith(b"HTTP/1.1 500")
     assert one.line().endswith(": RuntimeError: a mistake")
-    events = connected().ask(asked("a..b"), Wants())
+    events = events_of("a..b")
     next(events)
     assert (about := client.request(*places(), "POST /stop")) and about.state == "leaving"
 
@@ -266,9 +265,9 @@ def test_leaving_it_accepts_nothing_and_tells_what_failed(start: Callable[..., S
     assert isinstance(list(events)[-1], Ended) and one.process.wait(10) == 0
 
 
-def test_an_answer_without_end_is_waited_for_once(start: Callable[..., Started]) -> None:
+def test_an_answer_without_end_is_waited_for_once(start: Start) -> None:
     one = start(patience=0.3)
-    events = connected().ask(asked("a."), Wants())
+    events = events_of("a.")
     next(events)
     one.process.send_signal(signal.SIGTERM)
     assert one.process.wait(20) == 0  # the answer takes longer
@@ -276,16 +275,14 @@ def test_an_answer_without_end_is_waited_for_once(start: Callable[..., Started])
         list(events)
 
 
-def test_a_client_that_is_stopped_does_not_keep_it(start: Callable[..., Started]) -> None:
+def test_a_client_that_is_stopped_does_not_keep_it(start: Start) -> None:
     one = start(idle=0.3, patience=0.3)
     body = wire.encode(wire.Ask("1", asked("a" * 100_000), Wants()))
     with closing(client.Reply(Place.of(Settings()), "POST /ask", body)):
         assert one.process.wait(30) == 0  # it was not read
 
 
-def test_a_model_that_comes_while_it_loads_is_kept(
-    start: Callable[..., Started], tmp_path: Path
-) -> None:
+def test_a_model_that_comes_while_it_loads_is_kept(start: Start, tmp_path: Path) -> None:
     model = tmp_path / "new"
     start(str(model))
     asking = asked("a", model=str(model))
@@ -293,50 +290,37 @@ def test_a_model_that_comes_while_it_loads_is_kept(
     assert isinstance(list(place.ask(asking, Wants()))[-1], Ended)
 
 
-def test_what_is_cancelled_before_it_is_taken_is_not_answered(
-    start: Callable[..., Started],
-) -> None:
+def test_what_is_cancelled_before_it_is_taken_is_not_answered(start: Start) -> None:
     start(loading=0.5, ready=False)
     wait_until(Place.of(Settings()).path.exists)
-    events = connected().ask(asked("abc"), Wants())
+    events = events_of("abc")
     next(events)
     with pytest.raises(StoppedError):
         events.throw(KeyboardInterrupt())
 
 
-def test_it_leaves_when_nobody_asks(start: Callable[..., Started]) -> None:
-    one = start(idle=0.2)
-    assert list(connected().ask(asked("a"), Wants()))
-    assert one.line() == "closed" and one.process.wait(10) == 0
-
-
-def test_it_leaves_when_the_models_files_change(
-    start: Callable[..., Started], tmp_path: Path
-) -> None:
+def test_it_leaves_when_the_models_files_change(start: Start, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(BUILTIN_PATH, model)
     one = start(str(model))
-    asking = asked("a", model=str(model))
-    assert list(connected(asking.settings).ask(asking, Wants()))
+    assert list(events_of("a", model=str(model)))
     weights = model / "model.safetensors"
     about = weights.stat()
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")  # as by `cp -p` or `rsync -a`
     os.utime(weights, ns=(about.st_atime_ns, about.st_mtime_ns))
     assert weights.stat().st_size == about.st_size
     with pytest.raises(NotServedError):
-        list(connected(asking.settings).ask(asking, Wants()))
+        list(events_of("a", model=str(model)))
     assert "have changed" in one.line() and one.process.wait(10) == 0
 
 
 def test_a_process_of_other_settings_or_code_is_not_asked(
-    start: Callable[..., Started], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     start()
     other = [{"dtype": "bfloat16"}, {"threads": 7}, {"serve": False}, {"model": str(tmp_path)}]
     assert all(served(replace(Settings(), **one)) is None for one in other)  # type: ignore[arg-type]
-    assert list(
-        connected(replace(Settings(), max_tokens=7, color="never")).ask(asked("a"), Wants())
-    )
+    assert list(events_of("a", max_tokens=7, color="never"))
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
     assert served(Settings()) is None
     monkeypatch.undo()
@@ -351,14 +335,14 @@ def test_a_model_is_the_same_by_every_path(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_socket_whose_path_is_too_long_is_reached(
-    start: Callable[..., Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NGT_HOME", str(tmp_path / ("x" * 120)))
     start()
-    assert list(connected().ask(asked("a"), Wants()))
+    assert list(events_of("a"))
 
 
-def test_what_is_no_message_ends_the_connection_alone(start: Callable[..., Started]) -> None:
+def test_what_is_no_message_ends_the_connection_alone(start: Start) -> None:
     start()
     for bad in (
         b"GET / HTTP/1.0\r\n\r\n",
@@ -374,7 +358,7 @@ def test_what_is_no_message_ends_the_connection_alone(start: Callable[..., Start
         with closing(client.Reply(Place.of(Settings()), "POST /ask", body)) as reply:
             with pytest.raises((EOFError, wire.WireError)):
                 reply.next()
-    assert list(connected().ask(asked("a"), Wants()))
+    assert list(events_of("a"))
 
 
 def test_durations() -> None:

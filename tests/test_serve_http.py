@@ -71,6 +71,11 @@ class Live(Serving):
         own = {"api_key": "none", "max_retries": 0, "http_client": CLIENT, **more}
         return openai.OpenAI(base_url=f"{self.url}/v1", **own)
 
+    def chat(self, text: str, model: str = "builtin", **more: Any) -> Any:
+        """What the client gets for one message."""
+        completions = self.openai().chat.completions
+        return completions.create(model=model, messages=said(text), **more)
+
     def post(self, path: str = CHAT, **more: Any) -> httpx.Response:
         body = {"model": "builtin", "messages": [{"role": "user", "content": "When?"}], **more}
         return self.raw(path, json.dumps(body).encode())
@@ -137,12 +142,7 @@ def test_chat_with_the_openai_client(live: Live) -> None:
 
 
 def test_a_streamed_chat_has_the_same_text_and_the_usage_at_its_end(live: Live) -> None:
-    chunks = list(
-        live.openai().chat.completions.create(
-            model="builtin", messages=[{"role": "user", "content": "think"}], stream=True,
-            stream_options={"include_usage": True},
-        )
-    )  # fmt: skip
+    chunks = list(live.chat("think", stream=True, stream_options={"include_usage": True}))
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
     assert "".join(delta.content or "" for delta in deltas) == "The tide turns at noon."
     assert [d.model_extra["reasoning_content"] for d in deltas if d.model_extra] == ["So."]
@@ -181,14 +181,13 @@ def test_responses_whole_and_streamed(live: Live) -> None:
 def test_models_and_their_names(live: Live) -> None:
     assert [model.id for model in live.openai().models.list()] == ["builtin", "builtin+docs"]
     with pytest.raises(openai.NotFoundError, match="Served: builtin, builtin"):
-        live.openai().chat.completions.create(model="gpt-4o", messages=said("Once"))
+        live.chat("Once", "gpt-4o")
     assert live.openai().models.retrieve("builtin+docs").id == "builtin+docs"
     assert error_of(CLIENT.get(f"{live.url}/v1/models/x"))["code"] == "model_not_found"
 
 
 def test_the_folder_answers_with_its_sources(live: Live) -> None:
-    messages: Any = [{"role": "user", "content": "When?"}]
-    done = live.openai().chat.completions.create(model="builtin+docs", messages=messages)
+    done = live.chat("When?", "builtin+docs")
     question = live.answers.last
     assert question.task == "ask" and question.settings.overflow == "retrieve"
     assert [d.name for d in question.documents] == ["deep/tides.txt"]
@@ -205,11 +204,7 @@ def test_the_folder_answers_with_its_sources(live: Live) -> None:
 
 
 def test_documents_of_a_request(live: Live) -> None:
-    own = live.openai().chat.completions
-    own.create(
-        model="builtin", messages=[{"role": "user", "content": "When?"}],
-        extra_body={"documents": ["a text", {"name": "b", "text": "tide"}]},
-    )  # fmt: skip
+    live.chat("When?", extra_body={"documents": ["a text", {"name": "b", "text": "tide"}]})
     documents = live.answers.last.documents
     assert [(d.name, d.text) for d in documents] == [("document 1", "a text"), ("b", "tide")]
     assert live.post(documents=[{"name": "b", "text": ""}]).status_code == 400
@@ -272,27 +267,24 @@ def test_what_makes_no_difference_is_passed_over(live: Live) -> None:
 
 
 def test_bodies_that_are_none(live: Live) -> None:
-    path = CHAT
     bodies = b"", b"{", b"[]", b'"x"', b"\xff", b'{"model": "\xff"}', b"[" * 100_000
     for body in bodies:
-        assert error_of(live.raw(path, body))["code"] == "invalid_json"
+        assert error_of(live.raw(CHAT, body))["code"] == "invalid_json"
     for half in (b"\\ud800", b"\\udc00", b"\\ud800\\u0041"):
-        found = error_of(live.raw(path, b'{"model": "' + half + b'"}'))
+        found = error_of(live.raw(CHAT, b'{"model": "' + half + b'"}'))
         assert found["code"] == "invalid_json" and "lone surrogate" in found["message"]
-    assert live.raw(path, b"{}", content_type="text/plain").status_code == 415
-    assert error_of(live.raw(path, b" " * 8_000_001))["code"] == "too_large"
-    assert error_of(CLIENT.get(live.url + path))["code"] == "unknown_url"
+    assert live.raw(CHAT, b"{}", content_type="text/plain").status_code == 415
+    assert error_of(live.raw(CHAT, b" " * 8_000_001))["code"] == "too_large"
+    assert error_of(CLIENT.get(live.url + CHAT))["code"] == "unknown_url"
     assert CLIENT.get(live.url + "/v2").status_code == 404
 
 
 def test_an_answer_that_breaks_says_so(live: Live) -> None:
-    client = live.openai()
-    messages: Any = [{"role": "user", "content": "breaks"}]
     with pytest.raises(openai.BadRequestError, match="it broke"):
-        client.chat.completions.create(model="builtin", messages=messages)
+        live.chat("breaks")
     with pytest.raises(openai.APIError, match="it broke"):
-        list(client.chat.completions.create(model="builtin", messages=messages, stream=True))
-    events = list(client.responses.create(model="builtin", input="breaks", stream=True))
+        list(live.chat("breaks", stream=True))
+    events = list(live.openai().responses.create(model="builtin", input="breaks", stream=True))
     assert events[-1].type == "response.failed"
 
 

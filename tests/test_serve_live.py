@@ -119,17 +119,6 @@ def test_a_conversation_and_a_prompt_that_is_too_long(live: Live) -> None:
     assert live.client.chat.completions.create(**own, extra_body={"truncation": "auto"}).usage
 
 
-def test_who_leaves_leaves_nothing_running(live: Live) -> None:
-    own: Any = {"model": "builtin", "messages": [{"role": "user", "content": "Tide, tide, tide"}]}
-    stream = live.client.chat.completions.create(
-        **own, max_tokens=100_000, stream=True, extra_body={"settings": {"max_repeats": 0}}
-    )
-    next(iter(stream))
-    stream.close()
-    done = live.client.chat.completions.create(**own, max_tokens=2)
-    assert done.usage and done.usage.completion_tokens <= 2
-
-
 def test_the_manuals_examples(live: Live) -> None:
     page = MANUAL.read_text("utf-8").replace("http://127.0.0.1:8421", live.url)
     program = re.search(r"```python\n(.*?)```", page, re.DOTALL)

@@ -6,20 +6,19 @@ Every request ends: requests, connections, headers, bodies and times are bounded
 
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
-from functools import lru_cache, partial
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ngtcli.config import Settings
 from ngtcli.errors import (
     BusyError,
     ContextOverflowError,
@@ -29,7 +28,7 @@ from ngtcli.errors import (
     UsageError,
 )
 from ngtcli.serve import wire
-from ngtcli.serve.exchange import Exchange, GoneError, answered, events_of
+from ngtcli.serve.exchange import Exchange, answered, events_of
 from ngtcli.serve.openai_answers import ChatReply, Reply, ResponseReply
 from ngtcli.serve.openai_requests import Asks, chat, response
 from ngtcli.serve.page import PageReply, documents_shown, page, show_page
@@ -112,7 +111,9 @@ class TwoSockets:
         if self._process.refuses():
             return
         try:
-            for words in await anyio.to_thread.run_sync(_checked, asked.question.settings):
+            warned: list[str] = []
+            await anyio.to_thread.run_sync(check_session, asked.question.settings, warned.append)
+            for words in warned:
                 yield wire.encode(Message("warn", words))
             if asked.id in self._early:
                 raise StoppedError("interrupted")
@@ -128,23 +129,11 @@ class TwoSockets:
 
     async def _until_loaded(self) -> AsyncGenerator[bytes]:
         """What is being done until the model is loaded."""
-        told, quiet_s = "", 0.0
+        told = ""
         while not self._process.loaded.is_set():
-            if told != (now := self._process.told):
-                yield wire.encode(Message("status", told := now))
-            elif quiet_s >= wire.BEAT_S:
-                yield b"\n"
-                quiet_s = 0.0
+            before, told = told, self._process.told
+            yield b"\n" if told == before else wire.encode(Message("status", told))
             await anyio.sleep(_TELL_S)
-            quiet_s += _TELL_S
-
-
-@lru_cache(64)
-def _checked(settings: Settings) -> tuple[str, ...]:
-    """What is to be said of the settings of a question. Raises UsageError and ModelError."""
-    words: list[str] = []
-    check_session(settings, words.append)
-    return tuple(words)
 
 
 class OpenAi:
@@ -155,7 +144,7 @@ class OpenAi:
 
     def __init__(self, process: "Server", service: Service, warn: Callable[[str], object]) -> None:
         self._process, self._service, self._warn = process, service, warn
-        self._began, self._running = int(time.time()), 0
+        self._began = int(time.time())
 
     def app(self, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
         """The application, with the `routes` of others beside its own."""
@@ -187,18 +176,9 @@ class OpenAi:
         if kind != "application/json":  # a page may send other kinds without asking first
             what = "the body is not of content type application/json"
             raise RequestError(what, "Say so in a header.", None, "wrong_content_type", 415)
-        if self._running >= _AT_ONCE:
+        if self._process.answering >= _AT_ONCE:
             return _busy("Too many requests at once. Try again later.")
-        return Exchange(partial(self._answer, path), self._failure, self._counted)
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        self._running += 1
-        try:
-            with self._process.counted():
-                yield
-        finally:
-            self._running -= 1
+        return Exchange(partial(self._answer, path), self._failure, self._process.counted)
 
     async def _answer(self, path: str, exchange: Exchange, body: bytes) -> None:
         """Answer, or say what went wrong: as the response, or within what has begun."""
@@ -216,7 +196,7 @@ class OpenAi:
                         *_, last = [event async for event in events]
                         assert isinstance(last, Ended)
                         await exchange.respond(JSONResponse(reply.whole(last)))
-        except GoneError:
+        except ClientDisconnect:
             raise
         except Exception as error:
             said = self._failure(error)

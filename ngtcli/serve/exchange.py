@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 from anyio import to_thread
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ngtcli.errors import NgtError
@@ -76,16 +77,13 @@ async def answered(
                 yield event
 
 
-class GoneError(Exception):
-    """The client has left, or does not read."""
-
-
 class Exchange:
     """Answers one request by `work`, which gets the body, as long as its client is there.
 
     An application of ASGI, so that an endpoint of Starlette can return it. `refusal` makes the
     response to a body that is too long or too slow, `during` is open from the first to the last.
-    `has_begun`: something is sent.
+    `has_begun`: something is sent. What sends raises ClientDisconnect, also for one that does not
+    read.
     """
 
     has_begun = False
@@ -101,7 +99,7 @@ class Exchange:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope, self._receive, self._send = scope, receive, send
-        with self._during(), suppress(GoneError):
+        with self._during(), suppress(ClientDisconnect):
             try:
                 body = await self._body()
             except RequestError as error:
@@ -109,7 +107,7 @@ class Exchange:
                 return
             async with anyio.create_task_group() as group:
                 group.start_soon(self._leave_with_client, group.cancel_scope)
-                with suppress(GoneError):
+                with suppress(ClientDisconnect):
                     await self._work(self, body)
                 group.cancel_scope.cancel()
 
@@ -119,29 +117,24 @@ class Exchange:
         scope.cancel()
 
     async def _body(self) -> bytes:
-        """The request's body. Raises RequestError and GoneError."""
-        body, more = bytearray(), True
+        """The request's body. Raises RequestError and ClientDisconnect."""
+        body = bytearray()
         with anyio.move_on_after(_SENDING_S):
-            while more and len(body) <= self._most:
-                message = await self._receive()
-                if message["type"] == "http.disconnect":
-                    raise GoneError
-                body += message.get("body", b"")
-                more = message.get("more_body", False)
-        if len(body) > self._most:
-            what = f"the body has more than {self._most / 1e6:g} MB"
-            raise RequestError(what, "Send less text.", code="too_large", status=413)
-        if more:
-            what = f"the request did not come in {_SENDING_S:.0f} s"
-            raise RequestError(what, code="timeout", status=408)
-        return bytes(body)
+            async for piece in Request(self.scope, self._receive).stream():
+                body += piece
+                if len(body) > self._most:
+                    what = f"the body has more than {self._most / 1e6:g} MB"
+                    raise RequestError(what, "Send less text.", code="too_large", status=413)
+            return bytes(body)
+        what = f"the request did not come in {_SENDING_S:.0f} s"
+        raise RequestError(what, code="timeout", status=408)
 
     async def respond(self, response: ASGIApp) -> None:
-        """Send a whole response. Raises GoneError."""
+        """Send a whole response."""
         await response(self.scope, self._receive, self._sent)
 
     async def stream(self, media_type: str, pieces: AsyncIterator[bytes]) -> None:
-        """Send pieces as they come. Raises GoneError, and what they raise."""
+        """Send pieces as they come. Raises what they raise, too."""
         kind = b"content-type", media_type.encode()
         # Without the last nginx would collect the pieces.
         headers = [kind, (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
@@ -154,7 +147,7 @@ class Exchange:
         await self.send(b"")
 
     async def send(self, piece: bytes, more: bool = False) -> None:
-        """Send what comes next of what has begun. Raises GoneError."""
+        """Send what comes next of what has begun."""
         await self._sent({"type": "http.response.body", "body": piece, "more_body": more})
 
     async def _sent(self, message: Message) -> None:
@@ -163,4 +156,4 @@ class Exchange:
             with anyio.fail_after(_SENDING_S):
                 await self._send(message)
         except OSError:  # a TimeoutError, too
-            raise GoneError from None
+            raise ClientDisconnect from None

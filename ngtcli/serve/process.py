@@ -80,7 +80,7 @@ class Server:
         self._ends = asyncio.Event()
         self._load, self._status, self._say, self._warn = load, status, say, warn
         self._began = self._last = time.monotonic()
-        self._answering = self._answered = 0
+        self.answering = self._answered = 0
         self._answerer: Resident | None = None
         self._files: list[tuple[str, Stamp]] = []
 
@@ -103,11 +103,11 @@ class Server:
     @contextmanager
     def counted(self) -> Iterator[None]:
         """A block in which a question is answered."""
-        self._answering += 1
+        self.answering += 1
         try:
             yield
         finally:
-            self._answering -= 1
+            self.answering -= 1
             self._answered += 1
             self._last = time.monotonic()
 
@@ -121,7 +121,7 @@ class Server:
             version=__version__,
             running_s=time.monotonic() - self._began,
             idle_s=self.idle_s,
-            answering=self._answering,
+            answering=self.answering,
             answered=self._answered,
             kept_warm=KEPT_WARM in os.environ,
         )
@@ -155,7 +155,7 @@ class Server:
                     self._ends.set()
                     self.loaded.set()
                     self.place.remove()
-                    await http.leave(serving, lambda: self._answering)
+                    await http.leave(serving, lambda: self.answering)
         finally:
             if self._answerer is not None:
                 self._answerer.close()
@@ -194,7 +194,7 @@ class Server:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ends.wait(), look_s)
             resting_s = time.monotonic() - self._last
-            if self.idle_s and not self._answering and resting_s > self.idle_s:
+            if self.idle_s and not self.answering and resting_s > self.idle_s:
                 self._ends.set()
             self._leave_if_changed()
 

@@ -76,28 +76,24 @@ class Resident:
         return asked
 
     def ask(self, question: Question, *, owner: str = "", wants: Wants = USUAL) -> Generator[Event]:
-        """The events of a question. Raises NgtError; BusyError at once.
+        """The events of a question. Raises NgtError.
 
         Closing it, or a KeyboardInterrupt raised in it, cancels the question.
         """
         events: SimpleQueue[Event | NgtError] = SimpleQueue()
         asked = self.submit(question, events.put, owner=owner, wants=wants)
-
-        def each() -> Generator[Event]:
-            event: Event | NgtError | None = None
-            try:
-                while not isinstance(event, Ended):
-                    try:
-                        event = events.get()
-                        if isinstance(event, NgtError):
-                            raise event
-                        yield event
-                    except KeyboardInterrupt:
-                        asked.cancel()
-            finally:
-                asked.cancel()
-
-        return each()
+        event: Event | NgtError | None = None
+        try:
+            while not isinstance(event, Ended):
+                try:
+                    event = events.get()
+                    if isinstance(event, NgtError):
+                        raise event
+                    yield event
+                except KeyboardInterrupt:
+                    asked.cancel()
+        finally:
+            asked.cancel()
 
     @property
     def waiting(self) -> int:

@@ -51,7 +51,7 @@ def check_drafting(settings: Settings) -> None:
     from ngtcli.draft.registry import parse_method
 
     method = parse_method(settings.method, draft_settings(settings))
-    if method.name != "draft-model":
+    if method.name != "draft-model" or not settings.draft_model:
         with_masks(method, settings.model).check()
     check_heads(method, settings)
     if method.entry.costs:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
-from ngtcli.background.files import check_names
 from ngtcli.config import Settings
 from ngtcli.decode import load
 from ngtcli.decode.assistant import AssistantModel
@@ -28,7 +27,7 @@ from ngtcli.heads.kinds import load_head
 from ngtcli.heads.reading import HeadRows
 from ngtcli.model_files.pretrained import mask_tokens
 from ngtcli.prompt.build import Prompt
-from ngtcli.session.checks import check_heads, with_masks
+from ngtcli.session.checks import check_drafting
 from ngtcli.session.events import Reading, Tell, nobody
 from ngtcli.session.memory import AutoMemory
 from ngtcli.session.session import (
@@ -68,17 +67,12 @@ class LocalSession(Session):
         self._masks: tuple[int, ...] = ()
         self._heads: HeadRows | None = None
         compiled.announce(super().status)
-        method = self.parse_method()  # a wrong name or option fails before anything is loaded
-        if not settings.draft_model:
-            with_masks(method, settings.model).check()
-        check_heads(method, settings)
-        if method.entry.costs:
-            check_names(settings.background)
+        check_drafting(settings)  # before anything is loaded
         use_threads(settings.threads)
         self.model: TargetModel = self._load(
             settings.model,
             drafts=settings.method != "none",
-            num_draft=method.settings.num_draft,
+            num_draft=self.parse_method().settings.num_draft,
             ready=self._captured,
         )
         self._masks = mask_tokens(self.model.config)

@@ -81,12 +81,6 @@ class LocalEngine(Engine):
 
     # --- questions ---
 
-    def add(self, asked: Asked) -> None:
-        """As `Engine.add`."""
-        if asked.prompt is None and self._decoder is None:
-            why_not_together(self._model)  # here, where no text runs
-        super().add(asked)
-
     def _session_for(self, settings: Settings, owner: str) -> LocalSession:
         own = replace(settings, pool=settings.pool and not owner)
         return self._with(own).sharing(own, owner)
@@ -157,6 +151,8 @@ class LocalEngine(Engine):
 
     def _open(self, text: Asked) -> None:
         """Make a decoder for a text: its own, or one that others may join at once."""
+        if text.part is not None:
+            why_not_together(self._model)  # here, where no text runs
         text.alone = text.alone or self._is_alone(text)
         session, self._is_open = text.session, True
         self._saving = self._with(text.question.settings)

@@ -73,7 +73,7 @@ class Scripted:
 class Process:
     """Stands for the process of a model that is loaded."""
 
-    told = ""
+    told, answering = "", 0
 
     def __init__(self, answers: Any) -> None:
         self.submit, self.loaded = answers.submit, asyncio.Event()
