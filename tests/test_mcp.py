@@ -1,6 +1,5 @@
 """The tools of the Model Context Protocol, by the SDK's own client: what they give and refuse."""
 
-import hashlib
 import io
 import json
 import os
@@ -31,7 +30,6 @@ from ngtcli.prompt.preset import load_preset
 from ngtcli.serve.answerer import Answerer, InThread
 from ngtcli.serve.client import NotServedError
 from ngtcli.serve.folder import ServedFolder
-from ngtcli.serve.http_guard import Address
 from ngtcli.serve.mcp import Tools, mcp_routes, mcp_server
 from ngtcli.serve.service import Service
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
@@ -441,13 +439,13 @@ def test_another_engine_and_a_missing_package_are_told_before_a_client_waits(
 
 
 class Over(Serving):
-    """The tools at `/mcp` of the HTTP server, with a key if there is a file of keys."""
+    """The tools at `/mcp` of the HTTP server."""
 
-    def __init__(self, folder: Path, answers: Scripted, keys: tuple[bytes, ...] = ()) -> None:
+    def __init__(self, folder: Path, answers: Scripted) -> None:
         self.served, self.said = ServedFolder([str(folder)], Settings()), list[str]()
         service = Service("builtin", TASKS, self.served)
         own = mcp_routes(Tools(service, answers.submit, warn=self.said.append))
-        super().__init__(answers, service, Address("127.0.0.1", 0, keys), own)
+        super().__init__(answers, service, mcp=own)
 
     def __enter__(self) -> str:
         return f"{self.url}/mcp"
@@ -500,19 +498,6 @@ def test_a_request_that_is_refused_leaves_no_session(folder: Path) -> None:
         for headers in ({"accept": "text/html"}, {"accept": "text/event-stream"}):
             refused = httpx.get(url, headers=headers)
             assert refused.status_code in (400, 406) and "mcp-session-id" not in refused.headers
-
-
-def test_the_http_server_refuses_other_pages_and_those_without_a_key(folder: Path) -> None:
-    key = "k" * 16
-    with Over(folder, Answering(), (hashlib.sha256(key.encode()).digest(),)) as url:
-        hello = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-        accept = {"accept": "application/json, text/event-stream"}
-        for headers, status in (
-            ({}, 401),
-            ({"authorization": f"Bearer {key}", "origin": "http://evil.example"}, 403),
-            ({"authorization": f"Bearer {key[1:]}x"}, 401),
-        ):
-            assert httpx.post(url, json=hello, headers={**accept, **headers}).status_code == status
 
 
 def test_a_panic_of_a_library_ends_a_question_that_is_made_in_a_thread() -> None:
