@@ -226,13 +226,3 @@ def test_what_is_wrong_with_its_base_is_told(tmp_path: Path) -> None:
     (tmp_path / "adapter/adapter_config.json").write_text("{")
     with pytest.raises(ModelError, match="names no base model"):
         find(folder)
-
-
-def test_without_the_package_one_line_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = written(tmp_path / "adapter")
-    monkeypatch.setattr("ngtcli.model_files.scheme.find_spec", lambda _: None)
-    with pytest.raises(ModelError, match="needs peft, which is not installed") as caught:
-        find(folder)
-    assert caught.value.hint == "pip install 'ngtcli[peft]'"

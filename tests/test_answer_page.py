@@ -228,34 +228,6 @@ def test_the_keyboard_alone_leads_there_and_back(browser: Browser, path: Path) -
 
 
 @in_browser
-def test_escape_leads_back_to_the_stretch_that_was_left(browser: Browser, path: Path) -> None:
-    browser.open(path)
-    ids = browser.js("[...document.querySelectorAll('.stretch[href=\"#place-1\"]')].map(e => e.id)")
-    assert len(ids) == 2
-    for stretch in reversed(ids):
-        browser.click(f"#{stretch}")
-        browser.wait(lambda: focused(browser) == "place-1")
-        browser.key("Escape")
-        assert focused(browser) == stretch
-
-
-@in_browser
-def test_everything_can_be_reached_in_order(browser: Browser, path: Path) -> None:
-    """Tab meets the stretches, the list, then the documents, each once."""
-    browser.open(path)
-    met = []
-    while not met or (met[-1] != "BODY" and len(met) < 99):
-        browser.key("Tab")
-        met.append(str(browser.js("document.activeElement.matches('.stretch') ? 'stretch'"
-                                  " : document.activeElement.closest('.places') ? 'list'"
-                                  " : document.activeElement.closest('.documents') ? 'documents'"
-                                  " : document.activeElement.tagName")))  # fmt: skip
-    kinds = [kind for i, kind in enumerate(met) if i == 0 or met[i - 1] != kind]
-    assert kinds == ["stretch", "list", "documents", "BODY"]
-    assert met.count("stretch") == browser.js("document.querySelectorAll('.stretch').length")
-
-
-@in_browser
 def test_hostile_texts_stay_text_and_nothing_is_requested(browser: Browser, path: Path) -> None:
     browser.open(path)
     for stretch in browser.js("[...document.querySelectorAll('.stretch')].map(e => '#' + e.id)"):

@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from ngtcli.decode import attention
 from ngtcli.decode.attention import NAME, attend, grouped, use_grouped
 from ngtcli.decode.probe import target_model
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -78,20 +76,6 @@ def test_the_bits_of_a_row_depend_on_neither_its_place_nor_its_neighbours(
             others[:, :, place], masks[:, :, place] = query[:, :, 0], mask[:, :, 0]
             found.append(grouped(others, key, value, masks, 0.3)[:, :, place])
         assert all(torch.equal(found[0], other) for other in found)
-
-
-def test_the_keys_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    heads: list[int] = []
-
-    def look(query: Tensor, key: Tensor, *more: Any, **options: Any) -> Tensor:
-        heads.append(key.shape[1])
-        return scaled_dot_product_attention(query, key, *more, **options)
-
-    monkeypatch.setattr(attention, "scaled_dot_product_attention", look)
-    for rows in (2, 8, 64):
-        query, key, value, mask = states(4, rows, 80)
-        attend(Layer(4), query, key, value, mask, scaling=0.3)  # type: ignore[arg-type]
-    assert heads == [2, 2, 2]
 
 
 @pytest.mark.parametrize("special", [

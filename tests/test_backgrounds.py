@@ -21,12 +21,7 @@ from hypothesis import strategies as st
 
 from ngtcli.background import loaded as making
 from ngtcli.background.counting import joined, phrase_counts, word_ids
-from ngtcli.background.files import (
-    EDITION,
-    SHIPPED,
-    background_path,
-    check_names,
-)
+from ngtcli.background.files import EDITION, SHIPPED, background_path, check_names
 from ngtcli.background.loaded import Backgrounds
 from ngtcli.background.phrases import LONGEST, MOST_PACKED, Phrases, read_phrases
 from ngtcli.config import Settings, names_of
@@ -48,7 +43,7 @@ from ngtcli.trie.background import (
     TOKEN,
     BackgroundCounts,
     build_counts,
-)
+)  # fmt: skip
 from ngtcli.trie.background_search import BackgroundArrays, find_row
 from ngtcli.trie.files import list_backgrounds
 from tests.support import hostile_background
@@ -363,18 +358,6 @@ def test_where_the_cache_cannot_be_written_it_is_used_all_the_same(
     assert counts is not None and "is not stored" in said[-1]
 
 
-def test_two_editions_on_one_cache_leave_each_others_files(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    small(monkeypatch, tmp_path)
-    assert ngt("trie", "build", "--background", HARBOUR, "--name", "mine").returncode == 0
-    loaded("english", "mine")
-    monkeypatch.setattr("ngtcli.background.files.EDITION", "2")
-    for _ in range(2):
-        loaded("english", "mine")
-        assert len(list_backgrounds()) == 5
-
-
 def test_a_damaged_file_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small(monkeypatch, tmp_path)
     made, _, _ = loaded("english")
@@ -384,10 +367,6 @@ def test_a_damaged_file_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert made is not None and again is not None and len(said) == 1
     check_equal(again, made)
     assert loaded("english")[1] == []
-
-
-def test_nothing_is_loaded_or_made_without_names() -> None:
-    assert loaded() == (None, [], "")
 
 
 def test_several_backgrounds_are_joined_once(
@@ -420,7 +399,6 @@ def test_own_texts_are_built_listed_shown_and_cleared(own_home: Path) -> None:
     assert (row["kind"], row["name"], row["model"]) == ("background", "mine", "builtin")
     assert row["documents"] == ["harbour.txt"] or row["documents"] == [HARBOUR]
     assert b"background mine" in ngt("trie", "list").stdout
-    assert b"name: mine" in ngt("trie", "show", str(path)).stdout
     assert json.loads(ngt("cache", "clear", "backgrounds", "--json").stdout)["files"] == 1
     assert not path.exists()
 
@@ -450,12 +428,9 @@ def test_a_background_of_another_tokenizer_is_told_in_one_line() -> None:
     assert other.load() is None and len(lines) == 1 and "--name mine -m x" in lines[0]
 
 
-def test_lists_of_names_may_have_commas_and_none_empties_them(tmp_path: Path) -> None:
-    assert Settings().background == ("english",)
+def test_lists_of_names_may_have_commas_and_none_empties_them() -> None:
+    assert Settings().background == ("english",) and loaded() == (None, [], "")
     assert names_of(["a, b", "a"]) == ("a", "b") and names_of(["none"]) == ()
-    (tmp_path / "ngt.yaml").write_text("background: none\n")
-    shown = json.loads(ngt("config", "show", "--json", cwd=tmp_path).stdout)
-    assert "ngt.yaml" in json.dumps(shown)
 
 
 # --- drafting ---

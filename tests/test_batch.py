@@ -234,7 +234,7 @@ def journal(path: Path, head: Any = HEAD, restart: bool = False) -> Journal[Note
     return Journal(path, FORM, head, MOST, restart)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=4), st.data())
 def test_a_journal_cut_at_any_byte_has_all_whole_records_and_goes_on(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], data: st.DataObject
@@ -398,7 +398,7 @@ class Killing:
             raise Killed
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_an_output_that_is_killed_at_any_byte_loses_nothing_and_has_nothing_twice(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

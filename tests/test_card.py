@@ -95,13 +95,6 @@ def test_the_builtin_model_gets_one_passage_even_where_all_fit(tmp_path: Path) -
     assert json.loads(ngt(*ask, cwd=tmp_path).stdout)["retrieval"] is None
 
 
-def test_v_says_what_the_card_has_set(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text(PARAGRAPHS[0])
-    ask = ["ask", "-d", "a.txt", "When?", "-v", "--max-tokens", "4"]
-    done = ngt(*ask, "--passages", "3", cwd=tmp_path)
-    assert b"From the card of builtin: whole_tokens 240.\n" in done.stderr
-
-
 def test_a_copy_of_the_builtin_model_has_its_card(tmp_path: Path) -> None:
     shutil.copy(BUILTIN_PATH / "README.md", tmp_path)
     assert load_card(str(tmp_path)).settings.values == load_card("builtin").settings.values

@@ -279,7 +279,7 @@ def test_a_system_text_comes_from_a_flag_a_file_a_variable_a_preset_or_settings(
         (["--system", "@missing.txt"], "--system @missing.txt: no such file", 3),
         (["--system", "@empty.txt"], "--system @empty.txt: empty", 3),
         (["--system", "@"], "--system @: no such file", 3),
-        (["--system", "x" * 40_000], "the system text alone needs", 5),
+        (["--system", "x" * 40_000], "no room for documents", 5),
         (["--set", "template_documents=yes"], "leaves documents out", 4),
         (["--set", "template_arg=mood"], "template_arg is 'mood' (from flag)", 2),
         (["--set", "chat_template=rga"], "no chat template 'rga'", 2),

@@ -1,6 +1,7 @@
 """Text never becomes a control token, and ordinary text has the ids of the whole."""
 
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +30,7 @@ from tests.support.control_texts import (
 from tests.support.tokenizers_of_kinds import EXACT, KINDS, backend
 
 ANY_KIND = pytest.mark.parametrize("kind", sorted(KINDS))
-MANY = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 ORDINARY = st.lists(st.sampled_from(WORDS) | st.text(max_size=3), max_size=12).map("".join)
 
 
@@ -214,7 +215,9 @@ def test_a_template_that_wants_content_in_parts_gets_it() -> None:
     ("template", "words"),
     [
         ("{% for m in messages %}{{ m.content }", "chat template fails: unexpected"),
-        ("{{ raise_exception('A system message is required') }}", "A system message is required"),
+        ("{{ raise_exception('No.\\nNever.') }}", "chat template fails: No."),
+        ("{% set n = namespace(x='x') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}"
+         "{% endfor %}", "256 MB"),
         ("{{ 10.0 ** 400 }}{{ messages[0].content }}", "chat template fails"),
         ("{{ 'x' * 100_000_000 }}{{ messages[0].content }}", "it takes more than 256 MB"),
         ("{{ 'x' * 10_000_000 }}{{ messages[0].content }}", "it writes 10,000,0"),
@@ -230,13 +233,15 @@ def test_a_template_that_wants_content_in_parts_gets_it() -> None:
         ("{{ messages[0].content | upper }}", "changes the text"),
         ("{{ messages[0].content | e }}", "changes the text"),
     ],
-)
+)  # fmt: skip
 def test_a_template_that_cannot_be_used_is_refused_with_its_own_words(
     template, words, monkeypatch
 ) -> None:
+    """In a thread, too, as a server's that prepare prompts."""
     monkeypatch.setattr("ngtcli.prompt.chat._SECONDS", 0.5)
-    with pytest.raises(ModelError) as caught:
-        built([Document("a", "The tide.")], "When? ", with_template(template))
+    asked = [Document("a", "The <tide>.")], "When? ", with_template(template)
+    with ThreadPoolExecutor(1) as threads, pytest.raises(ModelError) as caught:
+        threads.submit(built, *asked).result()
     assert words in str(caught.value) and "(-m)" in caught.value.hint
     assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
 

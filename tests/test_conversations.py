@@ -14,7 +14,7 @@ import pytest
 from ngtcli.cli.typed import piped
 from ngtcli.errors import InputError
 from tests.support.helpers import HARBOUR, ngt, read_terminal
-from tests.support.warm import Warm, run
+from tests.support.warm import Warm
 
 PATIENCE_S = 60
 READY = "[2C"  # how the editor puts the cursor behind its prompt
@@ -175,13 +175,3 @@ def test_ctrl_c_in_a_pipe_ends_the_command() -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and b"interrupted" in errors
-
-
-def test_the_prompt_of_the_next_question_is_read_from_where_it_differs(tmp_path: Path) -> None:
-    said = "".join(f"{'boats and tides ' * 120} {n}?\n" for n in range(3)) + "/save a.json\n"
-    done = run("chat", *SHORT, input=said.encode(), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "a.json").read_text())["exchanges"]
-    rows = [(e["statistics"]["prompt_tokens"], e["statistics"]["cached_tokens"]) for e in found]
-    for (before, _), (tokens, cached) in zip(rows, rows[1:], strict=False):
-        assert cached == before // 1024 * 1024 < tokens

@@ -78,11 +78,6 @@ def test_the_first_pass_of_a_size_is_not_its_cost(monkeypatch: pytest.MonkeyPatc
     assert curve.by_rows() == {1: 1.0, 4: 4.0, 16: 16.0, 64: 64.0}
 
 
-def test_of_two_costs_that_contradict_each_other_the_quicker_counts() -> None:
-    """A pass may be padded to more rows, so it costs no more than they do."""
-    assert CostCurve({1: 1.0, 2: 9.0, 8: 2.0}).by_rows() == {1: 1.0, 2: 2.0, 8: 2.0}
-
-
 def test_curves_are_stored_by_model_and_dtype() -> None:
     model, other = make_target("llama"), make_target("qwen2")
     file = calibration.remembered_costs(model)

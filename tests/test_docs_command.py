@@ -9,7 +9,6 @@ from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
 from ngtcli.documents import catalog
-from ngtcli.documents.content import markdown
 from ngtcli.documents.load import load
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.model_files.checkpoint import tokenizer_key
@@ -61,20 +60,6 @@ def test_a_folder_is_listed_as_it_is_loaded(folder: Path) -> None:
     assert [r["tokens"] for r in rows] == [len(tokenizer.encode(d.text.strip())) for d in documents]
     assert {r["name"]: r["dropped"] for r in rows if r["dropped"]} == {"columns.pdf": 7}
     assert next(r for r in rows if r["name"] == "letter.eml")["warnings"]
-
-
-def test_headings_of_markdown_are_looked_for_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, times = tmp_path / "a.md", list[str]()
-    path.write_text("\n\n".join(f"## Part {i}\n\nThe tide came in." for i in range(50)))
-    monkeypatch.setattr(
-        "ngtcli.documents.read.markdown", lambda text: times.append(text) or markdown(text)
-    )
-    done = ngt("docs", "show", str(path), "--passages", "--set", "passage_tokens=16", "--json")
-    (shown,) = json.loads(done.stdout)["documents"]
-    assert [p["heading"] for p in shown["passages"]] == [f"Part {i}" for i in range(50)]
-    assert len(times) == 1
 
 
 def test_lines_for_people_go_to_stderr_and_the_table_to_stdout(folder: Path) -> None:

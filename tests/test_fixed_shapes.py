@@ -101,22 +101,6 @@ def test_padding_changes_no_score_and_no_row_of_the_cache(family: str) -> None:
         assert length == found[0][1] == len(prompt) + 2
 
 
-def test_with_a_number_of_rows_all_passes_have_one_shape() -> None:
-    model = make_target()
-    model.start(100, PassRows.fixed(12))
-    model.prefill(list(range(30)))
-    shapes = set()
-    for nodes in (0, 3, 11, 0, 7):
-        layout = model.lay_out([(1, a_tree(nodes))])
-        mask = model.masks.of_tree(unpack(layout.packed, layout.rows), layout.capacity)
-        shapes.add((layout.rows, layout.capacity, mask.shape))
-        assert len(model.score(layout)[0]) == nodes + 1
-        model.keep(())
-    assert shapes == {(12, 256, (1, 1, 12, 256))}
-    with pytest.raises(ValueError, match="13 rows in a pass of 12"):
-        model.lay_out([(1, a_tree(12))])
-
-
 def test_passes_of_one_answer_have_few_shapes() -> None:
     model = make_target(max_position_embeddings=2000)
     model.context = 2000

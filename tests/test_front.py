@@ -53,14 +53,6 @@ def test_no_command_has_more_than_45_flags(words: tuple[str, ...]) -> None:
     assert len(rows) <= 45 + 1  # --help is one
 
 
-def test_set_gives_what_a_flag_would() -> None:
-    flags = ["--max-tokens", "9", "--no-log", "--stop", "a", "--stop", "b", "--exact"]
-    sets = ["max_tokens=9", "log=no", "stop=a", "stop=b", "exact=on"]
-    asked = ["summarize", HARBOUR, "--json"]
-    said = [ngt(*asked, *flags), ngt(*asked, *(word for one in sets for word in ("--set", one)))]
-    assert said[0].stdout.split(b'"passes"')[0] == said[1].stdout.split(b'"passes"')[0]
-
-
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_is_set_by_its_name_and_checked(name: str) -> None:
     about = SETTINGS[name]

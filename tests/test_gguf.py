@@ -197,25 +197,15 @@ def test_int8_is_that_of_the_dequantised_checkpoint_and_is_kept(
     assert torch.equal(scores(again), scores(found)) and told[-1].startswith("Read")
 
 
-@pytest.mark.parametrize("quantize", ["none", "int8"])
-def test_a_model_drafts_and_gives_the_tokens_of_generate(quantize: str, tmp_path: Path) -> None:
-    if quantize == "int8" and KERNEL is None:
-        pytest.skip("no product of 8-bit integers here")
-    true = written(tmp_path / "a.gguf", tiny("llama"))
-    told: list[str] = []
-    model = load_model(
-        Wanted(str(tmp_path / "a.gguf"), "cpu", "float32", quantize=quantize), Tell(told.append)
-    )
+def test_a_model_says_what_it_is_and_gives_the_tokens_of_generate(tmp_path: Path) -> None:
+    true, told = written(tmp_path / "a.gguf", tiny("llama")), list[str]()
+    model = load_model(Wanted(str(tmp_path / "a.gguf"), "cpu", "float32"), Tell(told.append))
     assert not model.plain_reason
     line = f"{tmp_path / 'a.gguf'} is a GGUF file with weights in Q8_0, dequantised to bfloat16; "
-    done = "quantised to int8 and " if quantize == "int8" else ""
-    assert told == [f"{line}{done}computed in float32"]
+    assert told == [f"{line}computed in float32"]
     prompt = [5, 6, 7, 8, 9] * 6
-    drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), prompt, max_tokens=20)
-    plain = decode(model, make_drafter("none", DraftSettings()), prompt, max_tokens=20)
-    assert drafted.output == plain.output
-    if quantize == "none":
-        assert plain.output == generate(true, prompt, 20)[: len(plain.output)]
+    run = decode(model, make_drafter("trie", DraftSettings(lp=2)), prompt, max_tokens=20)
+    assert run.output == generate(true, prompt, 20)[: len(run.output)]
 
 
 def test_the_tokenizer_is_that_of_the_file_without_reading_it_again(
@@ -299,16 +289,6 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
         for name in (part, parts):
             with pytest.raises(ModelError, match="one of 3 parts"):
                 find(str(name))
-
-
-def test_without_the_package_one_line_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written(tmp_path / "a.gguf", tiny("llama"))
-    monkeypatch.setattr("ngtcli.model_files.scheme.find_spec", lambda _: None)
-    with pytest.raises(ModelError, match="needs gguf, which is not installed") as caught:
-        find(str(tmp_path / "a.gguf"))
-    assert caught.value.hint == "pip install 'ngtcli[gguf]'"
 
 
 def test_commands_answer_from_a_file_and_say_what_it_is(tmp_path: Path, own_home: Path) -> None:

@@ -34,11 +34,10 @@ class Seeded:
 
     def __init__(self, seed: int, by_path: bool) -> None:
         self.seed, self.by_path, self.depth = seed, by_path, 3
-        self.paths: list[tuple[int, ...]] = []
 
     def guess(self, path: Sequence[int]) -> Guess:
         """Up to four tokens; none where the head says nothing."""
-        if len(path) >= self.depth:
+        if len(path) >= self.depth or not self.knows(path):
             return {}
         key = tuple(path) if self.by_path else len(path)
         draw = random.Random(repr((self.seed, key)))
@@ -46,21 +45,27 @@ class Seeded:
         tokens = draw.sample(range(8), 4)
         return {t: w / sum(weights) for t, w in zip(tokens, weights, strict=False)}
 
+    def knows(self, path: Sequence[int]) -> bool:
+        """By path it guesses after what it guessed alone."""
+        return not (self.by_path and path) or path[-1] in self.guess(path[:-1])
+
     def first(self, root: int) -> Guessed:
-        self.paths = []
-        return self._of([()] if self.by_path else [(0,) * d for d in range(self.depth)])
+        if not self.by_path:
+            return self._of([(0,) * depth for depth in range(self.depth)])
+        paths, led = list[tuple[int, ...]]([()]), list[tuple[int, int]]()
+        for at, path in enumerate(paths):
+            for token in self.guess(path) if len(path) < self.depth - 1 else ():
+                led.append((at, token))
+                paths.append((*path, token))
+        return self._of(paths, np.array(led, np.int32).reshape(-1, 2).T)
 
-    def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
-        assert self.by_path
-        return self._of([(*self.paths[s], t) for s, t in zip(states, tokens, strict=True)])
-
-    def _of(self, paths: Sequence[tuple[int, ...]]) -> Guessed:
-        self.paths += paths
+    def _of(self, paths: Sequence[tuple[int, ...]], led: Any = None) -> Guessed:
         found = [self.guess(path) for path in paths]
-        return Guessed(
-            np.array([[*one] for one in found], np.int32),
-            np.array([[*one.values()] for one in found]),
-        )
+        width = max(map(len, found))
+        tokens, shares = np.zeros((len(paths), width), np.int32), np.zeros((len(paths), width))
+        for row, one in enumerate(found):
+            tokens[row, : len(one)], shares[row, : len(one)] = [*one], [*one.values()]
+        return Guessed(tokens, shares, led)
 
 
 class Given(KnownHeads):
@@ -172,8 +177,8 @@ def test_a_head_that_does_not_pay_is_asked_less_and_less_and_one_that_pays_alway
         for _ in range(400):
             if use.wants(0.01):
                 asked += 1
-                use.took(0.002, True)
-                use.learn(predicted, 1.0, predicted)
+                use.took(0.002)
+                use.learn(1.0, predicted)
         assert asked <= most and (asked == 400) == (most == 400)
 
 
@@ -181,7 +186,7 @@ def test_without_known_costs_a_head_is_always_asked() -> None:
     use = HeadUse()
     for _ in range(50):
         assert use.wants(0.0)
-        use.learn(0.0, 1.0, 0.0)
+        use.learn(1.0, 0.0)
 
 
 @pytest.mark.parametrize("rows", [None, PassRows.fixed(9)])

@@ -91,13 +91,6 @@ def test_zeros_and_no_rows_at_all() -> None:
     assert layer(torch.randn(2, 5, 40)).shape == (2, 5, 30)
 
 
-def test_zero_weights_give_zeros() -> None:
-    assert KERNEL is not None
-    weight = torch.randn(6, 20)
-    weight[2] = 0
-    assert (layer_of(weight, None, KERNEL)(torch.randn(5, 20))[:, 2] == 0).all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_weight_is_the_nearest_of_255_multiples_of_its_outputs_scale(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch

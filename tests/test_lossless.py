@@ -5,7 +5,6 @@ from functools import cache
 from itertools import cycle
 
 import pytest
-import torch
 
 from ngtcli.config import Settings
 from ngtcli.decode.assistant import AssistantModel
@@ -23,7 +22,6 @@ from tests.support.tiny_models import (
     KnownHeads,
     Scripted,
     decode,
-    distribution,
     generate,
     make_drafter,
     make_hf,
@@ -145,40 +143,6 @@ def test_sampling_gives_the_same_text_with_and_without_drafts(sampling: Settings
         assert run.output == truth
         accepted += run.statistics.accepted_tokens
     assert accepted > 20
-
-
-def test_a_tree_verified_token_follows_the_target_distribution() -> None:
-    """Chi-square over 2,000 seeds: first and second token against the exact warped distribution."""
-    model = make_target()
-    prompt = prompts(1, seed=11)[0]
-    base = Settings(temperature=1.5, top_k=6)
-    model.start(64)
-    model.prefill(prompt[:-1])
-    from ngtcli.decode.sampling import Sampler
-    from ngtcli.draft.tree import verify
-
-    first = model.forward(prompt[-1], DraftTree())[0].float()
-    expected = distribution(base, first)
-    top = [int(i) for i in expected.topk(6).indices]
-    tree = DraftTree((top[1], top[0], top[3], top[2]), (-1, -1, 0, 1))
-    model.start(64)
-    model.prefill(prompt[:-1])
-    scores = model.forward(prompt[-1], tree).float()
-    second = distribution(base, scores[2])
-    draws, follow = torch.zeros(VOCABULARY), torch.zeros(VOCABULARY)
-    total = 2000
-    for seed in range(total):
-        sampler = Sampler(Settings(temperature=1.5, top_k=6, seed=seed), prompt)
-        path = verify(tree, lambda node, tokens, s=sampler: s.choose(scores[node + 1], tokens))
-        draws[path.tokens[0]] += 1
-        if path.tokens[0] == top[0]:
-            follow[path.tokens[1]] += 1
-    for counts, probabilities in ((draws, expected), (follow, second)):
-        want = probabilities * counts.sum()
-        likely = want > 5
-        statistic = float(((counts - want)[likely] ** 2 / want[likely]).sum())
-        assert counts[~(probabilities > 0)].sum() == 0
-        assert statistic < 20.5  # chi-square, 5 degrees of freedom: p = 0.001
 
 
 @cache

@@ -24,13 +24,11 @@ def write(folder: Path, files: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("files", "variable", "given", "threads"),
     [
-        ({}, None, 0, 8),
         ({}, "3", 5, 5),
         ({}, "3", 0, 3),
         *(({}, odd, 0, 8) for odd in ("", "many", "-2", "0", ",")),
         ({"cpu.max": "150000 100000\n"}, None, 0, 1),
         ({"cpu.max": "max 100000\n"}, None, 0, 8),
-        ({"cpu.max": "?"}, None, 0, 8),
         ({"a/cpu.max": "350000 100000\n", "a/b/cpu.max": "550000 100000\n"}, None, 0, 3),
         ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None, 0, 8),
         ({"cpu/a/cpu.cfs_quota_us": "250000\n", "cpu/a/cpu.cfs_period_us": "100000\n"}, None, 0, 2),
@@ -68,7 +66,6 @@ HOST = 250 * 10**9 // 1024 * 1024  # bytes that the whole machine has left
 @pytest.mark.parametrize(
     ("groups", "files", "free"),
     [
-        ("0::/\n", {}, HOST),
         ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/b/memory.current": "5\n"}, HOST),
         ("0::/\n", {"memory.max": "4000\n", "memory.current": "1500\n"}, 2500),  # a container's
         ("0::/a/b\n", {"a/b/memory.max": "4000\n", "a/b/memory.current": "5000\n"}, 0),
@@ -81,7 +78,6 @@ HOST = 250 * 10**9 // 1024 * 1024  # bytes that the whole machine has left
         ("0::/a\n", {"a/memory.max": "4000\n", "a/memory.current": "3000\n",
                      "a/memory.stat": "anon 500\ninactive_file 2000\nactive_file 1\n"}, 3001),
         ("0::/a\n", {"a/memory.max": "odd\n", "a/memory.current": "3000\n"}, HOST),
-        ("0::/a\n", {"a/memory.max": "4000\n"}, HOST),
         ("4:cpu:/x\n3:memory:/a/b\n", {"memory/a/b/memory.limit_in_bytes": "7000\n",
                                        "memory/a/b/memory.usage_in_bytes": "6000\n"}, 1000),
         ("3:memory:/a\n", {"memory/a/memory.limit_in_bytes": "7000\n",

@@ -7,6 +7,7 @@ import pytest
 
 from ngtcli.decode.load import Wanted, load_model
 from ngtcli.errors import ModelError
+from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.scheme import require_for_weights, scheme_of
 from tests.support.helpers import changed, ngt
 
@@ -39,6 +40,17 @@ def test_a_missing_package_is_named_with_the_command(
         assert caught.value.hint == f"pip install {METHODS[method].replace(' and ', ' ')}"
     done = ngt("summarize", "-m", folder, str(tmp_path / "nowhere.txt"))
     assert (done.returncode, b"nowhere" in done.stderr) == (4, False)
+
+
+@pytest.mark.parametrize(("file", "package"), [("a.gguf", "gguf"), ("adapter_config.json", "peft")])
+def test_the_extra_is_named_that_a_kind_of_file_needs(
+    file: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ngtcli.model_files.scheme.find_spec", lambda _: None)
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(ModelError, match=f"needs {package}, which is not installed") as caught:
+        find(str(tmp_path))
+    assert caught.value.hint == f"pip install 'ngtcli[{package}]'"
 
 
 @pytest.mark.parametrize(

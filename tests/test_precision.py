@@ -52,13 +52,6 @@ def test_windows_score_each_id_once_with_what_stands_in_front(
     assert scored == (ids if marks else ids[1:])
 
 
-def test_a_window_reads_as_much_again_in_front_of_what_it_scores() -> None:
-    found = list(windows(range(1000), [], 512, 256))
-    assert [(p.ids[0], p.first, p.scored) for p in found] == [
-        (0, 1, 511), (256, 256, 256), (512, 256, 232)
-    ]  # fmt: skip
-
-
 def test_a_model_beside_itself_differs_in_nothing() -> None:
     """But for what float16 takes from the log-probabilities that are kept."""
     model, passages = make_target("llama"), [Passage(tuple(range(1, 40)), 5), Passage((3, 4), 1)]
@@ -154,13 +147,6 @@ def test_one_model_is_gone_before_the_next_is_loaded(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(live, "LocalSession", opened)
     gc.collect()
     assert len(compared().rows) == len(alive) == 2
-
-
-def test_what_does_not_fit_in_memory_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "MOST_BYTES", 2 * 8192 * 600)
-    made = compared(texts=(TEXT, TEXT))
-    assert made.rows[0].tokens < 600 and len(made.notes) == 1
-    assert made.notes[0].startswith(f"the first {made.rows[0].tokens} of")
 
 
 def test_as_many_passages_are_scored_as_fit_and_one_at_least(

@@ -209,26 +209,17 @@ def test_many_cuts_are_summed_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("documents", "question", "template", "message", "hint"),
+    ("documents", "question", "template"),
     [
-        (1, "Why? " * 90, "{documents}{question}", "the question alone needs 450 tok", "question"),
-        (90, "", "{documents}{question}", "90 names alone need 630 tokens", "fewer documents"),
-        (1, "", "x" * 400 + "{documents}", "the wording of preset mine alone needs 400 t", "templ"),
+        (1, "Why? " * 90, "{documents}{question}"), (90, "", "{documents}{question}"),
+        (150, "", "{documents}"), (1, "", "x" * 400 + "{documents}"),
     ],
 )  # fmt: skip
-def test_the_part_that_leaves_no_room_is_named(
-    documents, question, template, message, hint
+def test_what_leaves_no_room_for_documents_is_refused(
+    documents: int, question: str, template: str
 ) -> None:
     preset = Preset("mine", Path("mine.yaml"), template)
     texts = [Document(f"{i:03}.txt", "Some text here.") for i in range(documents)]
-    with pytest.raises(ContextOverflowError) as caught:
+    with pytest.raises(ContextOverflowError, match="of 400 tokens there are 360") as caught:
         fitted(preset, texts, question, TOKENIZER, **ROOM)
-    assert message in str(caught.value) and "of 400 there are 360" in str(caught.value)
-    assert hint in caught.value.hint
-
-
-def test_documents_that_would_lose_all_their_text_are_refused() -> None:
-    documents = [Document(str(i), "Some text here.") for i in range(150)]
-    preset = Preset("mine", Path("mine.yaml"), "{documents}", titled_document="{name}{text}")
-    with pytest.raises(ContextOverflowError, match="150 names alone"):
-        fitted(preset, documents, "", TOKENIZER, **{**ROOM, "context": 420})
+    assert (f"{documents} names" in str(caught.value)) == (documents > 1)

@@ -1,6 +1,5 @@
 """Whole models whose layers are quantised while they are read."""
 
-import gc
 import json
 import shutil
 from dataclasses import replace
@@ -13,18 +12,14 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ngtcli.config import Settings
 from ngtcli.decode.load import Wanted, load_model
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.weights import checkpoints
 from ngtcli.weights.forms import int8_kernel
-from ngtcli.weights.linear import PackedLinear
 from ngtcli.weights.load_quantized import load_quantized, words
 from tests.support.int8_layers import INT8, KERNEL, dequantized
 from tests.support.tiny_models import FAMILIES, make_hf, saved, scores
-from tests.tools.shapes.model import _shared, find_shape, plan
-from tests.tools.shapes.model import make_hf as make_shape
 
 pytestmark = [
     pytest.mark.numeric,
@@ -135,19 +130,6 @@ def test_weights_that_are_quantised_already_are_refused(tmp_path: Path) -> None:
             loaded(folder)
 
 
-def test_a_copy_that_shares_the_weights_outlives_the_model(tmp_path: Path) -> None:
-    hf, _ = loaded(saved(tmp_path, make_hf("qwen2", tie_word_embeddings=True)))
-    true, other = scores(hf).clone(), _shared(hf)
-    mine, theirs = (
-        [id(m.storage) for m in model.modules() if isinstance(m, PackedLinear)]
-        for model in (hf, other)
-    )
-    assert mine == theirs
-    del hf
-    gc.collect()
-    assert torch.equal(scores(other), true)
-
-
 def test_a_weight_of_another_shape_is_reported(tmp_path: Path) -> None:
     folder = saved(tmp_path, make_hf("llama"))
     config = json.loads((tmp_path / "config.json").read_text())
@@ -187,12 +169,3 @@ def test_another_device_is_refused_in_two_lines() -> None:
     with pytest.raises(ModelError, match="int8 is for a CPU") as error:
         int8_kernel("cuda")
     assert "--device cpu" in error.value.hint
-
-
-def test_a_made_shape_has_layers_of_integers(tmp_path: Path) -> None:
-    config = make_hf("llama", tie_word_embeddings=True).config.to_dict()
-    (tmp_path / "config.json").write_text(json.dumps(config, default=str))
-    hf = make_shape(plan(find_shape(str(tmp_path / "config.json")), Settings(quantize="int8")))
-    assert not any(type(module) is nn.Linear for module in hf.modules())
-    assert sum(isinstance(module, PackedLinear) for module in hf.modules()) == 15
-    assert torch.isfinite(scores(hf)).all()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from ngtcli.config import Settings
 from ngtcli.decode.loop import Run
@@ -16,6 +17,7 @@ from ngtcli.measure.grid import BenchOptions
 from ngtcli.measure.replay import replay, run_replay, select, walk
 from ngtcli.measure.results import ReplayResult
 from ngtcli.measure.traces import TraceWriter, read_traces
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.support.helpers import END, SHARED
 from tests.support.tiny_models import make_drafter, make_target
 from tests.tools.spec_bench import convert
@@ -173,3 +175,22 @@ def test_a_name_too_long_for_a_folder_is_no_recording(tmp_path: Path) -> None:
     for folder in (tmp_path, Path("x" * 5000)):
         with pytest.raises(InputError, match="no recording here"):
             read_traces(folder)
+
+
+def test_spec_bench_files_become_traces_with_history_in_later_turns(tmp_path: Path) -> None:
+    folder, lines = tmp_path / "s", {"question_id": 7, "model_id": "vicuna"}
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(BUILTIN_PATH)
+    tokenizer.save_pretrained(folder / "tokenizer")
+    question = {"question_id": 7, "category": "writing", "turns": ["Say it.", "Again."]}
+    choices = [{"turns": ["It is so."] * 2, "new_tokens": [0, 0]}]
+    (folder / "question.jsonl").write_text(json.dumps(question) + "\n")
+    (folder / "answers.jsonl").write_text(json.dumps({**lines, "choices": choices}) + "\n")
+    assert convert(folder, tmp_path / "all", every_turn=True) == 2  # lengths of 0 cannot be right
+    first, second = read_traces(tmp_path / "all").traces
+    assert (first.id, second.id, first.task, first.room) == ("7", "7/2", "writing", 1024)
+    assert first.output_ids == second.output_ids
+    assert second.prompt_ids[: len(first.prompt_ids) - 2] == first.prompt_ids[:-2]
+    assert len(second.prompt_ids) > len(first.prompt_ids) + len(first.output_ids)
+    convert(folder, tmp_path / "first")
+    assert len(read_traces(tmp_path / "first").traces) == 1
+    assert (tmp_path / "first" / "tokenizer").is_dir()

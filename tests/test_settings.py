@@ -218,25 +218,6 @@ def test_settings_of_files_and_variables_need_not_matter_to_each_command(monkeyp
     assert run("summarize", "nowhere.txt", "--json", **given)[1] == 3
 
 
-def test_a_dash_on_a_terminal_reads_to_ctrl_d() -> None:
-    import pty
-    import subprocess
-    import sys
-
-    main, other = pty.openpty()
-    done = subprocess.Popen(
-        [sys.executable, "-m", "ngtcli", "summarize", "-", "--dry-run"],
-        stdin=other, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert done.stderr is not None
-    line = done.stderr.readline()
-    os.write(main, b"The tide came in.\n\x04")
-    prompt, _ = done.communicate(timeout=60)
-    assert b"Ctrl-D" in line and b"The tide came in." in prompt and done.returncode == 0
-    os.close(main)
-    os.close(other)
-
-
 def test_drafters_are_given_the_settings_that_decide_drafts_with_the_same_bounds() -> None:
     names = [*settings_where(Use.TRIE), "num_draft"]
     changed = Settings(n=9, lp=2, num_draft=5, learn_output=True)

@@ -16,7 +16,7 @@ from ngtcli.errors import ContextOverflowError, InputError, ModelError, UsageErr
 from ngtcli.measure import replay
 from ngtcli.measure.grid import BenchOptions
 from ngtcli.measure.replay import context_of, run_replay
-from ngtcli.measure.traces import Trace, TraceSet, TraceWriter, read_traces
+from ngtcli.measure.traces import TraceSet, TraceWriter, read_traces
 from ngtcli.system.json_form import to_json
 from tests.tools.shapes import __main__ as tool
 from tests.tools.shapes import model as shape_model
@@ -243,30 +243,6 @@ def test_a_question_longer_than_the_context_is_refused(recording: Path, tmp_path
     path.write_text(json.dumps({**TINY, "max_position_embeddings": 32}))
     with pytest.raises(ContextOverflowError, match="1: prompt and answer have 66 tokens"):
         asked(recording, str(path))
-
-
-def test_what_cannot_take_part_is_refused_and_the_others_run(
-    recording: Path, shape_file: str
-) -> None:
-    found = asked(recording, shape_file, ["trie", "recycling", "nonesuch"], limit=1)
-    assert {r.method for r in found.refused} == {"recycling", "nonesuch"}
-    assert {r.method for r in found.rows} == {"none", "trie"}
-
-
-def test_an_interruption_keeps_the_questions_that_are_done(
-    recording: Path, shape_file: str
-) -> None:
-    put = PromptCache.put
-
-    def interrupted(prompts: PromptCache, trace: Trace) -> None:
-        if trace.id == "3":
-            raise KeyboardInterrupt
-        put(prompts, trace)
-
-    with patch.object(PromptCache, "put", interrupted):
-        found = asked(recording, shape_file)
-    assert found.interrupted and found.questions == 2
-    assert all(r.questions == 2 for r in found.rows if r.task == "overall")
 
 
 def test_the_tool_says_whose_weights_and_whose_tokens(

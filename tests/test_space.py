@@ -52,7 +52,7 @@ def tuned() -> Any:
     hf = make_hf("llama")
     optimizer = torch.optim.Adam(hf.parameters(), lr=5e-3)
     rng = torch.Generator().manual_seed(0)
-    for _ in range(200):
+    for _ in range(120):
         starts = torch.randint(60, (32, 1), generator=rng)
         text = CYCLE[(starts + torch.arange(34)) % 60]
         cut = int(torch.randint(1, 31, (), generator=rng))

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import random
-import signal
 import sqlite3
 import tempfile
 import time
@@ -95,7 +94,7 @@ def test_of_a_damaged_file_no_value_is_another_one(data: st.DataObject) -> None:
 
 
 def test_a_query_makes_no_file(path: Path) -> None:
-    assert IDS.get("a") is None and IDS.each() == {} and store.by_use() == []
+    assert IDS.get("a") is None and IDS.each() == {} and store.pieces() == []
     IDS.delete(["a"])
     assert not path.parent.exists()
 
@@ -158,30 +157,25 @@ def fill(number: int) -> None:
     os._exit(bool(store.take_remark()))
 
 
-def test_eight_processes_at_once_lose_nothing(path: Path) -> None:
-    IDS.put("first", b"1")  # with a connection that forks inherit
-    processes = [FORK.Process(target=fill, args=(number,)) for number in range(8)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * 8
-    assert len(IDS.each()) == 8 * 40 + 1
-
-
 def put_for_ever() -> None:
     while True:
         IDS.put_many({str(n): value_of(n) for n in random.sample(range(100), 20)})
 
 
-def test_a_killed_process_leaves_whole_values(path: Path) -> None:
+def test_processes_at_once_lose_nothing_and_killed_ones_leave_whole_values(path: Path) -> None:
+    IDS.put("1000", value_of(1000))  # with a connection that forks inherit
+    filling = [FORK.Process(target=fill, args=(number,)) for number in range(6)]
+    for process in filling:
+        process.start()
     for _ in range(5):
         process = FORK.Process(target=put_for_ever)
         process.start()
         time.sleep(random.uniform(0.02, 0.1))
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         process.join()
-        assert all(value == value_of(int(key)) for key, value in IDS.each().items())
-        IDS.put("1000", value_of(1000))
-    assert IDS.get("1000") == value_of(1000) and not store.take_remark()
+        assert all(value == value_of(int(key.split()[-1])) for key, value in IDS.each().items())
+    for process in filling:
+        process.join()
+    assert [process.exitcode for process in filling] == [0] * 6
+    assert sum(" " in key for key in IDS.each()) == 6 * 40 and IDS.get("1000") == value_of(1000)
+    assert not store.take_remark()

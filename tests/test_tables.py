@@ -357,16 +357,6 @@ def test_facts_say_what_was_run_on_what() -> None:
     ]  # fmt: skip
 
 
-def test_tables_fit_terminals_of_60_and_80_columns() -> None:
-    names = ("trie", "suffix:max_tree_depth=24:max_spec_factor=1.0")
-    for result in (live_result(*names), replay_result(*names)):
-        for width in (60, 80):
-            text = to_terminal(tables(result), width=width, colour=False, small=facts(result))
-            assert all(len(line) <= width for line in text.split("\n"))
-            shown = text.split("Left out")[0]
-            assert "length" in shown and names[1][:12] in shown
-
-
 def _page(result: Any) -> str:
     return forms_of(result).page()
 
@@ -395,8 +385,3 @@ def test_what_is_compared_has_a_bar_to_scale_behind_its_number() -> None:
     assert speedups == [(66.7, "1.00×"), (100.0, "1.50×"), (100.0, "1.50×")]
     assert ("20.0", "3000 20%") in bars and ("25.0", "25%") in bars
     assert text.count('scope="col"') and text.count("<caption>") == 4
-
-
-def test_a_page_of_nothing_is_still_a_page() -> None:
-    empty = replay_result()
-    assert "vicuna" in _page(empty) and Page(_page(empty))

@@ -17,8 +17,8 @@ from rich.cells import cell_len
 from ngtcli import draft as drafting
 from ngtcli.cli import notes
 from ngtcli.cli.notes import Notes, ReadingBar, reading_line
-from ngtcli.cli.output import print_line, print_table
-from ngtcli.cli.streams import own_streams, terminal_width
+from ngtcli.cli.output import print_line
+from ngtcli.cli.streams import terminal_width
 from ngtcli.draft.drafter import Drafter
 from ngtcli.draft.origins import ORIGINS
 from ngtcli.draft.tree import DraftTree
@@ -70,23 +70,6 @@ def test_a_width_of_nothing_or_nonsense_is_80_and_the_least_is_20(
         monkeypatch.setenv("COLUMNS", columns)
     with open(os.devnull) as stream:
         assert terminal_width(stream) == width
-
-
-@pytest.mark.parametrize("columns", ["0", "1", "abc", "-3", "100000"])
-def test_remarks_statuses_and_tables_do_with_any_width(
-    monkeypatch: pytest.MonkeyPatch, columns: str
-) -> None:
-    out, err = Screen(), stderr_as_screen(monkeypatch, COLUMNS=columns)
-    monkeypatch.setattr(sys, "stdout", out)
-    own_streams()
-    assert sys.stdout is out and sys.stderr is err  # a caller's own streams stay
-    assert os.environ.get("COLUMNS", "80") in ("20", "80", "1000")
-    notes = Notes()
-    notes.status("Loading a model with a long name …")
-    notes.remark("A sentence of several words that is longer than twenty columns.")
-    notes.facts(["one fact", "another fact", "a third fact"])
-    print_table(["name", "description"], [["summarize", "Summarize documents in a few words."]])
-    assert "Summ" in out.getvalue() and "sentence" in err.getvalue()
 
 
 def test_a_status_line_of_wide_characters_stays_on_one_line(monkeypatch) -> None:
@@ -365,8 +348,6 @@ def test_notes_and_statuses_are_one_line(monkeypatch) -> None:
 
 # --- what reaches a pipe, and a JSON reader ---
 
-HOSTILE = "\x1b[31mred\x1b]0;title\x07\x9b2J\r\x7f\u202etxt\b[bold]x[/]"
-
 
 @pytest.mark.parametrize(
     ("texts", "no_color", "plain", "coloured"),  # every second text is drafted
@@ -404,17 +385,6 @@ def test_every_origin_has_a_colour_and_an_unknown_one_is_an_error(monkeypatch) -
     assert {*ORIGINS, *DraftTree().names, "drafted"} == set(COLORS)
     with pytest.raises(KeyError, match="elsewhere"):
         drafted_style("elsewhere")
-
-
-@pytest.mark.parametrize("colour", [False, True])
-def test_no_control_character_of_a_text_reaches_the_stream(colour: bool) -> None:
-    stream = io.StringIO()
-    sink = PlainSink(stream, colour)
-    sink.step([(HOSTILE, ""), ("plain", "")])
-    sink.close()
-    text = stream.getvalue()
-    assert "␛[31mred␛]0;title␇" in text and "[bold]x[/]plain" in text
-    assert all(c == "\n" or (c.isprintable() and c != "\x1b") for c in text)
 
 
 @given(st.text())

@@ -14,7 +14,7 @@ import typer
 from ngtcli import __version__
 from ngtcli.cli.completion import presets
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import PresetOption, reports, resolve, resolve_without_preset, with_settings
+from ngtcli.cli.options import PresetOption, layers_of, reports, resolve, with_settings
 from ngtcli.cli.show import Shown, facts, table
 from ngtcli.config import (
     SETTINGS,
@@ -33,6 +33,7 @@ from ngtcli.model_files.needs import ModelNeeds
 from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets
 from ngtcli.render.terminal import visible
 from ngtcli.session.runs import folder as log_folder
+from ngtcli.session.settings import settings_of
 from ngtcli.system import sandbox
 from ngtcli.system.files import home
 from ngtcli.system.json_form import Schema, schema_of, shape, to_json
@@ -70,10 +71,10 @@ def _resolved(flags: dict[str, Any], preset: str | None) -> Resolved:
         try:
             load_preset("summarize")
         except UsageError as error:
-            resolved = resolve_without_preset(flags)
+            resolved = settings_of(layers_of(flags))
             Notes().warn(f"without the settings of preset summarize: {error}")
             return resolved
-    return resolve(flags, preset, "summarize")[0]
+    return resolve(flags, preset)[0]
 
 
 def _shown(value: Any) -> str:

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,20 +98,7 @@ def talk(conversation: "Conversation", said: Iterable[str | None]) -> None:
         process.resume()
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A question and what came of it."""
-
-    question: str
-    answer: Ended
-
-    @property
-    def turns(self) -> list[Turn]:
-        """As the next prompt has them; none where there is no answer."""
-        if not (text := self.answer.text.strip()):
-            return []
-        read = self.answer.selection.new if self.answer.selection else ()
-        return [Turn("user", self.question, read), Turn("assistant", text)]
+Exchange = tuple[str, Ended]  # a question and what came of it
 
 
 class Conversation:
@@ -167,17 +154,21 @@ class Conversation:
             raise typer.Exit(INTERRUPTED)
 
     def _ask(self, question: str) -> None:
-        turns = tuple(turn for exchange in self._exchanges for turn in exchange.turns)
-        request = replace(self._request, question=question, turns=turns)
+        turns: list[Turn] = []
+        for asked, answer in self._exchanges:
+            if text := answer.text.strip():  # else there is no answer
+                read = answer.selection.new if answer.selection else ()
+                turns += [Turn("user", asked, read), Turn("assistant", text)]
+        request = replace(self._request, question=question, turns=tuple(turns))
         if self.pipe and self._any:
             sys.stdout.write("\n")
         self._any = True
-        answer = Showing(request, self.notes, self._tell).run(self.answerer)
-        if answer is not None:
-            self._exchanges.append(Exchange(question, answer))
+        came = Showing(request, self.notes, self._tell).run(self.answerer)
+        if came is not None:
+            self._exchanges.append((question, came))
         if not self.pipe:
             self.notes.say("")
-        elif answer is None or answer.finish_reason == "interrupted":
+        elif came is None or came.finish_reason == "interrupted":
             raise typer.Exit(INTERRUPTED)
 
     def _docs(self, rest: str) -> None:
@@ -197,7 +188,7 @@ class Conversation:
                 self.notes.say(f"{document.name}: {len(document.text):,} characters")
 
     def _sources(self, _: str) -> None:
-        last = self._exchanges[-1].answer.sources if self._exchanges else None
+        last = self._exchanges[-1][1].sources if self._exchanges else None
         if last is None or not last.spans:
             self.notes.say("Nothing of the last answer stands in the documents word for word.")
             return
@@ -242,8 +233,8 @@ class Conversation:
 def _as_json(about: AnswerRequest, exchanges: Sequence[Exchange]) -> str:
     keys = ("thought", "finish_reason", "sources", "statistics")
     found = [
-        {"question": e.question, "answer": e.answer.text} | {k: getattr(e.answer, k) for k in keys}
-        for e in exchanges
+        {"question": question, "answer": answer.text} | {k: getattr(answer, k) for k in keys}
+        for question, answer in exchanges
     ]
     asked = {"model": about.settings.model, "system": about.settings.system}
     return dump_json({**asked, "documents": document_objects(about), "exchanges": found})
@@ -255,10 +246,9 @@ def _as_markdown(about: AnswerRequest, exchanges: Sequence[Exchange]) -> str:
         parts.append("Documents: " + ", ".join(d.name for d in about.documents))
     if about.settings.system:
         parts.append(f"System text: {about.settings.system}")
-    for number, exchange in enumerate(exchanges, 1):
-        answer = exchange.answer
+    for number, (question, answer) in enumerate(exchanges, 1):
         how = " (interrupted)" if answer.finish_reason == "interrupted" else ""
-        parts += [f"## Question {number}", exchange.question]
+        parts += [f"## Question {number}", question]
         parts += [f"## Answer {number}{how}", answer.text.strip()]
         parts.append("\n".join(f"- {listed(source)}" for source in answer.sources.places()))
     return visible("\n\n".join(filter(None, parts)))

@@ -53,7 +53,7 @@ def check(
     drafts: Annotated[str | None, _DRAFTS] = None,
 ) -> Generator[CheckReport, bool]:
     """Decode with and without drafts and compare every token; exit 6 at a difference."""
-    resolved, chosen = resolve(flags, preset, "summarize")
+    resolved, chosen = resolve(flags, preset)
     settings, notes = resolved.settings, Notes()
     num_drafts = _num_drafts(drafts, flags, settings)
     refuse_ignored(flags, settings)

@@ -9,7 +9,7 @@ import typer
 
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import JsonOption, VerboseOption, resolve_without_preset, with_settings
+from ngtcli.cli.options import JsonOption, VerboseOption, layers_of, with_settings
 from ngtcli.cli.reading import distinct, read_documents, standard_input, tell_skipped, tell_warnings
 from ngtcli.cli.show import Shown
 from ngtcli.config import SETTINGS, Use, settings_where
@@ -21,6 +21,7 @@ from ngtcli.documents.passages import passages as passages_of
 from ngtcli.errors import UsageError, counted
 from ngtcli.model_files.checkpoint import find, tokenizer_key
 from ngtcli.render.terminal import visible
+from ngtcli.session.settings import settings_of
 from ngtcli.system.json_form import json_key, to_json
 from ngtcli.tokens.tokenizer import Tokenizer
 
@@ -99,7 +100,7 @@ def docs_list(
     verbose: VerboseOption = False,
 ) -> Generator[DocumentList, bool]:
     """List documents with format, pages, characters, tokens, and what was left out."""
-    settings = resolve_without_preset(flags).settings
+    settings = settings_of(layers_of(flags)).settings
     if "-" in paths:
         raise UsageError("standard input is not a file to list", "Name files or folders.")
     notes = Notes(verbose)
@@ -159,7 +160,7 @@ def docs_show(
     verbose: VerboseOption = False,
 ) -> ShownDocuments | str:
     """Show what was read of a document: its pages and headings, its passages, or its text."""
-    settings = resolve_without_preset(flags).settings
+    settings = settings_of(layers_of(flags)).settings
     if text and json:
         raise UsageError("--text with --json", "Give one of them; --json has the text.")
     if text:

@@ -118,7 +118,7 @@ def measures(names: Sequence[str]) -> Callable[[Work], Callable[..., None]]:
         hints = get_type_hints(work)
 
         def command(given: Any, flags: dict[str, Any] | None = None) -> None:
-            resolved, preset = resolve(flags or {}, given.preset, "summarize")
+            resolved, preset = resolve(flags or {}, given.preset)
             refuse_idle(flags or {}, resolved.settings)
             run = Run(resolved, preset, flags or {}, Notes(given.verbose))
             form, made = given.check(), work(run, given)

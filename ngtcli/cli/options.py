@@ -21,7 +21,6 @@ from ngtcli.config import (
     Layer,
     Resolved,
     Setting,
-    Settings,
     Use,
     environment_and_file_layers,
     unknown_variables,
@@ -201,9 +200,6 @@ def _bound_cache(verbose: bool) -> None:
     """Bring the cache within its bound, if this command wrote to it, and tell what was removed."""
     removed = in_bounds.finish()
     bound = f"it may have {removed.most / 1e6:g} MB (--set cache_mb)"
-    if removed.largest > removed.most:
-        size = f"{removed.largest / 1e6:.1f} MB"
-        Notes().warn(f"removed from the cache a file of {size}, larger than all of it: {bound}")
     if removed.bytes and verbose:
         what = f"Removed from the cache what was used longest ago, {removed.words}: {bound}."
         Notes().remark(what)
@@ -243,9 +239,9 @@ def numbers_of(flag: str, text: str | None) -> list[int]:
     return list(dict.fromkeys(numbers))
 
 
-def resolve(flags: dict[str, Any], preset: str | None, task: str) -> tuple[Resolved, Preset]:
-    """Settings from all layers, with origins, and the preset of the task. Raises UsageError."""
-    chosen = load_preset(task if preset is None else preset)
+def resolve(flags: dict[str, Any], preset: str | None) -> tuple[Resolved, Preset]:
+    """Settings from all layers, with origins, and the preset, else summarize. Raises UsageError."""
+    chosen = load_preset("summarize" if preset is None else preset)
     return settings_of([*layers_of(flags), chosen.settings]), chosen
 
 
@@ -254,18 +250,6 @@ def tasks_of(
 ) -> Tasks:
     """The tasks by all layers; `worded` as for `Tasks.resolved`. Raises UsageError."""
     return Tasks.resolved(layers_of(flags), preset, tasks, worded=worded)
-
-
-def resolve_without_preset(flags: dict[str, Any]) -> Resolved:
-    """Settings from all layers but a preset. Raises UsageError."""
-    return settings_of(layers_of(flags))
-
-
-def resolve_served(flags: dict[str, Any], tasks: Sequence[str]) -> tuple[Settings, Tasks]:
-    """The settings without a preset, and the tasks with their own, over the same model."""
-    layers = layers_of(flags)
-    settings = settings_of(layers).settings
-    return settings, Tasks.resolved(layers, None, tasks, like=settings)
 
 
 def layers_of(flags: Mapping[str, Any]) -> list[Layer]:

@@ -27,19 +27,15 @@ def check_output_file(path: Path | None) -> None:
     if path is None:
         return
     check_name(path)
+    folder, is_real = path.resolve().parent, not path.exists() or path.is_file()
+    special = os.path.abspath(path).startswith(("/dev/", "/proc/"))
     if path.is_dir():
         raise UsageError(f"{path}: a folder", "Name a file in it.")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"{path}: no such folder", "Make the folder first.")
-    real = path.resolve()
-    if not real.parent.is_dir():
-        hint = "Make the folder first, or name another file."
-        raise UsageError(f"{path}: a link into a folder that is not there", hint)
-    regular = not path.exists() or path.is_file()
-    if regular and not os.path.abspath(path).startswith(("/dev/", "/proc/")):
-        if not os.access(real.parent, os.W_OK | os.X_OK):
-            what = "no permission to write in its folder"
-            raise UsageError(f"{path}: {what}", "Name another file.")
+    if not folder.is_dir():
+        raise UsageError(f"{path}: no such folder", "Make the folder first, or name another file.")
+    if is_real and not special and not os.access(folder, os.W_OK | os.X_OK):
+        what = f"{path}: no permission to write in its folder"
+        raise UsageError(what, "Name another file.")
 
 
 def check_name(path: Path) -> None:

@@ -16,8 +16,8 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
     OF_OWN_ENGINE,
     VerboseOption,
+    layers_of,
     reports,
-    resolve_served,
     with_settings,
 )
 from ngtcli.cli.reading import tell
@@ -31,6 +31,7 @@ from ngtcli.serve.wire import Served
 from ngtcli.session.checks import check_session
 from ngtcli.session.events import telling
 from ngtcli.session.question import Tasks
+from ngtcli.session.settings import settings_of
 
 if TYPE_CHECKING:
     from ngtcli.serve.process import Others, Server
@@ -122,7 +123,9 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
         hint = "Give it behind that word."
         refuse_with(f"ngt serve {context.invoked_subcommand}", any_flag, hint)
         return
-    settings, tasks = resolve_served(flags, TASKS)
+    layers = layers_of(flags)
+    settings = settings_of(layers).settings
+    tasks = Tasks.resolved(layers, None, TASKS, like=settings)
     # Which dtype is exact depends on it.
     settings = replace(settings, num_draft=max(own.num_draft for own, _ in tasks.of.values()))
     check_session(settings, Notes().warn)

@@ -93,7 +93,7 @@ def trie_build(
         raise UsageError("--rest with --background", "Give one of them.")
     kind = "datastore" if rest else "background" if background else "trie"
     _check(kind, name, flags)
-    settings = resolve(flags, preset, "summarize")[0].settings
+    settings = resolve(flags, preset)[0].settings
     notes = Notes()
     find(settings.model, ["tokenizer"])  # a wrong name is told before documents are read
     loaded = read_documents(paths, standard_input(paths), settings, notes)
@@ -190,7 +190,7 @@ def trie_show(
     """Show the cached trie of documents and its most frequent n-grams."""
     from ngtcli.trie import store  # here: it loads numpy
 
-    s = resolve(flags, preset, "summarize")[0].settings
+    s = resolve(flags, preset)[0].settings
     tokenizer = load_tokenizer(s.model)
     loaded = read_documents([path], standard_input([path]), s, Notes())
     hint = f"Build it with ngt trie build {path}"

@@ -179,10 +179,10 @@ def _measure(run: Run, given: TuneFlags, cells: Grid, texts: Sequence[str]) -> S
     with suppress(KeyboardInterrupt), closing(kept):
         measure(source, cells, given.rounds, kept, tell)
     notes.clear()
-    made = report(about, cells, given.rounds, kept)
-    name, method = run.preset.name, cells.base.method
-    made = replace(made, preset=name, method=method, command=command_line(), skipped=skipped)
-    return made if made.cells else None
+    if (made := report(about, cells, given.rounds, kept)) is None:
+        return None
+    told = replace(made, preset=run.preset.name, method=cells.base.method, skipped=skipped)
+    return replace(told, command=command_line())
 
 
 def _live(

@@ -47,7 +47,8 @@ class ExactDrafters(Drafters[Drafter]):
         head = self._known[len(text.ids) :][: max(0, min(depth, most))]
         used = len(head)
         below = self._ask(self._drafter, self._known, depth - used, most - used, left - used)
-        self._below = _fitted(below, depth - used, most - used, left - used)
+        # Probes take places of the budget, too.
+        self._below = below.cut(depth - used, most - used, left - used, most - used)
         return [self._below.under(head, self._origins[:used])]
 
     def accept(self, tree: DraftTree, path: Path) -> Path:
@@ -97,12 +98,3 @@ class ExactDrafters(Drafters[Drafter]):
         if wrong > 0:
             del self._known[length:]
             self._drafter.retract(wrong, self._known)
-
-
-def _fitted(tree: DraftTree, depth: int, most: int, probe_depth: int) -> DraftTree:
-    """The tree with `most` nodes, probes included; these have the first claim, if all fit."""
-    if len(tree) <= most:
-        return tree
-    if tree.probes <= most:
-        return tree.cut(depth, most - tree.probes, probe_depth)
-    return tree.cut(depth, most, 0)

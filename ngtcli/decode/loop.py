@@ -13,20 +13,6 @@ from ngtcli.draft.drafter import Context, Drafter, Drafters, PassRows
 from ngtcli.draft.steps import InSteps, Limits, Step
 
 
-def steps_of(decoder: Decoder, member: Member) -> Iterator[Step]:
-    """The steps of a text that a decoder has for itself. Raises NgtError and what a pass raises."""
-    try:
-        over = decoder.add(member)
-        while not over:
-            over = decoder.step()
-            yield from member.steps
-            member.steps.clear()
-        if member.error is not None:
-            raise member.error
-    finally:
-        decoder.close()
-
-
 class Run(InSteps):
     """One generation: iterate over it for its steps, or `finish` it.
 
@@ -69,4 +55,15 @@ class Run(InSteps):
         return self.member.text.finish_reason
 
     def __iter__(self) -> Iterator[Step]:
-        return steps_of(self.decoder, self.member)
+        """The steps. Raises NgtError and what a pass raises."""
+        member = self.member
+        try:
+            over = self.decoder.add(member)
+            while not over:
+                over = self.decoder.step()
+                yield from member.steps
+                member.steps.clear()
+            if member.error is not None:
+                raise member.error
+        finally:
+            self.decoder.close()

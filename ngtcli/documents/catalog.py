@@ -4,19 +4,17 @@ A file counts as unchanged if its size and times are. Else it is read, and the t
 the same bytes before is taken. Texts for which a password was needed are not stored.
 """
 
-import hashlib
 import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ngtcli.config import Settings
 from ngtcli.documents.content import Extracted
 from ngtcli.documents.parsers import FailedParser
 from ngtcli.documents.text import Unreadable
 from ngtcli.system import files
-from ngtcli.system.files import Stamp, key_of
+from ngtcli.system.files import Stamp
 from ngtcli.system.store import Kind
 
 VERSION = 10  # of the parsers' output and of these pieces
@@ -65,37 +63,20 @@ FILES = Kind("files", Entry)  # by path, suffix, and settings that decide what c
 TEXTS = Kind("texts", Extracted)  # by a file's bytes, suffix, and settings that decide its text
 
 
-class Catalog:
-    """What is known under these settings."""
+def known(keys: Mapping[str, str]) -> dict[str, Entry]:
+    """What came of the files at these real paths, with their keys, that are as they were.
 
-    def __init__(self, settings: Settings) -> None:
-        self._field = settings.field
-        limits = settings.max_mb, settings.parser_seconds, settings.parser_mb
-        self._reading = key_of(VERSION, settings.field, *limits, bool(settings.password))
-
-    def known(self, suffixes: Mapping[str, str]) -> dict[str, Entry]:
-        """What came of the files at these real paths that are as they were. Opens no file.
-
-        Each was read as one of a suffix: that of the name, which may be a link's.
-        """
-        keys = {path: self.key(path, suffix) for path, suffix in suffixes.items()}
-        entries, now = FILES.get_many(keys.values()), time.time()
-        return {
-            path: entry
-            for path, key in keys.items()
-            if (entry := entries.get(key)) is not None
-            and not 0 < entry.until < now
-            and entry.seen - max(entry.stamp.mtime_ns, entry.stamp.ctime_ns) >= _RACE_NS
-            and stamp_of(path) == entry.stamp
-        }
-
-    def source(self, data: bytes, suffix: str) -> str:
-        """The key in TEXTS of a file's text."""
-        return key_of(VERSION, hashlib.sha256(data).hexdigest(), suffix, self._field)
-
-    def key(self, path: str, suffix: str) -> str:
-        """The key in FILES of the file at this real path."""
-        return key_of(path, suffix, self._reading)
+    Opens no file.
+    """
+    entries, now = FILES.get_many(keys.values()), time.time()
+    return {
+        path: entry
+        for path, key in keys.items()
+        if (entry := entries.get(key)) is not None
+        and not 0 < entry.until < now
+        and entry.seen - max(entry.stamp.mtime_ns, entry.stamp.ctime_ns) >= _RACE_NS
+        and stamp_of(path) == entry.stamp
+    }
 
 
 def stamp_of(path: str) -> Stamp | None:

@@ -1,6 +1,7 @@
 """The texts of files: the one loop that reads them, what is known of them, and their bounds."""
 
 import errno
+import hashlib
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -11,14 +12,14 @@ from pathlib import Path
 from typing import IO
 
 from ngtcli.config import Settings
-from ngtcli.documents.catalog import FILES, NO_FILE, TEXTS, Catalog, Entry, stamp_of
+from ngtcli.documents.catalog import FILES, NO_FILE, TEXTS, VERSION, Entry, known, stamp_of
 from ngtcli.documents.content import Extracted, Source, markdown
 from ngtcli.documents.find import STDIN, Found
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError
-from ngtcli.system.files import read_bounded, read_stream
+from ngtcli.system.files import key_of, read_bounded, read_stream
 from ngtcli.words import reason_of
 
 Outcome = Extracted | Unreadable  # a file's text, or why it has none
@@ -87,7 +88,6 @@ class Documents:
         self._settings = settings
         self._parsers = Parsers(settings.parser_seconds, settings.parser_mb)
         self._threads = ThreadPoolExecutor(self._parsers.size)
-        self._catalog = Catalog(settings)
 
     def read(
         self, found: Iterable[Found], stdin: IO[bytes] | None = None, is_bounded: bool = True
@@ -100,14 +100,20 @@ class Documents:
         """
         reader, rest = Reader(self._settings.max_mb), iter(found)
         while group := list(islice(rest, _GROUP)):
-            suffixes = {one.real: suffix_of(one.path) for one in group if not _is_plain(one)}
-            for one, outcome in self._each(group, self._catalog.known(suffixes), stdin):
+            keys = {one.real: self._key(one) for one in group if not _is_plain(one)}
+            for one, outcome in self._each(group, known(keys), stdin):
                 try:
                     if isinstance(outcome, Extracted) and is_bounded:
                         reader.count(len(outcome.text))
                 except Unreadable as error:
                     outcome = error
                 yield one, outcome
+
+    def _key(self, one: Found) -> str:
+        """The key in FILES of a file, read as one of its suffix, which may be a link's."""
+        s = self._settings
+        limits = s.max_mb, s.parser_seconds, s.parser_mb
+        return key_of(one.real, suffix_of(one.path), VERSION, s.field, *limits, bool(s.password))
 
     def _each(
         self,
@@ -134,7 +140,7 @@ class Documents:
                 if entry.source and entry is not known.get(one.real):
                     entry = entry.of(outcome)
                     if entry.stamp != NO_FILE:
-                        new[self._catalog.key(one.real, suffix_of(one.path))] = entry
+                        new[self._key(one)] = entry
                 yield one, outcome
         finally:
             FILES.put_many(new)
@@ -156,7 +162,8 @@ class Documents:
             if form is None:
                 text = decode_text(data)
                 return entry, markdown(text) if suffix in _MARKDOWN else Extracted(text)
-            entry = replace(entry, source=self._catalog.source(data, suffix))
+            content = hashlib.sha256(data).hexdigest()
+            entry = replace(entry, source=key_of(VERSION, content, suffix, self._settings.field))
             return entry, self._parsed(form, data, suffix, entry)
         except Unreadable as error:
             return entry, error

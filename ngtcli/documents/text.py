@@ -18,13 +18,6 @@ _PACKED = (
     (b"\xfd7zXZ\0", "xz", "unxz"),
     (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
 )
-# A stream that stands in an old office file, what the file is, and its suffix.
-_STREAMS = (
-    ("WordDocument", "an old Word document", ".doc"),
-    ("PowerPoint Document", "an old PowerPoint file", ".ppt"),
-    ("Workbook", "an old Excel workbook", ".xls"),
-    ("Book", "an old Excel workbook", ".xls"),
-)
 _BINARY = "binary, not text", "Give a text file (.txt, .md, .rst); UTF-16 needs a byte-order mark."
 # Encodings among which is guessed, the most likely first.
 _GUESSES = (
@@ -84,18 +77,8 @@ def check_format(data: bytes) -> None:
             what = f"compressed ({way}), which is not read"
             raise Unreadable(what, f"Unpack it first, as with {program}.")
     if data.startswith(OLE):
-        raise _old(data)
-
-
-def _old(data: bytes) -> Unreadable:
-    """The error for an office document that is encrypted or old, by the names of its streams."""
-    if "EncryptedPackage".encode("utf-16-le") in data:
-        return Unreadable("an encrypted office document", "Save it without a password.")
-    for stream, what, suffix in _STREAMS:
-        if stream.encode("utf-16-le") in data:
-            advice = f"Convert it: {OLD[suffix]}"
-            return Unreadable(f"{what} ({suffix}), which is not read", advice)
-    return Unreadable("an old office document, which is not read", "Save it as text first.")
+        advice = f"Save it without a password, or convert it, as with {OLD['.doc']}"
+        raise Unreadable("an old or an encrypted office document, which is not read", advice)
 
 
 def checked_text(text: str) -> str:

@@ -12,11 +12,12 @@ WIDTH = 16  # likeliest tokens of a guess that are read; guess: growth takes the
 
 @dataclass(frozen=True, slots=True)
 class Guessed:
-    """What may follow each of m nodes, the likeliest first.
+    """What may follow each of m nodes of a draft, the root first; the likeliest first.
 
     `tokens` int32 and `probabilities` float64 are (m, width), width at most WIDTH; a probability is
     that among all tokens the head knows. `led`, int (2, m - 1), has of each node but the first the
-    number of its parent, which comes before it, and the token that leads to it; None: see Guesser.
+    number of its parent, which comes before it, and the token that leads to it. Where a guess does
+    not depend on the tokens that lead to a node it is None: node d stands for all of depth d.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -28,14 +29,7 @@ NOTHING = Guessed(np.zeros((0, 0), np.int32), np.zeros((0, 0)))
 
 
 class Guesser(Protocol):
-    """A learned head that has read what was accepted so far.
-
-    A node of a draft is known by the number of its state: those of `first`, from 0 on, then those
-    of each `below`, as they come. `by_path` says whether a guess depends on the tokens that lead to
-    a node. Where it does not, `first` gives all states at once, state d for every node of depth d
-    (the root has depth 0), and `below` is never called; nor where `first` says what leads to its
-    states. No guess is for nodes of `depth` or more.
-    """
+    """A learned head that has read what was accepted so far. Its guesses are `depth` deep."""
 
     @property
     def kind(self) -> str:
@@ -45,18 +39,8 @@ class Guesser(Protocol):
     def depth(self) -> int:
         """How deep a guessed node can be."""
 
-    @property
-    def by_path(self) -> bool:
-        """Whether a guess depends on the tokens that lead to a node."""
-
     def first(self, root: int) -> Guessed:
-        """The guesses after `root`, the last token, which follows all rows read; m is 1 by path.
-
-        States of earlier calls are forgotten.
-        """
-
-    def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
-        """The guesses after the nodes that `tokens` lead to, each from one of the `states`."""
+        """All that it guesses behind `root`, the last token, which follows all rows read."""
 
 
 class StateReader(Protocol):

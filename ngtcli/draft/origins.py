@@ -21,7 +21,6 @@ class HeadReport:
     asked: int
     tokens: float = field(metadata=json_key(digits=3))
     first_s: float = field(metadata=json_key(digits=6))
-    below_s: float = field(metadata=json_key(digits=6))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,7 +109,7 @@ def sources_of(
     sources = []
     for span in found:
         document, start, end = documents[span.document], span.source_start, span.source_end
-        section = place(document, start)
+        section, (before, after) = place(document, start), _around(document.text, start, end)
         sources.append(
             Source(
                 number=numbers.setdefault((span.document, start, end), len(numbers) + 1),
@@ -117,8 +117,8 @@ def sources_of(
                 name=document.name,
                 path=document.path,
                 quote=" ".join(document.text[start:end].split()),
-                before=_before(document.text, start),
-                after=_after(document.text, end),
+                before=before,
+                after=after,
                 page=section.page or None,
                 heading=section.heading or None,
             )
@@ -126,21 +126,15 @@ def sources_of(
     return Sources(share_copied(answer, found), tuple(sources))
 
 
-def _before(text: str, start: int) -> str:
-    """What precedes `start` on one line; after an ellipsis where more text does."""
-    first = max(0, start - _AROUND)
-    words = text[first:start]
-    if first and (space := re.search(r"\s", words)):
-        words = "… " + words[space.end() :]
-    return _SPACE.sub(" ", words).lstrip()
-
-
-def _after(text: str, end: int) -> str:
-    """What follows from `end` on, on one line; before an ellipsis where more text does."""
-    words = text[end : end + _AROUND]
-    if end + _AROUND < len(text) and (cut := words.rsplit(None, 1)):
-        words = cut[0] + " …"
-    return _SPACE.sub(" ", words).rstrip()
+def _around(text: str, start: int, end: int) -> tuple[str, str]:
+    """What stands on either side on one line, with an ellipsis where more text does."""
+    first, last = max(0, start - _AROUND), end + _AROUND
+    before, after = text[first:start], text[end:last]
+    if first and (space := _SPACE.search(before)):
+        before = f"… {before[space.end() :]}"
+    if last < len(text) and (cut := after.rsplit(None, 1)):
+        after = f"{cut[0]} …"
+    return _SPACE.sub(" ", before).lstrip(), _SPACE.sub(" ", after).rstrip()
 
 
 def copied_fact(sources: Sources) -> str:

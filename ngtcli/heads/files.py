@@ -177,9 +177,8 @@ def open_head(name: str, progress: Notify = lambda _: None) -> HeadFiles:
         if not tensors:
             raise ValueError("no tensors by their names")
     except Exception as error:  # files fail in many ways
-        why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-        why = "a pickle that could run code" if "Weights only" in str(error) else why
-        what = f"{name}: {', '.join(files[:1])} cannot be read ({why})"
+        why = "a pickle that could run code" if "Weights only" in str(error) else first_line(error)
+        what = f"{name}: {files[0]} cannot be read ({why})"
         raise ModelError(what, DAMAGED) from error
     return HeadFiles(name, folder, read_object(folder / "config.json"), tensors)
 
@@ -196,6 +195,11 @@ def head_files(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict
     }
     text = json.dumps(config, indent=2, sort_keys=True, allow_nan=False)
     return {WEIGHTS: save(kept, {"format": "pt"}), "config.json": f"{text}\n".encode()}
+
+
+def first_line(error: Exception) -> str:
+    """What an error of a library says, in one line."""
+    return str(error).strip().partition("\n")[0][:200] or type(error).__name__
 
 
 def _weights(folder: Path) -> list[str]:

@@ -5,7 +5,7 @@ the likeliest nodes of each depth. What differs between kinds are the networks a
 (kinds.py).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -115,10 +115,6 @@ class Head:
             waiting, self._waiting = self._waiting, None
             self._guesses = self._planned(*waiting)
         return self._guesses
-
-    def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
-        """As Guesser.below: never called, as `first` says all."""
-        raise NotImplementedError
 
     def _plan(self, last: Tensor, length: int | Tensor, root: Tensor) -> list[Tensor]:
         """What may be asked behind `root`, int64 (1,), as `likeliest` gives it.

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from ngtcli.errors import ModelError
 from ngtcli.heads import dflash, eagle, mtp, perceptrons
-from ngtcli.heads.files import HeadFiles, Notify, Target, open_head
+from ngtcli.heads.files import HeadFiles, Notify, Target, first_line, open_head
 from ngtcli.heads.head import AtOnce, ByPath, Head
 from ngtcli.heads.places import HINT, OWN
 
@@ -119,7 +120,10 @@ def _built(kind: Kind, files: HeadFiles, target: Target, warn: Notify | None) ->
     """The head, which has made a guess. Raises ModelError where it cannot."""
     files = replace(files, stored=kind.names(files.tensors))
     try:
-        network = _filled(kind, files, target) if kind.is_filled else kind.network(files, target)
+        with torch.device("meta") if kind.is_filled else nullcontext():
+            network = kind.network(files, target)
+        if kind.is_filled:
+            files.fill(network, target)
         head = (AtOnce if kind.at_once else ByPath)(kind.name, network, target, warn)
         if not 0 < head.depth <= _DEEPEST:
             raise files.refused(f"it guesses {head.depth} tokens ahead, not 1 to {_DEEPEST}")
@@ -128,15 +132,8 @@ def _built(kind: Kind, files: HeadFiles, target: Target, warn: Notify | None) ->
         head.first(0)
     except ModelError:
         raise
-    except Exception as error:  # configurations fail in many ways
-        why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-        raise files.refused(f"it does not run as its config.json says ({why})") from error
+    except Exception as error:  # configurations and families fail in many ways
+        what = f"it does not run as its config.json says ({first_line(error)})"
+        raise files.refused(what) from error
     head.reset()
     return head
-
-
-def _filled(kind: Kind, files: HeadFiles, target: Target) -> Any:
-    with torch.device("meta"):
-        network = kind.network(files, target)
-    files.fill(network, target)
-    return network

@@ -69,14 +69,8 @@ def network(files: HeadFiles, target: Target) -> Mtp:
             " knows",
             "Use --heads with a head of another kind.",
         )
-    try:
-        with _findable(files, target):
-            return Mtp(MtpModel.from_pretrained(target.hf, {"": target.hf.device}).eval())
-    except Exception as error:  # files and families fail in many ways
-        why = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-        raise ModelError(
-            f"{files.name}: the MTP layers cannot be used ({why})", "Leave out --heads mtp."
-        ) from error
+    with _findable(files, target):
+        return Mtp(MtpModel.from_pretrained(target.hf, {"": target.hf.device}).eval())
 
 
 @contextmanager

@@ -177,7 +177,7 @@ class SweepReport:
     cells: Sequence[summary.CellRow] = summary.json_rows(summary.TUNE)
     skipped: Sequence[Skipped] = ()
     skipped_cells: Sequence[SkippedCell]
-    best: str | None
+    best: str
     tied: Sequence[str]
     chosen: str | None
     reason: str

@@ -123,24 +123,23 @@ def measure(source: Source[P], grid: Grid, rounds: int, state: State, progress: 
         state.add(record)
 
 
-def report(about: SweepData, grid: Grid, rounds: int, state: State) -> SweepReport:
-    """Everything that was measured and what follows from it.
+def report(about: SweepData, grid: Grid, rounds: int, state: State) -> SweepReport | None:
+    """Everything that was measured and what follows from it; None where nothing was.
 
     A cell is "chosen" only where everything is measured; before that one is "ahead".
     """
-    found = [(cell, state.rounds(cell.key, rounds)) for cell in grid.cells]
-    prompts = range(about.prompts)
     rows: list[CellRow] = []
-    for cell, passes in found:
-        if passes:
-            records = {(cell.key, p): [one[p] for one in passes] for p in prompts}
-            rows.append(row_of(TUNE, Group(TUNE, cell, "", prompts, records)))
+    for cell in grid.cells:
+        if passes := state.rounds(cell.key, rounds):
+            records = {(cell.key, p): [one[p] for one in passes] for p in range(about.prompts)}
+            rows.append(row_of(TUNE, Group(TUNE, cell, "", range(about.prompts), records)))
+    if not rows:
+        return None
     measured, planned = sum(row.rounds for row in rows), len(grid.cells) * rounds
     complete = measured == planned
-    verdict = judge(rows, complete) if rows else None
-    standing = {row.cell: "tied" for row in verdict.tied} if verdict else {}
-    if verdict:
-        standing[verdict.chosen.cell] = "chosen" if complete else "ahead"
+    verdict = judge(rows, complete)
+    standing = {row.cell: "tied" for row in verdict.tied}
+    standing[verdict.chosen.cell] = "chosen" if complete else "ahead"
     return SweepReport(
         about=about,
         sweep=grid.axes,
@@ -150,10 +149,10 @@ def report(about: SweepData, grid: Grid, rounds: int, state: State) -> SweepRepo
         complete=complete,
         cells=[replace(row, standing=standing.get(row.cell, "")) for row in rows],
         skipped_cells=grid.skipped,
-        best=verdict.best.cell if verdict else None,
-        tied=[row.cell for row in verdict.tied] if verdict else [],
-        chosen=verdict.chosen.cell if verdict and complete else None,
-        reason=verdict.reason if verdict else "nothing was measured",
+        best=verdict.best.cell,
+        tied=[row.cell for row in verdict.tied],
+        chosen=verdict.chosen.cell if complete else None,
+        reason=verdict.reason,
         state=str(state.path),
     )
 

@@ -241,7 +241,7 @@ def _checked(write: Callable[[], str], texts: Mapping[int, str]) -> Rendered:
         found = unmarked(write())
     except BoundError as error:
         raise ModelError(f"the chat template fails: {error}", TEMPLATE_HINT) from None
-    own = {n: _MARK.sub("", text).strip() for n, text in texts.items()}
+    own = {n: _MARK.sub("", text.strip()) for n, text in texts.items()}
     for number, (first, last) in found.spans:
         shown, text = found.text[first:last], own.get(number)
         if text not in (None, shown) and shown != json.dumps(text, ensure_ascii=False)[1:-1]:

@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 
 from ngtcli.errors import ContextOverflowError
 from ngtcli.prompt.build import Prompt, Task, code
-from ngtcli.prompt.chat import Chat
 from ngtcli.prompt.reports import Cut
 from ngtcli.tokens.control import Coded
 from ngtcli.tokens.tokenizer import Tokenizer, piece_end
 from ngtcli.words import counted, short
 
 _EXACT = 1 << 15  # tokens up to which prompts are always counted whole; about 0.1 s, guess
-_NAMES = 1 << 20  # tokens up to which names are counted for a message; about 4 s, guess
 _SPARE = 1000  # 1 / _SPARE of the room may stay unused where documents are cut; guess
 _SHOWN = 20  # cuts that are reported one by one; guess
 _PIECE = 1 << 16  # characters, encoded in about 50 ms (measured); Ctrl-C is obeyed between pieces
@@ -186,22 +184,11 @@ def cut_words(cuts: Sequence[Cut]) -> Iterator[str]:
 
 def no_room(task: Task) -> ContextOverflowError:
     """The error for names, question or wording of the preset that leave no room for documents."""
-    alone = replace(task, preset=replace(task.preset, template="{documents}"), chat=Chat())
-    names = [alone.message(task.empty).text]
-    wording = [replace(task, question="").message([]).text]
-    many = len(task.documents)
-    parts = {
-        f"{many} names alone need": (names if many > 1 else [], "Give fewer documents"),
-        "the system text alone needs": ([task.chat.system], "Shorten the system text"),
-        "the question alone needs": ([task.question], "Shorten the question"),
-        f"the wording of preset {task.preset.name} alone needs": (wording, "Shorten its template"),
-    }
-    counts = {p: count_tokens(task, t, _NAMES, sum(map(len, t))) for p, (t, _) in parts.items()}
-    part = max(counts, key=lambda p: counts[p])
-    tokens = f"more than {_NAMES}" if counts[part] > _NAMES else str(counts[part])
+    names = f" and {len(task.documents)} names" if len(task.documents) > 1 else ""
     return ContextOverflowError(
-        f"{part} {tokens} tokens; of {task.context} there are {task.room} besides the answer",
-        f"{parts[part][1]} or name a model with a longer context (-m).",
+        f"no room for documents: of {task.context} tokens there are {task.room} besides the answer,"
+        f" which system text, wording, question{names} take",
+        "Shorten these, give fewer documents, or name a model with a longer context (-m).",
     )
 
 

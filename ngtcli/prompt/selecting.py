@@ -15,7 +15,7 @@ from ngtcli.prompt.build import Prompt, Task, code, named
 from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.reports import Chosen, Selection
 from ngtcli.prompt.splitting import BETWEEN, fits, joined
-from ngtcli.prompt.turns import Exchange, earlier_questions, first_kept
+from ngtcli.prompt.turns import earlier_questions, first_kept
 from ngtcli.retrieve.ranking import Ranked, Search, rank
 from ngtcli.retrieve.selection import Excerpt, Scores
 from ngtcli.words import counted
@@ -77,19 +77,19 @@ def _with_fewer(
     First without those that do not fit in `room`, beside the question with `passages` tokens of
     passages; then, while it makes nothing, without one question more, down to none.
     """
-    found: list[Exchange] = []
-    for turn in task.turns:
+    asked, tokens, begins = [], [], []
+    for at, turn in enumerate(task.turns):
         own = _tokens(task, turn.text)
-        if turn.role == "user" or not found:
-            read = (_tokens(task, d.text) for d in task.passages_of(turn))
-            found.append(Exchange(1, own + passages, own + sum(read)))
+        if turn.role == "user" or not at:
+            begins.append(at)
+            asked.append(own + passages)
+            tokens.append(own + sum(_tokens(task, d.text) for d in task.passages_of(turn)))
         else:
-            last = found.pop()
-            found.append(replace(last, turns=last.turns + 1, tokens=last.tokens + own))
-    question = _tokens(task, task.question) + passages
-    for first in range(first_kept(found, question, room), len(found) + 1):
-        turns = task.turns[sum(one.turns for one in found[:first]) :]
-        if (made := make(replace(task, turns=turns))) is not None:
+            tokens[-1] += own
+    asked.append(_tokens(task, task.question) + passages)
+    begins.append(len(task.turns))
+    for first in range(first_kept(asked, tokens, room), len(begins)):
+        if (made := make(replace(task, turns=task.turns[begins[first] :]))) is not None:
             return made, first
     raise AssertionError
 

@@ -20,37 +20,24 @@ class Turn:
     passages: tuple[Excerpt, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A question with what follows it up to the next one: its number of turns, and tokens.
+def first_kept(asked: Sequence[int], tokens: Sequence[int], room: int) -> int:
+    """How many of the oldest questions are left out, with what follows each up to the next.
 
-    `asked` tokens were needed for the question before its passages were known, `tokens` are those
-    of all.
-    """
+    `asked` tokens each was to take, and last the one now asked, before its passages were known;
+    `tokens` those before took with all that follows. When they do not fit in `room`, so many go
+    that half of it is free: then the turns after it only add to the prompt, and what was read of it
+    is not read anew. What went before stays out, since all is counted as it was at each question.
 
-    turns: int
-    asked: int
-    tokens: int
-
-
-def first_kept(exchanges: Sequence[Exchange], question: int, room: int) -> int:
-    """How many of the oldest exchanges are left out before a question of so many tokens.
-
-    When they do not fit in `room`, so many go that half of it is free: then the turns after it only
-    add to the prompt, and what was read of it is not read anew. What went before stays out, since
-    all is counted as it was at each question.
-
-    >>> pairs = [Exchange(2, 10, 40)] * 4
-    >>> [first_kept(pairs[:n], 10, 100) for n in range(5)]
+    >>> [first_kept([10] * (n + 1), [40] * n, 100) for n in range(5)]
     [0, 0, 0, 2, 2]
     """
     first = total = 0
-    for i, one in enumerate([*exchanges, Exchange(1, question, 0)]):
-        if total + one.asked > room:
-            while first < i and 2 * (total + one.asked) > room:
-                total -= exchanges[first].tokens
+    for i, (wanted, taken) in enumerate(zip(asked, [*tokens, 0], strict=True)):
+        if total + wanted > room:
+            while first < i and 2 * (total + wanted) > room:
+                total -= tokens[first]
                 first += 1
-        total += one.tokens
+        total += taken
     return first
 
 

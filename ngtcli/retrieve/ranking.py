@@ -57,9 +57,9 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The index, its passages that fit best, the best first, and how vectors were searched.
+    """The index, and its passages that fit best, the best first.
 
-    `dense` is "flat", "ivf-pq" or None; `embedded` is the number of vectors that were made for it.
+    `dense` is "flat" where vectors were compared; `embedded` of them were made for it.
     """
 
     index: "Index"
@@ -90,21 +90,19 @@ def _with_vectors(by_words: Ranking, search: Search) -> Ranking:
     """The ranks by BM25 and by vectors, put together."""
     from ngtcli.retrieve.encoders import load_embedder
     from ngtcli.retrieve.index import best
-    from ngtcli.retrieve.vectors import Vectors
+    from ngtcli.retrieve.vectors import vectors_of
 
     index, settings = by_words.index, search.settings
     search.status(f"Loading {settings.embedder} …")
     embedder = load_embedder(settings.embedder, settings.device)
-    vectors, asked = Vectors(index, embedder, search), embedder.question(search.whole)
-    words = [one.passage for one in by_words.found]
-    passages = vectors.candidates(asked, words)
-    found = vectors.of(passages) @ asked
-    together = fused(words, passages[best(found, search.most)].tolist())
-    cosines = dict(zip(passages.tolist(), found.tolist(), strict=True))
+    asked = embedder.question(search.whole)
+    vectors, embedded = vectors_of(index, embedder, search)
+    words, found = [one.passage for one in by_words.found], vectors @ asked
+    together, cosines = fused(words, best(found, search.most).tolist()), found.tolist()
     bm25 = index.scores(search.question, search.earlier).tolist()
     order = sorted(together, key=lambda passage: (-together[passage], passage))[: search.most]
     ranked = [Ranked(p, Scores(together[p], bm25[p], cosines[p], together[p])) for p in order]
-    return Ranking(index, ranked, vectors.kind, vectors.embedded)
+    return Ranking(index, ranked, "flat", embedded)
 
 
 def fused(*rankings: Sequence[int]) -> dict[int, float]:

@@ -65,9 +65,7 @@ class Held:
 
 STORES = (
     Store("documents", "texts of documents", "reading them", "files texts tokens"),
-    Store(
-        "passages", "passages and their vectors", "choosing passages", "passages vectors ivf-pq"
-    ),
+    Store("passages", "passages and their vectors", "choosing passages", "passages vectors"),
     Store("parts", "answers to parts of long texts", "splitting them", "parts"),
     Store("tries", "n-gram tries of documents", "the method trie", "tries/*.trie.safetensors"),
     Store(
@@ -78,7 +76,9 @@ STORES = (
         "backgrounds", "n-gram counts of general texts", "auto; ngt trie build --background",
         f"tries/*{BACKGROUND}", NONE, True,
     ),
-    Store("pools", "phrases of earlier answers", "auto", f"tries/*{POOL}", NONE, True),
+    Store(
+        "pools", "phrases of earlier answers", "auto", f"tries/*{POOL} tries/pools.lock", NONE, True
+    ),
     Store("compiled", "compiled functions", "the first use of auto", "compiled"),
     Store(
         "trials", "what was tried of models, and times of passes", "loading a model; auto",
@@ -95,29 +95,25 @@ STORES = (
     Store("written", "which files are as ngt wrote them", "-o, --html, /save", "written"),
     Store("tune", "measurements of ngt tune", "ngt tune", "tune/*", NONE, True),
 )  # fmt: skip
-_BY_PART = [(part, named) for named in STORES for part in named.parts.split()]
+_BY_PART = {part: named for named in STORES for part in named.parts.split()}
 _OF_STORE = (store.NAME, f"{store.NAME}-journal")
 _FREED = 10  # this part of the bound is free afterwards; guess
 _SHARE = 20  # this part of the bound may be written before the cache is looked at again; guess
 
 
-def store_of(part: str | Path) -> Store | None:
-    """What a kind of piece or a file of the cache belongs to; None: it is an earlier version's."""
-    name = part if isinstance(part, str) else os.path.relpath(part, home("cache"))
-    return next((named for pattern, named in _BY_PART if fnmatchcase(name, pattern)), None)
+def store_of(path: Path) -> Store | None:
+    """What a file of the cache belongs to; None: it is an earlier version's."""
+    name = os.path.relpath(path, home("cache"))
+    return next((_BY_PART[part] for part in _BY_PART if fnmatchcase(name, part)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was removed: files, their bytes, pieces, and the bytes of the largest file.
-
-    `most` was the bound, in bytes.
-    """
+    """What was removed: files, bytes and pieces; `most` was the bound, in bytes."""
 
     files: int = 0
     bytes: int = 0
     pieces: int = 0
-    largest: int = field(default=0, metadata=HIDDEN)
     most: int = field(default=0, metadata=HIDDEN)
 
     @property
@@ -128,9 +124,9 @@ class Removed:
 
 
 class _Entry(NamedTuple):
-    """A file, or pieces that were used last in the same second since 1970."""
+    """A file or a piece, and when it was used last, in nanoseconds since 1970."""
 
-    of: Path | store.Used
+    of: Path | store.Piece
     store: Store | None
     used_ns: int
     size: int
@@ -141,7 +137,7 @@ class _Entry(NamedTuple):
 
 
 def _pieces() -> list[_Entry]:
-    return [_Entry(g, store_of(g.kind), g.used * 10**9, g.bytes) for g in store.by_use()]
+    return [_Entry(p, _BY_PART.get(p.kind), p.used * 10**9, p.bytes) for p in store.pieces()]
 
 
 def _files(errors: list[OSError]) -> list[_Entry]:
@@ -150,7 +146,7 @@ def _files(errors: list[OSError]) -> list[_Entry]:
     A killed run's file that is not finished is one of them an hour after. A file was used when it
     was written, or last compared with its piece.
     """
-    found, uses = [], store.uses(CHECKED.name)
+    found, uses = [], {piece.key: piece.used for piece in store.pieces(CHECKED.name)}
     for place, _, names in os.walk(home("cache"), onerror=errors.append):
         for path in (Path(place, name) for name in names if name not in _OF_STORE):
             with suppress(OSError):  # another process has removed it
@@ -162,7 +158,7 @@ def _files(errors: list[OSError]) -> list[_Entry]:
 
 
 def _remove(entries: Iterable[_Entry], errors: list[OSError]) -> list[_Entry]:
-    """Remove files, and pieces but those that were used meanwhile; what is gone."""
+    """Remove files and pieces; what is gone."""
     gone = []
     for entry in entries:
         try:
@@ -171,7 +167,7 @@ def _remove(entries: Iterable[_Entry], errors: list[OSError]) -> list[_Entry]:
             gone.append(entry)
         except OSError as error:
             errors.append(error)
-    if not store.remove(entry.of for entry in gone if isinstance(entry.of, store.Used)):
+    if not store.remove(entry.of for entry in gone if isinstance(entry.of, store.Piece)):
         gone = [entry for entry in gone if isinstance(entry.of, Path)]
         path = str(home("cache") / store.NAME)
         errors.append(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), path))
@@ -206,9 +202,8 @@ def _bytes(entries: Iterable[_Entry]) -> int:
 
 
 def _sum(entries: Sequence[_Entry], most: int = 0) -> Removed:
-    files = [entry.size for entry in entries if isinstance(entry.of, Path)]
-    pieces = sum(entry.of.pieces for entry in entries if isinstance(entry.of, store.Used))
-    return Removed(len(files), _bytes(entries), pieces, max(files, default=0), most)
+    files = sum(isinstance(entry.of, Path) for entry in entries)
+    return Removed(files, _bytes(entries), len(entries) - files, most)
 
 
 class CacheBound:

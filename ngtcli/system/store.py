@@ -41,6 +41,7 @@ _OPENING = (
     "CREATE TABLE IF NOT EXISTS piece (kind TEXT NOT NULL, key TEXT NOT NULL,"
     " used INTEGER NOT NULL, checksum BLOB NOT NULL, value BLOB NOT NULL, PRIMARY KEY (kind, key))",
 )
+_DELETE = "DELETE FROM piece WHERE kind = ? AND key = ?"
 listeners: list[Callable[[int], object]] = []  # told of each write how many bytes it has
 
 
@@ -100,41 +101,26 @@ class Kind(Generic[Value]):
         return values
 
 
-class Used(NamedTuple):
-    """Pieces of a kind that were used last in the same second since 1970.
-
-    `bytes` are what they take in the file.
-    """
+class Piece(NamedTuple):
+    """A piece without its value: when it was used last, in seconds since 1970, and its bytes."""
 
     kind: str
+    key: str
     used: int
-    pieces: int
     bytes: int
 
 
-def by_use() -> list[Used]:
-    """All pieces by their kind and last use."""
-    rows = _store().execute(
-        "SELECT kind, CAST(used AS INTEGER) AS at, count(*),"
-        f" sum(ifnull(length(value), 0) + {ROW}) FROM piece GROUP BY kind, at",
-        [()],
-    )
-    return [Used(*row) for row in rows or ()]
+def pieces(kind: str = "") -> list[Piece]:
+    """All pieces, or those of a kind, with what they take in the file."""
+    select = "SELECT kind, key, CAST(used AS INTEGER), ifnull(length(value), 0) + ? FROM piece"
+    where, more = (" WHERE kind = ?", (kind,)) if kind else ("", ())
+    return [Piece(*row) for row in _store().execute(select + where, [(ROW, *more)]) or ()]
 
 
-def uses(kind: str) -> dict[str, int]:
-    """When each piece of a kind was used last, in seconds since 1970."""
-    return dict(
-        _store().execute("SELECT key, CAST(used AS INTEGER) FROM piece WHERE kind = ?", [(kind,)])
-        or ()
-    )
-
-
-def remove(groups: Iterable[Used]) -> bool:
-    """Delete these pieces but those that were used since; False where that is not possible."""
-    delete = "DELETE FROM piece WHERE kind = ? AND CAST(used AS INTEGER) = ?"
-    rows = [(group.kind, group.used) for group in groups]
-    return not rows or _store().execute(delete, rows) is not None
+def remove(chosen: Iterable[Piece]) -> bool:
+    """Delete these pieces; False where that is not possible."""
+    rows = [(piece.kind, piece.key) for piece in chosen]
+    return not rows or _store().execute(_DELETE, rows) is not None
 
 
 def take_remark() -> str:
@@ -176,8 +162,7 @@ class _Store:
         return whole
 
     def delete(self, kind: str, keys: Iterable[str]) -> None:
-        rows = [(kind, key) for key in keys]
-        self.execute("DELETE FROM piece WHERE kind = ? AND key = ?", rows)
+        self.execute(_DELETE, [(kind, key) for key in keys])
 
     def execute(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]] | None:
         """What a statement gives for all rows of parameters, in one transaction.

@@ -172,31 +172,16 @@ class KnownHead:
 
     def __init__(self, kind: str, by_path: bool, texts: Sequence[Sequence[int]]) -> None:
         self.kind, self.by_path, self.texts = kind, by_path, [list(text) for text in texts]
-        self.paths: list[list[int]] = []  # of the states
         self.ids: list[int] = []
 
     def first(self, root: int) -> Guessed:
         assert self.ids[-1] == root
-        self.paths = []
-        return self._after([self.ids[: len(self.ids) + depth] for depth in self._depths(self.ids)])
-
-    def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
-        return self._after([[*self.paths[s], t] for s, t in zip(states, tokens, strict=True)])
-
-    def _depths(self, ids: list[int]) -> range:
-        """Not by path the guess is that of the text after the root, however a node is reached."""
-        self._behind = next((t[len(ids) :] for t in self.texts if t[: len(ids)] == ids), [])
-        return range(1 if self.by_path else self.depth)
-
-    def _after(self, paths: list[list[int]]) -> Guessed:
-        tokens = []
-        for at, path in enumerate(paths):
-            known = [t[len(path)] for t in self.texts if t[: len(path)] == path != t]
-            if not self.by_path:
-                known = self._behind[at : at + 1]
-            tokens.append([(known or [1])[0], VOCABULARY - 1 - len(self.paths) % 2])
-            self.paths.append(path)
-        return Guessed(np.array(tokens, np.int32), np.tile([0.7, 0.2], (len(tokens), 1)))
+        length = len(self.ids)
+        behind = next((text[length:] for text in self.texts if text[:length] == self.ids), [])
+        known = [*behind, *self.depth * [1]][: self.depth]
+        tokens = [[token, VOCABULARY - 1 - at % 2] for at, token in enumerate(known)]
+        led = np.array([range(self.depth - 1), known[:-1]]) if self.by_path else None
+        return Guessed(np.array(tokens, np.int32), np.tile([0.7, 0.2], (self.depth, 1)), led)
 
 
 class KnownHeads:

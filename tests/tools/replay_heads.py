@@ -6,8 +6,7 @@ FOLDER holds `*.jsonl.xz` files as those of SpecDecode-Bench: `prompt_ids`, `ans
 `eagle3_tokens`, which says how many tokens a step emits that begins after so many tokens of the
 answer, where EAGLE-3 drafts a chain. The chain is a source of `auto`: its tokens are those of the
 answer as far as they were accepted, then ids that no model has, down to the deepest chain recorded.
-Its probability at each depth is the share accepted on the other half of the ids. What it would have
-said behind a token that is not its own is not recorded: there it says nothing.
+Its probability at each depth is the share accepted on the other half of the ids.
 """
 
 import argparse
@@ -62,13 +61,12 @@ def shares(given: Sequence[Recorded], depth: int) -> list[float]:
 class RecordedChain:
     """The head, and what reads for it: `begin` names the answer that is replayed."""
 
-    kind, by_path, layers, reads_all = "eagle3", True, (0,), False
+    kind, layers, reads_all = "eagle3", (0,), False
 
     def __init__(self, probabilities: Sequence[float]) -> None:
         self.depth, self.guessers = len(probabilities), (self,)
         self._probabilities = probabilities
         self._chain: list[int] = []
-        self._depths: list[int] = []  # of states; -1 off the chain
 
     def begin(self, recorded: Recorded) -> None:
         """Follow this answer from now on."""
@@ -91,20 +89,9 @@ class RecordedChain:
         return True
 
     def first(self, root: int) -> Guessed:
-        self._depths = []
-        return self._at([0])
-
-    def below(self, states: Sequence[int], tokens: Sequence[int]) -> Guessed:
-        depths = [self._depths[state] for state in states]
-        on = [d >= 0 and self._chain[d] == token for d, token in zip(depths, tokens, strict=True)]
-        return self._at([d + 1 if is_on else -1 for d, is_on in zip(depths, on, strict=True)])
-
-    def _at(self, depths: list[int]) -> Guessed:
-        self._depths += depths
-        known = [0 <= depth < self.depth for depth in depths]
-        tokens = [self._chain[d] if k else 0 for d, k in zip(depths, known, strict=True)]
-        found = [self._probabilities[d] if k else 0.0 for d, k in zip(depths, known, strict=True)]
-        return Guessed(np.array(tokens, np.int32)[:, None], np.array(found)[:, None])
+        tokens = np.array(self._chain, np.int32)
+        led = np.array([range(self.depth - 1), tokens[:-1]], np.int32)
+        return Guessed(tokens[:, None], np.array(self._probabilities)[:, None], led)
 
 
 def mean_length(

@@ -80,7 +80,6 @@ class AutoConfig:
     # Learned heads as sources (guesses.py)
     heads: int = 4  # most learned heads at once; guess
     guess_states: int = 512  # nodes of a step that heads guess after, all together; guess
-    guess_batch: int = 8  # nodes that a head guesses after in one call; guess
     # Lowest probabilities of a guess's likeliest token by which guesses differ; guess. Two times as
     # many buckets and two are those of a table of escapes.
     guess_sure: tuple[float, ...] = (0.95, 0.8, 0.6, 0.4, 0.2)

@@ -159,16 +159,11 @@ class Auto(Drafter):
     def search(self, budget: int) -> Floats:
         """The falling probabilities of the `budget` likeliest nodes; `take` then drafts them."""
         guesses = self.sources.guesses
-        if not guesses.heads:
-            return self._grow(budget).probabilities
-        # The tree is grown, heads are asked after its likeliest nodes, and it is grown again.
-        token_s = self._pace_s / self._pace_tokens if self.policy is not None else 0.0
-        guessed = guesses.begin(self._ids, token_s)
-        self.sources.take_guesses()
-        growth = self._grow(budget)
-        while guessed and guesses.extend_below(growth, token_s):
-            growth = self._grow(budget)
-        return growth.probabilities
+        if guesses.heads:
+            token_s = self._pace_s / self._pace_tokens if self.policy is not None else 0.0
+            guesses.begin(self._ids, token_s)
+            self.sources.take_guesses()
+        return self._grow(budget).probabilities
 
     def _grow(self, budget: int) -> Growth:
         escapes, children = self.tallies.escape, self._children
@@ -207,7 +202,7 @@ class Auto(Drafter):
         kept = CONFIG.usefulness_decay ** len(new)
         self._useful = kept * self._useful + (1 - kept) * recent[SCORES][PREDICTS] / len(new)
         for use, own in zip(self.sources.guesses.uses, recent[HEADS:], strict=True):
-            use.learn(*own)
+            use.learn(*own[1:])
 
 
 class AutoDrafters(Drafters[Auto]):

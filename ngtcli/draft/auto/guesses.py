@@ -69,13 +69,12 @@ class HeadUse:
     def __init__(self) -> None:
         self.asked = False
         self._gain = 0.0  # tokens that the head adds in a step in which it is asked
-        self._share = 0.0  # of the tokens before which it guessed
-        self._first_s = self._below_s = 0.0  # a call's seconds
+        self._first_s = 0.0  # a call's seconds
         self._asks = self._wait = self._next = 0
 
     def report(self) -> HeadReport:
         """What was learned of the head."""
-        return HeadReport(self._asks, self._gain, self._first_s, self._below_s)
+        return HeadReport(self._asks, self._gain, self._first_s)
 
     @property
     def gain(self) -> float | None:
@@ -93,24 +92,14 @@ class HeadUse:
             self._wait = self._next
         return self.asked
 
-    def goes_on(self, probability: float, token_s: float) -> bool:
-        """Whether to ask after nodes of which one is reached with such a probability."""
-        known = token_s and self._asks >= CONFIG.guess_trials
-        return not known or probability * self._share * token_s > self._below_s
-
-    def took(self, seconds: float, is_first: bool) -> None:
+    def took(self, seconds: float) -> None:
         """Learn what a call took; one is counted as four times the average at most."""
-        before = self._first_s if is_first else self._below_s
-        after = seconds
-        if before:
-            after = before + CONFIG.guess_rate * (min(seconds, 4 * before) - before)
-        if is_first:
-            self._first_s = after
-        else:
-            self._below_s = after
+        if before := self._first_s:
+            seconds = before + CONFIG.guess_rate * (min(seconds, 4 * before) - before)
+        self._first_s = seconds
 
-    def learn(self, predicted: float, reached: float, gain: float) -> None:
-        """Learn from a step: tokens expected to be its own, of those before which it guessed.
+    def learn(self, reached: float, gain: float) -> None:
+        """Learn from a step, in which it guessed before so many of its tokens.
 
         `gain` is by how much it raised the probabilities of the tokens that came.
         """
@@ -119,7 +108,6 @@ class HeadUse:
         self._asks += 1
         rate = max(CONFIG.guess_rate, 1 / self._asks)
         self._gain += rate * (gain - self._gain)
-        self._share += rate * (min(1.0, predicted / reached) - self._share)
 
 
 class Guesses:
@@ -136,8 +124,6 @@ class Guesses:
             np.full((*shape, 5), NONE, np.int32),
         )
         self.states = np.full(len(heads), NONE, np.int32)
-        self._used = [0] * len(heads)  # states of each head
-        self._planned = [False] * len(heads)  # whether those are all that it says
 
     def report(self) -> dict[str, HeadReport] | None:
         """What was learned of the heads, by their kind, behind its first numbered; or None."""
@@ -158,78 +144,24 @@ class Guesses:
             wanted = []
         for at in wanted:
             found = self.heads[at].first(ids[-1])
-            self.uses[at].took(time.perf_counter() - clock, True)
-            self.states[at], self._used[at] = 0, 0
-            self._add(at, found)
-            self._planned[at] = found.led is not None
-            if found.led is not None:
-                self._link(at, 1, *found.led.tolist())
+            self.uses[at].took(time.perf_counter() - clock)
+            self.states[at] = 0
+            self._set(at, found)
             clock = time.perf_counter()
         return bool(wanted)
 
-    def extend_below(self, growth: Any, token_s: float) -> bool:
-        """Ask every head after the likeliest nodes of a Growth where it has not guessed.
-
-        False where none is asked.
-        """
-        asked = False
-        for at, head in enumerate(self.heads):
-            if head.by_path and self.states[at] != NONE and not self._planned[at]:
-                nodes = self._below(at, growth)
-                probability = float(growth.probabilities[nodes].sum())
-                if nodes and self.uses[at].goes_on(probability, token_s):
-                    parents = [self._state(at, growth, growth.parents[node]) for node in nodes]
-                    asked |= self._extend(at, parents, growth.tokens[nodes].tolist())
-        return asked
-
-    def _state(self, at: int, growth: Any, node: int) -> int:
-        """The state of a head after a node."""
-        return int(self.states[at] if node < 0 else growth.states[node, at])
-
-    def _below(self, at: int, growth: Any) -> list[int]:
-        """The likeliest nodes after which a head has not guessed and can."""
-        nodes, deepest = [], self.heads[at].depth - 1
-        for node in np.flatnonzero(growth.states[:, at] == NONE).tolist():
-            parent = self._state(at, growth, growth.parents[node])
-            if parent != NONE and self.arrays.links[at, parent, DEPTH] < deepest:
-                nodes.append(node)
-                if len(nodes) == CONFIG.guess_batch:
-                    break
-        return nodes
-
-    def _extend(self, at: int, parents: Sequence[int], tokens: Sequence[int]) -> bool:
-        """Ask head `at` after the nodes that `tokens` lead to from the states `parents`.
-
-        False where there is no room for more.
-        """
-        first = self._used[at]
-        if first + len(parents) > _MOST:
-            return False
-        clock = time.perf_counter()
-        found = self.heads[at].below(parents, tokens)
-        self.uses[at].took(time.perf_counter() - clock, False)
-        self._add(at, found)
-        self._link(at, first, parents, tokens)
-        return True
-
-    def _link(self, at: int, first: int, parents: Sequence[int], tokens: Sequence[int]) -> None:
-        """Say which states and tokens lead to those from `first` on."""
-        links = self.arrays.links[at]
-        for state, (parent, token) in enumerate(zip(parents, tokens, strict=True), first):
-            links[state] = token, NONE, links[parent, FIRST_BELOW], NONE, links[parent, DEPTH] + 1
-            links[parent, FIRST_BELOW] = state
-
-    def _add(self, at: int, found: Guessed) -> None:
-        """The states that a head has just made, each below the one before by any token."""
-        first, width = self._used[at], found.tokens.shape[1]
-        count = min(len(found.tokens), _MOST - first)
-        rows = slice(first, first + count)
-        self._used[at] = first + count
-        self.arrays.tokens[at, rows, :width] = found.tokens[:count]
-        self.arrays.weights[at, rows] = 0.0
-        self.arrays.weights[at, rows, :width] = found.probabilities[:count]
-        links = self.arrays.links[at, rows]
+    def _set(self, at: int, found: Guessed) -> None:
+        """All states of a head, and what leads to them."""
+        count, width = min(len(found.tokens), _MOST), found.tokens.shape[1]
+        self.arrays.tokens[at, :count, :width] = found.tokens[:count]
+        self.arrays.weights[at, :count] = 0.0
+        self.arrays.weights[at, :count, :width] = found.probabilities[:count]
+        links = self.arrays.links[at, :count]
         links[:] = NONE
         links[:, DEPTH] = range(count)
-        if found.led is None:
-            links[:-1, ANY_BELOW] = range(first + 1, first + count)
+        if found.led is None:  # each below the one before by any token
+            links[:-1, ANY_BELOW] = range(1, count)
+            return
+        for state, (parent, token) in enumerate(zip(*found.led.tolist(), strict=True), 1):
+            links[state] = token, NONE, links[parent, FIRST_BELOW], NONE, links[parent, DEPTH] + 1
+            links[parent, FIRST_BELOW] = state
