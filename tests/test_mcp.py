@@ -27,11 +27,13 @@ from ngtcli.draft.steps import Statistics, Step, Token
 from ngtcli.errors import ModelError, NgtError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.prompt.preset import load_preset
-from ngtcli.serve.answerer import Answerer, InThread
+from ngtcli.serve import answerer
+from ngtcli.serve.answerer import Answerer
 from ngtcli.serve.client import NotServedError
 from ngtcli.serve.folder import ServedFolder
 from ngtcli.serve.mcp import Tools, mcp_routes, mcp_server
 from ngtcli.serve.service import Service
+from ngtcli.session.engine import Asked
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.session.question import Question, Tasks
 from ngtcli.session.runs import read_runs
@@ -405,13 +407,13 @@ def test_the_resident_process_is_asked_where_there_is_one(
     settings, preset = TASKS.of["ask"]
     documents = ServedFolder([str(folder)], settings).documents()
     question = Question(task="ask", settings=settings, preset=preset, loaded=documents)
-    answerer = Answerer(threads=True)
-    monkeypatch.setattr(answerer, "check", lambda _: None)
+    own = Answerer(threads=True)
+    monkeypatch.setattr(own, "check", lambda _: None)
     for loads in (0, 1, 1, 1):  # what it has loaded itself it goes on with
-        assert isinstance([*answerer.ask(question, by="mcp")][-1], Ended)
+        assert isinstance([*own.ask(question, by="mcp")][-1], Ended)
         assert len(loaded) == loads
     assert len(served) == 1 and [run.by for run in read_runs()[0]] == ["mcp"] * 4
-    answerer.close()
+    own.close()
     assert loaded == ["builtin", "closed"]
 
 
@@ -509,12 +511,7 @@ def test_a_panic_of_a_library_ends_a_question_that_is_made_in_a_thread() -> None
         raise Panic("index out of bounds")
 
     told: list[Event | NgtError] = []
-    over = threading.Event()
-
-    def tell(event: Event | NgtError) -> None:
-        told.append(event)
-        if isinstance(event, NgtError):
-            over.set()
-
-    InThread(events(), tell)
-    assert over.wait(60) and "index out of bounds" in str(told[-1])
+    settings, preset = TASKS.of["ask"]
+    question = Question(task="ask", settings=settings, preset=preset)
+    answerer.told(events(), Asked(question, told.append))
+    assert "index out of bounds" in str(told[-1])
