@@ -381,14 +381,10 @@ def test_the_resident_process_is_asked_where_there_is_one(
 ) -> None:
     answering, loaded = Answering(), list[str]()
 
-    class Connection:
-        def __init__(self, is_leaving: bool) -> None:
-            self.is_leaving = is_leaving
-
-        def ask(self, question: Question, wants: object) -> Generator[Event]:
-            if self.is_leaving:
-                raise NotServedError
-            yield from answering.answer(question, Ticket())
+    def ask(is_leaving: bool, question: Question, wants: object) -> Generator[Event]:
+        if is_leaving:
+            raise NotServedError
+        yield from answering.answer(question, Ticket())
 
     class Loaded:
         def __init__(self, settings: Settings, tell: object) -> None:
@@ -400,7 +396,8 @@ def test_the_resident_process_is_asked_where_there_is_one(
         def close(self) -> None:
             loaded.append("closed")
 
-    served = [Connection(False), Connection(True), None]
+    served = [False, True, None]  # whether it is leaving; None: there is none
+    monkeypatch.setattr("ngtcli.serve.client.ask", ask)
     monkeypatch.setattr("ngtcli.serve.answerer.served", lambda settings: served.pop(0))
     resident = SimpleNamespace(Resident=Loaded)  # without torch
     monkeypatch.setitem(sys.modules, "ngtcli.serve.resident", cast(Any, resident))

@@ -135,9 +135,9 @@ def asked(text: str, **settings: object) -> Question:
 def events_of(text: str, **settings: object) -> Generator[Event]:
     """What the resident process answers."""
     question = asked(text, **settings)
-    connection = served(question.settings)
-    assert connection is not None
-    return connection.ask(question, Wants())
+    place = served(question.settings)
+    assert place is not None
+    return client.ask(place, question, Wants())
 
 
 def test_a_question_is_answered_by_its_events_for_its_user_alone(
@@ -288,8 +288,7 @@ def test_a_model_that_comes_while_it_loads_is_kept(start: Start, tmp_path: Path)
     model = tmp_path / "new"
     start(str(model))
     asking = asked("a", model=str(model))
-    place = client.Connection(*places())
-    assert isinstance(list(place.ask(asking, Wants()))[-1], Ended)
+    assert isinstance(list(client.ask(*places(), asking, Wants()))[-1], Ended)
 
 
 def test_what_is_cancelled_before_it_is_taken_is_not_answered(

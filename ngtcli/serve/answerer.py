@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.config import Settings, Use, settings_where
 from ngtcli.errors import NgtError, StoppedError, unexpected
+from ngtcli.serve import client
 from ngtcli.serve.client import NotServedError, served
 from ngtcli.session.events import USUAL, Ended, Event, Message, Tell, Wants, nobody
 from ngtcli.session.question import Question
@@ -72,11 +73,11 @@ class Answerer:
 
     def _events(self, question: Question, wants: Wants) -> Generator[Event]:
         key = tuple(getattr(question.settings, n) for n in settings_where(Use.LOADS))
-        if key not in self._loaded and (connection := served(question.settings)) is not None:
+        if key not in self._loaded and (place := served(question.settings)) is not None:
             if self._stays:
                 process.unwind_on_interrupt()
             with suppress(NotServedError):  # it has just left
-                yield from connection.ask(question, wants)
+                yield from client.ask(place, question, wants)
                 return
         if key not in self._loaded:
             if self._threads:
