@@ -65,7 +65,9 @@ class Held:
 
 STORES = (
     Store("documents", "texts of documents", "reading them", "files texts tokens"),
-    Store("passages", "passages and their vectors", "choosing passages", "passages vectors"),
+    Store(
+        "passages", "passages and their vectors", "choosing passages", "passages vectors ivf-pq"
+    ),
     Store("parts", "answers to parts of long texts", "splitting them", "parts"),
     Store("tries", "n-gram tries of documents", "the method trie", "tries/*.trie.safetensors"),
     Store(
