@@ -80,6 +80,8 @@ class BusyError(NgtError):
 
 
 def unexpected(error: BaseException) -> NgtError:
-    """A mistake of ours or of a library, in one line."""
+    """An error as ours; what is none is a mistake, of ours or of a library, in one line."""
+    if isinstance(error, NgtError):
+        return error
     text = f"{type(error).__name__}: {error}"
     return NgtError(text[:_LONGEST], "Run it again with --debug for details.")

@@ -1,6 +1,5 @@
 """The tools of the Model Context Protocol, by the SDK's own client: what they give and refuse."""
 
-import hashlib
 import io
 import json
 import os
@@ -28,12 +27,13 @@ from ngtcli.draft.steps import Statistics, Step, Token
 from ngtcli.errors import ModelError, NgtError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.prompt.preset import load_preset
-from ngtcli.serve.answerer import Answerer, InThread
+from ngtcli.serve import answerer
+from ngtcli.serve.answerer import Answerer
 from ngtcli.serve.client import NotServedError
 from ngtcli.serve.folder import ServedFolder
-from ngtcli.serve.http_guard import Address
 from ngtcli.serve.mcp import Tools, mcp_routes, mcp_server
 from ngtcli.serve.service import Service
+from ngtcli.session.engine import Asked
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.session.question import Question, Tasks
 from ngtcli.session.runs import read_runs
@@ -381,14 +381,10 @@ def test_the_resident_process_is_asked_where_there_is_one(
 ) -> None:
     answering, loaded = Answering(), list[str]()
 
-    class Connection:
-        def __init__(self, is_leaving: bool) -> None:
-            self.is_leaving = is_leaving
-
-        def ask(self, question: Question, wants: object) -> Generator[Event]:
-            if self.is_leaving:
-                raise NotServedError
-            yield from answering.answer(question, Ticket())
+    def ask(is_leaving: bool, question: Question, wants: object) -> Generator[Event]:
+        if is_leaving:
+            raise NotServedError
+        yield from answering.answer(question, Ticket())
 
     class Loaded:
         def __init__(self, settings: Settings, tell: object) -> None:
@@ -400,20 +396,21 @@ def test_the_resident_process_is_asked_where_there_is_one(
         def close(self) -> None:
             loaded.append("closed")
 
-    served = [Connection(False), Connection(True), None]
+    served = [False, True, None]  # whether it is leaving; None: there is none
+    monkeypatch.setattr("ngtcli.serve.client.ask", ask)
     monkeypatch.setattr("ngtcli.serve.answerer.served", lambda settings: served.pop(0))
     resident = SimpleNamespace(Resident=Loaded)  # without torch
     monkeypatch.setitem(sys.modules, "ngtcli.serve.resident", cast(Any, resident))
     settings, preset = TASKS.of["ask"]
     documents = ServedFolder([str(folder)], settings).documents()
     question = Question(task="ask", settings=settings, preset=preset, loaded=documents)
-    answerer = Answerer(threads=True)
-    monkeypatch.setattr(answerer, "check", lambda _: None)
+    own = Answerer(threads=True)
+    monkeypatch.setattr(own, "check", lambda _: None)
     for loads in (0, 1, 1, 1):  # what it has loaded itself it goes on with
-        assert isinstance([*answerer.ask(question, by="mcp")][-1], Ended)
+        assert isinstance([*own.ask(question, by="mcp")][-1], Ended)
         assert len(loaded) == loads
     assert len(served) == 1 and [run.by for run in read_runs()[0]] == ["mcp"] * 4
-    answerer.close()
+    own.close()
     assert loaded == ["builtin", "closed"]
 
 
@@ -441,13 +438,13 @@ def test_another_engine_and_a_missing_package_are_told_before_a_client_waits(
 
 
 class Over(Serving):
-    """The tools at `/mcp` of the HTTP server, with a key if there is a file of keys."""
+    """The tools at `/mcp` of the HTTP server."""
 
-    def __init__(self, folder: Path, answers: Scripted, keys: tuple[bytes, ...] = ()) -> None:
+    def __init__(self, folder: Path, answers: Scripted) -> None:
         self.served, self.said = ServedFolder([str(folder)], Settings()), list[str]()
         service = Service("builtin", TASKS, self.served)
         own = mcp_routes(Tools(service, answers.submit, warn=self.said.append))
-        super().__init__(answers, service, Address("127.0.0.1", 0, keys), own)
+        super().__init__(answers, service, mcp=own)
 
     def __enter__(self) -> str:
         return f"{self.url}/mcp"
@@ -502,19 +499,6 @@ def test_a_request_that_is_refused_leaves_no_session(folder: Path) -> None:
             assert refused.status_code in (400, 406) and "mcp-session-id" not in refused.headers
 
 
-def test_the_http_server_refuses_other_pages_and_those_without_a_key(folder: Path) -> None:
-    key = "k" * 16
-    with Over(folder, Answering(), (hashlib.sha256(key.encode()).digest(),)) as url:
-        hello = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-        accept = {"accept": "application/json, text/event-stream"}
-        for headers, status in (
-            ({}, 401),
-            ({"authorization": f"Bearer {key}", "origin": "http://evil.example"}, 403),
-            ({"authorization": f"Bearer {key[1:]}x"}, 401),
-        ):
-            assert httpx.post(url, json=hello, headers={**accept, **headers}).status_code == status
-
-
 def test_a_panic_of_a_library_ends_a_question_that_is_made_in_a_thread() -> None:
     class Panic(BaseException):
         """As a library in another language raises it."""
@@ -524,12 +508,7 @@ def test_a_panic_of_a_library_ends_a_question_that_is_made_in_a_thread() -> None
         raise Panic("index out of bounds")
 
     told: list[Event | NgtError] = []
-    over = threading.Event()
-
-    def tell(event: Event | NgtError) -> None:
-        told.append(event)
-        if isinstance(event, NgtError):
-            over.set()
-
-    InThread(events(), tell)
-    assert over.wait(60) and "index out of bounds" in str(told[-1])
+    settings, preset = TASKS.of["ask"]
+    question = Question(task="ask", settings=settings, preset=preset)
+    answerer.told(events(), Asked(question, told.append))
+    assert "index out of bounds" in str(told[-1])

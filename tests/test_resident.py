@@ -2,7 +2,6 @@
 
 import gc
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -39,22 +38,18 @@ from ngtcli.session.events import (
 from ngtcli.session.local_engine import LocalEngine
 from ngtcli.session.question import Question
 from tests.support.head_files import save_head
+from tests.support.helpers import wait_until
 
 MILL = "The mill burnt down in {year}. The tide came in at noon. Anna wrote to the keeper."
 SETTINGS = Settings(max_tokens=24, overflow="truncate", calibrate=False, background=(), pool=False)
 
 
 def asked(year: int = 1901, text: str = MILL, **changes: Any) -> Question:
-    settings = Settings(**{**_fields(SETTINGS), **changes})
     document = Document("a.txt", text.format(year=year) * 3)
     return Question(
-        task="ask", settings=settings, preset=load_preset("ask"), loaded=Loaded((document,)),
-        question="When did the mill burn down?",
+        task="ask", settings=replace(SETTINGS, **changes), preset=load_preset("ask"),
+        loaded=Loaded((document,)), question="When did the mill burn down?",
     )  # fmt: skip
-
-
-def _fields(settings: Settings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in settings.__dataclass_fields__}
 
 
 @pytest.fixture(scope="module")
@@ -98,13 +93,6 @@ def ids_alone(resident: Resident, question: Question) -> list[int]:
     return heard.ids
 
 
-def wait_for(what: Callable[[], bool]) -> None:
-    patience = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < patience
-        time.sleep(0.001)
-
-
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many texts each pass of a batch served."""
@@ -129,7 +117,7 @@ def behind(resident: Resident, *more: tuple[Question, Heard, str]) -> Callable[[
         if isinstance(event, Stepped) and left:
             questions = left.pop()
             tickets = [resident.submit(q, h, owner=owner) for q, h, owner in questions]
-            wait_for(lambda: all(t.state == "ready" for t in tickets))
+            wait_until(lambda: all(t.state == "ready" for t in tickets))
 
     return hold
 
@@ -224,7 +212,7 @@ def test_cancelling_before_an_answer_begins_stops_it(resident: Resident) -> None
     def cancel(event: Event | NgtError) -> None:
         if isinstance(event, Stepped) and not tickets:
             tickets.append(resident.submit(asked(), waits))
-            wait_for(lambda: tickets[0].state == "ready")
+            wait_until(lambda: tickets[0].state == "ready")
             tickets[0].cancel()
 
     first = Heard(cancel)
@@ -241,7 +229,7 @@ def test_cancelling_while_the_prompt_is_read_stops_it(resident: Resident, beside
     def begin(event: Event | NgtError) -> None:
         if isinstance(event, Stepped) and not tickets:
             tickets.append(resident.submit(asked(**LONG), late))
-            wait_for(lambda: tickets[0].state == "ready")
+            wait_until(lambda: tickets[0].state == "ready")
 
     first, other = Heard(begin), asked(1902, **LONG, exact="off" if beside else "on")
     resident.submit(other, first)
@@ -348,7 +336,7 @@ def test_nothing_of_an_answer_that_has_ended_waits_for_the_garbage_collector(
         first = Heard(at)
         resident.submit(asked(**LONG), first)
         assert first.ids and ids_alone(resident, asked())  # the threads work for another now
-        wait_for(lambda: made[0]() is None)
+        wait_until(lambda: made[0]() is None)
     finally:
         gc.enable()
 
@@ -415,7 +403,7 @@ def test_memory_is_given_back_once_nobody_waits(
     name = "ngtcli.serve.resident.return_memory"
     monkeypatch.setattr(name, lambda: given.append(resident.waiting))
     ids_alone(resident, asked())
-    wait_for(lambda: bool(given))
+    wait_until(lambda: bool(given))
     assert given[0] == 0
 
 
@@ -426,7 +414,7 @@ def test_no_text_of_one_owner_is_drafted_for_another(
 ) -> None:
     """What an answer said is drafted later for the user of this process, and for nobody else."""
     changes: dict[str, Any] = {"pool": True, "pool_documents": True, "num_draft": 64}
-    made = Resident(Settings(**{**_fields(SETTINGS), **changes}), persist=False)
+    made = Resident(replace(SETTINGS, **changes), persist=False)
     encode, drafted = made._engine.session.model.tokenizer.encode, list[list[int]]()
     secret = set(encode(SECRET.format(year=12))) - set(encode(HARMLESS.format(year=12)))
     score = Decoder._score
@@ -438,16 +426,15 @@ def test_no_text_of_one_owner_is_drafted_for_another(
         return score(decoder, trees, watch)
 
     monkeypatch.setattr(Decoder, "_score", watched)
-    question = {"question": "What did the keeper write in his log?"}
-    said = asked(12, SECRET, **changes), asked(12, HARMLESS, **changes)
-    first, second = (Question(**{**_parts(one), **question}) for one in said)
-    assert "zebras" in "".join(
-        e.step.tokens[i].text for e in made.ask(first, owner=owner) if isinstance(e, Stepped)
-        for i in range(len(e.step.tokens))
-    )  # fmt: skip
+    own = "What did the keeper write in his log?"
+    first, second, long = (
+        replace(asked(12, text, **changes, **more), question=own)
+        for text, more in ((SECRET, {}), (HARMLESS, {}), (MILL, LONG))
+    )
+    *_, last = made.ask(first, owner=owner)
+    assert isinstance(last, Ended) and "zebras" in last.text
     other, heard = "" if not owner else "one more", Heard()
     if beside:
-        long = Question(**{**_parts(asked(**changes, **LONG)), **question})
         hold = Heard(behind(made, (second, heard, other)))
         made.submit(long, hold, owner=owner)
         assert isinstance(hold.last, Ended)
@@ -456,10 +443,6 @@ def test_no_text_of_one_owner_is_drafted_for_another(
     assert isinstance(heard.last, Ended) and "boats" in heard.last.text
     made.close()
     assert drafted and bool(secret & {t for tokens in drafted for t in tokens}) == (not owner)
-
-
-def _parts(question: Question) -> dict[str, Any]:
-    return {name: getattr(question, name) for name in question.__dataclass_fields__}
 
 
 def one_of(owner: str, number: int = 0) -> Asked:

@@ -45,7 +45,8 @@ class Ticket:
 class Speller:
     def __init__(self, settings, status):
         status("Learning to spell …")
-        time.sleep(LOADING)
+        while not os.path.exists(LOADING):
+            time.sleep(0.01)
         if not os.path.exists(settings.model) and "/" in settings.model:  # a hub would bring it
             shutil.copytree(BUILTIN_PATH, settings.model)
     def submit(self, question, on_event, *, owner="", wants=None):
@@ -84,10 +85,10 @@ class Started:
     """A forked process with `Speller`; `lines` are what it prints."""
 
     def __init__(
-        self, model: str = "builtin", loading: float = 0, pause: float = 30, idle: float = 0,
+        self, model: str = "builtin", loading: str = "/", pause: float = 30, idle: float = 0,
         http: bool = False, patience: float = 30,
     ):  # fmt: skip
-        names = {"MODEL": repr(model), "LOADING": loading, "PAUSE": pause, "IDLE": idle}
+        names = {"MODEL": repr(model), "LOADING": repr(loading), "PAUSE": pause, "IDLE": idle}
         names |= {"HTTP": http, "PATIENCE": patience}
         own = PROGRAM
         for name, value in names.items():
@@ -134,9 +135,9 @@ def asked(text: str, **settings: object) -> Question:
 def events_of(text: str, **settings: object) -> Generator[Event]:
     """What the resident process answers."""
     question = asked(text, **settings)
-    connection = served(question.settings)
-    assert connection is not None
-    return connection.ask(question, Wants())
+    place = served(question.settings)
+    assert place is not None
+    return client.ask(place, question, Wants())
 
 
 def test_a_question_is_answered_by_its_events_for_its_user_alone(
@@ -170,13 +171,14 @@ def test_ctrl_c_ends_the_answer_and_says_how_far_it_came(start: Start) -> None:
     assert one.line() == "cancelled"
 
 
-def test_what_is_loading_is_waited_for(start: Start) -> None:
-    start(loading=0.3, ready=False)
-    path = Place.of(Settings()).path
-    wait_until(path.exists)
-    first, *rest = events_of("a")
+def test_what_is_loading_is_waited_for(start: Start, tmp_path: Path) -> None:
+    start(loading=str(tmp_path / "go"), ready=False)
+    wait_until(Place.of(Settings()).path.exists)
+    events = events_of("a")
+    first = next(events)
     assert isinstance(first, Message) and first.kind == "status"
-    assert isinstance(rest[-1], Ended)
+    (tmp_path / "go").touch()
+    assert isinstance([*events][-1], Ended)
 
 
 def test_of_two_starts_one_serves_and_of_a_killed_one_nothing_is_left(start: Start) -> None:
@@ -286,13 +288,22 @@ def test_a_model_that_comes_while_it_loads_is_kept(start: Start, tmp_path: Path)
     model = tmp_path / "new"
     start(str(model))
     asking = asked("a", model=str(model))
-    place = client.Connection(*places())
-    assert isinstance(list(place.ask(asking, Wants()))[-1], Ended)
+    assert isinstance(list(client.ask(*places(), asking, Wants()))[-1], Ended)
 
 
-def test_what_is_cancelled_before_it_is_taken_is_not_answered(start: Start) -> None:
-    start(loading=0.5, ready=False)
+def test_what_is_cancelled_before_it_is_taken_is_not_answered(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed(client.Reply):
+        """One that was closed, as that to a cancellation is: then loading ends."""
+
+        def close(self) -> None:
+            super().close()
+            (tmp_path / "go").touch()
+
+    start(loading=str(tmp_path / "go"), ready=False)
     wait_until(Place.of(Settings()).path.exists)
+    monkeypatch.setattr(client, "Reply", Closed)
     events = events_of("abc")
     next(events)
     with pytest.raises(StoppedError):

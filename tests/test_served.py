@@ -94,10 +94,7 @@ class TestServed:
 
     test_a_stdin_is_a_document = staticmethod(test_cli.test_stdin_is_a_document)
     test_json = staticmethod(test_cli.test_json_is_one_object_with_the_names_of_the_field)
-    test_whole_output = staticmethod(test_cli.test_output_is_written_whole_to_a_file)
     test_colours = staticmethod(test_cli.test_a_terminal_sees_colours_and_a_summary)
-    test_no_color = staticmethod(test_cli.test_no_color_leaves_the_underline)
-    test_forced = staticmethod(test_cli.test_color_can_be_forced_into_a_pipe)
     test_hostile = staticmethod(test_cli.test_a_hostile_document_cannot_reach_the_terminal)
     test_ctrl_c = staticmethod(test_cli.test_ctrl_c_keeps_what_came_and_exits_130)
     test_closed_pipe = staticmethod(test_cli.test_a_closed_pipe_is_silent)

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from ngtcli import __version__
 from ngtcli.cli.notes import Notes, report_error
 from ngtcli.cli.streams import finish_stdout, own_streams
-from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError, UsageError, unexpected
+from ngtcli.errors import INTERRUPTED, ClosedPipeError, UsageError, unexpected
 from ngtcli.system import process
 from ngtcli.system.process import without_collection
 
@@ -258,7 +258,7 @@ def run() -> int:
             return INTERRUPTED
         if _tracebacks:
             traceback.print_exc()
-        known = error if isinstance(error, NgtError) else unexpected(error)
+        known = unexpected(error)
         report_error(known)
         return known.exit_code
     finally:

@@ -26,7 +26,7 @@ from ngtcli.cli.output import check_output_file, write_page
 from ngtcli.cli.streams import piped_stdin, terminal_width
 from ngtcli.cli.typed import piped, typed
 from ngtcli.documents.find import STDIN
-from ngtcli.errors import INTERRUPTED, NgtError, UsageError, counted, nearest, unexpected
+from ngtcli.errors import INTERRUPTED, UsageError, counted, nearest, unexpected
 from ngtcli.prompt.turns import Turn
 from ngtcli.render.answer_view import listed, terminal_list
 from ngtcli.render.terminal import visible, wants_color
@@ -94,7 +94,7 @@ def talk(conversation: "Conversation", said: Iterable[str | None]) -> None:
                 conversation.interrupted()
             else:
                 conversation.notes.clear()
-                report_error(error if isinstance(error, NgtError) else unexpected(error))
+                report_error(unexpected(error))
         process.resume()
 
 

@@ -6,15 +6,19 @@ Loads nothing that answers before a question needs it.
 import threading
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ngtcli.config import Settings, Use, settings_where
 from ngtcli.errors import NgtError, StoppedError, unexpected
+from ngtcli.serve import client
 from ngtcli.serve.client import NotServedError, served
 from ngtcli.session.events import USUAL, Ended, Event, Message, Tell, Wants, nobody
 from ngtcli.session.question import Question
 from ngtcli.session.runs import log_answer
 from ngtcli.system import process
+
+if TYPE_CHECKING:
+    from ngtcli.session.engine import Asked
 
 
 class Answerer:
@@ -69,11 +73,11 @@ class Answerer:
 
     def _events(self, question: Question, wants: Wants) -> Generator[Event]:
         key = tuple(getattr(question.settings, n) for n in settings_where(Use.LOADS))
-        if key not in self._loaded and (connection := served(question.settings)) is not None:
+        if key not in self._loaded and (place := served(question.settings)) is not None:
             if self._stays:
                 process.unwind_on_interrupt()
             with suppress(NotServedError):  # it has just left
-                yield from connection.ask(question, wants)
+                yield from client.ask(place, question, wants)
                 return
         if key not in self._loaded:
             if self._threads:
@@ -111,9 +115,14 @@ class Answerer:
         *,
         owner: str = "",
         wants: Wants = USUAL,
-    ) -> "InThread":
+    ) -> "Asked":
         """Take a question of the user; `on_event` gets what comes of it, in another thread."""
-        return InThread(self._events(question, wants), on_event)
+        from ngtcli.session.engine import Asked  # here: it loads numpy
+
+        asked = Asked(question, on_event, owner, wants)
+        events = self._events(question, wants)
+        threading.Thread(target=told, args=(events, asked), daemon=True).start()
+        return asked
 
     def close(self) -> None:
         """End what is being answered here, and leave the models, one that is being loaded, too."""
@@ -125,25 +134,13 @@ class Answerer:
                     made.close()
 
 
-class InThread:
-    """Events that are made in a thread of their own and told; `cancel` ends that at the next."""
-
-    def __init__(
-        self, events: Generator[Event], on_event: Callable[[Event | NgtError], object]
-    ) -> None:
-        self._events, self._tell, self._cancelled = events, on_event, threading.Event()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def cancel(self) -> None:
-        """End it; from any thread."""
-        self._cancelled.set()
-
-    def _run(self) -> None:
-        try:
-            with closing(self._events) as events:
-                for event in events:
-                    if self._cancelled.is_set():
-                        return
-                    self._tell(event)
-        except BaseException as error:  # a library in another language may panic
-            self._tell(error if isinstance(error, NgtError) else unexpected(error))
+def told(events: Generator[Event], asked: "Asked") -> None:
+    """Tell events to who asked, until that is cancelled."""
+    try:
+        with closing(events):
+            for event in events:
+                if asked.cancelled:
+                    return
+                asked.say(event)
+    except BaseException as error:  # a library in another language may panic
+        asked.say(unexpected(error))

@@ -73,58 +73,52 @@ class Reply:
         self.socket.close()
 
 
-class Connection:
-    """To the resident process of a place."""
+def ask(place: Place, question: Question, wants: Wants) -> Generator[Event]:
+    """The events of an answer by the process of a place.
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-
-    def ask(self, question: Question, wants: Wants) -> Generator[Event, None, None]:
-        """The events of an answer; KeyboardInterrupt ends it, and `Ended` says how far it came.
-
-        Raises the NgtError that it ends with; NotServedError, before any event but statuses, where
-        it is to be answered elsewhere.
-        """
-        said = interrupted = False
-        own = wire.Ask(os.urandom(8).hex(), _plain(question), wants)
-        try:
-            with closing(Reply(self._place, "POST /ask", wire.encode(own))) as reply:
-                while True:
-                    try:
-                        event = reply.next()
-                        if isinstance(event, wire.Failed | Message):
-                            event = _as_named(event, question.settings)
-                        if isinstance(event, wire.Failed):
-                            raise event.error()
-                        said = said or not (isinstance(event, Message) and event.kind == "status")
-                        if isinstance(event, Ended):
-                            reply.close()  # whatever becomes of the answer where it is shown
-                        yield event
-                        if isinstance(event, Ended):
-                            return
-                    except KeyboardInterrupt:
-                        if interrupted:
-                            raise
-                        interrupted = True
-                        with suppress(NotServedError, OSError):
-                            Reply(self._place, f"POST /cancel/{own.id}").close()
-        except (OSError, EOFError, UnicodeEncodeError, wire.WireError) as error:
-            if not said and not interrupted:
-                raise NotServedError from error
-            how = "does not answer" if isinstance(error, TimeoutError) else "ended"
-            what = f"the resident process {how} in the middle of the answer"
-            raise NgtError(what, "Ask again; ngt serve status shows what runs.") from None
+    KeyboardInterrupt ends it, and `Ended` says how far it came. Raises the NgtError that it ends
+    with; NotServedError, before any event but statuses, where it is to be answered elsewhere.
+    """
+    said = interrupted = False
+    own = wire.Ask(os.urandom(8).hex(), _plain(question), wants)
+    try:
+        with closing(Reply(place, "POST /ask", wire.encode(own))) as reply:
+            while True:
+                try:
+                    event = reply.next()
+                    if isinstance(event, wire.Failed | Message):
+                        event = _as_named(event, question.settings)
+                    if isinstance(event, wire.Failed):
+                        raise event.error()
+                    said = said or not (isinstance(event, Message) and event.kind == "status")
+                    if isinstance(event, Ended):
+                        reply.close()  # whatever becomes of the answer where it is shown
+                    yield event
+                    if isinstance(event, Ended):
+                        return
+                except KeyboardInterrupt:
+                    if interrupted:
+                        raise
+                    interrupted = True
+                    with suppress(NotServedError, OSError):
+                        Reply(place, f"POST /cancel/{own.id}").close()
+    except (OSError, EOFError, UnicodeEncodeError, wire.WireError) as error:
+        if not said and not interrupted:
+            raise NotServedError from error
+        how = "does not answer" if isinstance(error, TimeoutError) else "ended"
+        what = f"the resident process {how} in the middle of the answer"
+        raise NgtError(what, "Ask again; ngt serve status shows what runs.") from None
 
 
-def served(settings: Settings) -> Connection | None:
-    """Reaches the resident process for these settings, if there is one."""
+def served(settings: Settings) -> Place | None:
+    """Where the resident process for these settings is, if there is one."""
     if not settings.serve or settings.engine != "ngt":
         return None
     place = Place.of(settings)
     if (connected := place.connect()) is None:
         return None
     connected.close()
-    return Connection(place)
+    return place
 
 
 def request(place: Place, what: str) -> wire.Served | None:

@@ -54,17 +54,12 @@ def _absolute(named: Any) -> Any:
     return os.path.realpath(path) if is_file else named
 
 
-def _code() -> Iterator[object]:
+def _code() -> Iterator[tuple[str, int, int]]:
     """Sizes and times of the package's files: after an upgrade another process is started."""
-    folders = [str(PACKAGE)]
-    for folder in folders:
-        with os.scandir(folder) as entries:
-            for entry in sorted(entries, key=lambda one: one.name):
-                if entry.name.endswith(".py"):
-                    about = entry.stat()
-                    yield entry.name, about.st_size, about.st_mtime_ns
-                elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
-                    folders.append(entry.path)
+    for folder, _, names in os.walk(PACKAGE):
+        for path in (os.path.join(folder, name) for name in names if name.endswith(".py")):
+            about = os.stat(path)
+            yield path, about.st_size, about.st_mtime_ns
 
 
 @dataclass(frozen=True)
@@ -81,7 +76,7 @@ class Place:
         read = {n: v for n, v in os.environ.items() if n.startswith(tuple(_VARIABLES))}
         read.pop("HF_HUB_OFFLINE", "")  # commands set it, where all models are on this machine
         where = sys.prefix, sys.version, str(home("cache"))
-        own = __version__, *_code(), *where, sorted(values.items()), sorted(read.items())
+        own = __version__, *sorted(_code()), *where, sorted(values.items()), sorted(read.items())
         return cls(key_of(*own)[:_DIGITS])
 
     @property

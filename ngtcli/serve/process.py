@@ -168,7 +168,7 @@ class Server:
             try:
                 found.set_result(self._load(self.settings, self._tell))
             except BaseException as error:  # a library in another language may panic
-                found.set_exception(error if isinstance(error, NgtError) else unexpected(error))
+                found.set_exception(unexpected(error))
 
         # No task of the loop, for what is loading cannot be interrupted when the process leaves.
         threading.Thread(target=load, daemon=True).start()

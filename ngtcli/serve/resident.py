@@ -122,7 +122,7 @@ class Resident:
                 if asked.cancelled or self._is_closing:
                     asked.say(asked.stopped)
             except BaseException as error:  # a library in another language may panic
-                asked.say(_known(error))
+                asked.say(unexpected(error))
             self._queue.prepared(asked, not asked.is_over)
 
     # --- the model's thread ---
@@ -143,7 +143,7 @@ class Resident:
                 self._step()
             except BaseException as error:
                 for asked in self._engine.asked:
-                    asked.say(_known(error))
+                    asked.say(unexpected(error))
                 self._engine.interrupt()
         self._engine.interrupt()
 
@@ -162,7 +162,3 @@ class Resident:
             if event.kind == "warn" and not self._is_loaded.is_set():
                 self._warned.append(event)
             self._told(event)
-
-
-def _known(error: BaseException) -> NgtError:
-    return error if isinstance(error, NgtError) else unexpected(error)

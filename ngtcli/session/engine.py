@@ -424,10 +424,9 @@ def caught(error: BaseException) -> NgtError:
     """
     if isinstance(error, KeyboardInterrupt) or process.interrupted():
         raise KeyboardInterrupt from error
-    if isinstance(error, NgtError):
-        return error
     failure = unexpected(error)
-    failure.__cause__ = error
+    if failure is not error:
+        failure.__cause__ = error
     return failure
 
 

@@ -60,7 +60,7 @@ class Scripted:
                         return
                     tell(event)
         except Exception as error:
-            tell(error if isinstance(error, NgtError) else unexpected(error))
+            tell(unexpected(error))
         finally:
             self.ended.set()
 
