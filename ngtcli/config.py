@@ -599,11 +599,8 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
 
     NGT_STOP is a YAML list or one string.
     """
-    values = {}
-    for name, about in SETTINGS.items():
-        if not (text := environ.get(about.variable)):
-            continue
-        values[name] = about.from_text(text, about.variable)
+    given = {n: about for n, about in SETTINGS.items() if environ.get(about.variable)}
+    values = {n: s.from_text(environ[s.variable], s.variable) for n, s in given.items()}
     return Layer("environment", values)
 
 
@@ -616,9 +613,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def file_layer(path: Path) -> Layer:
     """The values of one settings file; none if there is no such file."""
-    if not os.path.lexists(path):
-        return Layer(str(path))
-    values = read_mapping(path)
+    values = read_mapping(path) if os.path.lexists(path) else {}
     return Layer(str(path), {k: check_key(k, v, path) for k, v in values.items()})
 
 

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from ngtcli.decode.prefixes import PREFIXES
 from ngtcli.documents.load import Document
 from ngtcli.system import arrays as module
 from ngtcli.system import store
@@ -25,7 +24,7 @@ from ngtcli.trie.files import BACKGROUNDS, DATASTORES, POOLS, TRIES
 from ngtcli.trie.store import document_trie
 from tests.support.helpers import FakeBackend
 
-KINDS = (TRIES, DATASTORES, BACKGROUNDS, POOLS, PREFIXES)
+KINDS = (TRIES, DATASTORES, BACKGROUNDS, POOLS)
 ABOUT = {"of": "y", "é": "\n\x00"}
 
 

@@ -17,7 +17,6 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.build import Prompt, Task
 from ngtcli.prompt.chat import Chat, render, try_chat
 from ngtcli.prompt.preset import deciding
-from ngtcli.session import checks
 from ngtcli.system.sandbox import bounded
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.control_texts import (
@@ -342,13 +341,3 @@ def test_what_is_kept_depends_on_all_of_it() -> None:
     assert all(name in deciding(Settings(), preset()) for name in names)
     with pytest.raises(UsageError, match="two"):
         Settings(template_arg=("two=1", "two=2"))
-
-
-def test_few_system_texts_are_remembered_by_a_process_that_stays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(checks, "try_chat", lambda *_: ())
-    monkeypatch.setattr(checks, "switched", lambda *_: None)
-    for i in range(100):
-        checks._tried("builtin", Chat(system=str(i)))
-    assert checks._tried.cache_info().currsize <= 64

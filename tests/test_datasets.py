@@ -37,7 +37,7 @@ def test_our_own_lines_name_documents_question_and_answers(tmp_path: Path) -> No
     (tmp_path / "a.txt").write_text("Slate came by rail.")
     line = {
         "id": "q1", "task": "rag", "question": " How? ", "answers": ["by rail", "rail", "rail"],
-        "documents": ["One.", {"title": "Two", "text": "2."}, {"file": "a.txt"}],
+        "documents": ["One.", {"name": "Two", "text": "2."}, {"file": "a.txt"}],
     }  # fmt: skip
     assert read_one(tmp_path, line) == Item(
         "q1", "rag",

@@ -69,7 +69,7 @@ def test_weights_and_cache_take_what_a_loaded_model_takes(
         model = TargetModel(own, Tokenizer(LongBackend()), family)
         model.start(100)
         model.prefill([5] * 70)
-        whole = sum(buffer.nbytes for buffer in model.cache.buffers())
+        whole = sum(buffer.nbytes for buffer in model.cache.buffers)
         for form in (name, f"int8 in {name}"):
             assert whole == model.cache.capacity * (forms[form].cache_bytes or 0)
 

@@ -127,11 +127,10 @@ def test_reference_answers_are_scored_behind_their_prompts_and_answers_judged() 
             ("wrong", "Boats sail there."),
         )
     )
-    one, two = (compared(texts=(), items=some) for some in (items[:1], items))
-    assert (two.scored, two.texts) == ("answers", 2)
-    assert one.rows[0].tokens < two.rows[0].tokens
-    assert one.rows[0].perplexity < 2 < two.rows[0].perplexity
-    assert [row.judged for row in two.rows] == [2, 2]
+    made = compared(replace(HALF, max_tokens=8), (), items)
+    assert (made.scored, made.texts) == ("answers", 2)
+    assert made.rows[0].tokens > 15 and 2 < made.rows[0].perplexity < 1000
+    assert [row.judged for row in made.rows] == [2, 2]
 
 
 @pytest.mark.loads

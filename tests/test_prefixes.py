@@ -234,7 +234,7 @@ def test_what_is_written_is_the_users_alone_and_bounded(model: TargetModel) -> N
     assert model.prefixes.store(model.cache) == 0  # they are there
     store = next(store for store in STORES if store.name == "prefixes")
     assert held([store])[0].bytes > 2 * model.cache.bytes_of(CHUNK)
-    cache_module.bound(files()[0].stat().st_size, "prefixes")
+    cache_module.bound(files()[0].stat().st_size)
     assert len(files()) == 1 and read(anew(model), IDS, DISK) == [CHUNK, 2 * CHUNK]
 
 

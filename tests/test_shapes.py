@@ -120,13 +120,15 @@ def test_a_configuration_that_makes_no_decoder_is_refused(changes: dict[str, Any
         plan(tiny(**changes), SETTINGS)
 
 
-def test_a_model_too_large_for_the_memory_is_refused_before_it_is_made(recording: Path) -> None:
+def test_a_model_too_large_for_the_memory_is_refused_before_it_is_made(
+    recording: Path, shape_file: str
+) -> None:
     with (
-        patch.object(shape_model, "free_memory", lambda _: 8 * 10**9),
+        patch.object(shape_model, "free_memory", lambda _: 8 * 10**3),
         patch.object(shape_replay, "build", side_effect=AssertionError),
-        pytest.raises(ModelError, match="8.0 billion parameters in float32 take 3") as caught,
+        pytest.raises(ModelError, match="billion parameters in float32 take") as caught,
     ):
-        asked(recording, "llama-3.1-8b")
+        asked(recording, shape_file)
     assert "--dtype bfloat16" in caught.value.hint
     check_memory(plan(tiny(), SETTINGS), 100)  # on a real machine this one fits
 

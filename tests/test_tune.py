@@ -1,9 +1,7 @@
 """`ngt tune`: the grammar against a naive reading, the verdict, stopping and going on, presets."""
 
-import gc
 import json
 import re
-import weakref
 from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
@@ -17,7 +15,6 @@ from hypothesis import strategies as st
 
 from ngtcli.cli.notes import pointed
 from ngtcli.config import SETTINGS, Settings
-from ngtcli.decode.load import Wanted, load_model
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
@@ -446,25 +443,6 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
         assert all(0 < (r.generation.decode_s or 0) < r.seconds for r in records)
     assert len(said) == loading  # progress is the sweep's own
     assert about.model == "builtin" and "float32" in about.device
-
-
-def test_a_sweep_over_models_holds_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[weakref.ref[Any]] = []
-
-    def load(*_: Any, **more: Any) -> Any:
-        model = load_model(Wanted("builtin"))
-        held.append(weakref.ref(model))
-        return model
-
-    monkeypatch.setattr("ngtcli.session.local.load_model", load)
-    settings = replace(Settings(), max_tokens=2, method="none")
-    preset = load_preset("summarize")
-    source = Live(preset_items([], preset, 1), preset, lambda _: None, lambda _: None)
-    for dtype in ("float32", "bfloat16", "float32"):
-        source.begin(Cell("", {}, replace(settings, dtype=dtype)))(0)
-        gc.collect()
-        assert sum(model() is not None for model in held) == 1
-    assert len(held) == 3
 
 
 # --- what is shown ---

@@ -121,8 +121,8 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
     """Cache for as many layers as `narrow` has; those where it is true attend from `first` on.
 
     At first it has one region of `places`; what names no region is meant for the first. Rows of all
-    layers that are alike lie in one buffer, once a first pass has shown how they look. Buffers that
-    are to `stay` are not made anew while their `capacity` suffices.
+    layers that are alike lie in one of the `buffers`, once a first pass has shown how they look.
+    Those that are to `stay` are not made anew while their `capacity` suffices.
     """
 
     def __init__(self, narrow: Sequence[bool], places: int, stay: bool = False) -> None:
@@ -131,7 +131,7 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         self.slots = torch.empty(0, dtype=torch.long)  # int64 (rows,): where the pass writes
         self.begin, self.first, self.end = 0, 0, 0  # the places that the pass attends to
         self.past = 0  # the length that the model is given if it asks
-        self._buffers: list[Tensor] = []  # (number, heads, capacity, head_dim) each
+        self.buffers: list[Tensor] = []  # (number, heads, capacity, head_dim) each
         self._known: dict[RollbackLayer, tuple[Tensor, Tensor]] = {}  # keys and values, no places
         super().__init__(layers=[RollbackLayer(self, n) for n in narrow])
 
@@ -151,10 +151,6 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         that asks.
         """
         self.slots, self.end, self.past, self.first, self.begin = slots, end, past, first, begin
-
-    def buffers(self) -> list[Tensor]:
-        """Keys and values of all layers; of one that shares another layer's rows there are none."""
-        return self._buffers
 
     def rows(self) -> list[Tensor]:
         """Keys and values of each layer as far as they are valid, of the first region."""
@@ -186,13 +182,13 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
     def _fill(
         self, layers: Sequence[RollbackLayer], made: Sequence[Tensor], parts: Sequence[Tensor]
     ) -> None:
-        self._buffers += made
+        self.buffers += made
         for layer, keys, values in zip(layers, parts[::2], parts[1::2], strict=True):
             layer.keys, layer.values, layer.is_initialized = keys, values, True
 
     def _drop(self) -> None:
         """Have no buffers: the next pass makes them."""
-        self._buffers = []
+        self.buffers = []
         for layer in self.layers:
             layer.keys, layer.values, layer.is_initialized = None, None, False
 
@@ -330,22 +326,18 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
             self.length += number
         self.regions[0].used = max(self.regions[0].used, length)
 
-    def truncate(self, length: int) -> None:
-        """Drop all rows from `length` on."""
-        self.regions[0].cut(length)
-
     def _move(self, source: int, to: int, number: int) -> None:
         """Copy so many rows from one place on to another, all read before any is written."""
         if not number or source == to:
             return
         apart = abs(source - to) >= number
-        for buffer in self._buffers:
+        for buffer in self.buffers:
             rows = buffer[:, :, source : source + number]
             buffer[:, :, to : to + number] = rows if apart else rows.clone()
 
     def _clear(self, region: Region, first: int, end: int) -> None:
         """Zeros in these places: a NaN must not outlive its sequence."""
-        for buffer in self._buffers:
+        for buffer in self.buffers:
             buffer[:, :, region.start + first : region.start + end] = 0
 
 

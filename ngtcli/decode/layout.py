@@ -29,7 +29,6 @@ _ROWS = {
 _MANY = 64  # rows: larger passes are padded to a multiple of it; a guess
 # Places of the cache: the smallest capacity. Below it attention takes no time that counts; a guess.
 _LEAST = 256
-_KEPT = 1 << 20  # numbers of a mask whose memory is kept; a guess: those of long prompts have more
 
 
 def row_sizes(device: str, most: int) -> tuple[int, ...]:
@@ -201,7 +200,7 @@ class Masks:
     """Makes masks for one model; 0 where a row attends, else the lowest number of `dtype`.
 
     `window`: how many positions sliding layers attend to; None: all. `mixed`: the model has full
-    and sliding layers, and takes a dict with a mask for each kind. A mask holds until the next one.
+    and sliding layers, and takes a dict with a mask for each kind.
     """
 
     def __init__(
@@ -212,7 +211,6 @@ class Masks:
         self._zero = torch.zeros((), dtype=dtype, device=device)
         self._lowest = torch.full_like(self._zero, torch.finfo(dtype).min)
         self._places: dict[int, Tensor] = {}  # by capacity; kept, as captured passes read them
-        self._memory: dict[str, Tensor] = {}  # of masks, on a CPU
 
     def of_tree(self, inputs: Inputs, capacity: int) -> Any:
         """Masks (1, 1, rows, capacity) of a pass over trees (paper, eq. 6), each in its region.
@@ -257,20 +255,10 @@ class Masks:
 
         In sliding layers they see those that are `near`.
         """
-        if near is None:
-            return self._additive("full", seen)
-        if not self._mixed:
-            return self._additive("near", near)
-        return {
-            "full_attention": self._additive("full", seen),
-            "sliding_attention": self._additive("near", near),
-        }
 
-    def _additive(self, kind: str, seen: Tensor) -> Tensor:
-        """The mask, in memory of its kind: a CPU takes longer to get new memory than to fill it."""
-        memory, size = None, seen.numel()
-        if self._device.type == "cpu" and size <= _KEPT:
-            if kind not in self._memory or self._memory[kind].numel() < size:
-                self._memory[kind] = self._zero.new_empty(size)
-            memory = self._memory[kind][:size].view(seen.shape)
-        return torch.where(seen, self._zero, self._lowest, out=memory)[None, None]
+        def additive(one: Tensor) -> Tensor:
+            return torch.where(one, self._zero, self._lowest)[None, None]
+
+        if near is None or not self._mixed:
+            return additive(seen if near is None else near)
+        return {"full_attention": additive(seen), "sliding_attention": additive(near)}

@@ -226,7 +226,7 @@ class TargetModel:
             reader, self.reader = self.reader, None
             self.resize(1, capacity_for(1))
             self._read_chunk([0])
-            self.cache.truncate(0)
+            self.cache.regions[0].cut(0)
             self.reader = reader
         free = free_memory(str(self.device)) or 0
         most = int(_SHARE * free) // max(1, self.cache.bytes_of(1))
@@ -412,7 +412,7 @@ class TargetModel:
     def truncate(self, length: int) -> None:
         """Drop the first text's rows from `length` on. Does nothing in a model's own cache."""
         if self._rolls_back:
-            self.cache.truncate(length)
+            self.cache.regions[0].cut(length)
 
     @torch.inference_mode()
     def keep(self, *paths: Sequence[int]) -> None:

@@ -27,6 +27,7 @@ STEPS = "steps"  # one token a pass; the model has a state of its own
 # row in every pass until then. With a pass of a + b r seconds over r rows and s tokens accepted a
 # step, sqrt(2 a s / b) is best: 8 for s = 3 and b = a / 10. Guess.
 _MOST_UNREAD = 8
+_GROWN = ("keys", "values")  # tensors of a cache's layer to which a pass appends rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,8 @@ class OwnRows:
         try:
             scores = self.read([*self._unread, *ids], len(ids))
         except BaseException:
-            self._state, self._before = self._before or self._state, None
+            if self._before is not None:
+                self._state, self._before = _restored(self._before, self._state), None
             raise
         self._chain = [*ids]
         return scores
@@ -144,7 +146,7 @@ class OwnRows:
                 cache.crop(-rejected)
             self.length -= rejected
         elif rejected and self._before is not None:
-            self._state = self._before
+            self._state = _restored(self._before, self._state)
             self.length -= len(self._unread) + len(read)
             self._unread += kept
         else:  # a single token stays: it is read without a copy of the state
@@ -157,10 +159,26 @@ def _caches(state: dict[str, Any]) -> list[Any]:
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
-    """A copy; keys and values stay where they are, as a pass makes new ones of them."""
-    layers = [layer for cache in _caches(state) for layer in cache.layers]
-    grown = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
-    return deepcopy(state, {id(one): one for one in grown if one is not None})
+    """A copy, which has of keys and values that only grow the number of rows.
+
+    Those of a sliding window, which drops its first rows, stay where they are: a pass makes others.
+    """
+    known = dict[int, Any]()
+    for layer in (layer for cache in _caches(state) for layer in cache.layers):
+        for one in (getattr(layer, name, None) for name in _GROWN):
+            if isinstance(one, Tensor) and one.ndim > 1:
+                known[id(one)] = one if layer.is_sliding else one.shape[-2]
+    return deepcopy(state, known)
+
+
+def _restored(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The state that `_copied` gave, with rows of the one that took its place."""
+    for copied, cache in zip(_caches(before), _caches(now), strict=False):
+        for one, layer in zip(copied.layers, cache.layers, strict=False):
+            for name in _GROWN:
+                if isinstance(rows := getattr(one, name, None), int):
+                    setattr(one, name, getattr(layer, name)[..., :rows, :])
+    return before
 
 
 def accepted(hf: Any) -> frozenset[str]:

@@ -17,7 +17,6 @@ import re
 import unicodedata
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,19 +34,6 @@ _GRAM = LEAST_WORDS  # words and marks looked up together
 Ints = npt.NDArray[np.integer[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pieces:
-    """The words and marks of texts laid end to end; behind each text stands one with number 0.
-
-    `numbers` are theirs, `starts` and `ends` their characters in the text of index `documents`.
-    """
-
-    numbers: Ints
-    starts: Ints
-    ends: Ints
-    documents: Ints
-
-
 def spans(answer: str, documents: Sequence[str]) -> list[Span]:
     """The stretches of `answer` that stand in `documents`, in the answer's order.
 
@@ -56,33 +42,36 @@ def spans(answer: str, documents: Sequence[str]) -> list[Span]:
     """
     pieces = _piece(answer).findall(answer)
     number = {piece: i for i, piece in enumerate(dict.fromkeys(pieces), 1)}
-    said, read = _pieces([answer], number), _pieces(documents, number)
-    places = _places(said.numbers[:-1], read.numbers)
-    longest = _longest(places, len(pieces), len(read.numbers))
+    said, starts, ends, _ = _pieces([answer], number)
+    read, read_starts, read_ends, texts = _pieces(documents, number)
+    places = _places(said[:-1], read)
+    longest = _longest(places, len(pieces), len(read))
     words = np.cumsum([0, *(piece[0].isalnum() or piece[0] == "_" for piece in pieces)])
     found, behind = [], 0  # `behind` the place of the last span
     for first, last in sorted(_longest_first(longest, words)):
         at = places[first]
         for k in range(_GRAM, last - first):
-            at = at[read.numbers[at + k] == said.numbers[first + k]]
-        within = at[read.documents[at] == read.documents[max(behind - 1, 0)]]
+            at = at[read[at + k] == said[first + k]]
+        within = at[texts[at] == texts[max(behind - 1, 0)]]
         at = within if len(within) else at
         place = int(at[np.abs(at - behind).argmin()])
         behind = place + last - first
-        ranges = (said.starts[first], said.ends[last - 1], read.documents[place],
-                  read.starts[place], read.ends[behind - 1])  # fmt: skip
-        found.append(Span(*map(int, ranges)))
+        source = texts[place], read_starts[place], read_ends[behind - 1]
+        found.append(Span(*map(int, (starts[first], ends[last - 1], *source))))
     return found
 
 
-def _pieces(texts: Sequence[str], number: Mapping[str, int]) -> _Pieces:
-    """Those of texts; number 0 stands for all that `number` lacks."""
+def _pieces(texts: Sequence[str], number: Mapping[str, int]) -> tuple[Ints, ...]:
+    """The words and marks of texts laid end to end, behind each text one with number 0.
+
+    Their numbers, 0 for all that `number` lacks; first characters, ends, and indices of texts.
+    """
     found = array("i")
     for document, text in enumerate(texts):
         for match in _piece(text).finditer(text):
             found.extend((number.get(match.group(), 0), *match.span(), document))
         found.extend((0, 0, 0, document))
-    return _Pieces(*np.ascontiguousarray(np.array(found, np.int32).reshape(-1, 4).T))
+    return tuple(np.ascontiguousarray(np.array(found, np.int32).reshape(-1, 4).T))
 
 
 def _piece(text: str) -> re.Pattern[str]:

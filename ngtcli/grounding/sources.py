@@ -100,30 +100,27 @@ def sources_of(
     if excerpts is None:
         excerpts = [Excerpt(i, 0, len(one.text)) for i, one in enumerate(documents)]
     texts = [documents[e.document].text[e.start : e.end] for e in excerpts]
-    found = [
-        Span(s.start, s.end, e.document, s.source_start + e.start, s.source_end + e.start)
-        for s in spans(answer, texts)
-        for e in [excerpts[s.document]]
-    ]
     numbers: dict[tuple[int, int, int], int] = {}
     sources = []
-    for span in found:
-        document, start, end = documents[span.document], span.source_start, span.source_end
-        section, (before, after) = place(document, start), _around(document.text, start, end)
+    for s in spans(answer, texts):
+        excerpt = excerpts[s.document]
+        document = documents[excerpt.document]
+        at = excerpt.document, s.source_start + excerpt.start, s.source_end + excerpt.start
+        section, (before, after) = place(document, at[1]), _around(document.text, *at[1:])
         sources.append(
             Source(
-                number=numbers.setdefault((span.document, start, end), len(numbers) + 1),
-                span=span,
+                number=numbers.setdefault(at, len(numbers) + 1),
+                span=Span(s.start, s.end, *at),
                 name=document.name,
                 path=document.path,
-                quote=" ".join(document.text[start:end].split()),
+                quote=" ".join(document.text[at[1] : at[2]].split()),
                 before=before,
                 after=after,
                 page=section.page or None,
                 heading=section.heading or None,
             )
         )
-    return Sources(share_copied(answer, found), tuple(sources))
+    return Sources(share_copied(answer, [source.span for source in sources]), tuple(sources))
 
 
 def _around(text: str, start: int, end: int) -> tuple[str, str]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,8 @@ class Kind:
 
     def names(self, stored: Iterable[str]) -> dict[str, str]:
         """The names of the tensors that are used, by those that they have in the network."""
-        found = {}
-        for name in stored:
-            if not re.search(self.left_out, name):
-                own = name
-                for pattern, by in self.rename:
-                    own = re.sub(pattern, by, own)
-                found[own] = name
+        used = [name for name in stored if not re.search(self.left_out, name)]
+        found = {reduce(_renamed, self.rename, name): name for name in used}
         numbers: dict[str, set[int]] = {}
         for match in filter(None, (re.match(self.numbered, own) for own in found)):
             numbers.setdefault(match[1], set()).add(int(match[2]))
@@ -54,6 +50,10 @@ class Kind:
             return f"{match[1]}{sorted(numbers[match[1]]).index(int(match[2]))}"
 
         return {re.sub(self.numbered, in_turn, own): name for own, name in found.items()}
+
+
+def _renamed(name: str, rule: tuple[str, str]) -> str:
+    return re.sub(*rule, name)
 
 
 _OF_TARGET = r"^d2t$|^t2d$|^verifier_"  # what files say of the target's tokens, or hold of it

@@ -171,7 +171,6 @@ def read_jsonl(
 class _GivenText(Struct):
     text: str | None = None
     name: str | None = None
-    title: str | None = None
     file: str | None = None
 
 
@@ -210,14 +209,14 @@ def _item(row: InputRow, read: Callable[[str], str]) -> Item:
 
 
 def _document(what: str, given: str | _GivenText, read: Callable[[str], str]) -> Document:
-    """A text, or an object with `text` (and `name` or `title`), or one that names a `file`."""
+    """A text, or an object with `text` (and `name`), or one that names a `file`."""
     if isinstance(given, str):
         return document_of(what, what, given)
     if given.file is not None:
         return document_of(what, given.name or given.file, read(given.file))
     if given.text is None:
         raise InputError(f"{what} has no text", 'Give a text, or {"name": …, "text": …}.')
-    return document_of(what, given.name or given.title, given.text)
+    return document_of(what, given.name, given.text)
 
 
 def _file(folder: Path, name: str, reader: Reader, check: CheckPath) -> str:

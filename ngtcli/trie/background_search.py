@@ -11,10 +11,6 @@ from ngtcli.trie.background import COUNT, FIRST, ROW, TOKEN
 from ngtcli.trie.corpus import Ints
 from ngtcli.trie.counts import NONE
 
-# The most frequent children, which are compared with a token before it is searched among all: they
-# take two cache lines, lately read where it was drafted from here. Swept, 4 to 16: the same times.
-_FIRST_COMPARED = 8
-
 
 class BackgroundArrays(NamedTuple):
     """The arrays of BackgroundCounts, of as many rows."""
@@ -42,11 +38,6 @@ def find_row(background: Any, node: int, token: int) -> Any:
     first, end = child_rows(nodes, node)
     if node == 0:  # a child for every token
         return first + token if 0 <= token < end - first else NONE
-    for row in range(first, min(end, first + _FIRST_COMPARED)):
-        if nodes[row, TOKEN] == token:
-            return row
-    if end - first <= _FIRST_COMPARED:
-        return NONE
     low, high = first, end
     while low < high:
         middle = (low + high) // 2

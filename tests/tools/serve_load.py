@@ -36,7 +36,6 @@ _ASKED = (
     "Which seeds are sown?", "Where is the harbour?", "What is planted in spring?", "How long?",
 )  # fmt: skip
 _READY_S, _ANSWER_S, _QUIET_S = 120.0, 300.0, 2.0  # patience, and rest before memory is read
-_EVERY_S = 10.0  # between two looks at memory
 
 
 def questions() -> list[tuple[str, dict[str, Any]]]:
@@ -95,12 +94,6 @@ def text_of(answer: dict[str, Any]) -> str:
     return str(part.get("content") or "")
 
 
-async def _watch(process: int) -> None:
-    while True:
-        print(f"{time.strftime('%X')} {memory_mb(process):.1f} MB", flush=True)
-        await asyncio.sleep(_EVERY_S)
-
-
 class Load:
     """Clients that ask until a time; `counts` are of what happened to their requests."""
 
@@ -126,13 +119,11 @@ class Load:
         url = f"http://127.0.0.1:{self._port}"
         return httpx.AsyncClient(base_url=url, timeout=_ANSWER_S, limits=limits)
 
-    async def run(self, seconds: float, process: int) -> None:
-        """Ask for so long; returns when every client is done. Prints the server's memory."""
+    async def run(self, seconds: float) -> None:
+        """Ask for so long; returns when every client is done."""
         until = time.monotonic() + seconds
-        watching = asyncio.ensure_future(_watch(process))
         async with self._client() as client:
             await asyncio.gather(*(self._ask_until(client, until) for _ in range(self._clients)))
-        watching.cancel()
 
     async def _ask_until(self, client: httpx.AsyncClient, until: float) -> None:
         await asyncio.sleep(self._rng.random())
@@ -219,10 +210,10 @@ def run(args: argparse.Namespace, home: Path) -> None:
     for half in (1, 2):
         with served(args.port, home) as process:
             asyncio.run(load.learn())
-            asyncio.run(load.run(args.minutes * 10, process.pid))
+            asyncio.run(load.run(args.minutes * 10))
             time.sleep(_QUIET_S)
             first = memory_mb(process.pid)
-            asyncio.run(load.run(args.minutes * 20, process.pid))
+            asyncio.run(load.run(args.minutes * 20))
             time.sleep(_QUIET_S)
             last = memory_mb(process.pid)
             grown.append(last / first - 1)

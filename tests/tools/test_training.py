@@ -77,13 +77,6 @@ def test_the_corpus_is_read_and_split_by_article(tmp_path: Path) -> None:
         read_corpus(tmp_path)
 
 
-def test_sentences() -> None:
-    text = 'Dr. Hill said "Yes." Then she left (at 5 p.m. sharp). Why? J. K. Lane knows!'
-    assert split_sentences(text) == [
-        'Dr. Hill said "Yes."', "Then she left (at 5 p.m. sharp).", "Why?", "J. K. Lane knows!",
-    ]  # fmt: skip
-
-
 def test_every_answer_is_verbatim_from_its_document() -> None:
     article = Article("peps", "x", (Paragraph(tuple(SENTENCES)), Paragraph(tuple(SENTENCES[::-1]))))
     mixture = TaskMixture([article])

@@ -21,9 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG, Options
-from ngtcli.draft.auto.core.blend import HEADS, SCORES
+from ngtcli.draft.auto.core.blend import HEADS
 from ngtcli.draft.auto.core.growth import Growth, arrange, grow
-from ngtcli.draft.auto.core.learning import PREDICTS
 from ngtcli.draft.auto.core.sizes import count_accepted
 from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
 from ngtcli.draft.auto.policy import Pause, Policy
@@ -62,8 +61,6 @@ class Auto(Drafter):
         self.tallies = self.joint.tallies_of(settings)
         self._paid = 1024  # nodes that paid last; at first as many as a setting allows
         self._last = 0.0  # usual probability of a full tree's last node
-        self._useful = CONFIG.usefulness_start  # share of tokens that scores predicted of late
-        self._steps = 0  # in which scores may be read
         self._pace_s, self._pace_tokens = 0.0, 1.0
         self._output: list[int] = []
         self.reset(Context(()))
@@ -111,11 +108,8 @@ class Auto(Drafter):
         """The likeliest continuations, at most `budget` nodes and no more than pay."""
         self._ids = ids
         (tree,) = self.joint.propose_within([self], [budget])
-        self.top_k = 0
-        if self._growth is not None and self.sources.ranks.vocabulary:
-            self._steps += 1  # useless scores are read seldom
-            useful = self._useful > CONFIG.min_usefulness or self._steps % CONFIG.seldom == 0
-            self.top_k = CONFIG.ranks_read if useful else 0
+        reads_scores = self._growth is not None and self.sources.ranks.vocabulary
+        self.top_k = CONFIG.ranks_read if reads_scores else 0
         return tree
 
     def observe(self, tokens: Sequence[int]) -> None:
@@ -198,11 +192,8 @@ class Auto(Drafter):
         self._growth = None
         self.tallies.recent[:] = 0.0
         self.sources.learn(new, self.tallies)
-        recent = self.tallies.recent.tolist()
-        kept = CONFIG.usefulness_decay ** len(new)
-        self._useful = kept * self._useful + (1 - kept) * recent[SCORES][PREDICTS] / len(new)
-        for use, own in zip(self.sources.guesses.uses, recent[HEADS:], strict=True):
-            use.learn(*own[1:])
+        for use, own in zip(self.sources.guesses.uses, self.tallies.recent[HEADS:], strict=True):
+            use.learn(*own.tolist())
 
 
 class AutoDrafters(Drafters[Auto]):

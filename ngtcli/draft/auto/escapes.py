@@ -55,10 +55,10 @@ class EscapeTallies:
 
     Of each (source, order, bucket), float64: `reached` is the expected number of tokens that were
     left when a match was queried, `predicted` the expected number of those that it predicted,
-    `escape` is 1 - predicted / reached. `recent`, float64 (sources, 3), is of the last tokens
-    learned alone, over all orders and buckets: how many each source predicted, how many were left
-    for its matches, and by how much a head has raised their probabilities over what the others gave
-    them. `arrays` are (escape, predicted, reached, recent).
+    `escape` is 1 - predicted / reached. `recent`, float64 (sources, 2), is of the last tokens
+    learned alone, over all orders and buckets: how many were left for a source's matches, and by
+    how much a head has raised their probabilities over what the others gave them. `arrays` are
+    (escape, predicted, reached, recent).
     """
 
     def __init__(self, escapes: Floats, trust: float) -> None:
@@ -68,7 +68,7 @@ class EscapeTallies:
         of_heads = CONFIG.guess_trust / trust
         self.predicted[HEADS:] *= of_heads
         self.reached[HEADS:] *= of_heads
-        self.recent = np.zeros((len(escapes), 3))
+        self.recent = np.zeros((len(escapes), 2))
         self.arrays = self.escape, self.predicted, self.reached, self.recent
         update_escapes(self.arrays)
 

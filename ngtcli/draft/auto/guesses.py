@@ -19,6 +19,7 @@ from ngtcli.draft.auto.core.tables import (
     RankArrays,
     learn_ranks,
 )
+from ngtcli.draft.auto.policy import Pause, averaged
 from ngtcli.draft.guesses import WIDTH, Guessed, Heads
 from ngtcli.draft.origins import HeadReport
 from ngtcli.trie.counts import NONE
@@ -70,7 +71,8 @@ class HeadUse:
         self.asked = False
         self._gain = 0.0  # tokens that the head adds in a step in which it is asked
         self._first_s = 0.0  # a call's seconds
-        self._asks = self._wait = self._next = 0
+        self._asks = 0
+        self._pause = Pause(patience=1, first=1, longest=CONFIG.guess_rest)
 
     def report(self) -> HeadReport:
         """What was learned of the head."""
@@ -83,20 +85,14 @@ class HeadUse:
 
     def wants(self, token_s: float) -> bool:
         """Begin a step; whether to ask. `token_s`: seconds that a token takes, 0.0 if not known."""
-        self.asked = self._wait == 0
-        if not self.asked:
-            self._wait -= 1
-        elif token_s and self._asks >= CONFIG.guess_trials:
-            pays = self._gain * token_s > self._first_s
-            self._next = 0 if pays else min(CONFIG.guess_rest, 2 * self._next + 1)
-            self._wait = self._next
+        self.asked = not self._pause.goes_on()
+        if self.asked and token_s and self._asks >= CONFIG.guess_trials:
+            self._pause.learn(self._gain * token_s > self._first_s)
         return self.asked
 
     def took(self, seconds: float) -> None:
-        """Learn what a call took; one is counted as four times the average at most."""
-        if before := self._first_s:
-            seconds = before + CONFIG.guess_rate * (min(seconds, 4 * before) - before)
-        self._first_s = seconds
+        """Learn what a call took."""
+        self._first_s = averaged(self._first_s, seconds, CONFIG.guess_rate)
 
     def learn(self, reached: float, gain: float) -> None:
         """Learn from a step, in which it guessed before so many of its tokens.

@@ -29,6 +29,11 @@ from ngtcli.draft.origins import PolicyReport
 Floats = npt.NDArray[np.float64]
 
 
+def averaged(average: float, seconds: float, rate: float) -> float:
+    """A moving average with what was just taken, as four times the average at most."""
+    return average + rate * (min(seconds, 4 * average) - average) if average else seconds
+
+
 class Policy:
     """Chooses the number of nodes of each step.
 
@@ -98,11 +103,9 @@ class Policy:
         return min(len(probabilities), self.curve.filled(size) if size else 0)
 
     def learn_drafting(self, seconds: float) -> None:
-        """Learn what a proposal took; one is counted as four times the average at most."""
-        if not self.drafting_s:  # the first is slower than all others
-            self.drafting_s = min(seconds, CONFIG.first_drafting_s)
-        surprise = min(seconds, 4 * self.drafting_s) - self.drafting_s
-        self.drafting_s += CONFIG.drafting_rate * surprise
+        """Learn what a proposal took; the first is slower than all others."""
+        before = self.drafting_s or min(seconds, CONFIG.first_drafting_s)
+        self.drafting_s = averaged(before, seconds, CONFIG.drafting_rate)
 
     def report(self) -> PolicyReport:
         """What was decided, and on what grounds."""
@@ -118,17 +121,24 @@ class Policy:
 
 
 class Pause:
-    """Pauses of a text, each twice as long as the last one until a proposal pays.
+    """Pauses in drafting, each twice as long as the last one until a proposal pays.
 
-    `left` are the steps that the pause going on still has; a repetition ends it.
+    They begin after `patience` proposals in a row that did not. `left` are the steps that the pause
+    going on still has; a repetition ends it.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        patience: int = CONFIG.patience,
+        first: int = CONFIG.first_pause,
+        longest: int = CONFIG.longest_pause,
+    ) -> None:
         self.left = 0
-        self._next = CONFIG.first_pause
+        self._patience, self._first, self._longest = patience, first, longest
+        self._next = first
         self._unpaid = 0  # proposals in a row that did not pay
 
-    def goes_on(self, repeats: bool) -> bool:
+    def goes_on(self, repeats: bool = False) -> bool:
         """Begin a step; whether it is one of a pause. `repeats`: the text repeats itself."""
         if repeats or not self.left:
             self.left = 0
@@ -142,12 +152,12 @@ class Pause:
         One that does not begins a pause if it is the first after a pause, or one of several.
         """
         if pays:
-            self._unpaid, self._next = 0, CONFIG.first_pause
+            self._unpaid, self._next = 0, self._first
             return False
         self._unpaid += 1
-        if self._unpaid < CONFIG.patience:
+        if self._unpaid < self._patience:
             return False
         self.left = self._next
-        self._next = min(2 * self._next, CONFIG.longest_pause)
-        self._unpaid = CONFIG.patience - 1
+        self._next = min(2 * self._next, self._longest)
+        self._unpaid = self._patience - 1
         return True

@@ -24,6 +24,10 @@ from ngtcli.heads.training.folder import Plan, Text
 _SMALL = 8  # layers of a target below which others are read than of large ones; guess
 _LAYERS = 2  # of DFlash: a mask finds the last token by one, what follows it by another; guess
 _BLOCKS = 8  # blocks of DFlash that are drawn of a text in a step; guess
+_OF_LAYERS = (
+    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "rms_norm_eps", "rope_parameters",
+)  # fmt: skip
 NONE = -100  # a target that does not count, as cross entropy has it
 Guesses = Iterator[tuple[Tensor, Tensor]]
 
@@ -300,19 +304,14 @@ def layers_read(layers: int) -> list[int]:
 
 def _layer_fields(s: Subject) -> dict[str, Any]:
     """The fields of config.json for layers of the target's own sizes."""
-    own, heads = s.model.config, int(s.model.config.num_attention_heads)
-    size = int(own.hidden_size)
+    own, size = s.model.config, int(s.model.config.hidden_size)
+    known = {name: getattr(own, name, None) for name in _OF_LAYERS}
     return {
         "model_type": "llama",
-        "hidden_size": size,
-        "intermediate_size": s.plan.inner or int(getattr(own, "intermediate_size", 4 * size)),
-        "num_attention_heads": heads,
-        "num_key_value_heads": int(getattr(own, "num_key_value_heads", heads)),
-        "head_dim": int(getattr(own, "head_dim", None) or size // heads),
         "hidden_act": "silu",
-        "rms_norm_eps": float(getattr(own, "rms_norm_eps", 1e-6)),
+        **{name: value for name, value in known.items() if value is not None},
+        "intermediate_size": s.plan.inner or known["intermediate_size"] or 4 * size,
         "max_position_embeddings": s.model.context,
-        "rope_parameters": getattr(own, "rope_parameters", None),
         "vocab_size": s.model.vocabulary,
         "num_hidden_layers": 1,
     }

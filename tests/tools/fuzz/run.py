@@ -1,9 +1,7 @@
 """Running one command of a case: in a fork that has torch loaded, or in a new process."""
 
-import fcntl
 import os
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -135,7 +133,7 @@ def _head(file: Any) -> bytes:
 def _open_terminal(size: tuple[int, int]) -> tuple[int, int]:
     """Both ends of a pseudo-terminal of (rows, columns), which does not echo what is typed."""
     main, other = os.openpty()
-    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+    termios.tcsetwinsize(other, size)
     modes = termios.tcgetattr(other)
     modes[3] &= ~termios.ECHO
     termios.tcsetattr(other, termios.TCSANOW, modes)

@@ -28,7 +28,7 @@ from ngtcli.system.compiled import njit, unowned
 from ngtcli.trie.counts import count_ids
 
 _MIN_ESCAPE = CONFIG.min_escape
-PREDICTS, REACHES, GAINS = range(3)  # columns of `recent`
+REACHES, GAINS = range(2)  # columns of `recent`
 
 
 @unowned
@@ -54,7 +54,6 @@ def attribute(
         share = given[i] / probability
         predicted[row, order, bucket] += share
         reached[row, order, bucket] += left
-        recent[row, PREDICTS] += share
         recent[row, REACHES] += left
         left -= share
         rest -= given[i]
