@@ -100,6 +100,10 @@ def test_of_what_has_its_own_bound_the_file_used_last_stays_whatever_its_size() 
     in_bounds.wrote(2_000_000)
     assert (removed := in_bounds.finish()).files == 1 and removed.bytes == 3_000_000
     assert names() == {"b", "c.safetensors"}
+    put("quantized/a.safetensors", 400_000, 3)
+    put("quantized/d.safetensors", 500_000, 0)
+    assert len(bound(1_000_000)) == 1  # the largest, which is in the way of all others
+    assert names() == {"b", "a.safetensors", "d.safetensors"}
 
 
 def test_use_is_noted_of_pieces_and_files() -> None:

@@ -190,7 +190,8 @@ def test_a_template_is_rendered_for_a_form_of_conversation_and_not_for_its_texts
         turns = [*said[0], ("assistant", f"{n}."), *user("Why?")]
         assert f"\n{n}.<|im_end|>" in render(tokenizer.backend, turns).text
     assert len(made) == 1
-    render(tokenizer.backend, user("One?"))
+    for system in ("Be brief.", "Be kind."):
+        render(tokenizer.backend, user("One?"), Chat(system=system))
     assert len(made) == 2
 
 
@@ -200,10 +201,13 @@ def test_a_template_that_changes_texts_is_refused_before_there_are_any() -> None
 
 
 def test_a_template_may_look_at_texts() -> None:
-    """As that of SmolLM3, whose system text says whether it thinks."""
-    looks = with_template(CHATML + "{{ '-' if '/no_think' in messages[0].content else '+' }}")
+    """As that of SmolLM3, whose system text says whether it thinks, which is taken out of it."""
+    own = CHATML.replace("m.content", "m.content.replace('/no_think', '')")
+    looks = with_template(own + "{{ '-' if '/no_think' in messages[0].content else '+' }}")
     asked = [render(looks.backend, user("Why?"), Chat(system=s)) for s in ("/no_think", "Think.")]
-    assert [chat.text[-1] for chat in asked] == ["-", "+"]
+    assert [chat.text[-1] for chat in asked] == ["-", "+"] and "no_think" not in asked[0].text
+    with pytest.raises(ModelError, match="changes the text"):
+        render(looks.backend, user("What is /no_think?"), Chat(system="Think."))
 
 
 @pytest.mark.parametrize("item", ["", "x", "=x", "a b=x", "x=1 x=2", "1a=2"])

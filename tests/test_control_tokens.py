@@ -14,7 +14,7 @@ from transformers.tokenization_python import PythonBackend
 from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
 from ngtcli.prompt.build import Prompt, Task, code, look_alikes
-from ngtcli.prompt.chat import render
+from ngtcli.prompt.chat import _SECRET, render
 from ngtcli.prompt.preset import Preset
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.control_texts import (
@@ -220,7 +220,7 @@ def test_a_template_that_wants_content_in_parts_gets_it() -> None:
          "{% endfor %}", "256 MB"),
         ("{{ 10.0 ** 400 }}{{ messages[0].content }}", "chat template fails"),
         ("{{ 'x' * 100_000_000 }}{{ messages[0].content }}", "it takes more than 256 MB"),
-        ("{{ 'x' * 10_000_000 }}{{ messages[0].content }}", "it writes 10,000,0"),
+        ("{{ 'x' * 10_000_000 }}{{ messages[0].content }}", "it writes 10,"),
         ("{{ 'x'.center(10 ** 11) }}", "it takes more than 256 MB"),
         ("{{ '%0200000000d' % 1 }}{{ messages[0].content }}", "it takes more than"),
         (
@@ -228,6 +228,12 @@ def test_a_template_that_wants_content_in_parts_gets_it() -> None:
             "than 0.5 s",
         ),
         ("{{ 9 ** (9 ** 9) }}", "it takes more than"),
+        ("{{ messages[0].content * 50 }}", "it writes"),
+        ("{{ 'x' * (messages[0].content | length) ** 2 }}", "it takes more than 256 MB"),
+        ("{{ messages[0].content }}{{ 'x' * 10**17 if 'tide' in messages[0].content }}",
+         "more memory than there is"),
+        ("{% set m = messages[0].content %}{{ m }}{{ 'tide' in m and raise_exception(messages) }}",
+         "fails: [{'role': 'user'"),
         ("<|im_start|>Hello<|im_end|>", "leaves the text out"),
         ("{{ messages[0].content[:3] }}", "leaves the text out"),
         ("{{ messages[0].content | upper }}", "changes the text"),
@@ -243,6 +249,7 @@ def test_a_template_that_cannot_be_used_is_refused_with_its_own_words(
     with ThreadPoolExecutor(1) as threads, pytest.raises(ModelError) as caught:
         threads.submit(built, *asked).result()
     assert words in str(caught.value) and "(-m)" in caught.value.hint
+    assert str(_SECRET) not in str(caught.value)  # with which a text could leave its marks
     assert caught.value.exit_code == 4 and "\n" not in str(caught.value)
 
 

@@ -2,7 +2,7 @@
 
 The template is given texts between marks that no text has: what is outside of all marks is its own.
 White space at a text's ends stands outside, too, as templates may strip it. Each form of a
-conversation is tried first with short texts, in bounds of memory as well as time.
+conversation is tried first with texts of ours, in bounds of memory as well as time.
 """
 
 import inspect
@@ -32,6 +32,8 @@ _MARK = re.compile(f"\ufdd0{_SECRET}-(\\d*)\ufdd0")
 # _SAID on those of the turns, of which a system text is the first.
 _NAMES, _SAID = 10**8, 2 * 10**8
 _PROBE = 'É"<\\&\n a'  # what filters of a template change
+_PROBES = 25_000  # in all texts that are tried: a template multiplies no others by much; guess
+_SWITCH = re.compile("/(?:no_)?think")  # which that of SmolLM3 takes out of a system text
 # A template's program: real ones take milliseconds and some thousand characters; guesses.
 _SECONDS = 5.0
 _MEGABYTES = 256
@@ -220,7 +222,7 @@ def _rendered(
         thinks = mark and role == "assistant" and mark in text
         texts[_SAID + i] = utf8(text.rpartition(mark)[2].lstrip() if thinks else text)
     roles = tuple(role for role, _ in said)
-    _try(backend, chat, source, roles, frozenset(texts))
+    _try(backend, replace(chat, system="", ending=""), source, roles, frozenset(texts))
     work = partial(_written, backend, chat, source, roles, texts)
     return _checked(partial(timed, work, _SECONDS), texts)
 
@@ -229,8 +231,8 @@ def _rendered(
 def _try(
     backend: Any, chat: Chat, source: str, roles: tuple[str, ...], numbers: frozenset[int]
 ) -> None:
-    """Have the template write short texts of these numbers, in bounds. Raises ModelError."""
-    texts = dict.fromkeys(sorted(numbers), _PROBE)
+    """Have the template write texts of these numbers, in bounds. Raises ModelError."""
+    texts = dict.fromkeys(sorted(numbers), _PROBE * (1 + _PROBES // len(numbers)))
     work = partial(_written, backend, chat, source, roles, texts)
     _checked(partial(bounded, work, seconds=_SECONDS, megabytes=_MEGABYTES), texts)
 
@@ -239,13 +241,16 @@ def _checked(write: Callable[[], str], texts: Mapping[int, str]) -> Rendered:
     """What is written of these texts. Raises ModelError where it is not what they say."""
     try:
         found = unmarked(write())
-    except BoundError as error:
-        raise ModelError(f"the chat template fails: {error}", TEMPLATE_HINT) from None
+    except (BoundError, MemoryError) as error:
+        what = str(error) or "it takes more memory than there is"
+        raise ModelError(f"the chat template fails: {what}", TEMPLATE_HINT) from None
     own = {n: _MARK.sub("", text.strip()) for n, text in texts.items()}
     for number, (first, last) in found.spans:
-        shown, text = found.text[first:last], own.get(number)
-        if text not in (None, shown) and shown != json.dumps(text, ensure_ascii=False)[1:-1]:
-            raise ModelError(_DEPENDS, TEMPLATE_HINT)
+        shown = found.text[first:last]
+        if shown != (text := own.get(number, shown)):
+            bare = _SWITCH.sub("", text) if number == _SAID else text
+            if shown not in (json.dumps(text, ensure_ascii=False)[1:-1], bare):
+                raise ModelError(_DEPENDS, TEMPLATE_HINT)
     return found
 
 
@@ -317,6 +322,7 @@ def _apply(
     except MemoryError:
         raise
     except Exception as error:  # a template is a program and can raise anything
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+        words = _MARK.sub("", str(error)).replace(str(_SECRET), "")  # a known mark can be written
+        lines = words.strip().splitlines() or [type(error).__name__]
         raise ModelError(f"the chat template fails: {lines[0]}", TEMPLATE_HINT) from error
     return utf8(text)

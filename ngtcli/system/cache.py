@@ -187,10 +187,10 @@ def bound(most: int) -> list[_Entry]:
     if _bytes(entry for entry in entries if entry.bound == ALL) + stored > most:
         entries += _pieces()
     for name in {named.bound for named in STORES} - {NONE}:
-        own = [entry for entry in entries if entry.bound == name]
+        own = sorted((e for e in entries if e.bound == name), key=lambda entry: entry.used_ns)
         left = _bytes(own)
-        own.sort(key=lambda entry: (entry.size <= most or name != ALL, entry.used_ns))
-        for entry in own[: None if name == ALL else -1] if left > most else ():
+        own = own[: None if name == ALL else -1] if left > most else []
+        for entry in sorted(own, key=lambda entry: entry.size <= most):
             if left > most - most // _FREED:
                 chosen.append(entry)
                 left -= entry.size
