@@ -33,7 +33,7 @@ _MARK = re.compile(f"\ufdd0{_SECRET}-(\\d*)\ufdd0")
 _NAMES, _SAID = 10**8, 2 * 10**8
 _PROBE = 'É"<\\&\n a'  # what filters of a template change
 _PROBES = 25_000  # in all texts that are tried: a template multiplies no others by much; guess
-_SWITCH = re.compile("/(?:no_)?think")  # which that of SmolLM3 takes out of a system text
+_SWITCH = re.compile("/(?:no_think|think|system_override)")  # SmolLM3's takes it out
 # A template's program: real ones take milliseconds and some thousand characters; guesses.
 _SECONDS = 5.0
 _MEGABYTES = 256
