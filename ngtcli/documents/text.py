@@ -77,7 +77,7 @@ def check_format(data: bytes) -> None:
             what = f"compressed ({way}), which is not read"
             raise Unreadable(what, f"Unpack it first, as with {program}.")
     if data.startswith(OLE):
-        advice = f"Save it without a password, or convert it, as with {OLD['.doc']}"
+        advice = f"Save it without a password, or as docx, xlsx or pptx: {OLD['.doc']}"
         raise Unreadable("an old or an encrypted office document, which is not read", advice)
 
 

@@ -210,8 +210,8 @@ def timed(work: Callable[[], T], seconds: float) -> T:
     end = ctypes.pythonapi.PyThreadState_SetAsyncExc
     timer = threading.Timer(seconds, end, (thread, ctypes.py_object(BoundError)))
     timer.daemon = True
-    timer.start()
     try:
+        timer.start()
         return work()
     except BoundError:
         raise BoundError(f"it takes more than {seconds:g} s") from None
