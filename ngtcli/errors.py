@@ -1,7 +1,4 @@
-"""The errors that end a command, with their exit codes.
-
-`str(error)` is one line for what happened, `hint` one for what to do.
-"""
+"""The errors that end a command: a line for what happened, a `hint` what to do, an exit code."""
 
 from ngtcli.words import *  # noqa: F403  (until the callers import it from there)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
 from ngtcli.retrieve import ranking, vectors
 from ngtcli.retrieve.encoders import Embedder, load_embedder, load_reranker
+from ngtcli.retrieve.index import best
 from ngtcli.retrieve.ranking import Ranking, Search, fused, rank
+from ngtcli.retrieve.vectors import CODED, Vectors
 from tests.encoder_models import make_embedder, make_meaning_embedder, make_reranker, with_modules
 from tests.support.helpers import ngt
 
@@ -152,6 +155,61 @@ def test_without_modules_it_is_the_mean(tmp_path: Path) -> None:
 
 
 # --- the search ---
+
+
+class Numbers(list[str]):
+    """Passages "0", "1", …"""
+
+    text = list.__getitem__
+
+
+class Rows:
+    """Stands for an embedding model: the vector of "7" is rows[7]."""
+
+    fingerprint, name, tokens = "rows", "rows", 9
+
+    def __init__(self, count: int) -> None:
+        rng = np.random.default_rng(0)
+        centres = rng.standard_normal((count // 40, 16))
+        rows = centres[rng.integers(len(centres), size=count)]
+        rows = rows + 0.5 * rng.standard_normal((count, 16))
+        self.rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+    def passages(self, texts: list[str]) -> Any:
+        return self.rows[[int(text) for text in texts]], 0
+
+
+def test_ivf_pq_finds_nearly_what_flat_search_finds_and_is_kept(
+    monkeypatch: pytest.MonkeyPatch, own_home: Path
+) -> None:
+    faiss = pytest.importorskip("faiss")
+    embedder: Any = Rows(5000)
+    index: Any = Numbers(map(str, range(5000)))
+    search = Search((), WORDS, "?", 10)
+    monkeypatch.setattr(vectors, "BATCH", 1000)
+    monkeypatch.setattr(vectors, "LISTS", 100)
+    monkeypatch.setattr(vectors, "PARTS", 4)
+    monkeypatch.setattr(vectors, "FLAT_MOST", 1000)
+    some, hits = Vectors(index, embedder, search), 0
+    for asked in embedder.rows[:50]:
+        wanted = best(embedder.rows @ asked, 10).tolist()
+        found = some.candidates(asked, [9])
+        assert 9 in found and len(found) <= 41 and (np.diff(found) > 0).all()
+        assert (some.of(found) == embedder.rows[found]).all()
+        hits += len({*wanted} & {*found.tolist()})
+    assert hits / 500 > 0.9 and (some.kind, some.embedded) == ("ivf-pq", 5000)
+    assert Vectors(index, embedder, replace(search, keep=False)).kind == "flat"
+    (key,) = CODED.each()
+    monkeypatch.setattr(faiss, "index_factory", None)  # any building would fail
+    again = Vectors(index, embedder, search)
+    assert (again.candidates(asked, [9]) == found).all() and again.embedded == 0
+    CODED.put(key, b"not an index")
+    with pytest.raises(TypeError):
+        again.candidates(asked, [])
+    other = faiss.IndexFlatIP(16)
+    other.add(np.concatenate([embedder.rows, embedder.rows]))
+    CODED.put(key, faiss.serialize_index(other).tobytes())  # it has passages that are not there
+    assert again.candidates(asked, []).max() < 5000
 
 
 @given(st.lists(st.permutations(range(6)).map(lambda p: p[:4]), max_size=3))

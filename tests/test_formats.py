@@ -49,6 +49,7 @@ ABOUT: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "missing.epub": ([], ("chapters that are missing or broken: 1",)),
     "letter.eml": (["Tide tables"], ("attachments are not read: t.pdf",)),
     "table.eml": (["Tides"], ()),
+    "utf16.eml": (["Grüße"], ()),
     "bees.xml": (["Sleep & rest", "References"], ()),
     "bees.tex": (["On bees", "Sleep", "More"], ()),
     "columns.pdf": ([made.TITLES[i] for i in (1, 2, 0)], ()),

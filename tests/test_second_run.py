@@ -49,7 +49,7 @@ from tests.support.helpers import Done, examples, ngt
 pytest.importorskip("reportlab")
 pytest.importorskip("pypdfium2")
 pytestmark = [
-    pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="no extra dense"),
+    pytest.mark.skipif(find_spec("faiss") is None, reason="no faiss"),
     pytest.mark.skipif(not hasattr(os, "waitid"), reason="no os.waitid"),
 ]
 LONG = int(os.environ.get("SECOND_RUNS", "0"))  # stories of a long run

@@ -117,7 +117,8 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
     if pool.predicted is None or pool.reached is None:
         return
     private_folder(path.parent)
-    with LineFile(path.parent / "pools.lock", wait_s=_LOCK_S):
+    lock = path.parent / "pools.lock"
+    with LineFile(lock, wait_s=_LOCK_S):
         there = Pool()
         with suppress(DamagedFileError):
             there = load_pool(path, vocabulary, pool.limit, pool.quotes)
@@ -131,4 +132,5 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
         }
         sizes = {"answers": str(len(answers)), "tokens": str(sum(map(len, answers)))}
         POOLS.write(path, arrays, {"model": model, **sizes})
+        lock.unlink(missing_ok=True)  # who waits for it sees that, and makes another
     pool.new = []

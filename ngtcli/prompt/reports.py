@@ -38,7 +38,7 @@ class Selection:
     of_documents: int
     index: str = field(metadata=json_key(choices=("cached", "built", "updated")))
     seconds: float = field(metadata=json_key(digits=6))
-    dense: str | None = field(default=None, metadata=json_key(choices=("flat", None)))
+    dense: str | None = field(default=None, metadata=json_key(choices=("flat", "ivf-pq", None)))
     embedded: int = 0
     fits: bool = field(default=False, metadata=json_key(hidden=True))
     earlier: int = field(default=0, metadata=json_key(hidden=True))

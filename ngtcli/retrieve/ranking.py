@@ -57,9 +57,9 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The index, and its passages that fit best, the best first.
+    """The index, its passages that fit best, the best first, and how vectors were searched.
 
-    `dense` is "flat" where vectors were compared; `embedded` of them were made for it.
+    `dense` is "flat", "ivf-pq" or None; `embedded` is the number of vectors that were made for it.
     """
 
     index: "Index"
@@ -90,19 +90,21 @@ def _with_vectors(by_words: Ranking, search: Search) -> Ranking:
     """The ranks by BM25 and by vectors, put together."""
     from ngtcli.retrieve.encoders import load_embedder
     from ngtcli.retrieve.index import best
-    from ngtcli.retrieve.vectors import vectors_of
+    from ngtcli.retrieve.vectors import Vectors
 
     index, settings = by_words.index, search.settings
     search.status(f"Loading {settings.embedder} …")
     embedder = load_embedder(settings.embedder, settings.device)
-    asked = embedder.question(search.whole)
-    vectors, embedded = vectors_of(index, embedder, search)
-    words, found = [one.passage for one in by_words.found], vectors @ asked
-    together, cosines = fused(words, best(found, search.most).tolist()), found.tolist()
+    vectors, asked = Vectors(index, embedder, search), embedder.question(search.whole)
+    words = [one.passage for one in by_words.found]
+    passages = vectors.candidates(asked, words)
+    found = vectors.of(passages) @ asked
+    together = fused(words, passages[best(found, search.most)].tolist())
+    cosines = dict(zip(passages.tolist(), found.tolist(), strict=True))
     bm25 = index.scores(search.question, search.earlier).tolist()
     order = sorted(together, key=lambda passage: (-together[passage], passage))[: search.most]
     ranked = [Ranked(p, Scores(together[p], bm25[p], cosines[p], together[p])) for p in order]
-    return Ranking(index, ranked, "flat", embedded)
+    return Ranking(index, ranked, vectors.kind, vectors.embedded)
 
 
 def fused(*rankings: Sequence[int]) -> dict[int, float]:

@@ -65,7 +65,9 @@ class Held:
 
 STORES = (
     Store("documents", "texts of documents", "reading them", "files texts tokens"),
-    Store("passages", "passages and their vectors", "choosing passages", "passages vectors"),
+    Store(
+        "passages", "passages and their vectors", "choosing passages", "passages vectors ivf-pq"
+    ),
     Store("parts", "answers to parts of long texts", "splitting them", "parts"),
     Store("tries", "n-gram tries of documents", "the method trie", "tries/*.trie.safetensors"),
     Store(
@@ -76,9 +78,7 @@ STORES = (
         "backgrounds", "n-gram counts of general texts", "auto; ngt trie build --background",
         f"tries/*{BACKGROUND}", NONE, True,
     ),
-    Store(
-        "pools", "phrases of earlier answers", "auto", f"tries/*{POOL} tries/pools.lock", NONE, True
-    ),
+    Store("pools", "phrases of earlier answers", "auto", f"tries/*{POOL}", NONE, True),
     Store("compiled", "compiled functions", "the first use of auto", "compiled"),
     Store(
         "trials", "what was tried of models, and times of passes", "loading a model; auto",
@@ -96,7 +96,7 @@ STORES = (
     Store("tune", "measurements of ngt tune", "ngt tune", "tune/*", NONE, True),
 )  # fmt: skip
 _BY_PART = {part: named for named in STORES for part in named.parts.split()}
-_OF_STORE = (store.NAME, f"{store.NAME}-journal")
+_LEFT_OUT = (store.NAME, f"{store.NAME}-journal", "pools.lock")  # which writers lock
 _FREED = 10  # this part of the bound is free afterwards; guess
 _SHARE = 20  # this part of the bound may be written before the cache is looked at again; guess
 
@@ -141,14 +141,14 @@ def _pieces() -> list[_Entry]:
 
 
 def _files(errors: list[OSError]) -> list[_Entry]:
-    """All files but those of the store and those that are being written.
+    """All files but those of the store, a lock, and those that are being written.
 
     A killed run's file that is not finished is one of them an hour after. A file was used when it
     was written, or last compared with its piece.
     """
     found, uses = [], {piece.key: piece.used for piece in store.pieces(CHECKED.name)}
     for place, _, names in os.walk(home("cache"), onerror=errors.append):
-        for path in (Path(place, name) for name in names if name not in _OF_STORE):
+        for path in (Path(place, name) for name in names if name not in _LEFT_OUT):
             with suppress(OSError):  # another process has removed it
                 about = path.lstat()
                 if path.suffix != PARTIAL or time.time() - about.st_mtime > LEFT_S:

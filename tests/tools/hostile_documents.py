@@ -279,15 +279,16 @@ def main() -> int:
     verdicts, clock = list[Verdict](), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder), Path(folder) / "home", Path(folder), {})
+        run(Command(["--version"], [ANSWERED], seconds=300), place)  # the server of forks starts
         for name, make in cases(given.seed):
             if given.only in name:
                 (place.work / name).write_bytes(make())
                 arguments = ["docs", "show", "--text", name, *flags]
                 command = Command(arguments, [ANSWERED, INPUT], check=leaks, **bounds)
                 result = run(command, place)
-                verdicts.append(
-                    Verdict("hostile", given.seed, name, command, result, judge(command, result))
-                )
+                own = "hostile", given.seed, name, command, result, judge(command, result)
+                again = f"hostile_documents --seed {given.seed} --only {name}"
+                verdicts.append(Verdict(*own, again))
                 (place.work / name).unlink()
     print("\n".join(report(verdicts, given.seed, time.monotonic() - clock)))
     return int(any(verdict.complaints for verdict in verdicts))

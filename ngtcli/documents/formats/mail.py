@@ -1,18 +1,21 @@
 """E-mails: who wrote what to whom and when, and the text; attachments are named, not read."""
 
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from typing import Any
 
 from ngtcli.documents.content import Extracted, Source, Writer
-from ngtcli.documents.text import Unreadable
+from ngtcli.documents.text import Unreadable, decode_text
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 
 
 def parse(source: Source) -> Extracted:
     """The headers that a reader sees, and the body as plain text, else from its HTML."""
-    message: Any = message_from_bytes(source.data, policy=policy.default)
+    is_utf16 = source.data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
+    data = decode_text(source.data).encode() if is_utf16 else source.data
+    message: Any = message_from_bytes(data, policy=policy.default)
     head = [f"{name}: {_line(message, name)}" for name in _HEADERS if _line(message, name)]
     if not head:
         raise Unreadable("not an e-mail", "Name it .txt to have it read as text.")
@@ -21,6 +24,8 @@ def parse(source: Source) -> Extracted:
     writer.add("\n".join(head))
     body = message.get_body(("plain", "html"))
     if body is not None:
+        if is_utf16 and body.get("Content-Transfer-Encoding", "8bit") in ("7bit", "8bit"):
+            body.set_param("charset", "utf-8")
         _write_body(body, writer)
     attached = message.iter_attachments() if message.is_multipart() else ()
     names = ", ".join(str(part.get_filename() or part.get_content_type()) for part in attached)

@@ -272,10 +272,6 @@ class AutoDrafters(Drafters[Auto]):
         settings = replace(self._settings, pool=None) if private else self._settings
         return Auto(settings, self._options, self)
 
-    def finish(self, drafter: Auto) -> None:
-        """A sequence has ended: what it said joins the pool, if it has a part in it."""
-        drafter.finish()
-
     def propose(self, drafters: Sequence[Auto], texts: Sequence[Text]) -> list[DraftTree]:
         """A tree for each text; together no more nodes than pay."""
         budgets = [min(self.most, text.left) if text.depth > 0 else 0 for text in texts]
@@ -339,10 +335,6 @@ class AutoDrafters(Drafters[Auto]):
         """A pass over `rows` rows, of all sequences together, took `seconds`."""
         if self.policy is not None:
             self.policy.curve.learn(rows, seconds)
-
-    def report(self, drafter: Auto) -> PolicyReport | None:
-        """The decisions so far, which are those for all sequences together."""
-        return drafter.report()
 
 
 @lru_cache(maxsize=1)

@@ -45,7 +45,10 @@ _WITH_CACHES = ("caches", "kills", "interrupts", "starts", "terminals")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a case went: its last command, which is the first that failed if one did."""
+    """How a case went: its last command, which is the first that failed if one did.
+
+    `again` is what runs it again, where that is not the fuzzer.
+    """
 
     kind: str
     seed: int
@@ -53,6 +56,7 @@ class Verdict:
     command: Command
     result: Result
     complaints: Sequence[str]
+    again: str = ""
 
     def __str__(self) -> str:
         """What was made, what was run, what was expected and what came."""
@@ -60,7 +64,7 @@ class Verdict:
         ran = shlex.join([*given, "ngt", *self.command.arguments])  # as one would type it
         said = self.result.err or (self.result.out if self.command.terminal else "")
         lines = [
-            f"  python -m tests.tools.fuzz --case {self.kind}:{self.seed}",
+            f"  python -m tests.tools.{self.again or f'fuzz --case {self.kind}:{self.seed}'}",
             f"    made: {self.what[:300]}",
             f"    ran: {ran if len(ran) < 300 else ran[:300] + '…'}",
             f"    expected: exit code {expected(self.command)}; came: {self.result.code},"

@@ -45,7 +45,7 @@ from tests.tools.training.recipe import (
 from tests.tools.training.tasks import Conversation, TaskMixture
 
 _HELD_BATCHES = 12  # guess
-_SAVE_SECONDS, _REPORT_SECONDS = 240, 20  # guesses
+_REPORT_SECONDS = 20  # guess
 
 # Tokens at a sentence's start that determine which sentence is quoted; those after are copied.
 # Guess.
@@ -257,8 +257,8 @@ class Trainer:
         return sum(scores) / len(scores)
 
     def run(self) -> None:
-        """Train until the time is used; save every few minutes and at the end."""
-        progress, reported, saved = self.progress, time.monotonic(), time.monotonic()
+        """Train until the time is used, then save."""
+        progress, reported = self.progress, time.monotonic()
         loss, right = 0.0, 0.0  # running means
         for batch in self.batches():
             if progress.elapsed >= self.budget:
@@ -271,13 +271,8 @@ class Trainer:
             loss, right = (a + rate * (b - a) for a, b in zip((loss, right), measured, strict=True))
             if now - reported > _REPORT_SECONDS:
                 line = {**asdict(progress), "loss": round(loss, 4), "right": round(right, 4)}
-                with (self.out / "log.jsonl").open("a") as log:
-                    log.write(json.dumps(line) + "\n")
                 say(f"{progress.elapsed / 60:6.1f} min  {line}")
                 reported = now
-            if now - saved > _SAVE_SECONDS:
-                self.save()
-                saved = time.monotonic()
         self.save()
 
     def _step(self, batch: Batch) -> tuple[float, float]:
@@ -308,7 +303,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--data", type=Path, required=True, help="folder of *.jsonl.xz texts")
-    parser.add_argument("--out", type=Path, required=True, help="log and model go here")
+    parser.add_argument("--out", type=Path, required=True, help="the model goes here")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     args = parser.parse_args()
