@@ -1,6 +1,12 @@
 """The front door: bounds of flags, --set, the short pages, and examples that run as they stand."""
 
+import json
+import os
+import re
+import shlex
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +15,7 @@ from ngtcli.cli.app import app, load
 from ngtcli.cli.options import command_line, set_values
 from ngtcli.config import SETTINGS
 from ngtcli.errors import UsageError
-from tests.support.helpers import HARBOUR, ngt
+from tests.support.helpers import HARBOUR, NGT, ROOT_FOLDER, ngt
 from tests.test_help import every, panels, shown
 
 _NUMBERS = [
@@ -93,3 +99,22 @@ def test_a_password_is_not_shown_however_it_was_given(
 def test_what_is_set_in_a_wrong_way_is_told(arguments: list[str], said: str) -> None:
     done = ngt("summarize", HARBOUR, *arguments)
     assert done.returncode == 2 and said in done.stderr.decode()
+
+
+def test_the_first_examples_of_the_readme_run_as_they_stand(tmp_path: Path) -> None:
+    readme = (ROOT_FOLDER / "README.md").read_text("utf-8").split("## Use")[1]
+    block = re.findall(r"```sh\n(.*?)```", readme, re.DOTALL)[0]
+    assert block.count("ngt ") >= 6
+    (tmp_path / "ngtcli").mkdir()
+    (tmp_path / "ngtcli" / "examples").symlink_to(ROOT_FOLDER / "ngtcli" / "examples")
+    (tmp_path / "ngt").write_text(f'#!/bin/sh\nexec {shlex.join(NGT)} "$@"\n')
+    (tmp_path / "ngt").chmod(0o700)
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block], cwd=tmp_path, env=environ, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"Edith Marlow" in done.stdout and b"[1] orchard.md" in done.stdout
+    assert "1871" in json.loads((tmp_path / "answer.json").read_text())["text"]
+    assert (tmp_path / "summary.txt").stat().st_size and (tmp_path / "answer.html").stat().st_size
+    assert (tmp_path / "answers.jsonl").read_text().count("\n") == 1

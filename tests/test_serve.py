@@ -153,7 +153,7 @@ def test_a_question_is_answered_by_its_events_for_its_user_alone(
     about = client.request(*places(), "GET /about")
     assert about and (about.model, about.state, about.answered) == ("builtin", "ready", 2)
     path = Place.of(Settings()).path
-    assert path.parent == own_home / "run" and path.parent.stat().st_mode & 0o777 == 0o700
+    assert path.parent.stat().st_mode & 0o777 == 0o700  # a long path has a folder elsewhere
     assert path.stat().st_mode & 0o777 == 0o600
 
 

@@ -78,19 +78,31 @@ class _Group(TyperGroup):
             raise unexpected(error) from error
         except Exception as error:
             if type(error).__name__ == "NoSuchOption":  # of the library, wherever it has it
-                _refuse_unset(str(getattr(error, "option_name", "")))
+                _refuse_moved(str(getattr(error, "option_name", "")))
             raise
 
 
-def _refuse_unset(flag: str) -> None:
-    """Raise UsageError for the flag of a setting that has none, with what to give."""
+# Flags that `ngt bench` once had: what to give in their place.
+_MOVED = {
+    "--replay": "Give ngt bench replay RECORDING.",
+    "--record": "Give ngt bench record RECORDING.",
+    "--quality": "Give ngt bench quality.",
+    "--shape": "In a clone: python -m tests.tools.shapes.",
+    "--noise": "In a clone: python -m tests.tools.datasets.",
+}
+
+
+def _refuse_moved(flag: str) -> None:
+    """Raise UsageError for what was a flag once, with what to give in its place."""
     from ngtcli.config import SETTINGS, Use  # here: help does without
 
     name = flag.lstrip("-").replace("-", "_")
     about = SETTINGS.get(name.removeprefix("no_"))
+    hint = _MOVED.get(flag, "")
     if about is not None and Use.SET in about.uses:
         no, yes = ("no", "yes") if about.kind is bool else ("none", "VALUE")
         hint = f"Give --set {about.name}={yes if about.name == name else no}."
+    if hint:
         raise UsageError(f"{flag} is no flag any more", hint)
 
 

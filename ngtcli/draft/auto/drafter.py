@@ -169,7 +169,7 @@ class Auto(Drafter):
     def take(self, nodes: int, budget: int) -> DraftTree:
         """The tree of the first `nodes` of those that the last search, for `budget`, found."""
         assert self._growth is not None
-        found, parents, probabilities, origins, places, _ = self._growth
+        found, parents, probabilities, origins, places = self._growth
         self._paid = nodes
         self._last *= 1 - CONFIG.floor_rate
         if len(probabilities) == budget:

@@ -1,6 +1,6 @@
 """What the model ranked high, and what heads guess in a step, as sources of the blend.
 
-How much either predicts decides how often it is read.
+What a head gains decides how often it is asked.
 """
 
 import time
@@ -128,11 +128,8 @@ class Guesses:
             found[f"{head.kind} {number}" if head.kind in found else head.kind] = use.report()
         return found or None
 
-    def begin(self, ids: Sequence[int], token_s: float) -> bool:
-        """Ask the heads that are to be asked for what follows `ids`; False if none guesses.
-
-        `token_s` is as for HeadUse.
-        """
+    def begin(self, ids: Sequence[int], token_s: float) -> None:
+        """Ask the heads that are to be asked for what follows `ids`; `token_s` as for HeadUse."""
         self.states[:] = NONE
         wanted = [at for at, use in enumerate(self.uses) if use.wants(token_s)]
         clock = time.perf_counter()  # what was accepted is read now: the first asked counts it
@@ -144,7 +141,6 @@ class Guesses:
             self.states[at] = 0
             self._set(at, found)
             clock = time.perf_counter()
-        return bool(wanted)
 
     def _set(self, at: int, found: Guessed) -> None:
         """All states of a head, and what leads to them."""

@@ -41,8 +41,7 @@ class Growth(NamedTuple):
 
     `tokens` int32; `parents` int32, indices, -1 for the root; `probabilities` float64, of whole
     paths; `origins` int8, the source with the longest match; `trie_nodes` int32, the node's place
-    in the counts of that source, by the longest match that leads there, NONE for scores. `states`,
-    int32 (nodes, heads), are those of guesses after a node, NONE where there are none.
+    in the counts of that source, by the longest match that leads there, NONE for scores.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -50,7 +49,6 @@ class Growth(NamedTuple):
     probabilities: npt.NDArray[np.float64]
     origins: npt.NDArray[np.int8]
     trie_nodes: npt.NDArray[np.int32]
-    states: npt.NDArray[np.int32]
 
 
 @njit()
@@ -66,8 +64,7 @@ def grow(
     tokens, parents = np.empty(budget, np.int32), np.empty(budget, np.int32)
     probabilities, origins = np.empty(budget), np.empty(budget, np.int8)
     trie_nodes = np.empty(budget, np.int32)
-    states = np.empty((budget, match_nodes.shape[0] - HEADS), np.int32)
-    growth = Growth(tokens, parents, probabilities, origins, trie_nodes, states)
+    growth = Growth(tokens, parents, probabilities, origins, trie_nodes)
     matches = np.empty((budget + 1, match_nodes.shape[0], match_nodes.shape[1]), np.int32)
     _copy(match_nodes, matches[0])
     candidates = Candidates(
@@ -79,7 +76,7 @@ def grow(
     )
     own, query = named(arrays), query_for(match_nodes)
     n = _fill(own, matches, escape, min_probability, query, candidates, growth, children)
-    return tokens[:n], parents[:n], probabilities[:n], origins[:n], trie_nodes[:n], states[:n]
+    return tokens[:n], parents[:n], probabilities[:n], origins[:n], trie_nodes[:n]
 
 
 @unowned
@@ -105,8 +102,6 @@ def _fill(
         _copy(matches[parent], matches[used + 1])
         advance_path(sources, matches[used + 1], growth.tokens[used])
         growth.trie_nodes[used] = _longest(matches[used + 1, source])
-        for head in range(growth.states.shape[1]):
-            growth.states[used, head] = matches[used + 1, HEADS + head, 1]
         used += 1
     return used
 
