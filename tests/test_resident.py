@@ -25,16 +25,7 @@ from ngtcli.serve import fair_queue
 from ngtcli.serve.fair_queue import FairQueue
 from ngtcli.serve.resident import Resident
 from ngtcli.session.engine import Asked
-from ngtcli.session.events import (
-    Ended,
-    Event,
-    Message,
-    Prompted,
-    Reading,
-    Started,
-    Stepped,
-    Wants,
-)
+from ngtcli.session.events import Ended, Event, Message, Prompted, Reading, Started, Stepped, Wants
 from ngtcli.session.local_engine import LocalEngine
 from ngtcli.session.question import Question
 from tests.support.head_files import save_head

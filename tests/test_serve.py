@@ -20,7 +20,7 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve import client, wire
 from ngtcli.serve.client import NotServedError, served
-from ngtcli.serve.places import Place, ServedAlreadyError, absolute, flags_of, places
+from ngtcli.serve.places import Place, ServedAlreadyError, absolute, flags_of, folder, places
 from ngtcli.session.events import Ended, Event, Message, Stepped, Wants
 from ngtcli.session.question import Question
 from tests.support.helpers import wait_until
@@ -122,6 +122,7 @@ def start() -> Iterator[Start]:
     yield begin
     for one in started:
         one.end()
+    shutil.rmtree(folder(), ignore_errors=True)  # where their paths are too long it is not theirs
 
 
 def asked(text: str, **settings: object) -> Question:

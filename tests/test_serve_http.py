@@ -235,6 +235,7 @@ def test_a_predicted_answer(live: Live) -> None:
         ({"settings": {"model": "other"}}, "settings"),
         ({"settings": {"system": "@/etc/passwd"}}, "settings.system"),
         ({"settings": {"top_k": "x"}}, "settings.top_k"),
+        ({"settings": {"template_arg": ["/etc"]}}, "template_arg"),
         ({"documents": ["a"] * 10_001}, "documents"), ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0]"),

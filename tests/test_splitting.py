@@ -228,19 +228,21 @@ def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     assert row["text"] and all(part["kept"] for part in row["parts"]) and not PARTS.each()
 
 
-def test_kept_parts_are_those_of_one_engine() -> None:
+def test_kept_parts_are_those_of_one_engine_and_of_the_user() -> None:
     preset = load_preset("summarize")
     prompt: Any = SimpleNamespace(ids=(1, 2))
 
-    def kept(engine: str) -> KeptParts:
+    def kept(engine: str, owner: str = "") -> KeptParts:
         model, own = SimpleNamespace(tokenizer=Tokenizer(FakeBackend())), Settings(engine=engine)
-        session: Any = SimpleNamespace(settings=own, facts=model, owner="")
+        session: Any = SimpleNamespace(settings=own, facts=model, owner=owner)
         return KeptParts(session, preset)
 
-    kept("vllm").put(prompt, "theirs")
-    assert kept("vllm").get(prompt) == "theirs" and kept("ngt").get(prompt) is None
+    for owner in ("another", ""):  # of whom nothing is stored
+        assert kept("vllm").get(prompt) is None
+        kept("vllm", owner).put(prompt, "theirs")
+    assert kept("ngt").get(prompt) is None and kept("vllm", "another").get(prompt) is None
     last = kept("vllm")
-    last.get(prompt)
+    assert last.get(prompt) == "theirs"
     last.forget()
     assert kept("vllm").get(prompt) is None
 

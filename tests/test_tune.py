@@ -2,6 +2,7 @@
 
 import json
 import re
+import weakref
 from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
@@ -443,6 +444,9 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
         assert all(0 < (r.generation.decode_s or 0) < r.seconds for r in records)
     assert len(said) == loading  # progress is the sweep's own
     assert about.model == "builtin" and "float32" in about.device
+    model = weakref.ref(source.session(settings).model)
+    source.session(replace(settings, dtype="bfloat16"))
+    assert model() is None  # one is held at a time
 
 
 # --- what is shown ---

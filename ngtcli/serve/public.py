@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import replace
 
-from ngtcli.config import SETTINGS, Use, settings_where
+from ngtcli.config import SETTINGS, SettingError, Use, settings_where
 from ngtcli.draft.steps import Step
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.render.terminal import one_line, visible
@@ -109,7 +109,7 @@ def private_words(error: Exception) -> str:
 
 def is_private(error: Exception) -> bool:
     """Whether an error is not for others: of this machine, and not of what was asked."""
-    if isinstance(error, RequestError):
+    if isinstance(error, RequestError | SettingError):
         return False
     return not isinstance(error, NgtError | TimeoutError) or (
         isinstance(error, InputError) or has_path(f"{error} {getattr(error, 'hint', '')}")

@@ -1,8 +1,7 @@
 """What is served over HTTP: a model under a name, its tasks, and the documents of a folder."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from msgspec import Struct
 
@@ -15,7 +14,6 @@ from ngtcli.serve.public import RequestError
 from ngtcli.session.question import Tasks
 from ngtcli.system.yaml_file import shown
 
-NO_VALUES: Mapping[str, Any] = {}
 DOCS = "+docs"  # behind the model's name: answers from the server's folder
 _MOST_DOCUMENTS = 10_000  # that a request gives: a second to read them; guess
 
