@@ -17,7 +17,7 @@ from ngtcli.system.files import identity, key_of, write_atomically
 if TYPE_CHECKING:
     from ngtcli.system.store import Kind
 
-_LARGEST = 100_000_000  # bytes of a file that is compared; larger ones are not ours: guess
+_LARGEST = 1_000_000_000  # bytes of a file that is compared; larger ones are not ours: guess
 _ELSEWHERE = "Choose another file."
 _FORCE = "Name another file, or give --force to write over it."
 
