@@ -294,7 +294,7 @@ class SecondRuns(RuleBasedStateMachine):
         kept = home is None
         with ExitStack() as stack:
             if kept and self.full:
-                stack.enter_context(patch.object(NewFile, "_open", no_space))
+                stack.enter_context(patch.object(NewFile, "__init__", no_space))
                 stack.enter_context(patch("ngtcli.system.journal.write_all", no_space))
                 stack.enter_context(patch.object(store._Store, "execute", only_read))
             done = ngt(*map(str, words), NGT_HOME=str(home or self.home), NGT_CACHE_MB="1",
@@ -539,6 +539,15 @@ def test_a_question_about_one_file_costs_its_folder_nothing(machine: type[Second
     story.begin(some=["a", "b"], lines=[0])
     for dense in (False, True):
         story.ask(which=[0, 2, 0], dense=dense, seed=0)
+
+
+def test_a_full_disk_costs_no_answer(machine: type[SecondRuns]) -> None:
+    story = machine()
+    story.begin(some=["a", "b"], lines=[0])
+    story.fill_disk()
+    story.ask(which=[0, 2, 0], dense=True, seed=0)
+    story.answer_over_what_is_read(which=0)
+    story.the_users_files_are_as_the_user_left_them()
 
 
 def test_no_file_of_the_users_is_written_over_by_a_summary(machine: type[SecondRuns]) -> None:
