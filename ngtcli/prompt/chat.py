@@ -17,7 +17,7 @@ from itertools import count, groupby, product
 from operator import itemgetter
 from typing import Any
 
-from ngtcli.config import Settings, arguments_of
+from ngtcli.config import SettingError, Settings, arguments_of
 from ngtcli.documents.text import utf8
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.model_files.checkpoint import TEMPLATE_HINT
@@ -134,13 +134,13 @@ def unmarked(text: str) -> Rendered:
 
 def check_chat(tokenizer: Tokenizer, chat: Chat) -> None:
     """Raise UsageError for what the templates of this tokenizer cannot be given."""
-    backend, names = tokenizer.backend, _names(tokenizer.backend)
+    backend, names, name = tokenizer.backend, _names(tokenizer.backend), chat.template
     if not tokenizer.has_chat_template and (chat.template or chat.documents):
         flag = "--set chat_template" if chat.template else "--set template_documents"
         raise UsageError("the model has no chat template", f"Leave {flag} out.")
     if chat.template and chat.template not in names:
         hint = f"Choose from {', '.join(names)}." if names else "It has one: leave the name out."
-        raise UsageError(f"the model has no chat template {chat.template!r}", hint)
+        raise SettingError("chat_template", f"the model has no chat template {name!r}", hint)
     if names and not chat.template and "default" not in names:
         what = "the model has several chat templates, none of which is the default"
         raise UsageError(what, f"Choose from {', '.join(names)} with --set chat_template.")
