@@ -1,46 +1,16 @@
-"""Published recordings and prompts in our own form."""
+"""Published prompts in our own form."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PreTrainedTokenizerFast
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import UsageError
 from ngtcli.measure.prompts import Item, passages, read_jsonl
-from ngtcli.measure.traces import read_traces
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.tools import datasets
 from tests.tools.datasets import with_noise
-from tests.tools.spec_bench import convert
-
-
-def write_spec_bench(folder: Path, turns: list[str], counts: list[int]) -> Path:
-    folder.mkdir()
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(BUILTIN_PATH)
-    tokenizer.save_pretrained(folder / "tokenizer")
-    question = {"question_id": 7, "category": "writing", "turns": ["Say it.", "Again."]}
-    choices = [{"turns": turns, "new_tokens": counts}]
-    answer = {"question_id": 7, "model_id": "some-vicuna", "choices": choices}
-    (folder / "question.jsonl").write_text(json.dumps(question) + "\n")
-    (folder / "answers.jsonl").write_text(json.dumps(answer) + "\n")
-    return folder
-
-
-def test_spec_bench_files_become_traces_with_history_in_later_turns(tmp_path: Path) -> None:
-    folder = write_spec_bench(tmp_path / "s", ["It is so.", "It is so."], [0, 0])
-    assert convert(folder, tmp_path / "all", every_turn=True) == 2  # lengths of 0 cannot be right
-    found = read_traces(tmp_path / "all")
-    first, second = found.traces
-    assert (first.id, second.id, first.task, first.room) == ("7", "7/2", "writing", 1024)
-    assert first.output_ids == second.output_ids
-    assert second.prompt_ids[: len(first.prompt_ids) - 2] == first.prompt_ids[:-2]
-    assert len(second.prompt_ids) > len(first.prompt_ids) + len(first.output_ids)
-    convert(folder, tmp_path / "first")
-    assert len(read_traces(tmp_path / "first").traces) == 1
-    assert (tmp_path / "first" / "tokenizer").is_dir()
 
 
 def passage(text: str, number: int = 1) -> Document:
