@@ -148,22 +148,11 @@ def with_settings(
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
-        asks, kind, own = signature.parameters, None, list[inspect.Parameter]()
-        for p in asks.values():
-            if p.name == "given":
-                kind, fields = p.annotation, inspect.signature(p.annotation, eval_str=True)
-                own += fields.parameters.values()
-            elif p.name != "flags":
-                own.append(p.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        asks, (kind, own) = signature.parameters, _own_parameters(signature)
         if adds_json := view is not None and "json" not in asks:
             own.append(_keyword("json", JsonOption, False))
-        taken = {p.name for p in own}
-        free = [name for name in names if name not in taken]
-        settings = [
-            _parameter(SETTINGS[name]) for name in free if Use.SET not in SETTINGS[name].uses
-        ]
-        if len(settings) < len(free):
-            settings.append(_set_option(free))
+        free = [name for name in names if name not in {p.name for p in own}]
+        settings = _of_settings(free)
 
         @wraps(command)
         def wrapper(**arguments: Any) -> Any:
@@ -180,15 +169,34 @@ def with_settings(
             finally:
                 _bound_cache(verbose)
 
-        returned = signature.return_annotation
-        returned = get_args(returned)[0] if inspect.isgeneratorfunction(command) else returned
+        typed: Any = wrapper
         if view is not None:
-            wrapper.printed = schema or returned  # type: ignore[attr-defined]
-        wrapper.__signature__ = signature.replace(parameters=[*own, *settings])  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {p.name: p.annotation for p in [*own, *settings]}
+            returned = signature.return_annotation
+            is_made = inspect.isgeneratorfunction(command)
+            typed.printed = schema or (get_args(returned)[0] if is_made else returned)
+        typed.__signature__ = signature.replace(parameters=[*own, *settings])
+        typed.__annotations__ = {p.name: p.annotation for p in [*own, *settings]}
         return wrapper
 
     return decorate
+
+
+def _own_parameters(signature: inspect.Signature) -> tuple[Any, list[inspect.Parameter]]:
+    """The type of `given`, None without; and a command's parameters, with that one's fields."""
+    kind, own = None, list[inspect.Parameter]()
+    for p in signature.parameters.values():
+        if p.name == "given":
+            kind = p.annotation
+            own += inspect.signature(kind, eval_str=True).parameters.values()
+        elif p.name != "flags":
+            own.append(p.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    return kind, own
+
+
+def _of_settings(names: Sequence[str]) -> list[inspect.Parameter]:
+    """The flags of settings, and --set for those that have none of their own."""
+    found = [_parameter(SETTINGS[name]) for name in names if Use.SET not in SETTINGS[name].uses]
+    return [*found, *([_set_option(names)] if len(found) < len(names) else [])]
 
 
 def reports(view: View, *, schema: Any = None) -> Callable[[Command], Command]:
