@@ -95,14 +95,15 @@ def _check_own(path: Path, hint: str, force: bool = False) -> None:
     """
     if force or not path.is_file() or not (size := path.stat().st_size):
         return
-    with suppress(OSError):
-        if size <= _LARGEST and _written().get(_key(path, path.read_bytes())):
+    with suppress(OSError), path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256") if size <= _LARGEST else None
+        if digest and _written().get(_key(path, digest.hexdigest())):
             return
     raise UsageError(f"{path}: it is there already, and not as ngt wrote it", hint)
 
 
-def _key(path: Path, content: bytes) -> str:
-    return key_of(str(path.resolve()), hashlib.sha256(content).hexdigest())
+def _key(path: Path, digest: str) -> str:
+    return key_of(str(path.resolve()), digest)
 
 
 def _written() -> "Kind[bool]":
@@ -141,7 +142,7 @@ def write_page(text: str, path: Path, hint: str = _ELSEWHERE, force: bool = Fals
     try:
         write_atomically(path, text)
         if path.is_file():
-            _written().put(_key(path, text.encode()), True)
+            _written().put(_key(path, hashlib.sha256(text.encode()).hexdigest()), True)
     except OSError as error:
         raise NgtError(f"{path}: {reason_of(error)}", hint) from None
 
