@@ -185,10 +185,6 @@ def _scores(passage: Chosen) -> str:
     if by.dense is None and by.reranked is None:
         return f"score {by.bm25:.2f}"
     digits = {"bm25": 2, "dense": 3, "fused": 4, "reranked": 2}
-    scores = {name: getattr(by, name) for name in digits}
-    words = [
-        f"{name.replace('bm25', 'BM25')} {value:.{digits[name]}f}"
-        for name, value in scores.items()
-        if value is not None
-    ]
+    known = {name: score for name in digits if (score := getattr(by, name)) is not None}
+    words = [f"{n.replace('bm25', 'BM25')} {score:.{digits[n]}f}" for n, score in known.items()]
     return f"rank {passage.rank} ({', '.join(words)})"

@@ -125,22 +125,14 @@ def _built(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, s: Settin
     from ngtcli.background.loaded import build_background  # here: they load numpy
     from ngtcli.trie import store
 
-    documents, skipped = loaded.documents, distinct(loaded.skipped)
-    if kind == "trie":
-        size = len(tokenizer.backend)
-        trie, report = store.document_trie(documents, tokenizer, size, s.n, s.lp, Notes().warn)
-        return Built(
-            kind=kind,
-            status=report.status,
-            seconds=report.seconds,
-            nodes=report.nodes,
-            tokens=len(trie),
-            path=str(report.path or ""),
-            skipped=skipped,
-        )
-    nodes = None
+    documents, about, nodes = loaded.documents, dict[str, Any](name=name), None
     try:
-        if kind == "background":
+        if kind == "trie":
+            size = len(tokenizer.backend)
+            made, report = store.document_trie(documents, tokenizer, size, s.n, s.lp, Notes().warn)
+            about = {"status": report.status, "seconds": report.seconds}
+            path, nodes, tokens = report.path or "", report.nodes, len(made)
+        elif kind == "background":
             path, counts, tokens = build_background(documents, name, tokenizer, s.model)
             nodes = counts.counted
         else:
@@ -150,7 +142,8 @@ def _built(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, s: Settin
     except OSError as error:
         what = f"the {kind} cannot be written: {reason_of(error)}"
         raise NgtError(what, "See ngt cache path tries.") from None
-    return Built(kind=kind, name=name, nodes=nodes, tokens=tokens, path=str(path), skipped=skipped)
+    about |= {"nodes": nodes, "tokens": tokens, "path": str(path)}
+    return Built(kind=kind, skipped=distinct(loaded.skipped), **about)
 
 
 def _cells(file: KeptFile) -> list[object]:

@@ -74,9 +74,7 @@ class OwnRows:
         self._unread: list[int] = []  # accepted tokens that the state before the last pass lacks
         self._chain: list[int] = []  # what the last pass read besides
         self._crops = False  # whether the cache takes back what is rejected of the last pass
-        self._before: dict[str, Any] | None = (
-            None  # the state before the last pass, if over a chain
-        )
+        self._before: dict[str, Any] | None = None  # the state before a pass over a chain
 
     def prefill(self, ids: Sequence[int], chunk: int, progress: Callable[[int], object]) -> None:
         """Read `ids`, in one pass where the model does not carry its state across chunks.

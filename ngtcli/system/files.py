@@ -45,9 +45,7 @@ def home(kind: str) -> Path:
             folder = Path(base).expanduser() / kind
         except RuntimeError:
             raise UsageError(f"NGT_HOME is {base}: no such home", "Name a folder.") from None
-    elif (
-        kind == "run"
-    ):  # a folder for it may be missing, and then would be one that all users share
+    elif kind == "run":  # the system's folder for it may be missing, or one that all users share
         folder = home("state") / kind
     else:
         folder = Path(getattr(platformdirs, f"user_{kind}_dir")("ngt", appauthor=False))
