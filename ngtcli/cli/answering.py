@@ -9,7 +9,6 @@ from functools import partial
 
 import typer
 
-from ngtcli.cli.answer_object import answer_object
 from ngtcli.cli.answer_request import AnswerRequest, tell_passages
 from ngtcli.cli.notes import REPEATS, Notes, ReadingBar
 from ngtcli.cli.options import command_line
@@ -249,6 +248,8 @@ def _marked(request: AnswerRequest, answer: Ended) -> list[Run]:
 def body_of(request: AnswerRequest, answer: Ended) -> str:
     """What a file gets, without its last newline: the JSON object, or the answer."""
     if request.json or request.json_tokens:
+        from ngtcli.cli.answer_object import answer_object  # here: few runs need it
+
         return dump_json(answer_object(request, answer, request.json_tokens))
     text = visible("".join(shown for shown, _ in _marked(request, answer)))
     places = answer.sources.places() if request.cite else ()

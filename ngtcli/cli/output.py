@@ -96,14 +96,13 @@ def _check_own(path: Path, hint: str, force: bool = False) -> None:
     if force or not path.is_file() or not (size := path.stat().st_size):
         return
     with suppress(OSError), path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256") if size <= _LARGEST else None
-        if digest and _written().get(_key(path, digest.hexdigest())):
+        if size <= _LARGEST and _written().get(_key(path, hashlib.file_digest(file, "sha256"))):
             return
     raise UsageError(f"{path}: it is there already, and not as ngt wrote it", hint)
 
 
-def _key(path: Path, digest: str) -> str:
-    return key_of(str(path.resolve()), digest)
+def _key(path: Path, content: "hashlib._Hash") -> str:
+    return key_of(str(path.resolve()), content.hexdigest())
 
 
 def _written() -> "Kind[bool]":
@@ -142,7 +141,7 @@ def write_page(text: str, path: Path, hint: str = _ELSEWHERE, force: bool = Fals
     try:
         write_atomically(path, text)
         if path.is_file():
-            _written().put(_key(path, hashlib.sha256(text.encode()).hexdigest()), True)
+            _written().put(_key(path, hashlib.sha256(text.encode())), True)
     except OSError as error:
         raise NgtError(f"{path}: {reason_of(error)}", hint) from None
 

@@ -125,16 +125,16 @@ def _built(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, s: Settin
     from ngtcli.background.loaded import build_background  # here: they load numpy
     from ngtcli.trie import store
 
-    documents, about, nodes = loaded.documents, dict[str, Any](name=name), None
+    documents, about = loaded.documents, dict[str, Any](name=name)
     try:
         if kind == "trie":
             size = len(tokenizer.backend)
             made, report = store.document_trie(documents, tokenizer, size, s.n, s.lp, Notes().warn)
-            about = {"status": report.status, "seconds": report.seconds}
-            path, nodes, tokens = report.path or "", report.nodes, len(made)
+            about = {"status": report.status, "seconds": report.seconds, "nodes": report.nodes}
+            path, tokens = report.path or "", len(made)
         elif kind == "background":
             path, counts, tokens = build_background(documents, name, tokenizer, s.model)
-            nodes = counts.counted
+            about["nodes"] = counts.counted
         else:
             made = store.build_datastore([tokenizer.encode(d.text.strip()) for d in documents])
             path = store.save_datastore(made, name, tokenizer.fingerprint, documents)
@@ -142,8 +142,8 @@ def _built(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, s: Settin
     except OSError as error:
         what = f"the {kind} cannot be written: {reason_of(error)}"
         raise NgtError(what, "See ngt cache path tries.") from None
-    about |= {"nodes": nodes, "tokens": tokens, "path": str(path)}
-    return Built(kind=kind, skipped=distinct(loaded.skipped), **about)
+    skipped = distinct(loaded.skipped)
+    return Built(kind=kind, tokens=tokens, path=str(path), skipped=skipped, **about)
 
 
 def _cells(file: KeptFile) -> list[object]:

@@ -14,7 +14,6 @@ from ngtcli.serve import client
 from ngtcli.serve.client import NotServedError, served
 from ngtcli.session.events import USUAL, Ended, Event, Message, Tell, Wants, nobody
 from ngtcli.session.question import Question
-from ngtcli.session.runs import log_answer
 from ngtcli.system import process
 
 if TYPE_CHECKING:
@@ -68,6 +67,8 @@ class Answerer:
                     event = events.throw(KeyboardInterrupt())
                     continue
                 if isinstance(event, Ended):
+                    from ngtcli.session.runs import log_answer  # here: it is shown already
+
                     log_answer(question, event, by, self._warn)
                 event = next(events, None)
 
@@ -120,8 +121,8 @@ class Answerer:
         from ngtcli.session.engine import Asked  # here: it loads numpy
 
         asked = Asked(question, on_event, owner, wants)
-        events = self._events(question, wants)
-        threading.Thread(target=told, args=(events, asked), daemon=True).start()
+        own = self._events(question, wants), asked
+        threading.Thread(target=told, args=own, daemon=True).start()
         return asked
 
     def close(self) -> None:

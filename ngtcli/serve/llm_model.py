@@ -29,7 +29,6 @@ from ngtcli.session.question import Question, Tasks
 
 # The options are the settings that one of several questions may have, but for the system text.
 _SET = tuple(name for name in config.settings_where(config.Use.LINE) if name != "system")
-
 _DOCS = "File, folder or glob of documents, which the question is about."
 
 
