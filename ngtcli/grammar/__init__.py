@@ -1,1 +1,1 @@
-"""The form that an answer must have: schemas, their grammar, and which token may come next."""
+"""What an answer may be, and which tokens may come next of one. Knows no torch."""
