@@ -125,9 +125,9 @@ class _Bounding:
         for key in keys[1:]:
             target = target.get(key) if isinstance(target, dict) else None
         if not isinstance(target, dict):
-            raise refused(at, f"{shown(name)} is not in the schema")
+            raise refused(at, "what it names is not in the schema")
         if _SAYS & {*given}:
-            raise refused(at, f"{shown(name)} beside other keywords")
+            raise refused(at, "it stands beside other keywords")
         return self.of({**target, **given}, ".".join(["$", *keys[1:]]), (*within, name), depth)
 
 
