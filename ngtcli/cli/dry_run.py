@@ -56,7 +56,8 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
         return
     print_line(visible(prompt.text))
     if schema is not None:
-        notes.say(f"The answer obeys this JSON Schema:\n{dump_json(schema)}")
+        for line in ("The answer obeys this JSON Schema:", *dump_json(schema).splitlines()):
+            notes.say(line)
     notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")
 
 
