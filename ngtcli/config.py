@@ -19,7 +19,7 @@ from typing import Any
 
 from ngtcli.errors import UsageError
 from ngtcli.system.files import home
-from ngtcli.system.json_form import Schema, schema_of
+from ngtcli.system.json_form import Schema, dump_json, schema_of
 from ngtcli.system.machine import MOST
 from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
 from ngtcli.words import nearest, plain_number
@@ -99,9 +99,11 @@ class Use(Flag):
     CARD = auto()  # the card of a model may have it
     FILE = auto()  # @FILE stands for the text of a file
     NAMES = auto()  # a list that may be written with commas
+    SCHEMA = auto()  # a text that may be written as a mapping
     SECRET = auto()  # never shown
     COMMON = auto()  # one of the few that -h lists
     SET = auto()  # has no flag of its own, is given as --set NAME=VALUE
+    ONCE = auto()  # of these, had a flag once, which is taken still and listed nowhere
     SAMPLES = auto()  # from here on: read only where tokens are drawn,
     NGT = auto()  # with this engine,
     VLLM = auto()
@@ -178,6 +180,8 @@ class Setting:
         is_off = self.default == "off" or {*SWITCH} == {*self.choices}
         if is_off and isinstance(value, bool):  # as YAML reads on and off
             return "on" if value else "off"
+        if Use.SCHEMA in self.uses and isinstance(value, dict):
+            return dump_json(value, None)
         if kind is tuple:
             items = [value] if isinstance(value, str) else value
             if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
@@ -346,6 +350,24 @@ class Settings:
         "Documents go where the chat template has a place for them, and not into the message.",
     )
     stop: tuple[str, ...] = _answer((), "Stop at this text; may be given again.")
+    schema: str = _answer(
+        "",
+        "The answer is JSON by this schema: a JSON Schema, or concise as in 'name, age int, due"
+        " date?, state paid|open, tags str[], proof quote, bio: a text'; or a file of either.",
+        Use.FILE | Use.NGT | Use.SCHEMA,
+    )
+    schema_multi: str = _answer(
+        "",
+        'The answer is {"items": [...]}, a list of what this schema says.',
+        Use.FILE | Use.NGT | Use.SCHEMA,
+    )
+    regex: str = _answer("", "The answer matches this regular expression, as a whole.", Use.NGT)
+    choices: tuple[str, ...] = _answer(
+        (), "The answer is one of these, divided by commas.", Use.NAMES | Use.NGT
+    )
+    quote: bool = _answer(
+        False, "The answer is quotations of the documents, word for word.", Use.NGT
+    )
     max_repeats: int = _answer(
         6,
         "End an answer whose last words came this many times in a row, word for word,"
@@ -484,6 +506,11 @@ class Settings:
     data_parallel: int = _vllm(1, "For vLLM: copies of the model.", within=(1, 10_000))
     ray: bool = _vllm(False, "For vLLM: spread over the machines of a Ray cluster.")
 
+    @property
+    def has_form(self) -> bool:
+        """Whether answers have a form that their tokens obey."""
+        return any(getattr(self, name) for name in FORMS)
+
     def __post_init__(self) -> None:
         for name, about in SETTINGS.items():
             about.check(getattr(self, name))
@@ -502,13 +529,16 @@ class Settings:
             raise SettingError("passage_overlap", f"passage_overlap is {what}", hint)
 
 
+FORMS = ("schema", "schema_multi", "regex", "choices", "quote")  # settings; one at a time
+_ONCE = "top_k threads max_mb strict embedder keep_documents"
 _LISTED = {
+    Use.ONCE: _ONCE,
     Use.COMMON: "model method quantize exact max_tokens think temperature system overflow",
     Use.SET: "draft_model n lp learn_output pool pool_documents background calibrate max_thinking"
     " min_p repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
     " template_documents max_repeats device_map packed capture passage_tokens passage_overlap"
     " whole_tokens reranker max_files max_depth field parser_seconds parser_mb cache_mb log_text"
-    " tensor_parallel pipeline_parallel data_parallel ray",
+    f" tensor_parallel pipeline_parallel data_parallel ray {_ONCE}",
 }
 
 
