@@ -232,7 +232,7 @@ def _given(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
             raise UsageError(f"{setting.flag} with --set {name}", "Give one of them.")
         if setting.choices and setting.is_switch:
             value = "on" if value else "off"
-        flags[name] = tuple(value) if isinstance(value, list) else value
+        flags[name] = setting.typed(value, setting.flag) if isinstance(value, list) else value
     return flags | more
 
 
