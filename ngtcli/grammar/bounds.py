@@ -16,7 +16,7 @@ from ngtcli.system.json_form import Schema
 from ngtcli.system.yaml_file import shown
 
 # Of values without a bound of their own: characters, items, keys; guesses, of about a paragraph.
-STRING, QUOTE, ITEMS, KEYS, KEY = 300, 400, 20, 20, 40
+STRING, QUOTE, ITEMS, KEYS, KEY = 300, 400, 10, 10, 40
 WHOLE = 10**15 - 1  # of numbers; derived: below 2**53 every JSON reader keeps a whole number
 _MOST_PARTS, _MOST_DEPTH = 2000, 40  # schemas in a schema, references replaced; guesses, 1 s
 _OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
