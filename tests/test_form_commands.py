@@ -56,7 +56,7 @@ def test_half_an_answer_is_none(tmp_path: Path) -> None:
     assert done.returncode == 1 and found["finish_reason"] == "length"
     assert found["text"].startswith('{"who":')
     shown, code = in_terminal(*half)
-    assert code == 1 and '{"who":' in shown and "not whole" in shown
+    assert code == 1 and "who" in shown and "not whole" in shown
     chat = ngt("chat", "--schema", FIELDS, "-d", HARBOUR, "--max-tokens", "6", stdin=b"Who?\n")
     assert (chat.returncode, chat.stdout) == (1, b"")
 
