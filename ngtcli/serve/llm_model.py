@@ -116,6 +116,7 @@ class NgtModel(llm.Model):
     def _question(self, prompt: llm.Prompt) -> Question:
         """What is asked, by options above ngt's own settings. Raises NgtError."""
         given = {k: v for k, v in prompt.options.model_dump().items() if v is not None}
+        given |= {"schema": prompt.schema} if prompt.schema else {}
         docs = given.pop("docs", None)
         values = {name: check_key(name, value, "option") for name, value in given.items()}
         *before, last = _turns(prompt)
@@ -123,8 +124,6 @@ class NgtModel(llm.Model):
         layers = [Layer("option", {**values, "model": self._name}), *environment_and_file_layers()]
         tasks = Tasks.resolved(layers, tasks=(task,))
         loaded = load([docs], settings=tasks.of[task][0]) if docs else _of_fragments(prompt)
-        if prompt.schema:
-            values["schema"] = check_key("schema", prompt.schema, "schema")
         system = {"system": prompt.system} if prompt.system else {}
         return tasks.question(task, utf8(last.text), loaded=loaded, turns=before, **system)
 
