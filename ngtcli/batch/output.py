@@ -237,7 +237,7 @@ class AnswerFolder:
         self._path, self._restart = path, restart
         with errors_named(path, _FOLDER.hint, UsageError):
             path.mkdir(parents=True, exist_ok=True)
-        # Without a head it is kept: of a restart that is killed it must know the files that are left.
+        # Without a head it is kept: of a restart that is killed it must know what is left.
         self._journal = Journal(
             path / _FOLDER_JOURNAL, _FOLDER, head or {}, _FOLDER_LINE, restart and bool(head)
         )
