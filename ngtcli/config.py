@@ -19,7 +19,7 @@ from typing import Any
 
 from ngtcli.errors import UsageError
 from ngtcli.system.files import home
-from ngtcli.system.json_form import Schema, schema_of
+from ngtcli.system.json_form import Schema, dump_json, schema_of
 from ngtcli.system.machine import MOST
 from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
 from ngtcli.words import nearest, plain_number
@@ -99,6 +99,7 @@ class Use(Flag):
     CARD = auto()  # the card of a model may have it
     FILE = auto()  # @FILE stands for the text of a file
     NAMES = auto()  # a list that may be written with commas
+    SCHEMA = auto()  # a text that may be written as a mapping
     SECRET = auto()  # never shown
     COMMON = auto()  # one of the few that -h lists
     SET = auto()  # has no flag of its own, is given as --set NAME=VALUE
@@ -178,6 +179,8 @@ class Setting:
         is_off = self.default == "off" or {*SWITCH} == {*self.choices}
         if is_off and isinstance(value, bool):  # as YAML reads on and off
             return "on" if value else "off"
+        if Use.SCHEMA in self.uses and isinstance(value, dict):
+            return dump_json(value, None)
         if kind is tuple:
             items = [value] if isinstance(value, str) else value
             if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
@@ -346,6 +349,24 @@ class Settings:
         "Documents go where the chat template has a place for them, and not into the message.",
     )
     stop: tuple[str, ...] = _answer((), "Stop at this text; may be given again.")
+    schema: str = _answer(
+        "",
+        "The answer is JSON by this schema: a JSON Schema, or concise as in 'name, age int, due"
+        " date?, state paid|open, tags str[], proof quote, bio: a text'; or a file of either.",
+        Use.FILE | Use.NGT | Use.SCHEMA,
+    )
+    schema_multi: str = _answer(
+        "",
+        'The answer is {"items": [...]}, a list of what this schema says.',
+        Use.FILE | Use.NGT | Use.SCHEMA,
+    )
+    regex: str = _answer("", "The answer matches this regular expression, as a whole.", Use.NGT)
+    choices: tuple[str, ...] = _answer(
+        (), "The answer is one of these, divided by commas.", Use.NAMES | Use.NGT
+    )
+    quote: bool = _answer(
+        False, "The answer is quotations of the documents, word for word.", Use.NGT
+    )
     max_repeats: int = _answer(
         6,
         "End an answer whose last words came this many times in a row, word for word,"
