@@ -151,7 +151,8 @@ def test_reduce_asks_once_more_over_all_answers_with_the_files_as_sources(
 def test_the_answer_over_all_is_the_last_json_line_and_of_no_file(
     docs: Path, fake: FakeAnswers
 ) -> None:
-    rows = [
+    lines = ask(docs, "--reduce", "Which?", "--json").stdout.splitlines()
+    rows = [json.loads(line) for line in lines]
         json.loads(row) for row in ask(docs, "--reduce", "Which?", "--json").stdout.splitlines()
     ]
     assert [row["file"] for row in rows] == [*NAMES, None] and rows[-1]["question"] == "Which?"
