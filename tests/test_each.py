@@ -153,8 +153,6 @@ def test_the_answer_over_all_is_the_last_json_line_and_of_no_file(
 ) -> None:
     lines = ask(docs, "--reduce", "Which?", "--json").stdout.splitlines()
     rows = [json.loads(line) for line in lines]
-        json.loads(row) for row in ask(docs, "--reduce", "Which?", "--json").stdout.splitlines()
-    ]
     assert [row["file"] for row in rows] == [*NAMES, None] and rows[-1]["question"] == "Which?"
     Draft202012Validator(build("ask")).validate(rows[-1])
 
