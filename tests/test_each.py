@@ -108,17 +108,32 @@ def test_what_is_written_among_the_documents_is_none_of_them(
         assert len(fake.asked) == more
 
 
-def test_another_question_for_the_same_output_is_refused_and_a_restart_asks_all_again(
+def test_another_question_for_the_same_table_is_refused_and_a_restart_asks_all_again(
     tmp_path: Path, docs: Path, fake: FakeAnswers
 ) -> None:
-    for out in ("out.tsv", "out/"):
-        path = f"{tmp_path}/{out}"
-        assert ask(docs, "-o", path).returncode == 0
-        other = ask(docs, "-o", path, question="When?")
-        assert other.returncode == 2 and b"begun with question 'Who?', now 'When?'" in other.stderr
+    out = f"{tmp_path}/out.tsv"
+    assert ask(docs, "-o", out).returncode == 0
+    other = ask(docs, "-o", out, question="When?")
+    assert other.returncode == 2 and b"begun with question 'Who?', now 'When?'" in other.stderr
+    fake.asked = []
+    assert ask(docs, "-o", out, "--restart", question="When?").returncode == 0
+    assert len(fake.asked) == 3
+
+
+def test_the_answers_in_a_folder_are_those_to_the_last_question_and_the_others_are_kept(
+    tmp_path: Path, docs: Path, fake: FakeAnswers
+) -> None:
+    out = tmp_path / "out"
+    for asked, cite, question in (3, "", "Who?"), (3, "--cite", "Who?"), (0, "", "Who?"):
         fake.asked = []
-        assert ask(docs, "-o", path, "--restart", question="When?").returncode == 0
-        assert len(fake.asked) == 3
+        assert ask(docs, "-o", f"{out}/", *filter(None, [cite]), question=question).returncode == 0
+        assert len(fake.asked) == asked and len([*out.glob("*.txt")]) == 3
+    (out / "a.txt.txt").unlink()
+    (out / "b.txt.txt").write_text("edited")
+    assert ask(docs, "-o", f"{out}/").returncode == 0 and fake.asked == []
+    assert (out / "a.txt.txt").read_text() == "Text a of three.\n"
+    assert (out / "b.txt.txt").read_text() == "edited"
+    assert ask(docs, "-o", f"{out}/", question="When?").returncode == 2 and fake.asked == []
 
 
 def test_an_edited_table_is_refused_by_name_before_anything_is_asked(
@@ -164,7 +179,7 @@ def test_the_answer_over_all_is_the_last_json_line_and_of_no_file(
         (["--each", "-o", "{tmp}/no/a.csv"], "no such folder"),
         (["--each", "-o", "{tmp}/a.csv", "--json"], "--json does nothing with a table"),
         (["--each", "-o", "{tmp}/a.csv", "--show-thinking"], "-o FOLDER/"),
-        (["--each", "-o", "{tmp}/docs/a.txt/"], "not a folder"),
+        (["--each", "-o", "{tmp}/docs/a.txt/"], "file exists"),
         (["--each", "--dry-run"], "--dry-run does nothing with an answer for each file"),
         (["--each", "--restart"], "--restart does nothing with standard output"),
         (["--each", "--no-serve"], "--serve does nothing"),
