@@ -69,7 +69,7 @@ def test_json_lines_are_of_the_schema_and_a_file_that_fails_has_its_error_in_its
     fake.before = refuse_b
     done = ask(docs, "--json")
     rows: list[Any] = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 7 and [row["file"] for row in rows] == NAMES
+    assert done.returncode == 7 and [row["id"] for row in rows] == NAMES
     assert rows[0]["text"] == "Text a of three." and rows[0]["question"] == "Who?"
     assert [document["name"] for document in rows[2]["documents"]] == ["c.txt"]
     assert rows[1]["error"] == {"message": "no scores", "hint": "Try again.", "exit_code": 4}
@@ -168,14 +168,14 @@ def test_the_answer_over_all_is_the_last_json_line_and_of_no_file(
 ) -> None:
     lines = ask(docs, "--reduce", "Which?", "--json").stdout.splitlines()
     rows = [json.loads(line) for line in lines]
-    assert [row["file"] for row in rows] == [*NAMES, None] and rows[-1]["question"] == "Which?"
+    assert [row["id"] for row in rows] == [*NAMES, "Which?"] and rows[-1]["question"] == "Which?"
     Draft202012Validator(build("ask")).validate(rows[-1])
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--each", "-o", "{tmp}/a.xlsx"], "ends in .csv, .tsv, .jsonl or .json, or FOLDER/"),
+        (["--each", "-o", "{tmp}/a.xlsx"], "ends in .csv, .tsv, .jsonl or .json"),
         (["--each", "-o", "{tmp}/no/a.csv"], "no such folder"),
         (["--each", "-o", "{tmp}/a.csv", "--json"], "--json does nothing with a table"),
         (["--each", "-o", "{tmp}/a.csv", "--show-thinking"], "-o FOLDER/"),

@@ -214,7 +214,8 @@ class Showing:
             notes.facts([*answer.facts])
         for words in answer.remarks:
             notes.remark(words)
-        check_whole(request, answer)
+        if isinstance(error := whole(request, answer), NgtError):
+            raise error
         if cut := _CUT_OFF.get(answer.finish_reason):
             notes.warn(cut)
 
@@ -231,11 +232,13 @@ class Showing:
         return answer_page(title, command_line(), answer.steps, sources, documents, answer.facts)
 
 
-def check_whole(request: AnswerRequest, answer: Ended) -> None:
-    """Raise NgtError for an answer that has a form and ended within it."""
-    if request.settings.has_form and (why := _NOT_WHOLE.get(answer.finish_reason)):
-        hint = "Give it room (--max-tokens), or bounds to the schema (maxLength, maxItems)."
-        raise NgtError(f"the answer is not whole: {why}", hint)
+def whole(request: AnswerRequest, answer: Ended | NgtError) -> Ended | NgtError:
+    """The answer; where it has a form and ended within it, an error."""
+    why = _NOT_WHOLE.get(answer.finish_reason) if isinstance(answer, Ended) else None
+    if why is None or not request.settings.has_form:
+        return answer
+    hint = "Give it room (--max-tokens), or bounds to the schema (maxLength, maxItems)."
+    return NgtError(f"the answer is not whole: {why}", hint)
 
 
 def _new_sink(request: AnswerRequest, out: TextIO) -> PlainSink:

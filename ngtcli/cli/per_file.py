@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.batch.input import InputLine, Lines
 from ngtcli.batch.output import DoneLine, StreamOutput
-from ngtcli.batch.table import NAMES, SUFFIXES, FolderOutput, Row, RowsOutput, TableOutput
-from ngtcli.cli.answer_object import ErrorObject, FailedFileObject, FileObject, answer_object
+from ngtcli.batch.table import FolderOutput, Row, RowsOutput, TableOutput, check_table
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
-from ngtcli.cli.answering import body_of, check_whole, print_answer
-from ngtcli.cli.batch import GOES_ON, Run
+from ngtcli.cli.answering import body_of, print_answer, whole
+from ngtcli.cli.batch import GOES_ON, Run, row_of
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read, check_output_file
@@ -30,7 +29,6 @@ from ngtcli.documents.read import Documents
 from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.prompt.preset import deciding
 from ngtcli.render.terminal import one_line, paint, reveal, visible, wants_color
-from ngtcli.session.events import Ended
 from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
 
@@ -70,18 +68,16 @@ def run_per_file(
             Raises NgtError where it cannot be written: the next one could not be, either.
             """
             name, line = str(outcome.key.id), outcome.key
+            outcome = replace(outcome, answer=whole(request, outcome.answer))
             notes.clear()  # both may be on one terminal
             try:
-                row = _row(asked(line), outcome.answer, written)
+                written.put(name, [_row(asked(line), outcome, written)])
             except NgtError as error:
-                if isinstance(written, _Shown):
-                    written.put(name, [{"body": _text(request, name, name, error)}])
-                return warn_of(notes, name, error)
-            try:
-                written.put(name, [row])
-            except UsageError as error:  # a file of that name came meanwhile
-                if isinstance(written, TableOutput):
+                is_there = isinstance(error, UsageError) and isinstance(written, FolderOutput)
+                if error is not outcome.answer and not is_there:
                     raise
+                if isinstance(written, _Shown):
+                    written.put(name, [{"body": _text(request, name, outcome)}])
                 return warn_of(notes, name, error)
             if isinstance(written, FolderOutput):
                 notes.say(f"{name} ({line.number} of {len(documents)}) → {written.paths[name]}")
@@ -98,21 +94,17 @@ def run_per_file(
 
 def _how(request: AnswerRequest) -> dict[str, Any]:
     """All that decides an answer, and how it is shown, but its document, JSON-ready."""
-    shown = [request.cite, request.json, request.json_tokens, request.show_thinking]
-    how = {"engine": request.settings.engine, "question": request.question}
+    how: dict[str, Any] = {"engine": request.settings.engine, "question": request.question}
+    if not _is_table(request):
+        r = request
+        how["shown"] = [r.cite, r.json, r.json_tokens, r.show_thinking]
     own = deciding(request.settings, request.preset).items()
-    own_shown = {} if _is_table(request) else {"shown": shown}
-    return how | own_shown | {f"{request.task}.{name}": value for name, value in sorted(own)}
+    return how | {f"{request.task}.{name}": value for name, value in sorted(own)}
 
 
 def _is_table(request: AnswerRequest) -> bool:
-    """Whether -o names a table: no folder, and with a suffix. Raises UsageError for another one."""
-    out = request.output
-    if out is None or request.folder or not out.suffix:
-        return False
-    if out.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{out}: neither a table nor a folder", f"{NAMES[:-1]}, or FOLDER/")
-    return True
+    """Whether -o names a table: it has a suffix, and is no folder."""
+    return bool(request.output and request.output.suffix and not request.folder)
 
 
 def _opened(request: AnswerRequest, restart: bool) -> "RowsOutput | _Shown":
@@ -123,26 +115,27 @@ def _opened(request: AnswerRequest, restart: bool) -> "RowsOutput | _Shown":
     if not _is_table(request):
         check_name(out)
         return FolderOutput(out, ".json" if as_json else ".txt", restart)
+    check_table(out)
+    check_output_file(out)
     forms = {"--json": as_json, "--show-thinking": request.show_thinking}
     refuse_with("a table", forms, "Name a folder: -o FOLDER/")
-    check_output_file(out)
     columns = ["file", "answer", *(["sources"] if request.cite else [])]
     return TableOutput(out, _how(request), columns, restart=restart)
 
 
-def _row(request: AnswerRequest, answer: Ended | NgtError, written: "RowsOutput | _Shown") -> Row:
+def _row(request: AnswerRequest, outcome: "Outcome", written: "RowsOutput | _Shown") -> Row:
     """What is kept of an answer: as a table has it, or with the `body` that is shown.
 
-    Raises NgtError where there is none, or none that is whole.
+    Raises NgtError where there is none.
     """
+    answer, name = outcome.answer, str(outcome.key.id)
     if isinstance(answer, NgtError):
         raise answer
-    check_whole(request, answer)
-    name, text = request.documents[0].name, visible(answer.text.strip())
     is_json = request.settings.schema or request.settings.schema_multi
-    row = {"file": name, "answer": json.loads(answer.text) if is_json else text}
+    said = json.loads(answer.text) if is_json else visible(answer.text.strip())
+    row = {"file": name, "answer": said}
     if isinstance(written, _Shown):
-        return row | {"body": _text(request, name, name, answer)}
+        return row | {"body": _text(request, name, outcome)}
     if isinstance(written, FolderOutput):
         return row | {"body": f"{body_of(request, answer)}\n"}
     places = [
@@ -167,14 +160,13 @@ def _reduce(
     def deliver(outcome: "Outcome") -> bool:
         if isinstance(outcome.answer, NgtError):
             raise outcome.answer
-        words = f"{question} ({counted(len(texts), 'file')})"
-        text = _text(asked, None, words, outcome.answer)
+        text = _text(asked, f"{question} ({counted(len(texts), 'file')})", outcome)
         sys.stdout.write(text.removeprefix("\n") if request.out else text)
         return False
 
     if texts:
         over = Run(free, 1, Notes(request.verbose), "question", run.engine)
-        over.answer(Lines([InputLine(0, 1, "over all")]), lambda _: asked, deliver, GOES_ON)
+        over.answer(Lines([InputLine(0, 1, question)]), lambda _: asked, deliver, GOES_ON)
 
 
 class _Shown:
@@ -214,21 +206,16 @@ class _Shown:
         pass
 
 
-def _text(request: AnswerRequest, file: str | None, words: str, answer: Ended | NgtError) -> str:
+def _text(request: AnswerRequest, words: str, outcome: "Outcome") -> str:
     """A JSON line; or an answer below a line of `words`, bold on a terminal; "" for an error."""
     if request.json or request.json_tokens:
-        of: Any
-        if isinstance(answer, NgtError):
-            of = FailedFileObject(file, ErrorObject(str(answer), answer.hint, answer.exit_code))
-        else:
-            of = FileObject(file, answer_object(request, answer, request.json_tokens))
-        return f"{dump_json(of, None)}\n"
-    if isinstance(answer, NgtError):
+        return f"{dump_json(row_of(outcome, request.json_tokens), None)}\n"
+    if isinstance(outcome.answer, NgtError):
         return ""
     line, out = f"==> {reveal(one_line(words))} <==", StringIO()
     styled = wants_color(sys.stdout, request.settings.color)
     out.write(f"\n{paint(line, 'bold') if styled else line}\n")
-    print_answer(request, answer, out)
+    print_answer(request, outcome.answer, out)
     return out.getvalue()
 
 
