@@ -76,7 +76,7 @@ def ask(
 
     ngt ask -d reports/ "Who built the quay?" --cite
     ngt ask -d notes.md "When is high tide?" --json
-    ngt ask --each reports/ "Who signed it?" -o answers.csv
+    ngt ask --each reports/ "Who signed it?" -o signed.csv
     """
     if each and not docs:  # words before the question are paths
         *docs, last = words
