@@ -133,7 +133,7 @@ def _row(request: AnswerRequest, outcome: "Outcome", written: "RowsOutput | _Sho
         raise answer
     is_json = request.settings.schema or request.settings.schema_multi
     said = json.loads(answer.text) if is_json else visible(answer.text.strip())
-    row = {"file": name, "answer": said}
+    row = {"file": visible(name), "answer": said}
     if isinstance(written, _Shown):
         return row | {"body": _text(request, name, outcome)}
     if isinstance(written, FolderOutput):
