@@ -215,10 +215,7 @@ class _Batch:
 
 
 def row_of(outcome: "Outcome", tokens: bool = False) -> dict[str, Any]:
-    """What stands in the output for a line: the object of --json and its id, or its error.
-
-    With `tokens` the object is that of --json-tokens.
-    """
+    """What a line puts out: its id with the object of --json, or --json-tokens, or its error."""
     from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject, answer_object
 
     error, question = outcome.answer, outcome.question
@@ -266,18 +263,11 @@ class Run:
     """Answers many texts, each of which is a `what`, and shows what is done.
 
     On a terminal that is one line in place, elsewhere one now and then with -v. `size` texts are
-    answered together, 0: as many as the engine can. `engine` is one that another run opened.
+    answered together, 0: as many as the engine can. `engine` may be one that another run opened.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        size: int,
-        notes: Notes,
-        what: str,
-        engine: "Engine | None" = None,
-    ) -> None:
-        self.engine = engine
+    def __init__(self, settings: Settings, size: int, notes: Notes, what: str) -> None:
+        self.engine: Engine | None = None
         is_exact = settings.exact == "on" and settings.engine != "vllm"
         self._size = size or int(is_exact)  # exact passes are over one text
         self._settings, self._notes, self._what = settings, notes, what

@@ -163,7 +163,8 @@ def _reduce(
         return False
 
     if texts:
-        over = Run(free, 1, Notes(request.verbose), "question", run.engine)
+        over = Run(free, 1, Notes(request.verbose), "question")
+        over.engine = run.engine
         over.answer(Lines([InputLine(0, 1, question)]), lambda _: asked, deliver, GOES_ON)
 
 
