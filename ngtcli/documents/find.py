@@ -13,7 +13,17 @@ from itertools import chain
 from pathlib import Path
 
 from ngtcli.config import Settings
-from ngtcli.documents.formats import FORMATS, OLD, SUFFIXES, TEXT_SUFFIXES, suffix_of
+from ngtcli.documents.formats import (
+    FORMATS,
+    INSTALL,
+    OLD,
+    PICTURE,
+    SUFFIXES,
+    TEXT_SUFFIXES,
+    format_of,
+    recognizer,
+    suffix_of,
+)
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError, UsageError
 from ngtcli.system.files import identity
@@ -25,6 +35,7 @@ WRITTEN = "this command writes it"  # why a file is left out
 OUTSIDE = "a link out of the folder"
 WRITES_OVER = "this command reads it, and would write over it"  # why one is refused
 _SHOWN, _KINDS_SHOWN = 3, 5  # unreadable files, and kinds, that are named; guess
+MOST_PICTURES = 100  # that are read without being named, in minutes; guess
 _KINDS = [*filter(None, TEXT_SUFFIXES), *(s for f in FORMATS for s in f.suffixes)]
 READ_HERE = f"Files read here: {', '.join(_KINDS)}, and those without a suffix."
 
@@ -47,7 +58,7 @@ class Found:
 class Skipped:
     """A file or folder that is not read. `kind` is its suffix if files of that kind never are.
 
-    `needs` says what to install to have it read.
+    `needs` says what to install, or to give, to have it read.
     """
 
     name: str
@@ -124,6 +135,23 @@ class Listing:
             raise InputError(what, "Mend or remove it, or leave out --strict to pass over it.")
         self.skipped[path].append(skipped)
 
+    def leave_out_pictures(self) -> None:
+        """Leave out pictures that were not named, where they cannot be read or are many."""
+        kinds = {real: suffix_of(one.path) for real, one in self.found.items() if not one.outright}
+        pictures = {real: kind for real, kind in kinds.items() if format_of(kind, b"") is PICTURE}
+        ocr, many = self._settings.ocr, len(pictures) > MOST_PICTURES
+        if recognizer() and (ocr == "force" or (ocr == "auto" and not many)):
+            return
+        what, needs = "pictures", "" if ocr == "off" else INSTALL[PICTURE.extra]
+        if needs and recognizer():
+            what, needs = f"more than {MOST_PICTURES} pictures", "--set ocr=force has them read."
+        for path, reals in self.named.items():
+            for real in filter(pictures.get, reals):
+                skipped = Skipped(utf8(self.found[real].path), what, pictures[real], needs)
+                self.leave_out(path, skipped)
+            self.named[path] = [real for real in reals if real not in pictures]
+        self.found = {real: one for real, one in self.found.items() if real not in pictures}
+
     def all_skipped(self) -> tuple[Skipped, ...]:
         """All that is not read: first what the command writes, files of other kinds last."""
         skipped = chain.from_iterable(self.skipped.values())
@@ -137,8 +165,8 @@ class Listing:
             if not os.path.isdir(expanded(path)):
                 return InputError(f"{utf8(path)}: no file matches", "Check the pattern.")
             others = f" (only {kinds(skipped)})" if skipped else ""
-            old = converting(skipped)
-            hint = f"Convert them: {old}" if old else READ_HERE
+            old, needs = converting(skipped), next((s.needs for s in skipped if s.needs), "")
+            hint = needs or (f"Convert them: {old}" if old else READ_HERE)
             return InputError(f"{utf8(path)}: no documents in this folder{others}", hint)
         reasons = "; ".join(f"{s.name}: {s.reason}" for s in bad[:_SHOWN])
         more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
@@ -250,4 +278,5 @@ def find(
     listing = Listing(settings, written, inside)
     for path in dict.fromkeys(paths):
         listing.add(path)
+    listing.leave_out_pictures()
     return listing

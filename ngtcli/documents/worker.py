@@ -43,7 +43,13 @@ def serve(number: int, seconds: float, memory: int) -> NoReturn:
         with suppress(Exception):  # `_answer` meets the same and tells it
             _format(request["format"]).parser()  # its libraries' imports do not count for the file
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        source = Source(data=data, **request["source"])
+
+        def on_page() -> None:
+            """Give the next page its own time, and tell that there is one."""
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            connection.send_bytes(b"")
+
+        source = Source(data=data, on_page=on_page, **request["source"])
         reply, text = _answer(_format(request["format"]), source, memory)
         signal.setitimer(signal.ITIMER_PROF, 0)
         connection.send_bytes(json.dumps(reply, ensure_ascii=False).encode("utf-8", "replace"))
