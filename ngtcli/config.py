@@ -447,9 +447,7 @@ class Settings:
         choices=("auto", "off", "force"),
     )
     parser_seconds: int = _reading(
-        60,
-        "At most this many seconds for one PDF, Word, … file, or scanned page.",
-        within=(1, 86_400),
+        60, "At most this many seconds for a PDF, Word, … file or scanned page.", within=(1, 86_400)
     )
     parser_mb: int = _reading(
         1000,

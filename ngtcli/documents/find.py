@@ -9,21 +9,12 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
 from ngtcli.config import Settings
-from ngtcli.documents.formats import (
-    FORMATS,
-    INSTALL,
-    OLD,
-    PICTURE,
-    SUFFIXES,
-    TEXT_SUFFIXES,
-    format_of,
-    recognizer,
-    suffix_of,
-)
+from ngtcli.documents.formats import FORMATS, OLD, PICTURE, SUFFIXES, TEXT_SUFFIXES, suffix_of
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError, UsageError
 from ngtcli.system.files import identity
@@ -36,6 +27,10 @@ OUTSIDE = "a link out of the folder"
 WRITES_OVER = "this command reads it, and would write over it"  # why one is refused
 _SHOWN, _KINDS_SHOWN = 3, 5  # unreadable files, and kinds, that are named; guess
 MOST_PICTURES = 100  # that are read without being named, in minutes; guess
+_PICTURES = (
+    "They need the extra ocr (pip install 'ngtcli[ocr]'), and if they are more than"
+    f" {MOST_PICTURES}, --set ocr=force."
+)
 _KINDS = [*filter(None, TEXT_SUFFIXES), *(s for f in FORMATS for s in f.suffixes)]
 READ_HERE = f"Files read here: {', '.join(_KINDS)}, and those without a suffix."
 
@@ -65,6 +60,14 @@ class Skipped:
     reason: str
     kind: str = field(default="", metadata=HIDDEN)
     needs: str = field(default="", metadata=HIDDEN)
+
+
+@cache
+def recognizer() -> str:
+    """The version of what recognizes text in pictures; "" where it is not installed."""
+    from importlib.metadata import distributions  # here: few runs need it
+
+    return next((found.version for found in distributions(name="rapidocr")), "")
 
 
 def kinds(skipped: Sequence[Skipped]) -> str:
@@ -138,17 +141,14 @@ class Listing:
     def leave_out_pictures(self) -> None:
         """Leave out pictures that were not named, where they cannot be read or are many."""
         kinds = {real: suffix_of(one.path) for real, one in self.found.items() if not one.outright}
-        pictures = {real: kind for real, kind in kinds.items() if format_of(kind, b"") is PICTURE}
-        ocr, many = self._settings.ocr, len(pictures) > MOST_PICTURES
-        if recognizer() and (ocr == "force" or (ocr == "auto" and not many)):
+        pictures = {real: kind for real, kind in kinds.items() if kind in PICTURE.suffixes}
+        is_read = {"off": 0, "auto": MOST_PICTURES, "force": len(pictures)}[self._settings.ocr]
+        if recognizer() and len(pictures) <= is_read:
             return
-        what, needs = "pictures", "" if ocr == "off" else INSTALL[PICTURE.extra]
-        if needs and recognizer():
-            what, needs = f"more than {MOST_PICTURES} pictures", "--set ocr=force has them read."
         for path, reals in self.named.items():
             for real in filter(pictures.get, reals):
-                skipped = Skipped(utf8(self.found[real].path), what, pictures[real], needs)
-                self.leave_out(path, skipped)
+                name, needs = utf8(self.found[real].path), _PICTURES * (is_read > 0)
+                self.leave_out(path, Skipped(name, "pictures", pictures[real], needs))
             self.named[path] = [real for real in reals if real not in pictures]
         self.found = {real: one for real, one in self.found.items() if real not in pictures}
 

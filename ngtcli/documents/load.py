@@ -18,7 +18,7 @@ from typing import IO, TypeVar
 from ngtcli.config import Settings
 from ngtcli.documents.content import About, Extracted
 from ngtcli.documents.find import STDIN, Found, Listing, Skipped, find
-from ngtcli.documents.formats import INSTALL
+from ngtcli.documents.parsers import INSTALL, INSTALL_OCR
 from ngtcli.documents.read import Documents, Outcome
 from ngtcli.documents.text import Unreadable, utf8
 from ngtcli.system import store
@@ -139,7 +139,7 @@ def _readable(
                 elif found.outright:
                     raise result.of(utf8(found.path))
                 else:
-                    needs = result.advice if result.advice in INSTALL.values() else ""
+                    needs = result.advice if result.advice in (INSTALL, INSTALL_OCR) else ""
                     skipped = Skipped(utf8(found.path), str(result), needs=needs)
                     listing.leave_out(path, skipped)
                 if time.monotonic() - told > _INTERVAL_S:

@@ -23,9 +23,10 @@ import msgspec
 
 import ngtcli
 from ngtcli.documents.content import MOST_PAGES, About, Extracted, Source
-from ngtcli.documents.formats import INSTALL, Format
+from ngtcli.documents.formats import PICTURE, Format
 from ngtcli.documents.text import Unreadable
 
+INSTALL, INSTALL_OCR = (f"Install it: pip install 'ngtcli[{name}]'" for name in ("docs", "ocr"))
 MOST_WORKERS = 4  # each may take `parser_mb`; guess
 _END_S = 0.2  # in which a worker that crashed is gone and its code known; guess
 _REPLY = 64_000_000  # most bytes of a reply's description; guess
@@ -38,8 +39,8 @@ _CODE = (
     "from ngtcli.documents.worker import serve; serve(int(sys.argv[1]), *limits)"
 )
 _KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-# So that threads of libraries set no addresses aside, which are bounded.
-_ENV = {"MALLOC_ARENA_MAX": "1", "OPENBLAS_NUM_THREADS": "1"}
+# Large pieces of memory are given back, none set aside for threads: else addresses run out (tried).
+_ENV = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "4000000", "OPENBLAS_NUM_THREADS": "1"}
 _CRASHES = {getattr(signal, f"SIG{name}") for name in "SEGV ABRT BUS ILL FPE TRAP SYS XFSZ".split()}
 _AGAIN = "Run it again."
 
@@ -173,7 +174,7 @@ class _Worker:
         reason, advice = reply.reason[:_SHOWN], reply.advice[:_SHOWN]
         if reply.error == "missing":
             what = f"{form.what}, which needs the package {reason}"
-            raise Unreadable(what, INSTALL[form.extra], lasting=False)
+            raise Unreadable(what, INSTALL_OCR if form is PICTURE else INSTALL, lasting=False)
         if reply.error == "failed":
             self.kill()  # its memory is fragmented: the next file gets another
             raise FailedParser(reason, advice)

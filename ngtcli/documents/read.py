@@ -14,8 +14,8 @@ from typing import IO
 from ngtcli.config import Settings
 from ngtcli.documents.catalog import FILES, NO_FILE, TEXTS, VERSION, Entry, known, stamp_of
 from ngtcli.documents.content import Extracted, Source, markdown
-from ngtcli.documents.find import STDIN, Found
-from ngtcli.documents.formats import HEAD, HTML, Format, format_of, recognizer, suffix_of
+from ngtcli.documents.find import STDIN, Found, recognizer
+from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.errors import InputError

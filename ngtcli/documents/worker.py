@@ -95,7 +95,8 @@ def _answer(form: formats.Format, source: Source, memory: int) -> tuple[dict[str
     except Exception as error:  # a parser's own: the file is not as its format says
         lxml_has_none = isinstance(error, SyntaxError) and "unknown error" in str(error)
         # Or a library found no memory for itself.
-        if isinstance(error, MemoryError) or lxml_has_none or "failed to map segment" in str(error):
+        has_none = any(words in str(error) for words in ("failed to map segment", "bad_alloc"))
+        if isinstance(error, MemoryError) or lxml_has_none or has_none:
             what = f"{form.what} that takes more than {memory // 10**6} MB of memory to read"
             advice = "Raise the limit with --set parser_mb."
             return {"error": "failed", "reason": what, "advice": advice}, b""

@@ -5,9 +5,7 @@ has its name. Parsers run in a worker process only (`documents/worker.py`).
 """
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 
 from ngtcli.documents.content import Extracted, Parse, Source
@@ -26,8 +24,7 @@ class Format:
 
     A file that begins with one of `marks`, in lower case and after white space, and a zip archive
     that has the file `member`, are of this format. `is_text`: first bytes do not tell it from plain
-    text. `parsed_by` is a module here and a function, where they are not "NAME.parse"; `extra` is
-    what it needs of ngt's extras.
+    text. `parsed_by` is a module here and a function, where they are not "NAME.parse".
     """
 
     name: str
@@ -37,7 +34,6 @@ class Format:
     marks: tuple[bytes, ...] = ()
     is_text: bool = False
     parsed_by: str = ""
-    extra: str = "docs"
 
     def parser(self) -> Parse:
         """Its parser, imported here with the packages that it needs. Raises ImportError."""
@@ -64,7 +60,6 @@ PICTURE = Format(
     "a picture",
     (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".bmp"),
     marks=(b"\x89png\r\n", b"\xff\xd8\xff", b"ii*\0", b"mm\0*"),
-    extra="ocr",
 )
 GZ = Format("gz", "a gzip file", (GZIP,), marks=(b"\x1f\x8b",), parsed_by="archives.parse_gzip")
 FORMATS = (
@@ -90,22 +85,11 @@ FORMATS = (
     ZIP,
 )  # fmt: skip
 
-INSTALL = {form.extra: f"Install it: pip install 'ngtcli[{form.extra}]'" for form in FORMATS}
 TEXT_SUFFIXES = ("", ".txt", ".text", ".md", ".markdown", ".rst")
 _PLAIN = tuple(s for f in FORMATS for s in f.suffixes if s != GZIP) + TEXT_SUFFIXES
 SUFFIXES = frozenset((*_PLAIN, *(s + GZIP for s in _PLAIN)))
 _MARKED = [f for f in FORMATS if f.marks]
 _BY_SUFFIX = {suffix: f for f in FORMATS for suffix in f.suffixes}
-
-
-@cache
-def recognizer() -> str:
-    """The version of what recognizes text in pictures; "" where it is not installed."""
-    from importlib.metadata import PackageNotFoundError, version  # here: few runs need it
-
-    with suppress(PackageNotFoundError):
-        return version("rapidocr")
-    return ""
 
 
 def parse(form: Format, source: Source) -> Extracted:

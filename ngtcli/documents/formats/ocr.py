@@ -12,14 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pypdfium2 as pdfium
 import rapidocr
-from rapidocr.main import RapidOCR, RapidOCRError
+from rapidocr.main import RapidOCR
 
 from ngtcli.documents.formats.pdf_page import Line
 
 LONGEST = 2000  # pixels of a page's longer side: A4 at 171 dpi; with 2600, no more was right
 _DETECTED = 1280  # pixels of the side on which lines are looked for; with 2000, no more was right
 _SURE = 0.85  # least mean confidence at which a page is taken for upright; guess
-_LEAST = 0.5  # confidence of a line that is kept; the library's
 _TALL = 1.5  # height of a turned line's box against its width; the library's
 _SAME = 0.35  # heights that differ by a smaller share are of one size, as boxes vary; guess
 _ROW = 0.5  # lines that are nearer than this share of their height are of one row; guess
@@ -33,12 +32,14 @@ def recognized(page: pdfium.PdfPage) -> list[Line]:
     scale = LONGEST / max(page.get_size())
     picture = page.render(scale=scale).to_numpy()[:, :, :3]
     lines, sure = _read(picture, scale)
-    for quarters in (1, 3) if sure < 0 else (2,):
-        if lines and sure < _SURE:
-            turned = _read(np.ascontiguousarray(np.rot90(picture, quarters)), scale)
-            lines, sure = max((lines, sure), turned, key=lambda one: one[1])
-    if not lines or sure < 0:
+    if not lines:
         return []
+    if median(line.height / (line.right - line.left) for line in lines) > _TALL:
+        quarters = 1 if sure > _SURE else 3  # the library has turned the lines of such a page by 1
+        lines, sure = _read(np.ascontiguousarray(np.rot90(picture, quarters)), scale)
+    elif sure < _SURE:
+        upside_down = _read(np.ascontiguousarray(picture[::-1, ::-1]), scale)
+        lines, _ = max((lines, sure), upside_down, key=lambda read: read[1])
     usual, even = median(line.height for line in lines), list[Line]()
     for line in lines:
         half = (usual if abs(line.height - usual) < _SAME * usual else line.height) / 2
@@ -47,36 +48,29 @@ def recognized(page: pdfium.PdfPage) -> list[Line]:
 
 
 @cache
-def _engine() -> Any:
+def _engine() -> RapidOCR:
     """RapidOCR, with one thread: each parser has a processor."""
     cv2.setNumThreads(1)
     models = Path(rapidocr.__file__).parent / "models"  # named: none is looked for on the network
     det, rec = (str(next(models.glob(f"*_{kind}_*.onnx"))) for kind in ("det", "rec"))
-    own = {"Global.log_level": "critical", "Det.model_path": det, "Rec.model_path": rec}
-    sizes = {"Det.limit_type": "max", "Det.limit_side_len": _DETECTED, "Rec.rec_batch_num": 1}
-    threads = {f"EngineConfig.onnxruntime.{kind}_op_num_threads": 1 for kind in ("intra", "inter")}
-    return RapidOCR(params={**own, **sizes, **threads})
+    own = {"Global.log_level": "critical", "Global.use_cls": False}  # it turns lines that are right
+    own |= {"Det.model_path": det, "Det.limit_type": "max", "Det.limit_side_len": _DETECTED}
+    own |= {"Rec.model_path": rec, "Rec.rec_batch_num": 1}  # more take more memory, no less time
+    own |= {f"EngineConfig.onnxruntime.{kind}_op_num_threads": 1 for kind in ("intra", "inter")}
+    return RapidOCR(params=own)
 
 
 def _read(picture: npt.NDArray[np.uint8], scale: float) -> tuple[list[Line], float]:
-    """The lines of a page, and their mean confidence; -1 where most of them are turned.
+    """The lines of a page, and their mean confidence.
 
     `picture` [height, width, 3] has `scale` pixels a point, of blue, green and red.
     """
-    try:
-        crops, found = _engine().detect_and_crop(picture, {})
-    except RapidOCRError:  # there is no text
+    read: Any = _engine()(picture)
+    if read.txts is None:
         return [], 0.0
-    boxes = [
-        [float(side) / scale for side in (*b.min(axis=0), *b.max(axis=0))] for b in found.boxes
-    ]
-    lines = [Line("", *box) for box in boxes]
-    if median(line.height / max(line.right - line.left, 1.0) for line in lines) > _TALL:
-        return lines, -1.0
-    read = _engine().recognize_txt(crops)
-    texts = zip(lines, read.txts, read.scores, strict=True)
-    kept = [(line, " ".join(text.split())) for line, text, score in texts if score >= _LEAST]
-    return [replace(line, text=text) for line, text in kept if text], float(np.mean(read.scores))
+    boxes = (np.hstack([box.min(axis=0), box.max(axis=0)]) / scale for box in read.boxes)
+    lines = (Line(text, *map(float, box)) for text, box in zip(read.txts, boxes, strict=True))
+    return [line for line in lines if line.right > line.left], float(np.mean(read.scores))
 
 
 def _middle(line: Line) -> float:

@@ -12,7 +12,7 @@ from ngtcli.documents.formats.pdf_page import UNKNOWN, Line, field_lines, lines_
 from ngtcli.documents.text import Unreadable
 
 _INSTALL = "Recognize its text first: pip install 'ngtcli[ocr]', or ocrmypdf scan.pdf text.pdf."
-_OFF, _NONE = "Leave out --set ocr=off.", "Its pages were looked at, and no text was found."
+_NONE = "No text was recognized in them either."
 _LETTER, _BARE = r"[^\W\d_]", rf"[{UNKNOWN}\ue000-\uf8ff]"  # private use: known to one font alone
 _MEANINGLESS = re.compile(rf"(?<={_LETTER}){_BARE}+(?={_LETTER})|{_BARE}{{3,}}")
 _SHARE = 0.005  # of a page's characters that have no meaning, in words; guess
@@ -25,12 +25,15 @@ def parse(source: Source) -> Extracted:
     count = len(document)
     read = [_page(document, i) for i in range(count)]
     empty = [i for i, (lines, fields) in enumerate(read, 1) if not lines and not fields]
-    recognized, advice = _recognized(document, empty, source)
+    of_ocr = {"off": [], "auto": empty, "force": range(1, count + 1)}[source.ocr]
+    recognized, advice = _recognized(document, of_ocr, source)
     read = [(recognized.get(i) or lines, fields) for i, (lines, fields) in enumerate(read, 1)]
     empty = [number for number in empty if number not in recognized]
     if len(empty) == count:
         named = "its page has" if count == 1 else f"its {count} pages have"
-        raise Unreadable(f"{named} no text: a scan, or pictures", advice)
+        raise Unreadable(
+            f"{named} no text: a scan, or pictures", advice if source.ocr != "off" else _INSTALL
+        )
     pages, dropped = without_running_lines([lines for lines, _ in read])
     writer = Writer()
     joiner = Joiner(pages)
@@ -48,22 +51,21 @@ def parse(source: Source) -> Extracted:
 
 
 def _recognized(
-    document: pdfium.PdfDocument, empty: Sequence[int], source: Source
+    document: pdfium.PdfDocument, numbers: Sequence[int], source: Source
 ) -> tuple[dict[int, list[Line]], str]:
-    """The lines of pages in whose pictures there is text, and what to do if there is none."""
-    if source.ocr == "off":
-        return {}, _OFF
-    found, numbers = {}, range(1, len(document) + 1) if source.ocr == "force" else empty
+    """The lines of those pages in whose pictures there is text, and what to do if there is none."""
+    found = dict[int, list[Line]]()
     for number in numbers[:MOST_PAGES]:
         with closing(document[number - 1]) as page:
-            if next(page.get_objects(max_depth=1), None) is not None:  # else it is blank
-                try:
-                    from ngtcli.documents.formats.ocr import recognized  # it takes a second
-                except ImportError:
-                    return {}, _INSTALL
-                source.on_page()
-                if lines := recognized(page):
-                    found[number] = lines
+            if next(page.get_objects(max_depth=1), None) is None:  # it is blank
+                continue
+            try:
+                from ngtcli.documents.formats.ocr import recognized  # here: it takes a second
+            except ImportError:
+                return {}, _INSTALL
+            source.on_page()
+            if lines := recognized(page):
+                found[number] = lines
     return found, _NONE
 
 

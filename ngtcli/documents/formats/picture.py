@@ -9,14 +9,10 @@ from PIL import Image, ImageOps, ImageSequence
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.formats import pdf
 from ngtcli.documents.formats.ocr import LONGEST
-from ngtcli.documents.text import Unreadable
-
-_MOST_PIXELS = 200_000_000  # of a page: A0 at 300 dpi; guess
-Image.MAX_IMAGE_PIXELS = None  # Pillow's own bound, which is less
 
 
 def parse(source: Source) -> Extracted:
-    """The text of all pages. Raises Unreadable where there is none, and for a huge picture."""
+    """The text of all pages. Raises Unreadable where there is none."""
     scan = io.BytesIO()
     with Image.open(io.BytesIO(source.data)) as image:
         for number, frame in enumerate(ImageSequence.Iterator(image)):
@@ -27,9 +23,6 @@ def parse(source: Source) -> Extracted:
 
 def _upright(frame: Image.Image) -> Image.Image:
     """A page as its camera noted it, on white, and not larger than it is read."""
-    if frame.width * frame.height > _MOST_PIXELS:
-        what = f"a picture of more than {_MOST_PIXELS // 10**6} million pixels"
-        raise Unreadable(what, "Make it smaller.")
     frame.draft("RGB", (LONGEST, LONGEST))  # a JPEG is made smaller as it is unpacked
     page, wide = frame, {"1": "L", "P": "RGBA"}  # what is made smaller well in place of what is not
     if frame.mode.startswith("I;16"):
