@@ -13,7 +13,7 @@ from ngtcli.cli.options import JsonOption, VerboseOption, layers_of, with_settin
 from ngtcli.cli.reading import distinct, read_documents, standard_input, tell_skipped, tell_warnings
 from ngtcli.cli.show import Shown
 from ngtcli.config import SETTINGS, Use, settings_where
-from ngtcli.documents.content import About, pages_named
+from ngtcli.documents.content import About
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Row, Survey, survey
 from ngtcli.documents.passages import Cutting, place
@@ -29,7 +29,7 @@ docs_app = typer.Typer(no_args_is_help=True)
 _LEFT_OUT = 100  # files left out that a list names, more with -v; guess
 _BEGINNING = 40  # characters of a passage that are shown; guess
 _COLUMNS = ["document", "format", "pages", "characters", "tokens"]
-_FACTS = ("name", "path", "format", "pages", "recognized", "dropped", "characters", "tokens")
+_FACTS = ("name", "path", "format", "pages", "dropped", "characters", "tokens")
 _READ = ("model", *settings_where(Use.READS))
 
 
@@ -138,7 +138,6 @@ def _show_view(shown: ShownDocuments | str) -> Iterator[Shown]:
         return
     for one in shown.documents:
         values = to_json(one)
-        values["recognized"] = pages_named(one.about.recognized) if one.about.recognized else ""
         facts = [(name, values[name]) for name in _FACTS if values[name]]
         warned = ((f"warning {i}", words) for i, words in enumerate(one.about.warnings, 1))
         yield ["what", "value"], [*facts, *warned]

@@ -148,8 +148,8 @@ class _Worker:
 
     def ask(self, form: Format, source: Source) -> Extracted:
         """The text of `source`. Raises Unreadable, also where the process ends or stands still."""
-        names = (name for name in Source.__slots__ if name not in ("data", "on_page"))
-        about = {name: getattr(source, name) for name in names}
+        own = "data", "on_page"  # not in the description
+        about = {name: getattr(source, name) for name in Source.__slots__ if name not in own}
         request = {"format": form.name, "source": about}
         try:
             for message in (json.dumps(request).encode(), source.data):

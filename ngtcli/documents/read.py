@@ -86,6 +86,7 @@ class Documents:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._how = key_of(VERSION, settings.field, settings.ocr, recognizer())
         self._parsers = Parsers(settings.parser_seconds, settings.parser_mb)
         self._threads = ThreadPoolExecutor(self._parsers.size)
 
@@ -113,12 +114,7 @@ class Documents:
         """The key in FILES of a file, read as one of its suffix, which may be a link's."""
         s = self._settings
         limits = s.max_mb, s.parser_seconds, s.parser_mb
-        return key_of(one.real, self._text_key(suffix_of(one.path)), *limits, bool(s.password))
-
-    def _text_key(self, suffix: str) -> str:
-        """The key of all but its bytes that decides the text of a file of this suffix."""
-        s = self._settings
-        return key_of(suffix, VERSION, s.field, s.ocr, recognizer())
+        return key_of(one.real, suffix_of(one.path), self._how, *limits, bool(s.password))
 
     def _each(
         self,
@@ -168,7 +164,7 @@ class Documents:
                 text = decode_text(data)
                 return entry, markdown(text) if suffix in _MARKDOWN else Extracted(text)
             content = hashlib.sha256(data).hexdigest()
-            entry = replace(entry, source=key_of(content, self._text_key(suffix)))
+            entry = replace(entry, source=key_of(self._how, content, suffix))
             return entry, self._parsed(form, data, suffix, entry)
         except Unreadable as error:
             return entry, error

@@ -17,7 +17,7 @@ from rapidocr.main import RapidOCR
 from ngtcli.documents.formats.pdf_page import Line
 
 LONGEST = 2000  # pixels of a page's longer side: A4 at 171 dpi; with 2600, no more was right
-_DETECTED = 1280  # pixels of the side on which lines are looked for; with 2000, no more was right
+_DETECTED = 960  # pixels of the side on which lines are looked for; with 2000, no more was right
 _SURE = 0.85  # least mean confidence at which a page is taken for upright; guess
 _TALL = 1.5  # height of a turned line's box against its width; the library's
 _SAME = 0.35  # heights that differ by a smaller share are of one size, as boxes vary; guess
@@ -40,11 +40,12 @@ def recognized(page: pdfium.PdfPage) -> list[Line]:
     elif sure < _SURE:
         upside_down = _read(np.ascontiguousarray(picture[::-1, ::-1]), scale)
         lines, _ = max((lines, sure), upside_down, key=lambda read: read[1])
-    usual, even = median(line.height for line in lines), list[Line]()
-    for line in lines:
-        half = (usual if abs(line.height - usual) < _SAME * usual else line.height) / 2
-        even.append(replace(line, top=_middle(line) - half, bottom=_middle(line) + half))
-    return _ordered(even, usual)
+    usual = median(line.height for line in lines)
+    for i, line in enumerate(lines):
+        if abs(line.height - usual) < _SAME * usual:
+            top = _middle(line) - usual / 2
+            lines[i] = replace(line, top=top, bottom=top + usual)
+    return _ordered(lines, usual)
 
 
 @cache

@@ -11,7 +11,7 @@ from ngtcli.documents.formats.pdf_layout import Joiner, without_running_lines
 from ngtcli.documents.formats.pdf_page import UNKNOWN, Line, field_lines, lines_of
 from ngtcli.documents.text import Unreadable
 
-_INSTALL = "Recognize its text first: pip install 'ngtcli[ocr]', or ocrmypdf scan.pdf text.pdf."
+_OCR = "Recognize its text first: --set ocr=auto with the extra ocr (pip install 'ngtcli[ocr]')."
 _NONE = "No text was recognized in them either."
 _LETTER, _BARE = r"[^\W\d_]", rf"[{UNKNOWN}\ue000-\uf8ff]"  # private use: known to one font alone
 _MEANINGLESS = re.compile(rf"(?<={_LETTER}){_BARE}+(?={_LETTER})|{_BARE}{{3,}}")
@@ -31,9 +31,7 @@ def parse(source: Source) -> Extracted:
     empty = [number for number in empty if number not in recognized]
     if len(empty) == count:
         named = "its page has" if count == 1 else f"its {count} pages have"
-        raise Unreadable(
-            f"{named} no text: a scan, or pictures", advice if source.ocr != "off" else _INSTALL
-        )
+        raise Unreadable(f"{named} no text: a scan, or pictures", advice)
     pages, dropped = without_running_lines([lines for lines, _ in read])
     writer = Writer()
     joiner = Joiner(pages)
@@ -62,11 +60,15 @@ def _recognized(
             try:
                 from ngtcli.documents.formats.ocr import recognized  # here: it takes a second
             except ImportError:
-                return {}, _INSTALL
+                return {}, _OCR
             source.on_page()
-            if lines := recognized(page):
-                found[number] = lines
-    return found, _NONE
+            try:
+                if lines := recognized(page):
+                    found[number] = lines
+            except Exception:  # as for memory
+                if len(numbers) == len(document):
+                    raise
+    return found, _OCR if source.ocr == "off" else _NONE
 
 
 def _warnings(empty: Sequence[int], pages: Sequence[Sequence[Line]]) -> tuple[str, ...]:

@@ -24,11 +24,9 @@ def parse(source: Source) -> Extracted:
 def _upright(frame: Image.Image) -> Image.Image:
     """A page as its camera noted it, on white, and not larger than it is read."""
     frame.draft("RGB", (LONGEST, LONGEST))  # a JPEG is made smaller as it is unpacked
-    page, wide = frame, {"1": "L", "P": "RGBA"}  # what is made smaller well in place of what is not
+    page = frame.convert({"1": "L", "P": "RGBA"}.get(frame.mode, frame.mode))  # to be made smaller
     if frame.mode.startswith("I;16"):
         page = frame.point(lambda value: value / 256, "L")
-    elif frame.mode in wide:
-        page = frame.convert(wide[frame.mode])
     page = ImageOps.contain(page, (LONGEST, LONGEST))
     white = Image.new("RGBA", page.size, "white")
     white.alpha_composite(page.convert("RGBA"))
