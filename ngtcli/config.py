@@ -19,7 +19,7 @@ from typing import Any
 
 from ngtcli.errors import UsageError
 from ngtcli.system.files import home
-from ngtcli.system.json_form import Schema, schema_of
+from ngtcli.system.json_form import Schema, dump_json, schema_of
 from ngtcli.system.machine import MOST
 from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
 from ngtcli.words import nearest, plain_number
@@ -99,6 +99,7 @@ class Use(Flag):
     CARD = auto()  # the card of a model may have it
     FILE = auto()  # @FILE stands for the text of a file
     NAMES = auto()  # a list that may be written with commas
+    SCHEMA = auto()  # a text that may be written as a mapping
     SECRET = auto()  # never shown
     COMMON = auto()  # one of the few that -h lists
     SET = auto()  # has no flag of its own, is given as --set NAME=VALUE
@@ -118,7 +119,7 @@ def _read_with(values: Mapping[Use, str]) -> property:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is declared of a setting.
+    """What is declared of a setting; its `uses` are of `Use`.
 
     It may have the values from one end of `within` to the other, or one of `choices`. `complete` is
     what Tab offers: methods, models or backgrounds.
@@ -178,6 +179,8 @@ class Setting:
         is_off = "off" in (self.default, *self.choices)
         if is_off and isinstance(value, bool):  # as YAML reads on and off
             return "on" if value else "off"
+        if Use.SCHEMA in self.uses and isinstance(value, dict):
+            return dump_json(value, None)
         if kind is tuple:
             items = [value] if isinstance(value, str) else value
             if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
@@ -346,6 +349,24 @@ class Settings:
         "Documents go where the chat template has a place for them, and not into the message.",
     )
     stop: tuple[str, ...] = _answer((), "Stop at this text; may be given again.")
+    schema: str = _answer(
+        "",
+        "The answer is JSON by this schema: a JSON Schema, or concise as in 'name, age int, due"
+        " date?, state paid|open, tags str[], proof quote, bio: a text'; or a file of either.",
+        Use.FILE | Use.NGT | Use.SCHEMA,
+    )
+    schema_multi: str = _answer(
+        "",
+        'The answer is {"items": [...]}, a list of what this schema says.',
+        Use.FILE | Use.NGT | Use.SCHEMA,
+    )
+    regex: str = _answer("", "The answer matches this regular expression, as a whole.", Use.NGT)
+    choices: tuple[str, ...] = _answer(
+        (), "The answer is one of these, divided by commas.", Use.NAMES | Use.NGT
+    )
+    quote: bool = _answer(
+        False, "The answer is quotations of the documents, word for word.", Use.NGT
+    )
     max_repeats: int = _answer(
         6,
         "End an answer whose last words came this many times in a row, word for word,"
@@ -490,6 +511,11 @@ class Settings:
     data_parallel: int = _vllm(1, "For vLLM: copies of the model.", within=(1, 10_000))
     ray: bool = _vllm(False, "For vLLM: spread over the machines of a Ray cluster.")
 
+    @property
+    def has_form(self) -> bool:
+        """Whether answers have a form that their tokens obey."""
+        return any(getattr(self, name) for name in FORMS)
+
     def __post_init__(self) -> None:
         for name, about in SETTINGS.items():
             about.check(getattr(self, name))
@@ -508,6 +534,7 @@ class Settings:
             raise SettingError("passage_overlap", f"passage_overlap is {what}", hint)
 
 
+FORMS = ("schema", "schema_multi", "regex", "choices", "quote")  # settings; one at a time
 _LISTED = {
     Use.COMMON: "model method quantize exact max_tokens think temperature system overflow",
     Use.SET: "draft_model n lp learn_output pool pool_documents background calibrate max_thinking"

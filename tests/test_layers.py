@@ -12,8 +12,9 @@ PACKAGE = Path(__file__).parents[1] / "ngtcli"
 # A file imports only from its own room and from rooms that stand before it here.
 ROOMS = [
     "__init__", "words", "errors", "system", "config", "documents", "tokens", "model_files",
-    "retrieve", "prompt", "grounding", "trie", "background", "draft", "weights", "decode", "heads",
-    "session", "engines", "batch", "measure", "render", "builtin", "serve", "cli", "__main__",
+    "grammar", "retrieve", "prompt", "grounding", "trie", "background", "draft", "weights",
+    "decode", "heads", "session", "engines", "batch", "measure", "render", "builtin", "serve",
+    "cli", "__main__",
 ]  # fmt: skip
 # torch lives in weights, decode and heads; measuring needs it as well.
 TORCH_ROOMS = {"weights", "decode", "heads", "measure"}

@@ -17,6 +17,7 @@ from ngtcli.cli.completion import of_setting, of_settings, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.show import View, show
 from ngtcli.config import (
+    FORMS,
     SETTINGS,
     Layer,
     Resolved,
@@ -37,8 +38,12 @@ _OF_ANSWERS = ("max_repeats", "max_thinking", "keep_documents", "log", "log_text
 OF_OWN_ENGINE = tuple(
     name for name, s in SETTINGS.items() if s.panel != "Engine" and name not in _OF_ANSWERS
 )
+# Of summaries, which have no form.
+OF_SUMMARIES = tuple(name for name in SETTINGS if name not in FORMS)
 # Of commands that load the model themselves.
 IN_OWN_PROCESS = tuple(name for name in SETTINGS if name not in ("serve", "keep_warm"))
+# Flags that a page with those of all settings does not list, which would be too many to read.
+_UNLISTED = ("top_k", "threads", "max_mb", "strict", "embedder", "keep_documents")
 PresetOption = Annotated[
     str | None,
     typer.Option(
@@ -76,7 +81,7 @@ def named_file(text: str) -> Path:
 file_option = partial(typer.Option, parser=named_file, metavar="<path>")
 
 
-def _parameter(setting: Setting) -> inspect.Parameter:
+def _parameter(setting: Setting, is_crowded: bool) -> inspect.Parameter:
     """The flag of a setting."""
     flag = setting.flag
     flags = [f"{flag}/--no-{flag[2:]}" if setting.is_switch else flag]
@@ -84,6 +89,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     shown = typer.Option(
         *flags + (["-m"] if setting.name == "model" else []),
         rich_help_panel=setting.panel,
+        hidden=is_crowded and setting.name in _UNLISTED,
         show_default=False,
         help=f"{setting.help} {_default(setting.default)}".rstrip(),
         autocompletion=of_setting(setting),
@@ -195,7 +201,8 @@ def _own_parameters(signature: inspect.Signature) -> tuple[Any, list[inspect.Par
 
 def _of_settings(names: Sequence[str]) -> list[inspect.Parameter]:
     """The flags of settings, and --set for those that have none of their own."""
-    found = [_parameter(SETTINGS[name]) for name in names if Use.SET not in SETTINGS[name].uses]
+    own, crowded = [n for n in names if Use.SET not in SETTINGS[n].uses], {*FORMS} <= {*names}
+    found = [_parameter(SETTINGS[name], crowded) for name in own]
     return [*found, *([_set_option(names)] if len(found) < len(names) else [])]
 
 
@@ -225,7 +232,7 @@ def _given(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
             raise UsageError(f"{setting.flag} with --set {name}", "Give one of them.")
         if setting.choices and setting.is_switch:
             value = "on" if value else "off"
-        flags[name] = tuple(value) if isinstance(value, list) else value
+        flags[name] = setting.typed(value, setting.flag) if isinstance(value, list) else value
     return flags | more
 
 

@@ -1,0 +1,191 @@
+"""Which tokens may follow in an answer that obeys a grammar, by llguidance.
+
+A token is allowed where its bit of the mask is set. llguidance also takes tokens whose bit is not
+set, other ways to write what must follow; here nobody gets to. End tokens are ours: they are
+allowed exactly where the text may end, whatever the tokenizer says of them.
+"""
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.errors import ModelError, UsageError
+from ngtcli.tokens.tokenizer import Tokenizer
+
+_WITHOUT = "Leave the schema out, or give a model with a tokenizer.json."
+
+
+class Grammar:
+    """`text`, a grammar as llguidance writes it, over the first `size` ids of a tokenizer.
+
+    `ends` are the ids that end an answer. Immutable; any number of texts may share one. Raises
+    UsageError where it is none or too large, or llguidance is missing; ModelError for a tokenizer
+    that is not written in a tokenizer.json.
+    """
+
+    def __init__(self, text: str, tokenizer: Tokenizer, size: int, ends: Collection[int]) -> None:
+        self.size, self.ends = size, frozenset(end for end in ends if 0 <= end < size)
+        own = getattr(tokenizer.backend, "eos_token_id", None)
+        # Of several the one that the tokenizer names is the likeliest.
+        self.end = own if own in self.ends else min(self.ends, default=None)
+        words = _words(tokenizer, size, self.ends)
+        # Without an end id llguidance takes another token for one.
+        self.never = [token for token in words.eos_tokens if token not in self.ends]
+        self._first = library().LLMatcher(words, text, log_level=0)
+        if self._first.is_error():
+            what = f"the grammar is not usable: {_one_line(self._first.get_error())}"
+            raise UsageError(what, "Make it simpler.")
+
+    def start(self) -> "Matcher":
+        """The state of an answer that has not begun."""
+        return Matcher(self, self._first.deep_copy())
+
+
+class Matcher:
+    """The state of one answer: `taken` tokens of it are known, an end token included."""
+
+    def __init__(self, grammar: Grammar, state: Any, taken: int = 0, over: bool = False) -> None:
+        self.grammar, self.taken = grammar, taken
+        self._state, self._over = state, over  # whether an end token was taken
+        self._mask: bytes | None = None  # see `_bits`; None: not known yet
+
+    def copy(self) -> "Matcher":
+        """One in the same state, to look ahead."""
+        other = Matcher(self.grammar, self._state.deep_copy(), self.taken, self._over)
+        other._mask = self._mask
+        return other
+
+    @property
+    def accepts(self) -> bool:
+        """Whether the answer may end here."""
+        return not self._over and bool(self._state.is_accepting())
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing follows any more, not even an end token."""
+        return self._over or not self.grammar.ends and self.ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing may follow but an end token."""
+        return self._over or bool(self._state.is_stopped() and self._state.is_accepting())
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """Which tokens may follow, bool (size,). Raises ModelError as `allows`."""
+        bits, size = np.frombuffer(self._bits(), np.uint8), self.grammar.size
+        found = np.unpackbits(bits, bitorder="little")[:size].view(np.bool_)
+        mask = np.pad(found, (0, size - len(found))) if len(found) < size else found
+        mask[self.grammar.never] = False
+        mask[list(self.grammar.ends)] = self.accepts
+        return mask
+
+    def allows(self, token: int) -> bool:
+        """Whether `token` may follow.
+
+        Raises ModelError where the tokenizer cannot write what must follow, or llguidance gives up.
+        """
+        if token in self.grammar.ends:
+            return self.accepts
+        if not 0 <= token < self.grammar.size or token in self.grammar.never:
+            return False
+        bits = self._bits()
+        return token >> 3 < len(bits) and bool(bits[token >> 3] >> (token & 7) & 1)
+
+    def _bits(self) -> bytes:
+        """The mask as llguidance packs it, the lowest bit first; of end ids it says nothing."""
+        if self._mask is None:
+            if self._over or self._state.is_stopped() and self._state.is_accepting():
+                self._mask = b""
+            else:
+                self._mask = self._state.compute_bitmask()
+                if self._state.is_error() or not (any(self._mask) or self.accepts):
+                    why = _one_line(self._state.get_error()) or "no token of the model may follow"
+                    raise ModelError(f"the answer cannot go on by its schema: {why}", _WITHOUT)
+        return self._mask
+
+    def take(self, tokens: Sequence[int]) -> int:
+        """Go on with `tokens`, up to the first that may not follow; how many there were."""
+        for count, token in enumerate(tokens):
+            if not self.allows(token):
+                return count
+            self.push(token)
+        return len(tokens)
+
+    def push(self, token: int) -> None:
+        """Go on with a token that may follow."""
+        self._over = token in self.grammar.ends
+        if not self._over and not self._state.consume_token(token):
+            why = _one_line(self._state.get_error())
+            raise ModelError(f"the answer cannot go on by its schema: {why}", _WITHOUT)
+        self.taken, self._mask = self.taken + 1, None
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` tokens. Raises ValueError where fewer were taken."""
+        own, self._over = count - (self._over and count > 0), self._over and not count
+        self.taken -= count
+        if self.taken < 0 or own and not self._state.rollback(own):
+            raise ValueError("more tokens to take back than were taken")
+        self._mask = self._mask if not count else None
+
+    def follow(self, token: int) -> bool:
+        """Go on with `token` if the grammar takes it, whether or not its bit is set; whether so.
+
+        No mask is made, which is quicker. What is refused here is not allowed either.
+        """
+        if self._over or token in self.grammar.ends and not self.accepts:
+            return False
+        if token not in self.grammar.ends and not self._state.try_consume_tokens([token]):
+            return False
+        self._over = token in self.grammar.ends
+        self.taken, self._mask = self.taken + 1, None
+        return True
+
+    def force(self, most: int) -> list[int]:
+        """Go on with what must follow, `most` tokens at most; their ids.
+
+        Where only an end may follow it is the usual one.
+        """
+        if self._over or most < 1:
+            return []
+        found: list[int] = self._state.compute_ff_tokens()[:most]
+        found = found[: next((i for i, one in enumerate(found) if not self.follow(one)), most)]
+        end = self.grammar.end
+        if end is not None and len(found) < most and self.ended and self.follow(end):
+            found.append(end)
+        return found
+
+    def forced(self, most: int) -> list[int]:
+        """The ids that must follow, `most` at most, as `force` has them."""
+        return self.copy().force(most)
+
+
+def library() -> Any:
+    """The module llguidance. Raises UsageError where it is not installed."""
+    try:
+        import llguidance
+    except ImportError:
+        what = "an answer by a schema needs the extra schema"
+        raise UsageError(what, "pip install 'ngtcli[schema]'") from None
+    return llguidance
+
+
+@lru_cache(maxsize=4)
+def _words(tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> Any:
+    """llguidance's form of a tokenizer, of at least `size` ids; 60 to 550 ms to make (measured)."""
+    backend = tokenizer.backend
+    fast = getattr(backend, "backend_tokenizer", None)
+    if fast is None:
+        raise ModelError("no schema with this model: its tokenizer has no fast form", _WITHOUT)
+    room = max(size, len(backend))
+    try:
+        return library().LLTokenizer(fast.to_str(), n_vocab=room, eos_token=sorted(ends) or None)
+    except ValueError as error:
+        raise ModelError(f"no schema with this tokenizer: {_one_line(error)}", _WITHOUT) from None
+
+
+def _one_line(text: object) -> str:
+    """The first line of an error of llguidance's, as far as a terminal's line goes."""
+    return str(text).strip().partition("\n")[0][:200]
