@@ -18,6 +18,7 @@ from ngtcli.documents.formats.pdf_page import Line
 
 LONGEST = 2000  # pixels of a page's longer side: A4 at 171 dpi; with 2600, no more was right
 _DETECTED = 960  # pixels of the side on which lines are looked for; with 2000, no more was right
+_LIKELY = 0.3  # least score of a box with a line; at 0.5 one line alone on a page was missed
 _SURE = 0.85  # least mean confidence at which a page is taken for upright; guess
 _TALL = 1.5  # height of a turned line's box against its width; the library's
 _SAME = 0.35  # heights that differ by a smaller share are of one size, as boxes vary; guess
@@ -56,6 +57,7 @@ def _engine() -> RapidOCR:
     det, rec = (str(next(models.glob(f"*_{kind}_*.onnx"))) for kind in ("det", "rec"))
     own = {"Global.log_level": "critical", "Global.use_cls": False}  # it turns lines that are right
     own |= {"Det.model_path": det, "Det.limit_type": "max", "Det.limit_side_len": _DETECTED}
+    own |= {"Det.box_thresh": _LIKELY}
     own |= {"Rec.model_path": rec, "Rec.rec_batch_num": 1}  # more take more memory, no less time
     own |= {f"EngineConfig.onnxruntime.{kind}_op_num_threads": 1 for kind in ("intra", "inter")}
     return RapidOCR(params=own)
