@@ -35,7 +35,7 @@ def test_a_few_lines_a_count_and_one_line_for_other_kinds(
     assert lines == [
         *(f"ngt: left out d/{i}.txt: empty" for i in range(5)),
         "ngt: left out 37 more; -v names them all",
-        "ngt: left out 2 files: their formats need more packages. Install it: x",
+        "ngt: left out 2 files: a PDF, which needs x. Install it: x",
         "ngt: left out 12 files of other kinds: .gif 9, .mp3 3",
     ]
 

@@ -72,7 +72,7 @@ def _read(picture: npt.NDArray[np.uint8], scale: float) -> tuple[list[Line], flo
     if read.txts is None:
         return [], 0.0
     boxes = (np.hstack([box.min(axis=0), box.max(axis=0)]) / scale for box in read.boxes)
-    lines = (Line(text, *map(float, box)) for text, box in zip(read.txts, boxes, strict=True))
+    lines = (Line(text, *box.tolist()) for text, box in zip(read.txts, boxes, strict=True))
     return [line for line in lines if line.right > line.left], float(np.mean(read.scores))
 
 
