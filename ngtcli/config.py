@@ -176,7 +176,7 @@ class Setting:
         Raises UsageError, which begins with `where`, for a value of another type.
         """
         kind = self.kind
-        is_off = self.default == "off" or {*SWITCH} == {*self.choices}
+        is_off = "off" in (self.default, *self.choices)
         if is_off and isinstance(value, bool):  # as YAML reads on and off
             return "on" if value else "off"
         if Use.SCHEMA in self.uses and isinstance(value, dict):
@@ -465,8 +465,14 @@ class Settings:
         "", "Password of encrypted PDFs; NGT_PASSWORD keeps it out of the process list.", Use.SECRET
     )
     field: str = _reading("", "Of JSON and CSV files, read this field alone.", Use.TEXT | Use.LINE)
+    ocr: str = _reading(
+        "auto",
+        "Recognize text in pictures and on pages that have none: auto, off, or force, on all.",
+        Use.TEXT,
+        choices=("auto", "off", "force"),
+    )
     parser_seconds: int = _reading(
-        60, "At most this many seconds for one PDF, Word, HTML, … file.", within=(1, 86_400)
+        60, "At most this many seconds for a PDF, Word, … file or scanned page.", within=(1, 86_400)
     )
     parser_mb: int = _reading(
         1000,
@@ -545,8 +551,8 @@ _LISTED = {
     Use.SET: "draft_model n lp learn_output pool pool_documents background calibrate max_thinking"
     " min_p repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
     " template_documents max_repeats device_map packed capture passage_tokens passage_overlap"
-    " whole_tokens reranker max_files max_depth field parser_seconds parser_mb cache_mb log_text"
-    " tensor_parallel pipeline_parallel data_parallel ray",
+    " whole_tokens reranker max_files max_depth field ocr parser_seconds parser_mb"
+    " cache_mb log_text tensor_parallel pipeline_parallel data_parallel ray",
 }
 
 
