@@ -304,7 +304,11 @@ class Settings:
         Use.NGT,
         choices=SWITCH,
     )
-    max_tokens: int = _answer(256, "At most this many tokens in the answer.", within=(1, 10**6))
+    max_tokens: int = _answer(
+        256,
+        "At most this many tokens in the answer; 256 is 2048 for one in a form.",
+        within=(1, 10**6),
+    )
     think: str = _answer(
         "auto",
         "Of a model that thinks: on, off, or auto, as its chat template has it without a word.",
@@ -516,6 +520,12 @@ class Settings:
         """Whether answers have a form that their tokens obey."""
         return any(getattr(self, name) for name in FORMS)
 
+    @property
+    def answer_tokens(self) -> int:
+        """max_tokens; where only its default says so, a form has more: it ends by itself."""
+        is_default = self.max_tokens == SETTINGS["max_tokens"].default
+        return _OF_FORM if self.has_form and is_default else self.max_tokens
+
     def __post_init__(self) -> None:
         for name, about in SETTINGS.items():
             about.check(getattr(self, name))
@@ -534,6 +544,7 @@ class Settings:
             raise SettingError("passage_overlap", f"passage_overlap is {what}", hint)
 
 
+_OF_FORM = 2048  # tokens of an answer in a form at most; guess, ten texts of 300 characters
 FORMS = ("schema", "schema_multi", "regex", "choices", "quote")  # settings; one at a time
 _LISTED = {
     Use.COMMON: "model method quantize exact max_tokens think temperature system overflow",

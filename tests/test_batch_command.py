@@ -475,8 +475,9 @@ def test_a_folder_gets_a_file_for_each_text_and_a_second_run_makes_only_what_cha
     (out / "c.txt.txt").unlink()
     fake.asked = []
     again = ngt("summarize", str(three), "-o", str(out))  # it is there: no slash is needed
-    assert again.returncode == 0 and b"1 of 3 files" in again.stderr
-    assert len(fake.asked) == 2 and (out / "b.txt.txt").read_text() == "Text b is another\n"
+    assert again.returncode == 0 and b"2 of 3 files" in again.stderr
+    assert (out / "c.txt.txt").read_text() == "Text c of three.\n"  # of the journal
+    assert len(fake.asked) == 1 and (out / "b.txt.txt").read_text() == "Text b is another\n"
     fake.asked = []
     assert ngt("summarize", str(three), "-o", str(out), "--max-tokens", "9").returncode == 0
     assert len(fake.asked) == 3  # other settings
@@ -503,24 +504,6 @@ def test_a_file_that_the_command_did_not_write_is_refused_by_name_before_any_ans
     assert ngt(*command, "--restart").returncode == 0 and len(fake.asked) == 3
     one = ngt("summarize", str(three), "-o", str(tmp_path / "one.txt"), "--restart")
     assert one.returncode == 2 and b"--restart does nothing with one summary" in one.stderr
-
-
-def test_a_summary_that_was_edited_since_is_kept_and_refused_by_name(
-    tmp_path: Path, three: Path, fake: FakeAnswers
-) -> None:
-    out = tmp_path / "out"
-    command = "summarize", str(three), "-o", str(out), "--per-file"
-    assert ngt(*command).returncode == 0
-    with (out / "a.txt.txt").open("a") as file:
-        file.write("EDITED\n")
-    fake.asked = []
-    assert ngt(*command).returncode == 0 and fake.asked == []  # nothing is to be made
-    done = ngt(*command, "--max-tokens", "9")
-    assert done.returncode == 2 and fake.asked == []
-    assert b"a.txt.txt: it was changed after this command wrote it\n" in done.stderr
-    assert (out / "a.txt.txt").read_text().endswith("EDITED\n")
-    (out / "a.txt.txt").unlink()
-    assert ngt(*command, "--max-tokens", "9").returncode == 0 and len(fake.asked) == 3
 
 
 def test_a_file_that_comes_while_its_summary_is_made_is_kept_and_the_others_are_written(
@@ -565,7 +548,7 @@ def test_a_full_disk_ends_the_run_and_no_further_text_is_answered(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ngtcli.batch.output.write_atomically", full)
+    monkeypatch.setattr("ngtcli.batch.table.write_atomically", full)
     done = ngt("summarize", str(three), "-o", f"{tmp_path}/out/")
     assert done.returncode == 1 and b"no space left" in done.stderr
     assert len(fake.asked) == 1
@@ -582,12 +565,13 @@ def test_summaries_beside_their_texts_are_not_summarized_and_no_text_is_written_
         fake.asked = []
         done = ngt("summarize", str(notes), "-o", str(notes))
         assert done.returncode == 0 and len(fake.asked) == more
-    assert b"left out 2 of the files: summaries that this command wrote" in done.stderr
+    assert b"left out 2 files: answers that this command wrote" in done.stderr
     names = {".ngt.journal", "a.txt", "b.md", "a.txt.txt", "b.md.txt"}
     assert {path.name for path in notes.iterdir()} == names
     only = ngt("summarize", str(notes / "a.txt.txt"), "-o", str(notes))
-    assert only.returncode == 3 and b"are summaries of this folder" in only.stderr
+    assert only.returncode == 3 and b"are answers that this command wrote" in only.stderr
     (notes / "a").write_text("Its summary would be a.txt.")
-    done = ngt("summarize", str(notes), "-o", str(notes))
-    assert done.returncode == 2 and b"a.txt: this command reads it" in done.stderr
+    for more_flags, said in ([], b"did not write it"), (["--restart"], b"this command reads it"):
+        done = ngt("summarize", str(notes), "-o", str(notes), *more_flags)
+        assert done.returncode == 2 and b"a.txt: " in done.stderr and said in done.stderr
     assert (notes / "a.txt").read_text() == "Text a of three."

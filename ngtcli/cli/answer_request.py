@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -117,8 +117,10 @@ class AnswerRequest(AnswerFlags, Question):
         return whole or (self.settings.has_form and not sys.stdout.isatty())
 
 
-def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
-    """The documents named, or what is piped in.
+def documents_of(
+    paths: list[str], request: AnswerRequest, hint: str, written: Sequence[Path] = ()
+) -> Loaded:
+    """The documents named, or what is piped in, without what is `written`.
 
     Raises InputError; UsageError where the answer would be written over a document.
     """
@@ -126,7 +128,7 @@ def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
     if not paths and stdin is None:
         raise InputError("no documents given", hint)
     try:
-        notes, outputs = Notes(request.verbose), (request.output, request.html)
+        notes, outputs = Notes(request.verbose), (request.output, request.html, *written)
         return read_documents(paths or [STDIN], stdin, request.settings, notes, outputs)
     except InputError as error:
         if paths:

@@ -56,7 +56,7 @@ from ngtcli.system.progress import time_left
 from ngtcli.system.yaml_file import shown
 
 if TYPE_CHECKING:  # it loads numpy
-    from ngtcli.session.engine import Outcome
+    from ngtcli.session.engine import Engine, Outcome
 
 _OUT = file_option(
     "--output", "-o", help="Write to this file; the same command resumes after a kill."
@@ -201,7 +201,7 @@ class _Batch:
         self, lines: Lines, path: Path | None, output: FileOutput | StreamOutput, interrupted: str
     ) -> None:
         def deliver(outcome: "Outcome") -> bool:
-            row, line = _row(outcome), outcome.key
+            row, line = row_of(outcome), outcome.key
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
             files, texts = self._questions.hashes(line)
@@ -214,14 +214,14 @@ class _Batch:
             self._run.answer(lines, read, deliver, interrupted)
 
 
-def _row(outcome: "Outcome") -> dict[str, Any]:
-    """What stands in the output for a line: the object of --json and its id, or its error."""
+def row_of(outcome: "Outcome", tokens: bool = False) -> dict[str, Any]:
+    """What a line puts out: its id with the object of --json, or --json-tokens, or its error."""
     from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject, answer_object
 
     error, question = outcome.answer, outcome.question
     try:
         if isinstance(error, Ended) and question is not None:
-            return dict(to_json(LineObject(outcome.key.id, answer_object(question, error))))
+            return dict(to_json(LineObject(outcome.key.id, answer_object(question, error, tokens))))
     except Exception as caught:
         error = unexpected(caught)
     assert isinstance(error, NgtError)
@@ -263,10 +263,11 @@ class Run:
     """Answers many texts, each of which is a `what`, and shows what is done.
 
     On a terminal that is one line in place, elsewhere one now and then with -v. `size` texts are
-    answered together, 0: as many as the engine can.
+    answered together, 0: as many as the engine can. `engine` may be one that another run opened.
     """
 
     def __init__(self, settings: Settings, size: int, notes: Notes, what: str) -> None:
+        self.engine: Engine | None = None
         is_exact = settings.exact == "on" and settings.engine != "vllm"
         self._size = size or int(is_exact)  # exact passes are over one text
         self._settings, self._notes, self._what = settings, notes, what
@@ -301,7 +302,8 @@ class Run:
             from ngtcli.engines.opening import open_engine  # here: few runs get as far
 
             tell = telling(self._show, self.warn)
-            engine = open_engine(self._settings, tell, size=self._size, many=True)
+            if self.engine is None:
+                self.engine = open_engine(self._settings, tell, size=self._size, many=True)
             from ngtcli.session.engine import caught, run  # not before vLLM runs: it loads numba
 
             process.unwind_on_interrupt()
@@ -315,7 +317,7 @@ class Run:
                 except Exception as error:
                     return line, caught(error)
 
-            with closing(run(engine, draw)) as outcomes:
+            with closing(run(self.engine, draw)) as outcomes:
                 for outcome in outcomes:
                     lines.done(outcome.key)
                     self._add(outcome, deliver(outcome))

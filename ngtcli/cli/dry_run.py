@@ -30,7 +30,7 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
         request.question,
         tokenizer,
         context,
-        s.max_tokens + (thinking.room if thinking else 0),
+        s.answer_tokens + (thinking.room if thinking else 0),
         config.vocab_size,
         notes.status,
         chat=Chat.of(s),

@@ -1,180 +1,264 @@
-"""`ngt summarize -o FOLDER/`: a summary of each document, in a file of its own.
+"""`ngt ask --each` and `ngt summarize --per-file`: an answer of each document, by itself.
 
-What stands in the folder already, made from the same text with the same settings, is not made
-again; what another program wrote or changed there is not written over. A file that fails does not
-end the run.
+What is there already, made from the same text in the same way, is not made again; what another
+program wrote or changed is not written over. A file that fails does not end the run.
 """
 
 import json
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ngtcli.batch.input import InputLine, Lines
-from ngtcli.batch.output import AnswerFolder
+from ngtcli.batch.output import DoneLine, StreamOutput
+from ngtcli.batch.table import FolderOutput, Row, RowsOutput, TableOutput, check_table
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
-from ngtcli.cli.answering import body_of
-from ngtcli.cli.batch import GOES_ON, Run
+from ngtcli.cli.answering import body_of, print_answer, whole
+from ngtcli.cli.batch import GOES_ON, Run, row_of
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.output import check_name, check_not_read
+from ngtcli.cli.output import check_name, check_not_read, check_output_file
+from ngtcli.config import FORMS, SETTINGS
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.documents.read import Documents
-from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.prompt.preset import deciding
-from ngtcli.system import process
+from ngtcli.render.terminal import one_line, paint, reveal, visible, wants_color
 from ngtcli.system.files import key_of
+from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:  # it loads numpy
     from ngtcli.session.engine import Outcome
 
-# Bytes of a file's name, number and suffix left out; derived: file systems take 255 in all.
-_LONGEST = 200
-_VERSION = 1
-
-
-def check_folder(request: AnswerRequest, folder: Path | None) -> Path:
-    """The folder. Raises UsageError unless summaries can be written to it."""
-    if folder is None:
-        raise UsageError("--per-file writes a file for each summary", "Name a folder with -o.")
-    if not os.path.isdir(folder):
-        check_name(folder)
-        if os.path.exists(folder):
-            raise UsageError(f"{folder}: not a folder", "With --per-file, name a folder with -o.")
-    others = {"--dry-run": request.dry_run, "--html": request.html}
-    refuse_with("a file for each summary", others, "Name a file with -o, or none.")
-    return folder
-
-
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """What is asked of a document, the file for its summary, and a key of all that decides it."""
-
-    question: AnswerRequest
-    name: str
-    key: str
-
-    @property
-    def document(self) -> Document:
-        return self.question.documents[0]
-
 
 def run_per_file(
-    request: AnswerRequest, folder: Path, paths: list[str], hint: str, restart: bool = False
+    request: AnswerRequest, paths: list[str], hint: str, restart: bool = False, reduce: str = ""
 ) -> None:
-    """Summarize each document by itself; with `restart` all again, over what is there.
+    """Answer of each document by itself, then, over all answers, `reduce` unless that is "".
 
     Raises FailedLinesError where some failed, other NgtErrors where nothing could be done; exits
     130 when interrupted.
     """
     notes = Notes(request.verbose)
     run = Run(request.settings, 0, notes, "file")
-    documents, bad = _documents(request, paths, hint, notes)
-    with closing(AnswerFolder(folder, restart)) as written:
-        targets = list(_targets(request, _not_written(documents, written, folder, notes)))
-        read = [target.document.path for target in targets if target.document.path]
-        check_not_read(
-            [folder / target.name for target in targets], read, "Name another folder with -o."
-        )
+    with closing(_opened(request, restart)) as written:
+        documents, bad = read_each(request, paths, hint, notes, written.files, written.wrote)
+        own = dump_json(how(request), None)
+        written.expect({d.name: key_of(own, d.name, d.sha256) for d in documents})
+        read = [document.path for document in documents if document.path]
+        check_not_read(written.paths.values(), read, "Name another with -o.")
         lines = [
-            InputLine(i, i + 1, target.name)
-            for i, target in enumerate(targets)
-            if not written.has(target.name, target.key)
+            InputLine(i, i + 1, document.name)
+            for i, document in enumerate(documents)
+            if not written.has(document.name)
         ]
-        written.check(str(line.id) for line in lines)
-        run.set_total(len(targets), len(lines), "made before and not again")
+        run.set_total(len(documents), len(lines), "made before and not again")
+
+        def asked(line: InputLine) -> AnswerRequest:
+            return replace(request, loaded=Loaded((documents[line.index],)))
 
         def deliver(outcome: "Outcome") -> bool:
-            """Write the file of an answer, or say why there is none; whether it failed.
+            """Hand an answer on, or say why there is none; whether it failed.
 
-            Raises NgtError where the file cannot be written: the next one could not be, either.
+            Raises NgtError where it cannot be written: the next one could not be, either.
             """
-            target, answer = targets[outcome.key.index], outcome.answer
+            name, line = str(outcome.key.id), outcome.key
+            outcome = replace(outcome, answer=whole(request, outcome.answer))
+            notes.clear()  # both may be on one terminal
             try:
-                if isinstance(answer, NgtError):
-                    raise answer
-                with process.unbroken():
-                    body = body_of(target.question, answer)
-                    written.write(target.name, target.key, f"{body}\n")
-            except NgtError as error:  # also where a file of that name came meanwhile
-                if error is not answer and not isinstance(error, UsageError):
+                written.put(name, [_row(asked(line), outcome, written)])
+            except NgtError as error:
+                is_there = isinstance(error, UsageError) and isinstance(written, FolderOutput)
+                if error is not outcome.answer and not is_there:
                     raise
-                return _warn_of(notes, target.document.name, error)
-            where = f"({outcome.key.number} of {len(targets)}) → {folder / target.name}"
-            notes.say(f"{target.document.name} {where}")
+                if isinstance(written, _Shown):
+                    written.put(name, [{"body": _text(request, name, outcome)}])
+                return warn_of(notes, name, error)
+            if isinstance(written, FolderOutput):
+                notes.say(f"{name} ({line.number} of {len(documents)}) → {written.paths[name]}")
             return False
 
-        run.answer(Lines(lines), lambda line: targets[line.index].question, deliver, GOES_ON)
-    again = "The same command tries them again, and no others."
-    run.check_failed(run.failed + bad, len(targets) + bad, again)
+        end = "what is done is put out" if isinstance(written, _Shown) else GOES_ON
+        run.answer(Lines(lines), asked, deliver, end)
+        if reduce:
+            done = [document for document in documents if written.has(document.name)]
+            answers = [(d, written.rows(d.name)[0]["answer"]) for d in done]
+            _reduce(request, reduce, answers, run)
+    again = "" if request.out is None else "The same command tries them again, and no others."
+    run.check_failed(run.failed + bad, len(documents) + bad, again)
 
 
-def _documents(
-    request: AnswerRequest, paths: list[str], hint: str, notes: Notes
+def how(request: AnswerRequest) -> dict[str, Any]:
+    """All that decides an answer, and how it is shown, but its document, JSON-ready."""
+    r, own = request, deciding(request.settings, request.preset).items()
+    shown = [] if _is_table(r) else [r.cite, r.json, r.json_tokens, r.show_thinking]
+    about = {"engine": r.settings.engine, "question": r.question, "shown": shown}
+    return about | {f"{r.task}.{name}": value for name, value in sorted(own)}
+
+
+def _is_table(request: AnswerRequest) -> bool:
+    """Whether -o names a table: it has a suffix, and is no folder."""
+    return bool(request.output and request.output.suffix and not request.folder)
+
+
+def _opened(request: AnswerRequest, restart: bool) -> "RowsOutput | _Shown":
+    """Where the answers go. Raises UsageError where they cannot go there."""
+    out, as_json = request.output, request.json or request.json_tokens
+    if out is None:
+        return _Shown()
+    if not _is_table(request):
+        check_name(out)
+        return FolderOutput(out, ".json" if as_json else ".txt", restart)
+    check_table(out)
+    check_output_file(out)
+    forms = {"--json": as_json, "--show-thinking": request.show_thinking}
+    refuse_with("a table", forms, "Name a folder: -o FOLDER/")
+    columns = ["file", "answer", *(["sources"] if request.cite else [])]
+    return TableOutput(out, how(request), columns, restart=restart)
+
+
+def _row(request: AnswerRequest, outcome: "Outcome", written: "RowsOutput | _Shown") -> Row:
+    """What is kept of an answer: as a table has it, or with the `body` that is shown.
+
+    Raises NgtError where there is none.
+    """
+    answer, name = outcome.answer, str(outcome.key.id)
+    if isinstance(answer, NgtError):
+        raise answer
+    row: Row = {"file": visible(name), "answer": visible(answer.text.strip())}
+    if request.settings.schema or request.settings.schema_multi:
+        with suppress(ValueError):  # a stop string may have cut it
+            row = {**row, "answer": json.loads(answer.text)}
+    if isinstance(written, _Shown):
+        return {**row, "body": _text(request, name, outcome)}
+    if isinstance(written, FolderOutput):
+        return {**row, "body": f"{body_of(request, answer)}\n"}
+    places = [
+        {"page": s.page, "heading": s.heading, "start": s.span.source_start,
+         "end": s.span.source_end, "quote": s.quote}
+        for s in answer.sources.places()
+    ]  # fmt: skip
+    return {**row, "sources": places}
+
+
+def _reduce(
+    request: AnswerRequest, question: str, answers: Sequence[tuple[Document, Any]], run: Run
+) -> None:
+    """Print the answer to a question over all answers, with its sources. Raises NgtError."""
+    every = [(d, said if isinstance(said, str) else dump_json(said, None)) for d, said in answers]
+    texts = tuple(Document(d.name, text, path=d.path) for d, text in every if text)
+    free = replace(request.settings, **{name: SETTINGS[name].default for name in FORMS})
+    asked = replace(request, question=question, loaded=Loaded(texts), settings=free, cite=True)
+
+    def deliver(outcome: "Outcome") -> bool:
+        if isinstance(outcome.answer, NgtError):
+            raise outcome.answer
+        text = _text(asked, f"{question} ({counted(len(texts), 'file')})", outcome)
+        sys.stdout.write(text.removeprefix("\n") if request.out else text)
+        return False
+
+    if texts:
+        over = Run(free, 1, Notes(request.verbose), "question")
+        over.engine = run.engine
+        over.answer(Lines([InputLine(0, 1, question)]), lambda _: asked, deliver, GOES_ON)
+
+
+class _Shown:
+    """Standard output, in the place of what is written: the bodies, in the order of the files."""
+
+    files: tuple[Path, ...] = ()
+    paths: Mapping[str, Path] = {}
+
+    def __init__(self) -> None:
+        self._index: dict[str, int] = {}
+        self._answers: dict[str, Row] = {}
+        self._stream, self._is_first = StreamOutput(None, self._write), True
+
+    def wrote(self, path: str) -> bool:
+        return False
+
+    def expect(self, keys: Mapping[str, str]) -> None:
+        self._index = {name: i for i, name in enumerate(keys)}
+
+    def has(self, file: str) -> bool:
+        return file in self._answers
+
+    def rows(self, file: str) -> Sequence[Row]:
+        return [self._answers[file]]
+
+    def put(self, file: str, rows: Sequence[Row]) -> None:
+        if "answer" in rows[0]:
+            self._answers[file] = {"answer": rows[0]["answer"]}
+        self._stream.put(DoneLine(self._index[file], rows[0]["body"]))
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text.removeprefix("\n") if self._is_first else text)
+        sys.stdout.flush()
+        self._is_first &= not text
+
+    def close(self) -> None:
+        pass
+
+
+def _text(request: AnswerRequest, words: str, outcome: "Outcome") -> str:
+    """A JSON line; or an answer below a line of `words`, bold on a terminal; "" for an error."""
+    if request.json or request.json_tokens:
+        return f"{dump_json(row_of(outcome, request.json_tokens), None)}\n"
+    if isinstance(outcome.answer, NgtError):
+        return ""
+    line, out = f"==> {reveal(one_line(words))} <==", StringIO()
+    styled = wants_color(sys.stdout, request.settings.color)
+    out.write(f"\n{paint(line, 'bold') if styled else line}\n")
+    print_answer(request, outcome.answer, out)
+    return out.getvalue()
+
+
+def read_each(
+    request: AnswerRequest,
+    paths: list[str],
+    hint: str,
+    notes: Notes,
+    files: Sequence[Path] = (),
+    wrote: Callable[[str], bool] = lambda _: False,
 ) -> tuple[Sequence[Document], int]:
-    """The documents, and how many paths could not be read. Raises InputError if all."""
+    """The documents, and how many paths could not be read, each of which is named.
+
+    What this command writes to `files` and what it `wrote` are left out. Raises InputError where
+    there is no other document.
+    """
+    wrong = dict[str, InputError]()
     try:
-        return documents_of(paths, request, hint).documents, 0
+        loaded = documents_of(paths, request, hint, files)
     except InputError:
         if len(paths) < 2 or STDIN in paths:
             raise
-    wrong = dict[str, InputError]()
-    with closing(Documents(request.settings)) as files:
-        for path in paths:
-            try:
-                load([path], settings=request.settings, files=files)
-            except InputError as error:
-                wrong[path] = error
-    if len(wrong) == len(paths):
-        raise wrong[paths[0]]
-    for found in wrong.values():
-        _warn_of(notes, "", found)
-    good = [path for path in paths if path not in wrong]
-    return documents_of(good, request, hint).documents, len(wrong)
-
-
-def _not_written(
-    documents: Sequence[Document], written: AnswerFolder, folder: Path, notes: Notes
-) -> Sequence[Document]:
-    """The documents without earlier summaries. Raises InputError where there are no others."""
-    left = [d for d in documents if not (d.path and written.wrote(d.path))]
+        with closing(Documents(request.settings)) as reader:
+            for path in paths:
+                try:
+                    load([path], settings=request.settings, files=reader)
+                except InputError as error:
+                    wrong[path] = error
+        if len(wrong) == len(paths):
+            raise wrong[paths[0]] from None
+        for found in wrong.values():
+            warn_of(notes, "", found)
+        good = [path for path in paths if path not in wrong]
+        loaded = documents_of(good, request, hint, files)
+    left = [one for one in loaded.documents if not (one.path and wrote(one.path))]
     if not left:
-        raise InputError(f"{folder}: the documents are summaries of this folder", "Name others.")
-    if count := len(documents) - len(left):
-        notes.warn(f"left out {count} of the files: summaries that this command wrote")
-    return left
+        raise InputError("the documents are answers that this command wrote", "Name others.")
+    if count := len(loaded.documents) - len(left):
+        notes.warn(f"left out {counted(count, 'file')}: answers that this command wrote")
+    return left, len(wrong)
 
 
-def _warn_of(notes: Notes, name: str, error: NgtError) -> bool:
+def warn_of(notes: Notes, name: str, error: NgtError) -> bool:
     """One line for a file that failed; True."""
     where = "" if not name or name in str(error) else f"{name}: "
     notes.warn(f"{where}{error}. {error.hint}".rstrip())
     return True
-
-
-def _targets(request: AnswerRequest, documents: Sequence[Document]) -> Iterator[_Target]:
-    suffix = ".json" if request.json or request.json_tokens else ".txt"
-    form = "json-tokens" if request.json_tokens else "cite" if request.cite else suffix
-    form += " with thought" if request.show_thinking else ""
-    how = json.dumps(deciding(request.settings, request.preset), sort_keys=True)
-    for name, document in _names(documents):
-        key = key_of(_VERSION, form, how, document.name, document.sha256)
-        own = replace(request, loaded=Loaded((document,)))
-        yield _Target(own, f"{name}{suffix}", key)
-
-
-def _names(documents: Sequence[Document]) -> Iterator[tuple[str, Document]]:
-    """A file name for each document, no two alike even where case does not count."""
-    taken: set[str] = set()
-    for document in documents:
-        stem = document.name.replace("/", "_").replace("\\", "_").lstrip(".") or "document"
-        stem = stem.encode()[:_LONGEST].decode(errors="ignore")
-        name, number = stem, 2
-        while name.casefold() in taken:
-            name, number = f"{stem}-{number}", number + 1
-        taken.add(name.casefold())
-        yield name, document

@@ -61,9 +61,11 @@ def _outputs() -> dict[str, dict[str, Schema]]:
     from ngtcli.cli.app import COMMANDS, load
 
     answers = {"answer": AnswerObject, "dry_run": DryRunObject}
+    lines = {"line": LineObject, "failed": FailedLineObject}
     kinds: dict[str, dict[str, Any]] = {
-        **dict.fromkeys(("summarize", "ask", "generate"), answers),
-        "batch": {"line": LineObject, "failed": FailedLineObject},
+        **dict.fromkeys(("summarize", "ask"), {**answers, **lines}),
+        "generate": answers,
+        "batch": lines,
     }
     for name in COMMANDS:
         for words, command in _below(load(name), name):
