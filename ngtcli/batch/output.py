@@ -12,7 +12,7 @@ wrote or changed is known, also after a kill, and is not written over.
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -191,6 +191,27 @@ def check_not_read(number: int, paths: Sequence[str], output: Path | None) -> No
 # --- a file for each answer ---
 
 
+def changed_since(path: Path, known: Collection[str]) -> str:
+    """Why a file is not written over; "" where it is absent, or one of the `known` hashes is its.
+
+    Without any it is another's.
+    """
+    if not os.path.lexists(path):
+        return ""
+    if not known or not path.is_file():
+        return "it is there, and this command did not write it"
+    return "" if hash_of(path) in known else "it was changed after this command wrote it"
+
+
+def hash_of(path: Path) -> str:
+    """SHA-256 of a file in hex; "" where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
 class _Made(Struct, frozen=True):
     """A file, a hash of its text, and a key of all that it was made from."""
 
@@ -232,7 +253,7 @@ class AnswerFolder:
         keys = self._keys.get(name)
         if self._restart or not keys or not (self._path / name).is_file():
             return False
-        return keys.get(self._hash(name), [*keys.values()][-1]) == key
+        return keys.get(hash_of(self._path / name), [*keys.values()][-1]) == key
 
     def check(self, names: Iterable[str]) -> None:
         """Raise UsageError for files that are there and are not as they were written here."""
@@ -243,20 +264,7 @@ class AnswerFolder:
 
     def _changed(self, name: str) -> str:
         """Why a file is not written over; "" where it is absent, or as it was written here."""
-        if not os.path.lexists(self._path / name):
-            return ""
-        if name not in self._keys or not (self._path / name).is_file():
-            return "it is there, and this command did not write it"
-        known = self._hash(name) in self._keys[name]
-        return "" if known else "it was changed after this command wrote it"
-
-    def _hash(self, name: str) -> str:
-        """Of a file; "" where it cannot be read."""
-        try:
-            with (self._path / name).open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError:
-            return ""
+        return changed_since(self._path / name, self._keys.get(name, ()))
 
     def wrote(self, path: str) -> bool:
         """Whether the file at `path` was written here."""
