@@ -30,6 +30,7 @@ _DIALECTS = {".csv": "excel", ".tsv": "excel-tab"}
 SUFFIXES = (*_DIALECTS, ".jsonl", ".json")
 NAMES = "Name a file that ends in .csv, .tsv, .jsonl or .json."
 _KEEP = "Move it away, and it is made again, name another with -o, or write over it with --restart."
+_COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # as OWASP lists them
 _MOST = 1_000_000_000  # bytes of a record, which has all rows of a file; guess
 _VIEWS = 50  # a table is written when it has grown by a 50th: all writes take as much as 50; guess
 
@@ -59,7 +60,7 @@ class TableOutput:
     """A table at `path`, whose suffix says its form, and its journal. `close` it.
 
     `head` is what decides all rows, JSON-ready: another one is refused. A CSV or TSV has `columns`,
-    of what `flat` makes of a row; JSON has rows whole. After opening, `expect` is called once.
+    of what `flat` makes of a row; JSON has rows as `whole` makes them. After opening, `expect` is called once.
     Raises UsageError where the journal is another's, or where another process writes it; with
     `restart` nothing counts as done, and what is at `path` may be written over.
     """
@@ -71,10 +72,11 @@ class TableOutput:
         columns: Sequence[str],
         *,
         flat: Callable[[Row], Row] = dict,
+        whole: Callable[[Row], Row] = dict,
         restart: bool = False,
     ) -> None:
         check_table(path)
-        self.path, self._columns, self._flat = path, columns, flat
+        self.path, self._columns, self._flat, self._whole = path, columns, flat, whole
         self._places: dict[tuple[str, str], int] = {}  # in the journal, by file and key
         self._tables = set[str]()  # hashes of all that were written
         self._keys: dict[str, str] = {}  # of the files of this run, in their order
@@ -165,7 +167,7 @@ class TableOutput:
             for row in map(self._flat, rows):
                 writer.writerow([_cell(row.get(column)) for column in self._columns])
             return out.getvalue()
-        objects = [dump_json(row, None) for row in rows]
+        objects = [dump_json(self._whole(row), None) for row in rows]
         if suffix == ".jsonl":
             return "".join(f"{one}\n" for one in objects)
         return "[\n" + ",\n".join(objects) + "\n]\n"
@@ -183,11 +185,14 @@ class TableOutput:
 
 
 def _cell(value: object) -> str:
-    """A value as a cell has it: a text as it is, nothing for None, else JSON.
+    """A value as a cell has it: a text, nothing for None, else JSON.
 
-    >>> [_cell(value) for value in ("tide, high", None, True, 1.5, ["a", None])]
-    ['tide, high', '', 'true', '1.5', '["a", null]']
+    Before a text that a spreadsheet would compute there is an apostrophe.
+
+    >>> [_cell(value) for value in ("tide, high", None, True, -1.5, ["a", None], "=1+1")]
+    ['tide, high', '', 'true', '-1.5', '["a", null]', "'=1+1"]
     """
     if value is None or isinstance(value, str):
-        return value or ""
+        text = value or ""
+        return f"'{text}" if text.startswith(_COMPUTED) else text
     return dump_json(value, None)

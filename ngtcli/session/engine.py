@@ -172,7 +172,7 @@ class Engine(ABC):
                 asked.parts = InParts(session, q)
                 prompt = asked.parts.whole
             else:
-                prompt = session.prompt(q.wording, q.documents, q.question, q.turns)
+                prompt = session.prompt(q.wording, q.documents, q.question, q.turns, q.queries)
             if prompt is not None:
                 self._set_prompt(asked, prompt, replace(AS_SET, many=self.many))
 

@@ -124,12 +124,14 @@ class Session(ABC):
         documents: Sequence[Document],
         question: str = "",
         turns: Sequence[Turn] = (),
+        queries: Sequence[str] = (),
     ) -> Prompt:
-        """The prompt, fitted to the model; `turns` are as for Task.
+        """The prompt, fitted to the model; `turns` and `queries` are as for Task.
 
         Raises ContextOverflowError and ModelError.
         """
-        task = replace(self._task(preset, documents, question), turns=turns)
+        task = self._task(preset, documents, question)
+        task = replace(task, turns=turns, queries=queries)
         try:
             prompt = prompt_for(task, self.settings, self.warn)
         except ContextOverflowError as error:

@@ -1,0 +1,148 @@
+"""Values that a text states in digits, as dates, choices or names; and where a value stands.
+
+Offsets count characters of the text. These are rules: which of several values is meant is for a
+model to decide.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from ngtcli.documents.text import UNSPACED
+
+_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+_MONTH = (
+    r"(?P<name>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
+    r"|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
+)
+_DATES = [
+    re.compile(rf"(?<![\w-]){form}(?![\w-])", re.IGNORECASE | re.ASCII)
+    for form in (
+        r"(?P<y>\d{4})[-/.](?P<m>\d{1,2})[-/.](?P<d>\d{1,2})",
+        rf"(?P<d>\d{{1,2}})(?:st|nd|rd|th)?[ -]+(?:of +)?{_MONTH},?[ -]+(?P<y>\d{{4}})",
+        rf"{_MONTH} +(?P<d>\d{{1,2}})(?:st|nd|rd|th)?,? +(?P<y>\d{{4}})",
+        r"(?P<d>\d{1,2})\. ?(?P<m>\d{1,2})\. ?(?P<y>\d{4})",
+    )
+]
+_NUMBER = re.compile(
+    r"(?<![\w.,])[-−]?(?:[1-9]\d{0,2}(?:,\d{3})+|\d{1,18})(?:\.\d{1,18})?(?!\w|[.,]\d)", re.ASCII
+)
+_CAPITAL = r"(?=[^\W\d_])(?=\w)(?![a-zß-öø-ÿ])[\w.'’-]*[\w]"
+_NAME = re.compile(
+    rf"(?<!\w){_CAPITAL}(?:[ \t]+(?:(?:de|van|von|der|of|the|for|and)[ \t]+)*{_CAPITAL})*"
+)
+_PIECE = re.compile(
+    r"\S(?:.(?!(?<=[.!?])\s+[^\W\da-z])(?!\n\s*\n)(?!\n[^\n:]{1,40}:))*.?", re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`text[start:end]` states `value`; of a date that is YYYY-MM-DD."""
+
+    start: int
+    end: int
+    value: Any
+
+
+def numbers(text: str) -> Iterator[Found]:
+    """The numbers in digits, with commas between thousands or none.
+
+    >>> [found.value for found in numbers("61,000 tons, 3.5 kg, v2, 1894.")]
+    [61000, 3.5, 1894]
+    """
+    for m in _NUMBER.finditer(text):
+        digits = m[0].replace(",", "").replace("−", "-")
+        yield Found(*m.span(), float(digits) if "." in digits else int(digits))
+
+
+def dates(text: str) -> Iterator[Found]:
+    """The dates of the calendar, in their order: with the name of the month, or the year first.
+
+    >>> [found.value for found in dates("On 5-Jul-2001, March 3rd, 2020 or 2020-13-01.")]
+    ['2001-07-05', '2020-03-03']
+    """
+    every = [m for form in _DATES for m in form.finditer(text)]
+    for m in sorted(every, key=lambda m: m.span()):
+        known = m.groupdict()
+        name = known.get("name")
+        month = _MONTHS.index(name[:3].lower()) + 1 if name else int(known["m"])
+        with suppress(ValueError):
+            yield Found(*m.span(), date(int(known["y"]), month, int(known["d"])).isoformat())
+
+
+def names(text: str) -> Iterator[Found]:
+    """Runs of words that begin with capitals, with small words between them.
+
+    >>> [found.value for found in names("It was written by Guido van Rossum in Delft.")]
+    ['It', 'Guido van Rossum', 'Delft']
+    """
+    for m in _NAME.finditer(text):
+        yield Found(*m.span(), m[0])
+
+
+def among(choices: Sequence[Any], text: str) -> list[Found]:
+    """The choices that stand in a text as words, whatever their case, in its order."""
+    found = []
+    for choice in choices:
+        words = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", str(choice))))
+        for m in re.finditer(rf"(?<!\w){words}(?!\w)", text, re.IGNORECASE):
+            found.append(Found(*m.span(), choice))
+    return sorted(found, key=lambda one: (one.start, -one.end))
+
+
+def stated(kind: str, choices: Sequence[Any], text: str) -> list[Found]:
+    """The values of a field's type that a text states; of a string these are names."""
+    match kind:
+        case "int":
+            return [one for one in numbers(text) if isinstance(one.value, int)]
+        case "float":
+            return list(numbers(text))
+        case "date":
+            return list(dates(text))
+        case "choice":
+            return among(choices, text)
+        case "str":
+            return list(names(text))
+    return []
+
+
+def pieces(text: str) -> Iterator[tuple[int, int]]:
+    """Sentences, and lines that begin with a label: where each stands."""
+    for m in _PIECE.finditer(text):
+        yield m.start(), m.start() + len(m[0].rstrip())
+
+
+def labelled(name: str, text: str) -> Iterator[tuple[int, int]]:
+    """Where a text stands behind a label of this name, at the beginning of a line.
+
+    >>> text = "Due date: 5 May\\nSender:  A. Reed\\n"
+    >>> [text[start:end] for start, end in labelled("due_date", text)]
+    ['5 May']
+    """
+    label = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", name.strip("_- "))))
+    form = rf"^[^\w\n]*{label}[*_]*[ \t]*[:=|][*_]*[ \t]*(\S[^\n]*)"
+    for m in re.finditer(form, text, re.IGNORECASE | re.MULTILINE):
+        yield m.start(1), m.start(1) + len(m[1].rstrip())
+
+
+def place_of(
+    value: str, text: str, start: int = 0, end: int | None = None
+) -> tuple[int, int] | None:
+    """Where a value stands first, word for word: white space may differ, and words are whole.
+
+    >>> place_of("the tide", "At the\\ntide of the tides"), place_of("ide", "the tide")
+    ((3, 11), None)
+    """
+    words = value.split()
+    if not words:
+        return None
+    letter = rf"(?![{UNSPACED}])\w"
+    before = r"(?<!\w)" if re.match(letter, words[0]) else ""
+    after = r"(?!\w)" if re.match(letter, words[-1][-1]) else ""
+    form = re.compile(before + r"\s+".join(map(re.escape, words)) + after)
+    m = form.search(text, start, len(text) if end is None else end)
+    return m.span() if m else None
