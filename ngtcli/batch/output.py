@@ -226,15 +226,21 @@ _FOLDER = Form("ngt-answers", 2, _Made, "Name another folder with -o.")
 class AnswerFolder:
     """The files of a folder, which is made where there is none. `close` it.
 
-    With `restart` none of them counts as made, and each may be written over. Raises UsageError
-    where the folder cannot be opened, or another process writes it.
+    With `restart` none of them counts as made, and each may be written over. `head` is what a later
+    run may not change without it, as the question of all. Raises UsageError where it is changed,
+    the folder cannot be opened, or another process writes it.
     """
 
-    def __init__(self, path: Path, restart: bool = False) -> None:
+    def __init__(
+        self, path: Path, restart: bool = False, head: Mapping[str, Any] | None = None
+    ) -> None:
         self._path, self._restart = path, restart
         with errors_named(path, _FOLDER.hint, UsageError):
             path.mkdir(parents=True, exist_ok=True)
-        self._journal = Journal(path / _FOLDER_JOURNAL, _FOLDER, {}, _FOLDER_LINE, restart=False)
+        # Without a head it is kept: of a restart that is killed it must know what is left.
+        self._journal = Journal(
+            path / _FOLDER_JOURNAL, _FOLDER, head or {}, _FOLDER_LINE, restart and bool(head)
+        )
         self.close = self._journal.close
         self._keys: dict[str, dict[str, str]] = {}  # of each file, by hash of its text
         for _, made in self._journal:

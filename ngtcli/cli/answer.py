@@ -26,8 +26,18 @@ Flags = dict[str, Any]
 PassagesOption = Annotated[
     bool, typer.Option("--show-passages", help="Show on stderr the passages that are read.")
 ]
-_PER_FILE = typer.Option("--per-file", help="A summary of each file, in the folder -o FOLDER/.")
-_RESTART = typer.Option("--restart", help="Begin again, over what is in the folder -o FOLDER/.")
+_PER_FILE = typer.Option(
+    "--per-file", help="A summary of each file, also in a table or a folder: -o FOLDER/."
+)
+_RESTART = typer.Option(
+    "--restart", help="Begin again, over what is in the table or the folder -o FOLDER/."
+)
+_EACH = typer.Option(
+    "--each", help="Ask of each file by itself; -o is a table (csv, tsv, jsonl, json) or FOLDER/."
+)
+_REDUCE = typer.Option(
+    "--reduce", metavar="QUESTION", help="With --each: ask this once more, over all answers."
+)
 _DOCUMENTS = "Give --docs FILE or FOLDER, or pipe a text in."
 
 
@@ -49,21 +59,11 @@ def summarize(
     """
     request = _request(flags, given, "summarize")
     hint = "Name a file or a folder, or pipe a text in."
-    folder = given.folder or (given.output if per_file else None)
-    if not (per_file or folder):
+    if per_file or given.folder:
+        _answer_each(request, flags, files or [], hint, restart)
+    else:
         refuse_with("one summary", {"--restart": restart}, "Name a folder: -o FOLDER/")
         _answer(request, flags, files or [], hint)
-        return
-    from ngtcli.cli.per_file import check_folder, run_per_file  # here: they load more
-    from ngtcli.session.checks import check_session
-
-    idle = {SETTINGS[name].flag: name in flags for name in ("serve", "keep_warm")}
-    refuse_with("a file for each summary", idle, "The model is loaded for them all.")
-    refuse_with("a file for each summary", {"--predict": given.predict}, "Ask for each.")
-    request = replace(request, out=None)
-    check_request(request, flags)
-    check_session(request.settings, Notes().warn)
-    run_per_file(request, check_folder(request, folder), files or [], hint, restart)
 
 
 @with_settings()
@@ -72,6 +72,9 @@ def ask(
     words: Annotated[list[str], typer.Argument(help="The question.", metavar="QUESTION")],
     docs: DocsOption = None,
     show_passages: PassagesOption = False,
+    each: Annotated[bool, _EACH] = False,
+    reduce: Annotated[str | None, _REDUCE] = None,
+    restart: Annotated[bool, _RESTART] = False,
     *,
     given: AnswerFlags,
 ) -> None:
@@ -79,11 +82,23 @@ def ask(
 
     ngt ask -d reports/ "Who built the quay?" --cite
     ngt ask -d notes.md "When is high tide?" --json
+    ngt ask --each reports/ "Who signed it?" -o answers.csv
     """
+    if each and not docs:  # words before the question are paths
+        *docs, last = words
+        words = [last]
     question = utf8(_one_of("question", "ask", words).strip())
-    if not question:
+    over = None if reduce is None else utf8(reduce.strip())
+    if not question or over == "":
         raise UsageError("the question is empty", 'Give one, as in ngt ask -d notes "When?"')
     request = _request(flags, given, "ask", question, show_passages)
+    if each:
+        refuse_with("--each", {"--show-passages": show_passages}, "Ask of one file.")
+        _answer_each(request, flags, docs or [], _DOCUMENTS, restart, over or "")
+        return
+    refuse_with("one answer", {"--restart": restart, "--reduce": over}, "Give --each.")
+    if given.folder:
+        raise UsageError(f"{given.out}: a folder", "Give --each for an answer a file, or name one.")
     _answer(request, flags, docs or [], _DOCUMENTS)
 
 
@@ -128,6 +143,31 @@ def _answer(request: AnswerRequest, flags: Flags, paths: list[str] | None, hint:
     if paths is not None:
         request = replace(request, loaded=documents_of(paths, request, hint))
     run(request, answerer, notes)
+
+
+def _answer_each(
+    request: AnswerRequest,
+    flags: Flags,
+    paths: list[str],
+    hint: str,
+    restart: bool,
+    reduce: str = "",
+) -> None:
+    """Check what is asked for, and answer of each document by itself."""
+    from ngtcli.cli.per_file import run_per_file  # here: they load more
+    from ngtcli.cli.per_file_output import answers_of
+    from ngtcli.session.checks import check_session
+
+    idle: dict[str, object] = {SETTINGS[n].flag: n in flags for n in ("serve", "keep_warm")}
+    refuse_with("an answer for each file", idle, "The model is loaded for them all.")
+    idle = {"--predict": request.predict, "--dry-run": request.dry_run, "--html": request.html}
+    refuse_with("an answer for each file", idle, "Ask of one file.")
+    out, is_folder = request.folder or request.output, request.folder is not None
+    refuse_with("standard output", {"--restart": restart and out is None}, "Name a table with -o.")
+    request = replace(request, out=None)
+    check_request(request, flags)
+    check_session(request.settings, Notes().warn)
+    run_per_file(request, answers_of(request, out, is_folder, restart), paths, hint, reduce)
 
 
 def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:

@@ -168,3 +168,19 @@ class FailedLineObject:
 
     id: str | int = field(metadata=_ID)
     error: ErrorObject
+
+
+@dataclass(frozen=True, slots=True)
+class FileObject:
+    """An answer of `--each` or `--per-file`; `file` is null for the one over all of them."""
+
+    file: str | None
+    answer: AnswerObject = field(metadata=json_key(flat=True))
+
+
+@dataclass(frozen=True, slots=True)
+class FailedFileObject:
+    """A file without an answer."""
+
+    file: str | None
+    error: ErrorObject

@@ -1,7 +1,7 @@
 """What `ngt summarize`, `ask` and `generate` are asked for: shared flags, and what they come to."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -111,8 +111,10 @@ class AnswerRequest(AnswerFlags, Question):
         return self.json or self.json_tokens or self.cite or self.out is not None
 
 
-def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
-    """The documents named, or what is piped in.
+def documents_of(
+    paths: list[str], request: AnswerRequest, hint: str, written: Sequence[Path] = ()
+) -> Loaded:
+    """The documents named, or what is piped in, without what is `written`.
 
     Raises InputError; UsageError where the answer would be written over a document.
     """
@@ -120,7 +122,7 @@ def documents_of(paths: list[str], request: AnswerRequest, hint: str) -> Loaded:
     if not paths and stdin is None:
         raise InputError("no documents given", hint)
     try:
-        notes, outputs = Notes(request.verbose), (request.output, request.html)
+        notes, outputs = Notes(request.verbose), (request.output, request.html, *written)
         return read_documents(paths or [STDIN], stdin, request.settings, notes, outputs)
     except InputError as error:
         if paths:

@@ -5,6 +5,7 @@ Also the list of an answer's sources, and its page.
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import typer
@@ -22,6 +23,7 @@ from ngtcli.render.terminal import THOUGHT, visible, wants_color
 from ngtcli.serve.answerer import Answerer
 from ngtcli.serve.client import start
 from ngtcli.session.events import (
+    NO_SOURCES,
     Ended,
     Event,
     Message,
@@ -147,7 +149,8 @@ class Showing:
                 if self._request.whole:
                     process.unwind_on_interrupt()  # even an empty answer is delivered
                 else:
-                    self._sink = self._new_sink()
+                    self._legend()
+                    self._sink = _new_sink(self._request)
             case Stepped():
                 self._step(event)
             case Ended():
@@ -155,14 +158,11 @@ class Showing:
             case _:
                 self._tell(event)
 
-    def _new_sink(self) -> PlainSink:
-        request = self._request
-        color = wants_color(sys.stdout, request.settings.color)
-        if color and request.verbose and request.settings.method != "none":
+    def _legend(self) -> None:
+        settings = self._request.settings
+        painted = wants_color(sys.stdout, settings.color)
+        if painted and self._request.verbose and settings.method != "none":
             self._notes.legend(self._origins)
-        if sys.stdout.isatty():
-            return TerminalSink(sys.stdout, partial(terminal_width, sys.stdout), color)
-        return PlainSink(sys.stdout, color)
 
     def _step(self, event: Stepped) -> None:
         notes, sink, tokens = self._notes, self._sink, event.step.tokens
@@ -196,7 +196,8 @@ class Showing:
         self._close_sink()
         with process.unbroken():
             if request.cite and not request.output:
-                self._print_cited(answer)
+                self._legend()
+                print_answer(request, answer)
             elif request.whole:
                 hint = "The answer went to standard output; choose another file with -o."
                 write_result(body_of(request, answer), request.output, hint, request.force)
@@ -211,18 +212,6 @@ class Showing:
         if cut := _CUT_OFF.get(answer.finish_reason):
             notes.warn(cut)
 
-    def _print_cited(self, answer: Ended) -> None:
-        """The answer with marks, and its sources below it; on a terminal they link to the files."""
-        sink, sources = self._new_sink(), answer.sources
-        sink.step(_marked(self._request, answer))
-        sink.close()
-        places = "".join(f"{listed(source)}\n" for source in sources.places())
-        if sys.stdout.isatty():
-            styled = wants_color(sys.stdout, self._request.settings.color)
-            places = terminal_list(sources, terminal_width(sys.stdout), styled)
-        sys.stdout.write(f"\n{places}" if places else "")
-        sys.stdout.flush()
-
     def _page(self, answer: Ended) -> str:
         """The answer next to its documents, as HTML."""
         from ngtcli.render.answer_page import answer_page  # here: few runs need it
@@ -234,6 +223,26 @@ class Showing:
             documents, sources = [documents[i] for i in read], sources.among(read)
         title = self._request.question or f"Summary of {names}"
         return answer_page(title, command_line(), answer.steps, sources, documents, answer.facts)
+
+
+def _new_sink(request: AnswerRequest) -> PlainSink:
+    color = wants_color(sys.stdout, request.settings.color)
+    if sys.stdout.isatty():
+        return TerminalSink(sys.stdout, partial(terminal_width, sys.stdout), color)
+    return PlainSink(sys.stdout, color)
+
+
+def print_answer(request: AnswerRequest, answer: Ended) -> None:
+    """Print a whole answer, with --cite its marks and its sources, which link to the files."""
+    sink, sources = _new_sink(request), answer.sources if request.cite else NO_SOURCES
+    sink.step(_marked(replace(request, cite=True), replace(answer, sources=sources)))
+    sink.close()
+    places = "".join(f"{listed(source)}\n" for source in sources.places())
+    if sys.stdout.isatty():
+        styled = wants_color(sys.stdout, request.settings.color)
+        places = terminal_list(sources, terminal_width(sys.stdout), styled)
+    sys.stdout.write(f"\n{places}" if places else "")
+    sys.stdout.flush()
 
 
 def _marked(request: AnswerRequest, answer: Ended) -> list[Run]:

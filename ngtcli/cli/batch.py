@@ -56,7 +56,7 @@ from ngtcli.system.progress import time_left
 from ngtcli.system.yaml_file import shown
 
 if TYPE_CHECKING:  # it loads numpy
-    from ngtcli.session.engine import Outcome
+    from ngtcli.session.engine import Engine, Outcome
 
 _OUT = file_option(
     "--output", "-o", help="Write to this file; the same command resumes after a kill."
@@ -263,10 +263,18 @@ class Run:
     """Answers many texts, each of which is a `what`, and shows what is done.
 
     On a terminal that is one line in place, elsewhere one now and then with -v. `size` texts are
-    answered together, 0: as many as the engine can.
+    answered together, 0: as many as the engine can. `engine` is one that another run opened.
     """
 
-    def __init__(self, settings: Settings, size: int, notes: Notes, what: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        size: int,
+        notes: Notes,
+        what: str,
+        engine: "Engine | None" = None,
+    ) -> None:
+        self.engine = engine
         is_exact = settings.exact == "on" and settings.engine != "vllm"
         self._size = size or int(is_exact)  # exact passes are over one text
         self._settings, self._notes, self._what = settings, notes, what
@@ -301,7 +309,8 @@ class Run:
             from ngtcli.engines.opening import open_engine  # here: few runs get as far
 
             tell = telling(self._show, self.warn)
-            engine = open_engine(self._settings, tell, size=self._size, many=True)
+            if self.engine is None:
+                self.engine = open_engine(self._settings, tell, size=self._size, many=True)
             from ngtcli.session.engine import caught, run  # not before vLLM runs: it loads numba
 
             process.unwind_on_interrupt()
@@ -315,7 +324,7 @@ class Run:
                 except Exception as error:
                     return line, caught(error)
 
-            with closing(run(engine, draw)) as outcomes:
+            with closing(run(self.engine, draw)) as outcomes:
                 for outcome in outcomes:
                     lines.done(outcome.key)
                     self._add(outcome, deliver(outcome))
