@@ -534,8 +534,8 @@ _LISTED = {
     Use.SET: "draft_model n lp learn_output pool pool_documents background calibrate max_thinking"
     " min_p repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
     " template_documents ask_fields max_repeats device_map packed capture passage_tokens"
-    " passage_overlap whole_tokens reranker max_files max_depth field parser_seconds parser_mb cache_mb log_text"
-    " tensor_parallel pipeline_parallel data_parallel ray",
+    " passage_overlap whole_tokens reranker max_files max_depth field parser_seconds parser_mb"
+    " cache_mb log_text tensor_parallel pipeline_parallel data_parallel ray",
 }
 
 

@@ -127,11 +127,16 @@ class Asking(ABC):
         self.extraction, self.document = extraction, document
         self.open: list[tuple[Any, Question]] = []  # not asked yet, with what it is about
         self.waiting = 0  # asked, and not answered
+        self.failed = False
 
     def take(self) -> tuple[Any, Question]:
         """The next question, and what it is about."""
         self.waiting += 1
         return self.open.pop(0)
+
+    def fail(self) -> None:
+        """Ask nothing more of it."""
+        self.failed, self.open = True, []
 
     def answered(self, about: Any, answer: Ended) -> bool:
         """Take an answer; whether all is answered. Raises NgtError for one that is no row."""

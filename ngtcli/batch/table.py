@@ -60,7 +60,8 @@ class TableOutput:
     """A table at `path`, whose suffix says its form, and its journal. `close` it.
 
     `head` is what decides all rows, JSON-ready: another one is refused. A CSV or TSV has `columns`,
-    of what `flat` makes of a row; JSON has rows as `whole` makes them. After opening, `expect` is called once.
+    of what `flat` makes of a row; JSON has rows as `whole` makes them. After opening, `expect` is
+    called once.
     Raises UsageError where the journal is another's, or where another process writes it; with
     `restart` nothing counts as done, and what is at `path` may be written over.
     """

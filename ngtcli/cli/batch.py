@@ -295,11 +295,12 @@ class Run:
         self,
         lines: Lines,
         read: Callable[[InputLine], Question],
-        deliver: Callable[["Outcome"], bool],
+        deliver: Callable[["Outcome"], bool | None],
         interrupted: str,
     ) -> None:
         """Answer all lines; `deliver` puts out what came of one, and returns whether it failed.
 
+        None: the text of that one is not done, for other questions of it are to be answered.
         The model is loaded when there is something to do; `interrupted` says what an interruption
         leaves behind. Raises NgtError for what ends the run; exits 130 when interrupted.
         """
@@ -353,12 +354,16 @@ class Run:
         elif self._remarks == _REMARKS_SHOWN + 1:
             self._notes.warn("there are more such remarks; -v has them all")
 
-    def _add(self, outcome: "Outcome", failed: bool) -> None:
+    def finished(self, failed: bool) -> None:
+        """Count a text that is done, which needed no answer."""
         self._done += 1
         self.failed += failed
+
+    def _add(self, outcome: "Outcome", failed: bool | None) -> None:
         question, answer = outcome.question, outcome.answer
-        if question is not None:
-            self._documents += len(question.documents)
+        if failed is not None:
+            self.finished(failed)
+            self._documents += len(question.documents) if question is not None else 0
         if question is not None and isinstance(answer, Ended):
             self._tokens += answer.statistics.new_tokens
             self._tokens += sum(part.new_tokens for part in answer.parts)

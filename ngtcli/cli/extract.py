@@ -17,7 +17,7 @@ from ngtcli.batch.input import InputLine, Lines
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.batch import GOES_ON, Run
 from ngtcli.cli.checks import refuse_ignored, refuse_with
-from ngtcli.cli.extract_output import Rows, rows_to
+from ngtcli.cli.extract_output import Rows
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import PresetOption, VerboseOption, file_option, tasks_of, with_settings
 from ngtcli.cli.output import check_output_files, check_written, print_line
@@ -39,7 +39,9 @@ _OUT = file_option(
     "--output", "-o", help="Write the table: csv, tsv, jsonl or json; the same command goes on."
 )
 _SOURCES = typer.Option(
-    "--sources", metavar="columns", help="columns: a table gets page, quotation and p of each value."
+    "--sources",
+    metavar="columns",
+    help="columns: a table gets page, quotation and p of each value.",
 )
 _DOUBT = typer.Option(
     "--doubt", min=0.0, max=1.0, help="Name in each row the fields whose probability is below."
@@ -96,7 +98,7 @@ def extract(
     _check(flags, given, extraction)
     check_session(settings, Notes().warn, dry=given.dry_run)
     request = _request(extraction.whole(()), given)
-    with closing(rows_to(request, extraction, given)) as rows:
+    with closing(Rows(extraction, given)) as rows:
         notes = Notes(given.verbose)
         documents, bad = read_each(request, files or [], _HINT, notes, rows)
         documents = documents[: given.limit or None]
@@ -141,9 +143,7 @@ def _request(question: Question, given: ExtractFlags) -> AnswerRequest:
     )
 
 
-def _dry_run(
-    given: ExtractFlags, extraction: Extraction, document: Document, notes: Notes
-) -> None:
+def _dry_run(given: ExtractFlags, extraction: Extraction, document: Document, notes: Notes) -> None:
     """Print the schema, and the prompt of the first question about a document."""
     from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
 
@@ -177,11 +177,11 @@ class _Extract:
         """Make the rows that are not there. Raises FailedLinesError where files failed."""
         left = [d for d in self._documents if not self._rows.has(d.name)]
         self._run.set_total(len(self._documents), len(left), "made before and not again")
-        asked = _Asked(left, self._begin, self._finish)
+        asked = _Asked(left, self._begin)
         goes_on = GOES_ON if self._given.output else "what is done is put out"
 
         def deliver(outcome: "Outcome") -> bool | None:
-            asking, about = asked.about(outcome.key.index)
+            asking, about, _ = asked.taken[outcome.key.index]
             if asking.failed:
                 return None
             answer = outcome.answer
@@ -198,21 +198,25 @@ class _Extract:
             self._rows.put(asking.document.name, asking.rows())
             return False
 
-        self._run.answer(asked, lambda line: asked.question(line.index), deliver, goes_on)
-        self._rows.close()
+        self._run.answer(asked, lambda line: asked.taken[line.index][2], deliver, goes_on)
         self._rows.conclude(self._documents)
         total = len(self._documents) + bad
         again = "The same command tries them again, and no others." * bool(self._given.output)
         self._run.check_failed(self._run.failed + bad, total, again)
 
-    def _begin(self, document: Document) -> Asking:
-        parts = self._split.parts(document) if self._split else ()
-        return self._extraction.begin(document, parts)
-
-    def _finish(self, asking: Asking) -> None:
-        """Take the row of a document that needed no answer."""
-        self._rows.put(asking.document.name, asking.rows())
-        self._run.finished(failed=False)
+    def _begin(self, document: Document) -> Asking | None:
+        """What is asked of a document; None where nothing is: its row is taken, or it failed."""
+        try:
+            parts = self._split.parts(document) if self._split else ()
+        except NgtError as error:
+            self._rows.fail(document.name, error)
+            self._run.finished(failed=True)
+            return None
+        asking = self._extraction.begin(document, parts)
+        if not asking.open:
+            self._rows.put(document.name, asking.rows())
+            self._run.finished(failed=False)
+        return asking
 
 
 class _Splitting:
@@ -239,19 +243,16 @@ class _Splitting:
 class _Asked(Lines):
     """The questions of documents in their order; those that follow from an answer come first.
 
-    `begin` makes what is asked of a document, `finish` takes one of which nothing is to be asked.
+    `begin` makes what is asked of a document, perhaps nothing.
     """
 
     def __init__(
-        self,
-        documents: Sequence[Document],
-        begin: Callable[[Document], Asking],
-        finish: Callable[[Asking], None],
+        self, documents: Sequence[Document], begin: Callable[[Document], Asking | None]
     ) -> None:
         super().__init__(())
-        self._left, self._begin, self._finish = deque(documents), begin, finish
+        self._left, self._begin = deque(documents), begin
         self._begun: list[Asking] = []  # with questions that are not taken
-        self._taken: list[tuple[Asking, Any, Question | NgtError]] = []
+        self.taken: list[tuple[Asking, Any, Question]] = []  # and what each is about
 
     def wait(self) -> bool:
         """Whether there is another question."""
@@ -261,19 +262,8 @@ class _Asked(Lines):
         """The next question; None where none is there now."""
         if (asking := self._next()) is None:
             return None
-        self._taken.append((asking, *asking.take()))
-        return InputLine(len(self._taken) - 1, len(self._taken), asking.document.name)
-
-    def about(self, index: int) -> tuple[Asking, Any]:
-        """What a question belongs to."""
-        return self._taken[index][:2]
-
-    def question(self, index: int) -> Question:
-        """A question that was taken. Raises NgtError where it could not be made."""
-        question = self._taken[index][2]
-        if isinstance(question, NgtError):
-            raise question
-        return question
+        self.taken.append((asking, *asking.take()))
+        return InputLine(len(self.taken) - 1, len(self.taken), asking.document.name)
 
     def _next(self) -> Asking | None:
         """What has a question to be taken, begun if need be."""
@@ -284,9 +274,6 @@ class _Asked(Lines):
             self._begun = [asking for asking in self._begun if asking.waiting]
             if not self._left:
                 return None
-            document = self._left.popleft()
-            asking = self._begin(document)
-            if asking.open:
-                self._begun.append(asking)
-            else:
-                self._finish(asking)
+            begun = self._begin(self._left.popleft())
+            if begun is not None:
+                self._begun.append(begun)

@@ -14,7 +14,7 @@ from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.batch import GOES_ON, Run
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line
-from ngtcli.cli.per_file_output import Answers, line_of, print_headed
+from ngtcli.cli.per_file_output import Answers, Written, line_of, print_headed
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.documents.read import Documents
@@ -53,9 +53,9 @@ def run_per_file(
             try:
                 where = answers.put(name, answer)
             except UsageError as error:  # as where a file of that name came meanwhile
-                return _warn_of(notes, name, error)
+                return warn_of(notes, name, error)
             if isinstance(answer, NgtError):
-                return _warn_of(notes, name, answer)
+                return warn_of(notes, name, answer)
             if where:
                 notes.say(f"{name} ({outcome.key.number} of {len(documents)}) → {where}")
             return False
@@ -99,7 +99,7 @@ def _reduce(
 
 
 def read_each(
-    request: AnswerRequest, paths: list[str], hint: str, notes: Notes, answers: Answers
+    request: AnswerRequest, paths: list[str], hint: str, notes: Notes, answers: Written
 ) -> tuple[Sequence[Document], int]:
     """The documents, and how many paths could not be read, each of which is named.
 
@@ -115,7 +115,7 @@ def read_each(
 
 
 def _read(
-    request: AnswerRequest, paths: list[str], hint: str, notes: Notes, answers: Answers
+    request: AnswerRequest, paths: list[str], hint: str, notes: Notes, answers: Written
 ) -> tuple[Sequence[Document], int]:
     try:
         return documents_of(paths, request, hint, answers.files).documents, 0
@@ -132,12 +132,12 @@ def _read(
     if len(wrong) == len(paths):
         raise wrong[paths[0]]
     for found in wrong.values():
-        _warn_of(notes, "", found)
+        warn_of(notes, "", found)
     good = [path for path in paths if path not in wrong]
     return documents_of(good, request, hint, answers.files).documents, len(wrong)
 
 
-def _warn_of(notes: Notes, name: str, error: NgtError) -> bool:
+def warn_of(notes: Notes, name: str, error: NgtError) -> bool:
     """One line for a file that failed; True."""
     where = "" if not name or name in str(error) else f"{name}: "
     notes.warn(f"{where}{error}. {error.hint}".rstrip())

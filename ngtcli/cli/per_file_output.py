@@ -28,14 +28,19 @@ _LONGEST = 200
 _VERSION = 1
 
 
-class Answers(Protocol):
-    """Where the answers of documents go; documents are known by their names. `close` it."""
+class Written(Protocol):
+    """What is written, and is no document."""
 
-    goes_on: bool  # whether the same command goes on after an interruption
-    files: tuple[Path, ...]  # what is written that is no folder
+    files: tuple[Path, ...]  # that are no folders
 
     def wrote(self, path: str) -> bool:
         """Whether the file at `path` was written here, and is no document."""
+
+
+class Answers(Written, Protocol):
+    """Where the answers of documents go; documents are known by their names. `close` it."""
+
+    goes_on: bool  # whether the same command goes on after an interruption
 
     def expect(self, documents: Sequence[Document]) -> None:
         """Say what documents there are, in their order. Raises UsageError."""

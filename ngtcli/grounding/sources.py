@@ -106,7 +106,7 @@ def sources_of(
         excerpt = excerpts[s.document]
         document = documents[excerpt.document]
         at = excerpt.document, s.source_start + excerpt.start, s.source_end + excerpt.start
-        section, (before, after) = place(document, at[1]), _around(document.text, *at[1:])
+        section, (before, after) = place(document, at[1]), around(document.text, *at[1:])
         sources.append(
             Source(
                 number=numbers.setdefault(at, len(numbers) + 1),
@@ -123,7 +123,7 @@ def sources_of(
     return Sources(share_copied(answer, [source.span for source in sources]), tuple(sources))
 
 
-def _around(text: str, start: int, end: int) -> tuple[str, str]:
+def around(text: str, start: int, end: int) -> tuple[str, str]:
     """What stands on either side on one line, with an ellipsis where more text does."""
     first, last = max(0, start - _AROUND), end + _AROUND
     before, after = text[first:start], text[end:last]

@@ -31,9 +31,9 @@ _HUE = 137.5  # degrees between the hues of two documents: the golden angle, so 
 _MOST = 1_000_000  # characters of a document; of a longer one, what lies far from all stretches
 # is left out. Guess: browsers lay out a few million characters within seconds.
 _NEAR = 20_000  # characters kept around each stretch of such a document; guess
-_MOST_OF_ALL = 5_000_000  # characters of all documents, beyond which only what lies near a stretch
+MOST_OF_ALL = 5_000_000  # characters of all documents, beyond which only what lies near a stretch
 # is in the page; guess
-_QUOTE = 400  # characters of a quotation shown with a stretch, about; guess
+QUOTE = 400  # characters of a quotation shown with a stretch, about; guess
 _TITLE = 200  # characters of a title; guess
 
 
@@ -79,7 +79,7 @@ def answer_page(
 ) -> str:
     """The HTML. `title` is what was asked, `facts` what the line below an answer says."""
     tokens = [token for step in steps for token in step.tokens if token.thought is not None]
-    is_long = sum(len(d.text) for d in documents) > _MOST_OF_ALL
+    is_long = sum(len(d.text) for d in documents) > MOST_OF_ALL
     script = (FOLDER / "answer_page.js").read_text(encoding="utf-8")
     return rendered(
         "answer.html.j2",
@@ -95,13 +95,18 @@ def answer_page(
         thought=[Piece(token.thought or "", token.drafted) for token in tokens],
         thought_tokens=counted(len(tokens), "token"),
         documents=[
-            _document(document, [s for s in sources.spans if s.span.document == i], is_long)
+            shown_document(document, [s for s in sources.spans if s.span.document == i], is_long)
             for i, document in enumerate(documents)
         ],
-        hue=lambda document: round(_FIRST_HUE + document * _HUE) % 360,
+        hue=hue,
         short=short,
-        quote=partial(short, longest=_QUOTE),
+        quote=partial(short, longest=QUOTE),
     )
+
+
+def hue(document: int) -> int:
+    """The hue of a document's stretches, in degrees."""
+    return round(_FIRST_HUE + document * _HUE) % 360
 
 
 def _answer(steps: "Sequence[Step]", sources: Sources) -> Iterator[Part]:
@@ -130,7 +135,7 @@ def _answer(steps: "Sequence[Step]", sources: Sources) -> Iterator[Part]:
     yield Part(between(at, starts[-1])[0])
 
 
-def _document(document: Document, found: Sequence[Source], is_long: bool) -> Shown:
+def shown_document(document: Document, found: Sequence[Source], is_long: bool) -> Shown:
     """A document with its stretches marked."""
     marks: dict[tuple[int, int], Source] = {}
     for source in found:
