@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from ngtcli.config import Settings
+from ngtcli.decode.guide import Guide, masks_of
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.sampling import Sampler
 from ngtcli.decode.scores import scores_are_not_numbers
@@ -18,6 +19,7 @@ from ngtcli.draft.origins import PREDICTED
 from ngtcli.draft.steps import OWN, Limits, Statistics, Step, Token
 from ngtcli.draft.tree import DraftTree, Path
 from ngtcli.errors import ContextOverflowError
+from ngtcli.grammar.matcher import Matcher
 from ngtcli.prompt.thinking import ANSWER, TextStream
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
 
@@ -65,7 +67,14 @@ class Growing:
         self._text = TextStream(Detokenizer(tokenizer), limits.stop, limits.thinking, thought)
         self._repetition = Repetition(limits.max_repeats)
 
-    def _add(self, token: int, ends: bool, origin: str = OWN, reason: str = "") -> Token:
+    def _add(
+        self,
+        token: int,
+        ends: bool,
+        origin: str = OWN,
+        reason: str = "",
+        probability: float | None = None,
+    ) -> Token:
         """Emit a token, which `ends` the text itself, or with which it ends for a `reason`."""
         self.output.append(token)
         thought, text = (None, "") if ends else self._text.push(token)
@@ -73,7 +82,7 @@ class Growing:
         self.finish_reason = self._reason(ends or self._text.stopped, repeats) or reason
         if self.finish_reason:
             thought, text = self._text.flush(thought, text)
-        return Token(token, text, origin, thought)
+        return Token(token, text, origin, thought, probability)
 
     def _reason(self, ended: bool, repeats: bool) -> str:
         if ended:
@@ -109,6 +118,9 @@ class Continuation(Growing):
         for_answer = min(limits.max_tokens, left // 2) + (len(thinking.closing) if thinking else 0)
         most = min(thinking.most, max(0, left - for_answer)) if thinking else 0
         self._begin(model.tokenizer, limits, min(limits.most, left), most)
+        self._guide = Guide(limits.grammar.start(), self._text) if limits.grammar else None
+        self._masked = False  # whether the last `choices` kept to the grammar
+        self._chances: list[float] = []  # of the tokens chosen in the last walk, if they are wanted
         self.most = len(self.ids) + self._room  # tokens of prompt and output
 
     @property
@@ -124,6 +136,22 @@ class Continuation(Growing):
         """Tokens of the context that are left."""
         return self._model.context - len(self.ids)
 
+    @property
+    def matcher(self) -> Matcher | None:
+        """The state of the grammar, if nothing but that decides what comes next; else None."""
+        return self._guide.matcher if self._guide and self._guide.openings == () else None
+
+    def choices(self, scores: Tensor, tree: DraftTree) -> Tensor | None:
+        """As `Sampler.choices`; what is drawn is drawn of the tokens that the grammar allows.
+
+        Where the highest scores are taken most are allowed, so `chooser` looks at these by itself.
+        """
+        matcher, masks = self.matcher, None
+        if matcher is not None and self.sampler.draws and self.sampler.chooses_on(scores.device):
+            masks = masks_of(tree, matcher, len(scores))
+        self._masked = masks is not None
+        return self.sampler.choices(scores, tree, masks)
+
     def chooser(
         self, scores: Tensor, chosen: Sequence[int] | None
     ) -> Callable[[int, Sequence[int]], int]:
@@ -133,29 +161,56 @@ class Continuation(Growing):
         returned raises ModelError for scores that are not numbers. It is called for nodes each
         below the one before.
         """
-        ahead = self._text.copy() if self._text.may_force(len(scores)) else None
+        guide, self._chances = self._guide, []
+        may_think = guide is not None and guide.openings != ()
+        ahead = self._text.copy() if may_think or self._text.may_force(len(scores)) else None
+        if guide is not None:
+            guide = Guide(guide.matcher.copy(), ahead or self._text)
 
         def choose(node: int, tokens: Sequence[int]) -> int:
-            if ahead is not None:
-                for token in tokens[-1:]:
+            for token in tokens[-1:]:
+                if guide is not None:
+                    guide.push(token)
+                if ahead is not None:
                     ahead.push(token)
-                if ahead.forced is not None:
-                    return ahead.forced
-            token = -1 if chosen is None else chosen[node + 1]
-            if token < 0:
-                token = self.sampler.choose(scores[node + 1], tokens)
+            row, known = scores[node + 1], -1 if chosen is None else chosen[node + 1]
+            forced = ahead.forced if ahead is not None else None
+            token = self._choose(row, tokens, guide, known) if forced is None else forced
             if token < 0:
                 raise scores_are_not_numbers(self._model.name)
+            if self.limits.probabilities:
+                mask = guide.mask() if guide is not None else None
+                self._chances.append(self.sampler.probability(token, row, tokens, mask))
             return token
 
         return choose
+
+    def _choose(self, row: Tensor, path: Sequence[int], guide: Guide | None, known: int) -> int:
+        """The token of a row after `path`, of those allowed; -1 as of `Sampler.choose`.
+
+        `known` is what `choices` gave, -1 where it did not.
+        """
+        is_free = guide is None or guide.openings is None
+        if guide is None or is_free or not self.sampler.draws:
+            token = known if known >= 0 else self.sampler.choose(row, path)
+            if guide is None or is_free or token < 0 or guide.allows(token):
+                return token
+        elif known >= 0 and self._masked:
+            return known
+        return self.sampler.choose(row, path, guide.mask())
 
     def emit(self, path: Path, tree: DraftTree) -> Step:
         """Emit the path's tokens up to an end; tokens behind an end are dropped."""
         shown: list[Token] = []
         for i, token in enumerate(path.tokens):
             origin = tree.origin(path.nodes[i]) if i < len(path.nodes) else OWN
-            shown.append(self._add(token, token in self._model.end_ids, origin))
+            ends, reason = token in self._model.end_ids, ""
+            if self._guide is not None:
+                self._guide.push(token)
+                matcher = self._guide.matcher
+                reason = "stop" if matcher.ended and not matcher.grammar.ends else ""
+            chance = self._chances[i] if self._chances else None
+            shown.append(self._add(token, ends, origin, reason, chance))
             if self.finish_reason:
                 break
         predicted = tree.drafts_of(PREDICTED) if self._predicted else 0

@@ -358,7 +358,7 @@ class Decoder:
         """
         found = list[Tensor | None]()
         for member, tree, rows in zip(self.running, trees, scores, strict=True):
-            found.append(member.text.sampler.choices(self._padded(rows), tree))
+            found.append(member.text.choices(self._padded(rows), tree))
             top_k = member.drafter.top_k
             asks = self._drafters.most and (top_k or tree.probes)
             found.append(highest(rows, top_k)[1] if asks else None)
@@ -369,10 +369,10 @@ class Decoder:
         text, tokens = member.text, None if chosen is None else chosen.tolist()
         try:
             path = self._drafters.accept(tree, verify(tree, text.chooser(scores, tokens)))
+            member.steps.append(text.emit(path, tree))
         except NgtError as error:
             member.error = error
             return _NOTHING
-        member.steps.append(text.emit(path, tree))
         return path
 
     def _padded(self, scores: Tensor) -> Tensor:

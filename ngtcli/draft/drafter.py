@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.config import SETTINGS, Settings
+from ngtcli.draft.ahead import Ahead, Behind, behind
 from ngtcli.draft.costs import Costs
 from ngtcli.draft.guesses import NOTHING, Guessed, Heads
 from ngtcli.draft.options import check_range
-from ngtcli.draft.origins import PolicyReport
+from ngtcli.draft.origins import DRAFT, GRAMMAR, PolicyReport
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import ROOT, DraftTree, Path
+from ngtcli.grammar.matcher import Matcher
 from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.corpus import Corpus
 
@@ -126,12 +128,20 @@ class Drafter:
     them. What is learned may outlive it, if a drafter says so. `origins` names what its drafts may
     come from; `top_k` is how many of the best ids of each row `learn` is to be given after a
     proposal, 0 for none; `heads` are those that read the hidden states of the text, if any do.
-    Raises UsageError if something is missing.
+    `sure` of the last ids that `propose` gets were not emitted yet, but will be. Raises UsageError
+    if something is missing.
     """
 
     origins: tuple[str, ...] = ()
+    drafts = True  # whether anything is ever proposed
     top_k: int = 0
+    sure: int = 0
     heads: Heads | None = None
+
+    def origins_under(self, grammar: object) -> tuple[str, ...]:
+        """What the drafts of a text come from, where a grammar, if any, decides what follows."""
+        follows = grammar is not None and self.drafts
+        return (*(self.origins or (DRAFT,)), GRAMMAR) if follows else self.origins
 
     def __init__(self, settings: DraftSettings, options: Any) -> None:
         self.settings, self.options = settings, options
@@ -196,6 +206,28 @@ class Feedback:
     stop: int | None = ROOT
     after: Callable[[Sequence[int]], Guessed] = lambda _: NOTHING
 
+    def behind(self, head: int) -> "Feedback | None":
+        """What the pass said of the draft below the chain of its first `head` nodes.
+
+        None where the chain was cut.
+        """
+        tree = self.tree
+        if not head or len(tree) < head:
+            return None if head else self
+        below = DraftTree(
+            tree.tokens[head:],
+            tuple([max(ROOT, parent - head) for parent in tree.parents[head:]]),
+            tree.probes,
+            tree.origins[head:] if len(tree.origins) else (),
+            tree.names,
+        )
+        stop = None if self.stop is None or self.stop < head - 1 else self.stop - head
+
+        def after(nodes: Sequence[int]) -> Guessed:
+            return self.after([node + head for node in nodes])
+
+        return Feedback(below, self.top[head:], stop, after)
+
 
 class Text(Protocol):
     """A text that drafts are to follow."""
@@ -210,6 +242,10 @@ class Text(Protocol):
     def left(self) -> int:
         """Tokens of the context that are left."""
 
+    @property
+    def matcher(self) -> Matcher | None:
+        """The state of the grammar that decides what follows, None where none does."""
+
 
 AnyDrafter = TypeVar("AnyDrafter", bound=Drafter)
 
@@ -220,7 +256,8 @@ class Drafters(Generic[AnyDrafter]):
     Here each drafts by itself, and the `most` nodes of a pass are divided evenly, what is left over
     in turns. `make` makes a drafter; one whose text has ended is used again. `rows` are those of
     exact passes, None for others. `proposed` says whether a drafter was queried in the last step.
-    Where a context wants chains, a tree is cut to its first.
+    Where a context wants chains, a tree is cut to its first. Where a grammar decides what follows,
+    a draft has what must in front, and nothing that is refused.
     """
 
     rows: PassRows | None = None
@@ -230,6 +267,7 @@ class Drafters(Generic[AnyDrafter]):
         self._make, self._chains, self._turn = make, False, 0
         self._active = dict[AnyDrafter, bool]()  # and whether its text is private
         self._free: list[AnyDrafter] = []
+        self._ahead = dict[AnyDrafter, Ahead]()  # of texts with a grammar
 
     def start(self, context: Context) -> AnyDrafter:
         """The drafter of a text that begins."""
@@ -250,16 +288,22 @@ class Drafters(Generic[AnyDrafter]):
         self.proposed, count = False, max(1, len(drafters))
         share, over = divmod(self.most, count)
         first, self._turn = self._turn, (self._turn + over) % count
-        return [
-            self._ask(
-                drafter,
-                text.ids,
-                text.depth,
-                min(share + ((i - first) % count < over), text.left),
-                text.left,
-            )
-            for i, (drafter, text) in enumerate(zip(drafters, texts, strict=True))
-        ]
+        trees: list[DraftTree] = []
+        for i, (drafter, text) in enumerate(zip(drafters, texts, strict=True)):
+            most = min(share + ((i - first) % count < over), text.left)
+            place = self._behind(drafter, text, most)
+            tree = self._ask(drafter, place.ids, place.depth, place.room, place.left)
+            trees.append(place.whole(tree))
+        return trees
+
+    def _behind(self, drafter: AnyDrafter, text: Text, room: int) -> Behind:
+        """A text behind what must follow, of which the drafter is told."""
+        ahead = self._ahead.get(drafter)
+        if ahead is None and text.matcher is not None and drafter.drafts:
+            ahead = self._ahead[drafter] = Ahead(drafter, text.ids)
+        place = behind(text, room, ahead)
+        drafter.sure = len(place.head)
+        return place
 
     def _ask(
         self, drafter: AnyDrafter, ids: Sequence[int], depth: int, most: int, left: int
@@ -276,12 +320,19 @@ class Drafters(Generic[AnyDrafter]):
 
     def learn(self, drafter: AnyDrafter, feedback: Feedback) -> None:
         """Give a drafter the best ids after each row of its tree."""
-        drafter.learn(feedback)
+        if below := feedback.behind(drafter.sure):
+            drafter.learn(below)
 
     def observe(self, drafters: Sequence[AnyDrafter], emitted: Sequence[Sequence[int]]) -> None:
         """Give each drafter the tokens that a step emitted."""
         for drafter, tokens in zip(drafters, emitted, strict=True):
-            drafter.observe(tokens)
+            if new := self._unknown(drafter, tokens):
+                drafter.observe(new)
+
+    def _unknown(self, drafter: AnyDrafter, tokens: Sequence[int]) -> Sequence[int]:
+        """Those of the emitted tokens that the drafter was not told before."""
+        ahead = self._ahead.get(drafter)
+        return tokens if ahead is None else ahead.emit(tokens)
 
     def spent(self, rows: int, seconds: float) -> None:
         """A step over `rows` rows of all texts took `seconds`, drafting left out."""
@@ -294,6 +345,9 @@ class Drafters(Generic[AnyDrafter]):
 
     def finish(self, drafter: AnyDrafter) -> None:
         """A text has ended."""
+        if ahead := self._ahead.pop(drafter, None):
+            ahead.take_back()
+        drafter.sure = 0
         drafter.finish()
         if not self._active.pop(drafter, True):
             self._free.append(drafter)

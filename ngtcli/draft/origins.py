@@ -12,6 +12,7 @@ DOCUMENT = "document"  # of those of the prompt's nodes that stand in a document
 HEAD = "head"  # a learned one
 ORIGINS = (*SOURCES, DOCUMENT, HEAD)
 DRAFT = "draft"  # of a method with one source
+GRAMMAR = "grammar"  # what must follow by a grammar, whatever the method
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Self
 from ngtcli.system.json_form import HIDDEN, json_key, json_property, schema_of, shape
 
 if TYPE_CHECKING:
+    from ngtcli.grammar.matcher import Grammar
     from ngtcli.prompt.thinking import Thinking
 
 OWN = "model"
 _THOUGHT = "text of a thought, for a token that is none of the answer's"
+_PROBABILITY = "at temperature 1, among the tokens that may stand here"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """When to stop, besides the model's end tokens; `num_draft` nodes a step at most.
 
-    With `thinking` the thoughts come in addition to `max_tokens`, and stop strings and repeats
-    count in the answer alone.
+    With `thinking` the thoughts come in addition to `max_tokens`, and stop strings, repeats and the
+    grammar count in the answer alone. With `probabilities` each token has its own.
     """
 
     max_tokens: int = 256
@@ -28,6 +30,8 @@ class Limits:
     stop: tuple[str, ...] = ()
     max_repeats: int = 0  # of the same tokens in a row; see Repetition
     thinking: "Thinking | None" = None
+    grammar: "Grammar | None" = None
+    probabilities: bool = False
 
     @property
     def most(self) -> int:
@@ -41,12 +45,17 @@ class Token:
 
     `origin` is OWN for the model's own choice; an accepted draft names its source, or "draft".
     `thought` is the text of a thought that it completed, None for a token of the answer.
+    `probability`, where it is wanted, is that at temperature 1 among the tokens that a grammar
+    allows.
     """
 
     id: int
     text: str
     origin: str = OWN
     thought: str | None = field(default=None, metadata=json_key(omit=True, about=_THOUGHT))
+    probability: float | None = field(
+        default=None, metadata=json_key(omit=True, digits=6, about=_PROBABILITY)
+    )
 
     @property
     def drafted(self) -> bool:

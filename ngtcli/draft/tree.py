@@ -88,6 +88,26 @@ class DraftTree:
             names,
         )
 
+    def extended(self, node: int, tokens: Sequence[int], origin: str) -> "DraftTree":
+        """The tree with a chain of `tokens` below a draft, next to it in order.
+
+        >>> DraftTree((1, 2), (-1, -1)).extended(0, [3, 4], "a").parents
+        (-1, 0, 1, -1)
+        """
+        if not tokens:
+            return self
+        names = tuple(dict.fromkeys((*self.names, origin)))
+        own = list(self.origins) if len(self.origins) else [0] * len(self)
+        at, count = node + 1, len(tokens)
+        later = [parent + count if parent >= at else parent for parent in self.parents[at:]]
+        return DraftTree(
+            (*self.tokens[:at], *tokens, *self.tokens[at:]),
+            (*self.parents[:at], *range(node, node + count), *later),
+            self.probes,
+            [*own[:at], *[names.index(origin)] * count, *own[at:]],
+            names,
+        )
+
     def take(self, nodes: Sequence[int]) -> "DraftTree":
         """The tree of some nodes, in this order: each behind its parent, probes last."""
         place = {node: i for i, node in enumerate([ROOT, *nodes], ROOT)}

@@ -125,17 +125,36 @@ class Matcher:
             raise ValueError("more tokens to take back than were taken")
         self._mask = self._mask if not count else None
 
-    def forced(self, most: int) -> list[int]:
-        """The ids that must follow, `most` at most; where only an end may, it is the usual one."""
+    def follow(self, token: int) -> bool:
+        """Go on with `token` if the grammar takes it, whether or not its bit is set; whether so.
+
+        No mask is made, which is quicker. What is refused here is not allowed either.
+        """
+        if self._over or token in self.grammar.ends and not self.accepts:
+            return False
+        if token not in self.grammar.ends and not self._state.try_consume_tokens([token]):
+            return False
+        self._over = token in self.grammar.ends
+        self.taken, self._mask = self.taken + 1, None
+        return True
+
+    def force(self, most: int) -> list[int]:
+        """Go on with what must follow, `most` tokens at most; their ids.
+
+        Where only an end may follow it is the usual one.
+        """
         if self._over or most < 1:
             return []
         found: list[int] = self._state.compute_ff_tokens()[:most]
-        ahead = self.copy()
-        found = found[: ahead.take(found)]
+        found = found[: next((i for i, one in enumerate(found) if not self.follow(one)), most)]
         end = self.grammar.end
-        if end is None or ahead._over or not ahead.ended or len(found) == most:
-            return found
-        return [*found, end]
+        if end is not None and len(found) < most and self.ended and self.follow(end):
+            found.append(end)
+        return found
+
+    def forced(self, most: int) -> list[int]:
+        """The ids that must follow, `most` at most, as `force` has them."""
+        return self.copy().force(most)
 
 
 def library() -> Any:

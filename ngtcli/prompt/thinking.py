@@ -194,6 +194,18 @@ class TextStream:
             return None
         return self._thinking.closing[self._closed]
 
+    @property
+    def openings(self) -> tuple[int, ...] | None:
+        """The marks that may come where an answer may begin, and open a thought instead.
+
+        None where what comes is none of an answer.
+        """
+        if self.part != ANSWER or self.forced is not None:
+            return None
+        if self._settled or self.answered:
+            return ()
+        return tuple([token for token, after in self._tokens.items() if after == THOUGHT])
+
     def may_force(self, ahead: int) -> bool:
         """Whether one of the next `ahead` tokens may be forced."""
         return self._thinking is not None and self.thought + ahead > self._most

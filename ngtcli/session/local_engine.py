@@ -146,7 +146,7 @@ class LocalEngine(Engine):
         self._take(text, text.run)
         over = self._decoder.add(text.run)
         if self._alone is None and text.part is None and not goes_on:
-            text.say(Started(text.run.drafter.origins))
+            text.say(Started(text.run.drafter.origins_under(text.begun.limits.grammar)))
         return self._texts_of(over)
 
     def _open(self, text: Asked) -> None:
@@ -172,7 +172,7 @@ class LocalEngine(Engine):
         text.run = self._alone.member
         self._take(text, text.run)
         if text.part is None and before is None:
-            text.say(Started(self._alone.drafter.origins))
+            text.say(Started(self._alone.drafter.origins_under(text.begun.limits.grammar)))
 
     @staticmethod
     def _take(text: Asked, member: Member) -> None:

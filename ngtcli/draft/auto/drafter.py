@@ -274,11 +274,15 @@ class AutoDrafters(Drafters[Auto]):
 
     def propose(self, drafters: Sequence[Auto], texts: Sequence[Text]) -> list[DraftTree]:
         """A tree for each text; together no more nodes than pay."""
-        budgets = [min(self.most, text.left) if text.depth > 0 else 0 for text in texts]
+        places = [
+            self._behind(drafter, text, min(self.most, text.left))
+            for drafter, text in zip(drafters, texts, strict=True)
+        ]
+        budgets = [place.room if place.depth > 0 else 0 for place in places]
         trees = self.propose_within(drafters, budgets)
         return [
-            tree.cut(max(0, text.depth), budget)
-            for tree, text, budget in zip(trees, texts, budgets, strict=True)
+            place.whole(tree.cut(max(0, place.depth), budget))
+            for tree, place, budget in zip(trees, places, budgets, strict=True)
         ]
 
     def propose_within(self, drafters: Sequence[Auto], budgets: Sequence[int]) -> list[DraftTree]:
@@ -292,7 +296,8 @@ class AutoDrafters(Drafters[Auto]):
             filled = policy.curve.filled
             bounds = [min(b, filled(n)) if n else 0 for b, n in zip(budgets, bounds, strict=True)]
         found = {i: drafters[i].search(bound) for i, bound in enumerate(bounds) if bound}
-        shares, paying = self._share([*found.values()], len(drafters))
+        rows = len(drafters) + sum(drafter.sure for drafter in drafters)
+        shares, paying = self._share([*found.values()], rows)
         cheap = policy is not None and policy.drafts_cheaply(len(drafters))
         trees = [_EMPTY] * len(drafters)
         for i, nodes, pays in zip(found, shares, paying, strict=True):
@@ -305,7 +310,8 @@ class AutoDrafters(Drafters[Auto]):
     def _share(self, found: Sequence[Floats], sequences: int) -> tuple[list[int], list[int]]:
         """How many nodes each sequence gets, of nodes with falling probabilities `found`.
 
-        And how many of each pay, which are others where a number of nodes is tried.
+        And how many of each pay, which are others where a number of nodes is tried. What is drafted
+        for sure counts as `sequences` do: a row, and a token.
         """
         if self.policy is None:
             every = [len(probabilities) for probabilities in found]
@@ -327,9 +333,10 @@ class AutoDrafters(Drafters[Auto]):
         """Learn the tokens that each sequence emitted in a step."""
         clock = time.perf_counter()
         for drafter, tokens in zip(drafters, emitted, strict=True):
-            drafter.extend(tokens)
+            drafter.extend(self._unknown(drafter, tokens))
         if self.policy is not None and self._drafting_s:  # something was searched
             self.policy.learn_drafting(self._drafting_s + time.perf_counter() - clock)
+            self._drafting_s = 0.0  # what is observed before the next search is no part of this one
 
     def spent(self, rows: int, seconds: float) -> None:
         """A pass over `rows` rows, of all sequences together, took `seconds`."""

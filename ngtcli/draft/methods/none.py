@@ -9,5 +9,7 @@ from ngtcli.draft.tree import DraftTree
 class NoDrafts(Drafter):
     """Proposes empty trees."""
 
+    drafts = False
+
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
         return DraftTree()

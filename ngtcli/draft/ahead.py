@@ -1,0 +1,145 @@
+"""Tokens that are drafted for sure, and what a grammar leaves of a draft. Knows no torch.
+
+What must follow by a grammar, and what an exact pass has found but not counted, is put in front of
+the next draft. The drafter is given it at once, so that its own draft follows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ngtcli.draft.origins import GRAMMAR
+from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.grammar.matcher import Matcher
+
+
+class Learner(Protocol):
+    """The part of a drafter that learns a text."""
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Learn tokens that follow."""
+
+    def retract(self, count: int, ids: Sequence[int]) -> None:
+        """Forget the last `count` of them; the text is `ids`."""
+
+
+class Ahead:
+    """A text as its drafter knows it: `ids`, the first `emitted` of which were emitted.
+
+    Those behind are expected; `origins` are theirs.
+    """
+
+    def __init__(self, drafter: Learner, ids: Sequence[int]) -> None:
+        self.ids, self.emitted, self.origins = list(ids), len(ids), list[str]()
+        self.drafter = drafter
+
+    @property
+    def tokens(self) -> list[int]:
+        """Those that are expected."""
+        return self.ids[self.emitted :]
+
+    def expect(self, tokens: Sequence[int], origins: Sequence[str]) -> None:
+        """Expect tokens with these origins, too; the drafter is still to be given them."""
+        self.ids += tokens
+        self.origins += origins
+
+    def emit(self, tokens: Sequence[int]) -> list[int]:
+        """Tokens are emitted; those of them that the drafter is still to be given.
+
+        Where others were expected, these are taken back.
+        """
+        same = 0
+        for known, token in zip(self.ids[self.emitted :], tokens, strict=False):
+            if known != token:
+                break
+            same += 1
+        if same < len(tokens):
+            self.take_back(same)
+        new = list(tokens[same:])
+        self.ids += new
+        self.emitted += len(tokens)
+        del self.origins[: len(tokens)]
+        return new
+
+    def take_back(self, kept: int = 0) -> None:
+        """Expect no more than the first `kept`."""
+        wrong = len(self.ids) - self.emitted - kept
+        if wrong > 0:
+            del self.ids[len(self.ids) - wrong :], self.origins[kept:]
+            self.drafter.retract(wrong, self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A text behind `head`, tokens that are expected: what a drafter is asked to go on with.
+
+    `depth`, `left` and `room` (in nodes) are what `head` leaves of the text's. `matcher` is the
+    state of its grammar there, None where none decides.
+    """
+
+    ids: Sequence[int]
+    depth: int
+    left: int
+    room: int
+    head: Sequence[int] = ()
+    origins: Sequence[str] = ()
+    matcher: Matcher | None = None
+
+    def whole(self, tree: DraftTree) -> DraftTree:
+        """The draft for the text, of one for what follows `head`."""
+        if self.matcher is not None:
+            tree = allowed(tree, self.matcher, self.depth, min(self.room, self.left))
+        return tree.under(self.head, self.origins)
+
+
+def behind(text: Any, room: int, ahead: Ahead | None) -> Behind:
+    """`text` behind what is expected of it and what must follow that, `room` tokens at most.
+
+    The drafter of `ahead` is told; with None there are none.
+    """
+    if ahead is None:
+        return Behind(text.ids, text.depth, text.left, room)
+    most, matcher = max(0, min(text.depth, room)), text.matcher
+    if matcher is not None:
+        matcher = matcher.copy()
+        if all(map(matcher.follow, ahead.tokens)):
+            if forced := matcher.force(most - len(ahead.tokens)):
+                ahead.expect(forced, [GRAMMAR] * len(forced))
+                ahead.drafter.observe(forced)
+        else:
+            matcher = None
+    head = ahead.tokens[:most]
+    used, origins = len(head), ahead.origins[: len(head)]
+    depth, left = text.depth - used, text.left - used
+    return Behind(ahead.ids, depth, left, room - used, head, origins, matcher)
+
+
+def allowed(tree: DraftTree, matcher: Matcher, depth: int, room: int) -> DraftTree:
+    """What a grammar leaves of a draft: each branch up to the first token that it refuses.
+
+    Behind the leaf of the first chain comes what must follow it, no deeper than `depth`, and as far
+    as there is `room` for so many nodes.
+    """
+    if not tree.drafts:
+        return tree
+    last = {parent: node for node, parent in enumerate(tree.parents[: tree.drafts])}
+    states, depths = {ROOT: matcher.copy()}, {ROOT: 0}
+    leaf = ROOT
+    for node in range(tree.drafts):
+        if (state := states.get(parent := tree.parents[node])) is None:
+            continue
+        own = state if last[parent] == node else state.copy()
+        if own.follow(tree.tokens[node]):
+            if own is state:
+                del states[parent]
+            states[node], depths[node] = own, depths[parent] + 1
+            leaf = node if parent == leaf else leaf
+    kept = set(depths)
+    for node in range(tree.drafts, len(tree)):
+        kept |= {node} if tree.parents[node] in kept else set()
+    nodes = sorted(kept)[1:]
+    tree = tree if len(nodes) == len(tree) else tree.take(nodes)
+    if leaf == ROOT:
+        return tree
+    forced = states[leaf].force(min(depth - depths[leaf], room - len(tree)))
+    return tree.extended(nodes.index(leaf), forced, GRAMMAR)
