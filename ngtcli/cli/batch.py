@@ -46,7 +46,7 @@ from ngtcli.errors import (
 )
 from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.session.checks import check_session
-from ngtcli.session.events import Ended, telling
+from ngtcli.session.events import USUAL, Ended, Wants, telling
 from ngtcli.session.question import OtherModelError, Question, Tasks
 from ngtcli.session.runs import log_answer
 from ngtcli.system import process
@@ -273,8 +273,9 @@ class Run:
         notes: Notes,
         what: str,
         engine: "Engine | None" = None,
+        wants: Wants = USUAL,
     ) -> None:
-        self.engine = engine
+        self.engine, self._wants = engine, wants
         is_exact = settings.exact == "on" and settings.engine != "vllm"
         self._size = size or int(is_exact)  # exact passes are over one text
         self._settings, self._notes, self._what = settings, notes, what
@@ -325,7 +326,7 @@ class Run:
                 except Exception as error:
                     return line, caught(error)
 
-            with closing(run(self.engine, draw)) as outcomes:
+            with closing(run(self.engine, draw, self._wants)) as outcomes:
                 for outcome in outcomes:
                     lines.done(outcome.key)
                     self._add(outcome, deliver(outcome))

@@ -27,7 +27,7 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.preset import load_preset
 from ngtcli.session.checks import check_session
-from ngtcli.session.events import Ended
+from ngtcli.session.events import Ended, Wants
 from ngtcli.session.question import Question, Tasks
 from ngtcli.system.json_form import dump_json
 
@@ -56,6 +56,7 @@ _SIZE = typer.Option(
 # What does nothing here: forms of other answers, single answers, processes that stay.
 _OTHER = ("regex", "choices", "quote", "serve", "keep_warm", "color", "stop", "max_repeats")
 _READS = tuple(name for name in SETTINGS if name not in _OTHER)
+_WANTS = Wants(sources=False, probabilities=True)
 _HINT = "Name files or folders, or pipe a text in."
 
 
@@ -170,7 +171,7 @@ class _Extract:
         settings = extraction.tasks.of[TASK][0]
         self._extraction, self._documents, self._rows = extraction, documents, rows
         self._given, self._notes = given, notes
-        self._run = Run(settings, given.batch_size, notes, "file")
+        self._run = Run(settings, given.batch_size, notes, "file", wants=_WANTS)
         self._split = _Splitting(extraction, notes) if settings.overflow == "split" else None
 
     def run(self, bad: int) -> None:
