@@ -257,7 +257,7 @@ class _ByField(Asking):
             if (one := among_which.get(said)) is not None:
                 self._take(field, one, p)
                 return
-        elif (at := _within(said, self.document.text, among_which)) is not None:
+        elif (at := _within(field, said, self.document.text, among_which)) is not None:
             self._pick(field, at, p)
             return
         self._given[field.name] = Given()
@@ -292,9 +292,15 @@ def _whole(field: Field, piece: str) -> Sequence[Any]:
     return (piece,) if field.type == "quote" else (True, False)
 
 
-def _within(quoted: str, text: str, at: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """Where a quotation stands, in one of these stretches if it does in one."""
-    for start, end in at:
-        if found := place_of(quoted, text, start, end):
-            return found
-    return place_of(quoted, text)
+def _within(
+    field: Field, quoted: str, text: str, at: Sequence[tuple[int, int]]
+) -> tuple[int, int] | None:
+    """Where a quotation stands, or its first paragraph that does; else the sentence around it.
+
+    That is where the quotation has no value of the field.
+    """
+    for part in quoted.split("\n\n"):
+        for start, end in at:
+            if found := place_of(part, text, start, end):
+                return found if _values(field, text, *found) else (start, end)
+    return None

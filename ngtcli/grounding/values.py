@@ -34,6 +34,13 @@ _CAPITAL = r"(?=[^\W\d_])(?=\w)(?![a-zß-öø-ÿ])[\w.'’-]*[\w]"
 _NAME = re.compile(
     rf"(?<!\w){_CAPITAL}(?:[ \t]+(?:(?:de|van|von|der|of|the|for|and)[ \t]+)*{_CAPITAL})*"
 )
+_SMALL = frozenset(  # of English, with which sentences begin; none begins a name here
+    "a after all also although an and any are as at be because been before but by can do does each"
+    " every for from had has have he her here his how i if in into is it its may most my no not of"
+    " on one or our since she should so some such than that the their then there these they this"
+    " those though to under until was we were what when where which while who why will with yes you"
+    " your".split()
+)
 _PIECE = re.compile(
     r"\S(?:.(?!(?<=[.!?])\s+[^\W\da-z])(?!\n\s*\n)(?!\n[^\n:]{1,40}:))*.?", re.DOTALL
 )
@@ -77,11 +84,15 @@ def dates(text: str) -> Iterator[Found]:
 def names(text: str) -> Iterator[Found]:
     """Runs of words that begin with capitals, with small words between them.
 
-    >>> [found.value for found in names("It was written by Guido van Rossum in Delft.")]
-    ['It', 'Guido van Rossum', 'Delft']
+    >>> [found.value for found in names("It was written by Guido van Rossum. The Hague is near.")]
+    ['Guido van Rossum', 'Hague']
     """
     for m in _NAME.finditer(text):
-        yield Found(*m.span(), m[0])
+        start, words = m.start(), m[0]
+        while (first := re.match(r"\S+\s*", words)) and first[0].strip().lower() in _SMALL:
+            start, words = start + first.end(), words[first.end() :]
+        if words:
+            yield Found(start, m.end(), words)
 
 
 def among(choices: Sequence[Any], text: str) -> list[Found]:
@@ -116,17 +127,20 @@ def pieces(text: str) -> Iterator[tuple[int, int]]:
         yield m.start(), m.start() + len(m[0].rstrip())
 
 
-def labelled(name: str, text: str) -> Iterator[tuple[int, int]]:
-    """Where a text stands behind a label of this name, at the beginning of a line.
+def labelled(name: str, text: str) -> list[tuple[int, int]]:
+    """Where a text stands behind a label of this name, or else of more words that end in it.
 
     >>> text = "Due date: 5 May\\nSender:  A. Reed\\n"
-    >>> [text[start:end] for start, end in labelled("due_date", text)]
-    ['5 May']
+    >>> [[text[start:end] for start, end in labelled(name, text)] for name in ("sender", "date")]
+    [['A. Reed'], ['5 May']]
     """
-    label = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", name.strip("_- "))))
-    form = rf"^[^\w\n]*{label}[*_]*[ \t]*[:=|][*_]*[ \t]*(\S[^\n]*)"
-    for m in re.finditer(form, text, re.IGNORECASE | re.MULTILINE):
-        yield m.start(1), m.start(1) + len(m[1].rstrip())
+    words = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", name.strip("_- "))))
+    for before in ("", r"(?:\w+[ \t]+){1,3}"):
+        form = rf"^[^\w\n]*{before}{words}[*_]*[ \t]*[:=|][*_]*[ \t]*(\S[^\n]*)"
+        found = re.finditer(form, text, re.IGNORECASE | re.MULTILINE)
+        if places := [(m.start(1), m.start(1) + len(m[1].rstrip())) for m in found]:
+            return places
+    return []
 
 
 def place_of(
