@@ -103,6 +103,7 @@ class Use(Flag):
     SECRET = auto()  # never shown
     COMMON = auto()  # one of the few that -h lists
     SET = auto()  # has no flag of its own, is given as --set NAME=VALUE
+    ONCE = auto()  # of these, had a flag once, which is taken still and listed nowhere
     SAMPLES = auto()  # from here on: read only where tokens are drawn,
     NGT = auto()  # with this engine,
     VLLM = auto()
@@ -511,6 +512,11 @@ class Settings:
     data_parallel: int = _vllm(1, "For vLLM: copies of the model.", within=(1, 10_000))
     ray: bool = _vllm(False, "For vLLM: spread over the machines of a Ray cluster.")
 
+    @property
+    def has_form(self) -> bool:
+        """Whether answers have a form that their tokens obey."""
+        return any(getattr(self, name) for name in FORMS)
+
     def __post_init__(self) -> None:
         for name, about in SETTINGS.items():
             about.check(getattr(self, name))
@@ -529,13 +535,16 @@ class Settings:
             raise SettingError("passage_overlap", f"passage_overlap is {what}", hint)
 
 
+FORMS = ("schema", "schema_multi", "regex", "choices", "quote")  # settings; one at a time
+_ONCE = "top_k threads max_mb strict embedder keep_documents"
 _LISTED = {
+    Use.ONCE: _ONCE,
     Use.COMMON: "model method quantize exact max_tokens think temperature system overflow",
     Use.SET: "draft_model n lp learn_output pool pool_documents background calibrate max_thinking"
     " min_p repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
     " template_documents ask_fields max_repeats device_map packed capture passage_tokens"
     " passage_overlap whole_tokens reranker max_files max_depth field parser_seconds parser_mb"
-    " cache_mb log_text tensor_parallel pipeline_parallel data_parallel ray",
+    f" cache_mb log_text tensor_parallel pipeline_parallel data_parallel ray {_ONCE}",
 }
 
 

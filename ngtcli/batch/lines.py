@@ -31,6 +31,7 @@ _HINTS = {  # by the key of a line
     "id": "It must be a string of at most 1,000 characters, or a whole number.",
     "paths": "It must be a list of strings: files, folders or patterns.",
     "settings": "It must be an object.",
+    "schema": "It must be a JSON Schema, or a text with a concise one.",
     **dict.fromkeys(("documents", "passages"), 'Give texts, or {"name": …, "text": …}.'),
 }
 _PLACE = re.compile(r"(\w+)|\[(\d+)\]")
@@ -57,7 +58,8 @@ class BatchLine(Struct, forbid_unknown_fields=True, dict=True):
     """What a line of a batch says. Raises InputError and UsageError for what does not fit together.
 
     Its texts are `documents`, the one of `context`, or in the files of `paths`. `predict` is a text
-    that the answer is said to be like. Of `task` and `question` one tells the other.
+    that the answer is said to be like, `schema` a setting. Of `task` and `question` one tells the
+    other.
     """
 
     id: Id | None = None
@@ -68,6 +70,7 @@ class BatchLine(Struct, forbid_unknown_fields=True, dict=True):
     paths: Annotated[tuple[str, ...], Meta(min_length=1)] = ()
     settings: dict[str, Any] = {}
     predict: str = ""
+    schema: str | dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         asks, self.question = self.question is not None, (self.question or "").strip()
@@ -84,6 +87,8 @@ class BatchLine(Struct, forbid_unknown_fields=True, dict=True):
         ):
             if wrong:
                 raise InputError(what, hint)
+        if self.schema is not None:
+            self.settings = {"schema": self.schema, **self.settings}
         for name in self.settings:
             if name not in _PER_LINE:
                 what = f"settings: {shown(name)} cannot be set for one line"

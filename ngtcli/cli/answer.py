@@ -14,7 +14,7 @@ from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest, check_request,
 from ngtcli.cli.answering import answerer_of, run
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import DocsOption, tasks_of, with_settings
+from ngtcli.cli.options import OF_SUMMARIES, DocsOption, tasks_of, with_settings
 from ngtcli.cli.reading import standard_input
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
@@ -41,7 +41,7 @@ _REDUCE = typer.Option(
 _DOCUMENTS = "Give --docs FILE or FOLDER, or pipe a text in."
 
 
-@with_settings()
+@with_settings(OF_SUMMARIES)
 def summarize(
     flags: Flags,
     files: Annotated[

@@ -37,6 +37,7 @@ _THOUGHT = json_key(
 _POLICY = json_key(omit=True, about="what auto decided, in seconds and steps")
 _SHA256 = json_key(schema=lambda: {"type": "string", "pattern": "^[0-9a-f]{64}$"})
 _SETTINGS = json_key(schema=lambda: shape(settings_schemas()))
+_SCHEMA = json_key(omit=True, about="the JSON Schema that the answer obeys, with all bounds")
 _ID = json_key(schema=lambda: {"type": ["string", "integer"]})
 
 
@@ -97,6 +98,7 @@ class DryRunObject:
     retrieval: Selection | None = field(metadata=_RETRIEVAL)
     prompt: str | None
     ids: Sequence[int] | None
+    schema: Mapping[str, Any] | None = field(metadata=_SCHEMA)
 
 
 # Fields of an answer that are keys under their own names.
@@ -133,7 +135,9 @@ def answer_object(request: Question, answer: Ended, tokens: bool = False) -> Ans
     )
 
 
-def dry_run_object(request: Question, prompt: "Prompt | None", context: int) -> DryRunObject:
+def dry_run_object(
+    request: Question, prompt: "Prompt | None", context: int, schema: Schema | None
+) -> DryRunObject:
     """The object that --dry-run --json prints; a prompt that does not fit is None."""
     return DryRunObject(
         **_asked(request, prompt),
@@ -142,6 +146,7 @@ def dry_run_object(request: Question, prompt: "Prompt | None", context: int) -> 
         prompt_tokens=len(prompt.ids) if prompt else None,
         prompt=prompt.text if prompt else None,
         ids=prompt.ids if prompt else None,
+        schema=schema,
     )
 
 

@@ -1,6 +1,7 @@
 """What `ngt summarize`, `ask` and `generate` are asked for: shared flags, and what they come to."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -47,6 +48,7 @@ _IDLE = (
     ("--json-tokens", "--cite", "Its sources are in the object anyway."),
     ("--json-tokens", "--show-thinking", "The object has it anyway."),
     ("--engine vllm", "--json-tokens", "vLLM does not tell which tokens were drafted."),
+    ("a schema", "--cite", "The object of --json has its sources."),
     ("--dry-run", "--cite", "There is no answer to show."),
     ("--dry-run", "--show-thinking", "There is no answer to show."),
     ("--dry-run", "--html", "There is no answer to show."),
@@ -107,8 +109,12 @@ class AnswerRequest(AnswerFlags, Question):
 
     @property
     def whole(self) -> bool:
-        """Whether the answer is shown once it is complete, and not as it comes."""
-        return self.json or self.json_tokens or self.cite or self.out is not None
+        """Whether the answer is shown once it is complete, and not as it comes.
+
+        One that has a form is no use half to a program.
+        """
+        whole = self.json or self.json_tokens or self.cite or self.out is not None
+        return whole or (self.settings.has_form and not sys.stdout.isatty())
 
 
 def documents_of(
@@ -145,6 +151,7 @@ def check_request(request: AnswerRequest, flags: Mapping[str, Any]) -> None:
         "--cite": r.cite, "--show-thinking": r.show_thinking, "--html": r.html,
         "--predict": r.predict, "--force": r.force, "--engine vllm": s.engine == "vllm",
         "no -o and no --html": not (r.out or r.html),
+        "a schema": s.has_form and not s.quote,
         "--color always": flags.get("color") == "always",
     }  # fmt: skip
     for form, other, hint in _IDLE:

@@ -43,6 +43,7 @@ _CUT_OFF = {
     "repetition": f"the answer is cut off: {REPEATS}; --set max_repeats=0 lets it go on",
     "interrupted": "interrupted; the answer is incomplete",
 }
+_NOT_WHOLE = {"length": "max_tokens were made", "context": "the context is full"}
 _WORDS = 400  # characters of a thought, of which a status line shows the last; guess
 
 
@@ -194,14 +195,17 @@ class Showing:
         """Deliver the whole answer. Raises NgtError; exits 130 where it was interrupted."""
         request, notes = self._request, self._notes
         self._close_sink()
+        is_half = request.settings.has_form and answer.finish_reason != "stop"
         with process.unbroken():
-            if request.cite and not request.output:
+            if is_half and not (request.json or request.json_tokens):
+                pass  # of a form a half is worth nothing
+            elif request.cite and not request.output:
                 self._legend()
                 print_answer(request, answer)
             elif request.whole:
                 hint = "The answer went to standard output; choose another file with -o."
                 write_result(body_of(request, answer), request.output, hint, request.force)
-            if request.html:
+            if request.html and not is_half:
                 write_page(self._page(answer), request.html, force=request.force)
         if answer.thought and not answer.text.strip():
             notes.warn("it ended within its thought: there is no answer")
@@ -209,6 +213,9 @@ class Showing:
             notes.facts([*answer.facts])
         for words in answer.remarks:
             notes.remark(words)
+        if is_half and answer.finish_reason != "interrupted":
+            hint = "Give it room (--max-tokens), or bounds to the schema (maxLength, maxItems)."
+            raise NgtError(f"the answer is not whole: {_NOT_WHOLE[answer.finish_reason]}", hint)
         if cut := _CUT_OFF.get(answer.finish_reason):
             notes.warn(cut)
 

@@ -19,6 +19,7 @@ from ngtcli.measure.prompts import Item, example_texts, file_items, passages
 from ngtcli.measure.results import CheckReport, Comparison
 from ngtcli.render.terminal import one_line
 from ngtcli.session.checks import check_session
+from ngtcli.session.question import check_form
 
 DRAFTS = "8,32,64"
 _COLUMNS = ["num_draft", "prompts", "tokens", "acceptance length", "identical"]
@@ -58,6 +59,7 @@ def check(
     num_drafts = _num_drafts(drafts, flags, settings)
     refuse_ignored(flags, settings)
     refuse_colour("ngt check", flags)
+    check_form("ask", settings)
     check_session(settings, notes.warn)
     if files or docs:
         texts = read_documents(files or [], None, settings, notes)

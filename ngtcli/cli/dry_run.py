@@ -5,6 +5,7 @@ from ngtcli.cli.answer_request import AnswerRequest, tell_passages
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line
 from ngtcli.errors import ContextOverflowError, counted
+from ngtcli.grammar.form import form_of
 from ngtcli.model_files.card import script_words
 from ngtcli.model_files.pretrained import context_limit, load_config, load_tokenizer
 from ngtcli.prompt.build import Prompt, Task, look_alikes
@@ -20,13 +21,14 @@ from ngtcli.system.json_form import dump_json
 def dry_run(request: AnswerRequest, notes: Notes) -> None:
     """The prompt that would be sent on stdout, its token count on stderr; no weights are loaded."""
     s, task = request.settings, task_of(request, notes)
-    tokenizer, context = task.tokenizer, task.context
+    tokenizer, context, form = task.tokenizer, task.context, form_of(s)
+    schema = form.schema if form else None
     try:
         prompt = _prompt(task, request, notes)
     except ContextOverflowError:
         notes.clear()
         if request.json:
-            print_line(dump_json(dry_run_object(request, None, context)))
+            print_line(dump_json(dry_run_object(request, None, context, schema)))
         raise
     notes.clear()
     if words := script_words(s.model, prompt.documents, request.question):
@@ -36,9 +38,12 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
         for words in look_alikes(request.documents, request.question, tokenizer, s.system):
             notes.remark(words)
     if request.json:
-        print_line(dump_json(dry_run_object(request, prompt, context)))
+        print_line(dump_json(dry_run_object(request, prompt, context, schema)))
         return
     print_line(visible(prompt.text))
+    if schema is not None:
+        for line in ("The answer obeys this JSON Schema:", *dump_json(schema).splitlines()):
+            notes.say(line)
     notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")
 
 

@@ -17,6 +17,7 @@ from ngtcli.cli.completion import of_setting, of_settings, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.show import View, show
 from ngtcli.config import (
+    FORMS,
     SETTINGS,
     Layer,
     Resolved,
@@ -37,6 +38,8 @@ _OF_ANSWERS = ("max_repeats", "max_thinking", "keep_documents", "log", "log_text
 OF_OWN_ENGINE = tuple(
     name for name, s in SETTINGS.items() if s.panel != "Engine" and name not in _OF_ANSWERS
 )
+# Of summaries, which have no form.
+OF_SUMMARIES = tuple(name for name in SETTINGS if name not in FORMS)
 # Of commands that load the model themselves.
 IN_OWN_PROCESS = tuple(name for name in SETTINGS if name not in ("serve", "keep_warm"))
 PresetOption = Annotated[
@@ -78,12 +81,13 @@ file_option = partial(typer.Option, parser=named_file, metavar="<path>")
 
 def _parameter(setting: Setting) -> inspect.Parameter:
     """The flag of a setting."""
-    flag = setting.flag
+    flag = f"--{setting.name.replace('_', '-')}"
     flags = [f"{flag}/--no-{flag[2:]}" if setting.is_switch else flag]
     kind: Any = list[str] if setting.kind is tuple else bool if setting.is_switch else setting.kind
     shown = typer.Option(
         *flags + (["-m"] if setting.name == "model" else []),
         rich_help_panel=setting.panel,
+        hidden=Use.SET in setting.uses,
         show_default=False,
         help=f"{setting.help} {_default(setting.default)}".rstrip(),
         autocompletion=of_setting(setting),
@@ -195,8 +199,13 @@ def _own_parameters(signature: inspect.Signature) -> tuple[Any, list[inspect.Par
 
 def _of_settings(names: Sequence[str]) -> list[inspect.Parameter]:
     """The flags of settings, and --set for those that have none of their own."""
-    found = [_parameter(SETTINGS[name]) for name in names if Use.SET not in SETTINGS[name].uses]
-    return [*found, *([_set_option(names)] if len(found) < len(names) else [])]
+    uses = {name: SETTINGS[name].uses for name in names}
+    found = [
+        _parameter(SETTINGS[name])
+        for name, of in uses.items()
+        if Use.SET not in of or Use.ONCE in of
+    ]
+    return [*found, *([_set_option(names)] if any(Use.SET in u for u in uses.values()) else [])]
 
 
 def reports(view: View, *, schema: Any = None) -> Callable[[Command], Command]:

@@ -19,7 +19,9 @@ class Guide:
 
     @property
     def openings(self) -> tuple[int, ...] | None:
-        """As of the text; none once the answer has begun."""
+        """As of the text; none once the answer has begun. None, too, behind its end."""
+        if self.matcher.over:
+            return None
         return () if self.matcher.taken else self.text.openings
 
     def push(self, token: int) -> None:

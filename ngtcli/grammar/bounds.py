@@ -9,22 +9,24 @@ no value satisfies, each with its path, as `$.properties.total.minimum`.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 from urllib.parse import unquote
 
 from ngtcli.config import KINDS
 from ngtcli.errors import UsageError, shortened
 from ngtcli.grammar.matcher import library
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system.json_form import Schema
 from ngtcli.system.yaml_file import shown
 
 # Of values without a bound of their own: characters, items, keys; guesses, of about a paragraph.
 STRING, QUOTE, ITEMS, KEYS, KEY = 300, 400, 20, 20, 40
 WHOLE = 10**15 - 1  # of numbers; derived: below 2**53 every JSON reader keeps a whole number
-DECIMALS = 6  # digits behind the point, DECIMALS * 2 in a range of less than 1; guess
+DECIMALS, NARROW = 6, 9  # digits behind the point, the latter in a range of less than 1; guesses
 _LEVELS = 2  # of lists and objects in a value of which nothing is said; guess
 _MOST_PARTS, _MOST_DEPTH = 2000, 40  # schemas in a schema, references replaced; guesses, 1 s
-_TRIED = 8  # bytes of an answer; guess
+_TRIED = 4  # tokens of an answer; guess
 _OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # Days of the years 1000 to 2999; llguidance's own format has a 29th of February in every year.
 _DAY = (
@@ -125,9 +127,9 @@ class _Bounding:
         for key in keys[1:]:
             target = target.get(key) if isinstance(target, dict) else None
         if not isinstance(target, dict):
-            raise refused(at, f"{shown(name)} is not in the schema")
+            raise refused(at, "what it names is not in the schema")
         if _SAYS & {*given}:
-            raise refused(at, f"{shown(name)} beside other keywords")
+            raise refused(at, "it stands beside other keywords")
         return self.of({**target, **given}, ".".join(["$", *keys[1:]]), (*within, name), depth)
 
 
@@ -155,7 +157,7 @@ def _with_bounds(own: Schema) -> Schema:
     if not (kinds := _types(own)):
         return {**own, **(_anything(_LEVELS) if not _SAYS & {*own} else {})}
     own = {**own, "type": own.get("type", kinds if len(kinds) > 1 else kinds[0])}
-    if "string" in kinds:
+    if "string" in kinds and own.get("format") != "date":
         most = QUOTE if own.get("format") == "quote" else STRING
         # What a pattern says of the length is not known.
         own = _at_most(own, "maxLength", "minLength", 10 * most if "pattern" in own else most)
@@ -217,7 +219,7 @@ def sharpened(schema: Any) -> Any:
         if own.pop("format") == "date":
             own.setdefault("pattern", _DAY)
     if "number" in _types(own) and "multipleOf" not in own and None not in (ends := _ends(own)):
-        own["multipleOf"] = 10.0 ** -(DECIMALS if ends[1] - ends[0] >= 1 else 2 * DECIMALS)
+        own["multipleOf"] = float(f"1e-{DECIMALS if ends[1] - ends[0] >= 1 else NARROW}")
     return own
 
 
@@ -226,19 +228,24 @@ def json_text(schema: Schema) -> str:
     return json.dumps({**sharpened(schema), "x-guidance": _OPTIONS})
 
 
+@cache
+def _tokens() -> Any:
+    """Tokens to try a grammar with, before those of its model are known."""
+    return library().LLTokenizer(str(BUILTIN_PATH / "tokenizer.json"))
+
+
 def fault_of(grammar: str) -> str:
     """What llguidance has against a grammar, in one line; "" for nothing.
 
-    A few bytes are tried as well: some expressions are too large only then.
+    A few tokens are tried as well: some expressions are too large only then.
     """
     own = library()
     fault = own.LLMatcher.validate_grammar(grammar)
     if not fault:
-        matcher = own.LLMatcher(own.LLTokenizer("byte"), grammar, log_level=0)
+        matcher = own.LLMatcher(_tokens(), grammar, log_level=0)
         for _ in range(_TRIED):
-            mask = matcher.compute_bitmask()
-            free = [i for i in (97, *range(32, 256)) if mask[i >> 3] >> (i & 7) & 1]
-            if not free or matcher.is_stopped() or not matcher.consume_token(free[0]):
+            mask = int.from_bytes(matcher.compute_bitmask(), "little")
+            if matcher.is_stopped() or not mask or not matcher.consume_token(mask.bit_length() - 1):
                 break
         fault = matcher.get_error()
     lines = fault.partition("<state>")[0].splitlines() or [""]

@@ -27,8 +27,9 @@ from ngtcli.serve.answerer import Answerer
 from ngtcli.session.events import Ended, Event, Message, Stepped
 from ngtcli.session.question import Question, Tasks
 
+_OWN = ("system", "schema", "schema_multi")  # for which `llm` has flags of its own
 # The options are the settings that one of several questions may have, but for the system text.
-_SET = tuple(name for name in config.settings_where(config.Use.LINE) if name != "system")
+_SET = tuple(name for name in config.settings_where(config.Use.LINE) if name not in _OWN)
 _DOCS = "File, folder or glob of documents, which the question is about."
 
 
@@ -122,6 +123,8 @@ class NgtModel(llm.Model):
         layers = [Layer("option", {**values, "model": self._name}), *environment_and_file_layers()]
         tasks = Tasks.resolved(layers, tasks=(task,))
         loaded = load([docs], settings=tasks.of[task][0]) if docs else _of_fragments(prompt)
+        if prompt.schema:
+            values["schema"] = check_key("schema", prompt.schema, "schema")
         system = {"system": prompt.system} if prompt.system else {}
         return tasks.question(task, utf8(last.text), loaded=loaded, turns=before, **system)
 

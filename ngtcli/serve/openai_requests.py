@@ -36,11 +36,10 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("logit_bias", "reasoning"), ({},)),
     **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto")),
     "top_logprobs": (0,),
-    "response_format": ({"type": "text"},),
-    "text": ({}, {"format": {"type": "text"}}),
     "modalities": (["text"],),
     "verbosity": ("medium",),
 }
+_FORMATS = ("response_format", "text")  # keys of the form of an answer, of chat and of responses
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _SURROGATE = re.compile(  # half of a pair, as JSON escapes it
     rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]"
@@ -153,7 +152,9 @@ def _parsed(kind: type[AnyForm], body: bytes) -> tuple[AnyForm, dict[str, Any]]:
     for name, value in data_of(body).items():
         if value is None or name in _IGNORED:
             continue
-        if name in _ONLY:
+        if name in _FORMATS:
+            rest |= _format(name, value)
+        elif name in _ONLY:
             _check_only(name, value)
         elif name in PER_LINE:
             rest[name] = value
@@ -169,6 +170,20 @@ def _parsed(kind: type[AnyForm], body: bytes) -> tuple[AnyForm, dict[str, Any]]:
             raise RequestError(f"{shown(name)} cannot be set by a request", hint, "settings")
         values[name] = _value(name, value, f"settings.{name}")
     return form, values
+
+
+def _format(name: str, value: Any) -> dict[str, Any]:
+    """The setting that a format of the answer asks for, if any. Raises RequestError."""
+    given = value.get("format", {"type": "text"}) if name == "text" and value else value or {}
+    own = given.get("json_schema", given) if isinstance(given, dict) else None
+    kind = given.get("type", "text") if isinstance(own, dict) else None
+    if kind == "text":
+        return {}
+    schema = {"type": "object"} if kind == "json_object" else own and own.get("schema")
+    if kind not in ("json_object", "json_schema") or not isinstance(schema, dict):
+        hint = "Give text, json_object, or json_schema with its schema."
+        raise RequestError(f"{name} is {shown(value)}", hint, name)
+    return {"schema": schema}
 
 
 def _check_only(name: str, value: Any) -> None:
@@ -199,7 +214,13 @@ def _asks(service: Service, form: _Form, values: dict[str, Any], said: Sequence[
     task = "chat" if turns else "ask" if loaded.documents else "generate"
     prediction = _text_of(form.prediction.content, "prediction") if form.prediction else ""
     more: dict[str, Any] = {"loaded": loaded, "turns": turns, "prediction": prediction}
-    question = service.tasks.question(task, text, **more, **values)
+    try:
+        question = service.tasks.question(task, text, **more, **values)
+    except UsageError as error:
+        if "schema" not in values:
+            raise
+        param = "response_format" if isinstance(form, _Chat) else "text.format"
+        raise RequestError(str(error), error.hint, param) from None
     usage, keeps_all = form.stream_options.include_usage, form.truncation == "disabled"
     return Asks(form.model, question, form.stream, usage, keeps_all)
 

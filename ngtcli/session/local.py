@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, Self
 
 from ngtcli.config import Settings
@@ -23,6 +24,7 @@ from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError
+from ngtcli.grammar.matcher import Grammar
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.reading import HeadRows
 from ngtcli.model_files.pretrained import mask_tokens
@@ -39,9 +41,15 @@ from ngtcli.session.session import (
     Session,
 )
 from ngtcli.system import compiled, store
+from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.report import TrieReport
 from ngtcli.trie.store import document_trie
 from ngtcli.weights.trials import SPREAD, places_of
+
+
+@lru_cache(maxsize=8)  # many texts are of one form; of quotations each has its own
+def _grammar_over(text: str, tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> Grammar:
+    return Grammar(text, tokenizer, size, ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +262,12 @@ class LocalSession(Session):
         """What is known of an answer to `prompt` before the model is used."""
         method = self.parse_method(options.method)
         num_draft = method.settings.num_draft if options.num_draft is None else options.num_draft
-        limits = replace(self.limits, num_draft=num_draft, probabilities=options.probabilities)
+        limits = replace(
+            self.limits,
+            num_draft=num_draft,
+            grammar=self._grammar(prompt),
+            probabilities=options.probabilities,
+        )
         if options.to_the_end:
             limits = replace(limits, max_repeats=0, thinking=None)
         if not method.entry.costs:
@@ -264,6 +277,18 @@ class LocalSession(Session):
         known, model = (prompt.ids, trie, prompt.outside, prompt.references), self.model
         about = model.tokenizer.fingerprint, model.vocabulary
         return Begun(Context(*known, *about, predicted=prompt.predicted), report, limits)
+
+    def _grammar(self, prompt: Prompt) -> Grammar | None:
+        """The grammar of the form that the settings ask for, over the model's tokens."""
+        if not self.settings.has_form:
+            return None
+        from ngtcli.grammar.form import form_of, grammar_of  # here: few answers need it
+
+        form = form_of(self.settings)
+        assert form is not None
+        text = grammar_of(form, [d.text for d in prompt.documents], self.warn)
+        known = self.model
+        return _grammar_over(text, known.tokenizer, known.vocabulary, frozenset(known.end_ids))
 
     def documents_trie(
         self, documents: Sequence[Document], keep: bool = True, method: MethodSpec | None = None

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from ngtcli.config import Layer, Settings, Use, settings_where
+from ngtcli.config import FORMS, SETTINGS, Layer, SettingError, Settings, Use, settings_where
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import TASKS, Preset, can_ask, for_task, load_preset, without_documents
@@ -32,6 +32,26 @@ def check_prediction(text: str, settings: Settings) -> None:
     idle = "--engine vllm" if settings.engine == "vllm" else f"--method {settings.method}"
     if settings.engine == "vllm" or settings.method.partition(":")[0] not in _PREDICTED:
         raise UsageError(f"a predicted answer does nothing with {idle}", "Leave it out.")
+
+
+def check_form(task: str, settings: Settings) -> None:
+    """Raise UsageError for a form that no answer of the task has, with the place in a schema."""
+    if not settings.has_form:
+        return
+    from ngtcli.grammar.form import form_of  # here: few questions need it
+
+    name = next(name for name in FORMS if getattr(settings, name))
+    idle = {"a summary": task == "summarize", "--engine vllm": settings.engine == "vllm"}
+    for what in (what for what, is_so in idle.items() if is_so):
+        flag = SETTINGS[name].flag
+        raise SettingError(name, f"{flag} does nothing with {what}", "Leave it out.")
+    if settings.stop:
+        what = f"stop would end an answer within its {name}"
+        raise SettingError("stop", what, "Leave one of them out.")
+    try:
+        form_of(settings)
+    except UsageError as error:
+        raise SettingError(name, str(error), error.hint) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +133,7 @@ class Tasks:
         settings, preset = self.of[task]
         settings = for_task(task, replace(settings, **values), preset)
         check_prediction(prediction, settings)
+        check_form(task, settings)
         return Question(
             task=task,
             settings=settings,

@@ -157,7 +157,8 @@ class Session(ABC):
         """When answers stop, by the settings and the model's chat template. Raises ModelError."""
         s = self.settings
         thinking = thinking_of(s, self.facts.tokenizer)
-        return Limits(s.max_tokens, s.num_draft, s.stop, s.max_repeats, thinking)
+        repeats = 0 if s.has_form else s.max_repeats  # a form has an end
+        return Limits(s.max_tokens, s.num_draft, s.stop, repeats, thinking)
 
     def _warn_of_scripts(self, documents: Sequence[Document], question: str) -> None:
         if words := script_words(self.settings.model, documents, question):

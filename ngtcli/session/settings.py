@@ -15,18 +15,28 @@ from ngtcli.system.cache import in_bounds
 def settings_of(layers: Sequence[Layer]) -> Resolved:
     """The settings of all layers, the card of their model being the lowest. Raises UsageError.
 
-    The system text is that of the file behind an @. Where all models are on this machine, the hub
-    is not asked.
+    The system text is that of the file behind an @, and a schema that of its file. Where all models
+    are on this machine, the hub is not asked.
     """
     resolved = merge([*layers, load_card(merge(layers).settings.model).settings])
     s = resolved.settings
     s = replace(s, system=text_of(s.system, s.max_mb)) if s.system else s
+    one, multi = _schema(s.schema, s.max_mb), _schema(s.schema_multi, s.max_mb)
+    s = replace(s, schema=one, schema_multi=multi)
     in_bounds.hold_to(s.cache_mb * 1_000_000)
     named = [getattr(s, name) or "builtin" for name in settings_where(complete="models")]
     models = [m for one in named for m in ([one] if isinstance(one, str) else one)]
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
     return replace(resolved, settings=s)
+
+
+def _schema(given: str, max_mb: int) -> str:
+    """A schema as it is given, or that of a file. Raises InputError."""
+    is_file = given.startswith("@") or given.endswith(".json") or os.path.isfile(given)
+    if given.lstrip().startswith("{") or not is_file:
+        return utf8(given)
+    return text_of(f"@{given.removeprefix('@')}", max_mb, "schema").strip()
 
 
 def text_of(given: str, max_mb: int, of: str = "--system") -> str:
