@@ -582,7 +582,7 @@ def test_summaries_beside_their_texts_are_not_summarized_and_no_text_is_written_
         fake.asked = []
         done = ngt("summarize", str(notes), "-o", str(notes))
         assert done.returncode == 0 and len(fake.asked) == more
-    assert b"left out 2 of the files: summaries that this command wrote" in done.stderr
+    assert b"left out 2 files: answers that this command wrote" in done.stderr
     names = {".ngt.journal", "a.txt", "b.md", "a.txt.txt", "b.md.txt"}
     assert {path.name for path in notes.iterdir()} == names
     only = ngt("summarize", str(notes / "a.txt.txt"), "-o", str(notes))

@@ -150,7 +150,7 @@ BAD = [
     (["summarize", "-", "-o", "-"], 2, "needs no name"),
     (["summarize", "-", "-o", "a", "--html", "./a"], 2, "-o and --html both name"),
     (["summarize", "-", "--force"], 2, "--force does nothing with no -o and no --html"),
-    (["summarize", "-", "--html", "a", "--per-file", "-o", "b"], 2, "a file for each summary"),
+    (["summarize", "-", "--html", "a", "--per-file", "-o", "b"], 2, "an answer for each file"),
     (["summarize", "-", "--per-file", "-o", "{tmp}", "--no-serve"], 2, "--serve does nothing"),
     (["summarize", "-", "--keep-warm", "10"], 2, "keep_warm is '10'"),
     (["serve", "--max-tokens", "9", "status"], 2, "does nothing with ngt serve status"),

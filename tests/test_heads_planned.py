@@ -141,6 +141,25 @@ def test_what_ran_before_is_captured(fails: bool, monkeypatch: pytest.MonkeyPatc
     assert replay.run(1, double, torch.ones(1))[0].tolist() == [2.0] and not replay._captured
 
 
+def test_what_memory_did_not_suffice_to_capture_is_tried_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short = iter([True])
+
+    def capture(run: Any, example: Tensor) -> Any:
+        if next(short, False):
+            raise torch.OutOfMemoryError("no memory")
+        return run
+
+    monkeypatch.setattr(replays, "graph_recorder", lambda: capture)
+    said = list[str]()
+    replay, runs = Replays("all is", CPU, said.append), 2 + replays.LATER
+    for run in range(runs + 1):
+        assert not replay._captured or run == runs
+        assert replay.run(1, lambda one: (2 * one,), torch.ones(1))[0].tolist() == [2.0]
+    assert list(replay._captured) == [1] and len(said) == 1
+
+
 def test_plans_are_captured_by_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "graph_recorder", recorder(False))
     name, _ = eagle3_files(tmp_path / "head")

@@ -267,8 +267,10 @@ def test_each_file_gets_a_summary_of_its_own(tmp_path: Path, short: tuple[str, .
     assert len(list(out.glob("*tide.txt*"))) == 2 and b"(2 of 2)" in done.stderr
     alone = ngt("summarize", str(docs / "a_tide.txt"), *short)
     assert alone.stdout in {path.read_bytes() for path in out.iterdir()}
-    for wrong in ([], ["-o", str(docs / "a_tide.txt")], ["-o", str(out), "--dry-run"]):
+    for wrong in (["-o", str(docs / "a_tide.txt")], ["-o", str(out), "--dry-run"]):
         assert ngt("summarize", str(docs), "--per-file", *wrong).returncode == 2
+    shown = ngt("summarize", str(docs), "--per-file", *short).stdout
+    assert b"\n\n==> a_tide.txt <==\n" + alone.stdout in shown and shown.count(b"==> ") == 2
 
 
 @given(st.lists(st.integers(1, 10), max_size=40), st.integers(20, 40))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ngtcli.system import store
 from ngtcli.system.store import DAMAGED, NAME, Kind
-from tests.support.helpers import HARBOUR, ngt
+from tests.support.helpers import ngt
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,15 @@ def test_where_nothing_can_be_written_what_is_there_is_read_with_one_remark(
     assert not store.take_remark()
 
 
-def test_a_command_shows_the_remark_once(path: Path) -> None:
+@pytest.mark.parametrize(("text", "code"), [(b"High tide is at noon.", 0), (b"\0\1", 3)])
+def test_a_command_shows_the_remark_once_and_above_its_error(
+    path: Path, text: bytes, code: int
+) -> None:
     path.mkdir(parents=True)
-    done = ngt("docs", "list", HARBOUR)
-    assert done.returncode == 0 and done.stderr.count(b"nothing is stored: not a regular file") == 1
+    (path.parents[1] / "a.html").write_bytes(text)
+    done = ngt("ask", "-d", str(path.parents[1] / "a.html"), "--dry-run", "When is high tide?")
+    assert done.returncode == code and done.stderr.count(b"not a regular file") == 1
+    assert not code or b"not a regular file" in done.stderr.splitlines()[-3]
 
 
 def test_where_no_file_can_be_opened_nothing_is_stored_with_one_remark(path: Path) -> None:

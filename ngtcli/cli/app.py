@@ -273,6 +273,7 @@ def run() -> int:
         if _tracebacks:
             traceback.print_exc()
         known = unexpected(error)
+        _tell_remark()  # what failed stands last
         report_error(known)
         return known.exit_code
     finally:

@@ -65,6 +65,7 @@ def answers_of(request: AnswerRequest, path: Path | None, is_folder: bool, again
     """Where answers go, by what -o names; with `again` over what is there. Raises UsageError."""
     if path is None:
         return OnStdout(request)
+    check_name(path)
     if not is_folder and path.suffix.lower() in SUFFIXES:
         return InTable(request, path, again)
     if not is_folder and path.suffix and not path.is_dir():
@@ -189,11 +190,9 @@ class InFolder:
     files: tuple[Path, ...] = ()
 
     def __init__(self, request: AnswerRequest, folder: Path, restart: bool) -> None:
-        if not folder.is_dir():
-            check_name(folder)
-            if folder.exists():
-                hint = "Name a folder with -o, or a table, as answers.csv."
-                raise UsageError(f"{folder}: not a folder", hint)
+        if folder.exists() and not folder.is_dir():
+            hint = "Name a folder with -o, or a table, as answers.csv."
+            raise UsageError(f"{folder}: not a folder", hint)
         self._request, self._folder = request, folder
         head = {"question": request.question} if request.question else {}
         self._written = AnswerFolder(folder, restart, head)

@@ -49,7 +49,7 @@ EagerPass = Callable[[Tensor, Shape, int], Outputs]
 _MOST = 64
 _COMPARED = 8  # rows of a pass compared at most, as they are compared on the host; a guess
 USES = 2  # eager passes of a shape before its capture; guess: a capture takes as long as ten
-_LATER = 64  # passes of a shape before it is tried again, where memory ended; a guess
+LATER = 64  # passes of a shape before it is tried again, where memory ended; a guess
 
 
 class Passes:
@@ -156,7 +156,7 @@ class Passes:
             self.forget()
             torch.cuda.empty_cache()
             self._uses.clear()
-            self._uses[shape] = -_LATER
+            self._uses[shape] = -LATER
             self._warn("memory does not suffice to capture all passes of the model")
             return
         lines = str(error).strip().splitlines() or [type(error).__name__]

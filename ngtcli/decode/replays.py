@@ -1,11 +1,12 @@
 """Functions of one small tensor that are captured as CUDA graphs once they have run before."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
 
-from ngtcli.decode.captured import Capture, Outputs, graph_recorder
+from ngtcli.decode.captured import LATER, Capture, Outputs, graph_recorder
 
 Function = Callable[[Tensor], Outputs]
 
@@ -15,7 +16,8 @@ class Replays:
 
     A function reads what else it needs from tensors that stay where they are, and what it gives
     holds until the next run. One that cannot be captured is run as it is, as all others then are,
-    and `warn` is told of these; nothing is captured without it. `of` says what they are.
+    and `warn` is told of these; nothing is captured without it. Where memory ends one is tried
+    later, without the other graphs. `of` says what they are.
     """
 
     def __init__(
@@ -24,7 +26,7 @@ class Replays:
         self._of, self._device, self._warn = of, device, warn
         self._captured = dict[Hashable, Function]()
         self._capture: Capture | None = graph_recorder() if warn else None
-        self._ran = set[Hashable]()
+        self._ran = Counter[Hashable]()
         self._buffers: dict[tuple[int, int], Tensor] = {}
 
     def forget(self) -> None:
@@ -43,14 +45,17 @@ class Replays:
         if (known := self._captured.get(key)) is not None:
             return known(given)
         sent = given.to(self._device, non_blocking=True)
-        if self._capture and self._warn and key in self._ran:
+        if self._capture and self._warn and self._ran[key] > 0:
             try:
                 self._captured[key] = self._capture(function, sent)
                 return self._captured[key](given)
             except Exception as error:  # whatever a network's own code or the device raises
                 why = str(error).strip().partition("\n")[0] or type(error).__name__
                 self._warn(f"{self._of} not captured: {why}")
-                self._capture = None
                 self.forget()
-        self._ran.add(key)
+                if isinstance(error, torch.OutOfMemoryError):
+                    self._ran[key] = -LATER
+                else:
+                    self._capture = None
+        self._ran[key] += 1
         return function(sent)

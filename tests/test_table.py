@@ -1,0 +1,193 @@
+"""A table with the rows of many files: its forms, kills at every write, and what is refused."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ngtcli.batch.table import SUFFIXES, TableOutput, check_table
+from ngtcli.errors import NgtError, UsageError
+from ngtcli.system.files import write_atomically
+from ngtcli.system.journal import LineFile
+
+HEAD = {"question": "When?", "ask.max_tokens": 8}
+COLUMNS = ["file", "value"]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab,\"\n"), inner, max_size=2)
+    ),
+    max_leaves=5,
+)  # fmt: skip
+
+
+@contextmanager
+def opened(
+    path: Path, keys: Mapping[str, str], head: Mapping[str, Any] = HEAD, restart: bool = False
+) -> Iterator[TableOutput]:
+    with closing(TableOutput(path, head, COLUMNS, restart=restart)) as table:
+        table.expect(keys)
+        yield table
+
+
+def rows_of(path: Path) -> list[Any]:
+    """The rows of a table as independent readers have them: cells in CSV, values in JSON."""
+    text = path.read_bytes().decode()
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+    if path.suffix == ".json":
+        return list(json.loads(text))
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file, dialect="excel" if path.suffix == ".csv" else "excel-tab"))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@given(st.lists(st.lists(VALUES, max_size=3), max_size=4))
+def test_a_table_has_what_was_put_in_the_order_of_the_files(
+    tmp_path_factory: pytest.TempPathFactory, suffix: str, files: list[list[Any]]
+) -> None:
+    path = tmp_path_factory.mktemp("table") / f"out{suffix}"
+    rows = {str(i): [{"file": str(i), "value": v} for v in of] for i, of in enumerate(files)}
+    with opened(path, dict.fromkeys(rows, "k")) as table:
+        for name in reversed(rows):
+            table.put(name, rows[name])
+            assert table.has(name) and table.rows(name) == rows[name]
+    wanted = [row for of_file in rows.values() for row in of_file]
+    assert path.exists() == bool(files)
+    found = rows_of(path) if files else []
+    if suffix in (".csv", ".tsv"):  # cells: a text as it is, all else as JSON
+        for cells, row in zip(found, wanted, strict=True):
+            value, cell = row["value"], cells["value"]
+            if value is None or isinstance(value, str):
+                assert cell.removeprefix("'") == (value or "").removeprefix("'")
+            else:
+                assert json.loads(cell) == value
+    else:
+        assert found == wanted
+
+
+def test_a_cell_is_of_rfc_4180_and_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
+    path = tmp_path / "out.CSV"
+    with opened(path, {"a": "k"}) as table:
+        table.put("a", [{"file": 'a "b"', "value": "x,\r\n潮"}, {"value": float("inf")}])
+        table.put("a", [{"file": 'a "b"', "value": "\ud800"}, {"value": 2**90}])
+    lines = b'file,value\r\n"a ""b""",?\r\n,1237940039285380274899124224\r\n'
+    assert path.read_bytes() == lines
+    with opened(path, {"a": "k2"}) as table:
+        table.put("a", [{"file": "x,\r\n潮", "value": float("inf")}])
+    assert path.read_bytes() == 'file,value\r\n"x,\r\n潮",\r\n'.encode()
+
+
+def test_only_a_file_whose_key_changed_is_asked_for_again(tmp_path: Path) -> None:
+    path, keys = tmp_path / "out.jsonl", {"a": "1", "b": "1"}
+    with opened(path, keys) as table:
+        for name in keys:
+            table.put(name, [{"file": name}])
+    with opened(path, {"c": "1", "b": "2", "a": "1"}) as table:
+        assert [table.has(name) for name in "abc"] == [True, False, False] and table.others == 0
+    assert rows_of(path) == [{"file": "a"}]  # what is no more so is not shown
+    with opened(path, {"b": "1"}) as table:  # and stays in the journal
+        assert table.has("b") and table.others == 1
+
+
+def test_another_question_is_refused_by_name_and_a_restart_begins_again(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    with opened(path, {"a": "1"}) as table:
+        table.put("a", [{"file": "a"}])
+        with pytest.raises(UsageError, match="another process is writing it"):
+            TableOutput(path, HEAD, COLUMNS)
+    before = path.read_bytes()
+    other = HEAD | {"question": "Who?"}
+    with pytest.raises(UsageError, match=r"begun with question 'When\?', now 'Who\?'"):
+        TableOutput(path, other, COLUMNS)
+    assert path.read_bytes() == before
+    with opened(path, {"a": "1"}, other, restart=True) as table:
+        assert not table.has("a")
+    assert path.read_bytes() == before  # until there is something else
+    with opened(path, {"a": "1"}, other) as table:
+        table.put("a", [{"file": "b"}])
+    assert rows_of(path) == [{"file": "b", "value": ""}]
+
+
+def test_a_table_that_ngt_did_not_write_or_that_was_edited_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    path.write_text("mine")
+    with pytest.raises(UsageError, match="did not write it"), opened(path, {"a": "1"}):
+        pass
+    assert path.read_text() == "mine" and [*tmp_path.iterdir()] == [path]
+    path.write_text("")  # as mktemp leaves it
+    with opened(path, {"a": "1", "b": "1"}) as table:
+        table.put("a", [{"file": "a"}])
+    saved = path.read_bytes().replace(b"\r\n", b"\n")  # by a spreadsheet program
+    path.write_bytes(saved)
+    for restart in (False, True):
+        with suppress(UsageError), opened(path, {"a": "1", "b": "1"}, restart=restart) as table:
+            table.put("a", [{"file": "a"}])
+        assert (path.read_bytes() == saved) != restart
+    with opened(path, {"a": "1", "b": "1"}) as table:
+        path.write_bytes(saved + b"mine,")
+        with pytest.raises(UsageError, match="was changed after"):
+            table.put("b", [{"file": "b"}])
+        path.unlink()
+    assert [row["file"] for row in rows_of(path)] == ["a", "b"]  # nothing was lost
+
+
+@pytest.mark.parametrize("name", ["out", "out.xlsx", ".csv", "out.txt"])
+def test_a_name_of_no_table_is_refused_with_the_four_that_are(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_table(tmp_path / name)
+    assert all(suffix in caught.value.hint for suffix in SUFFIXES)
+
+
+def test_a_table_is_whole_and_goes_on_wherever_a_kill_came(tmp_path: Path) -> None:
+    """Of each prefix of what runs write, in its order, the next run goes on, and ends alike."""
+    made = 0
+
+    def until(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
+        def write(*given: object) -> Any:
+            nonlocal made
+            if made >= number:
+                raise KeyboardInterrupt
+            made += 1
+            return function(*given)
+
+        return write
+
+    def put(path: Path, names: Sequence[str]) -> None:
+        with opened(path, dict.fromkeys(names, "k")) as table:
+            for name in [n for n in names if not table.has(n)]:
+                table.put(name, [{"file": name, "value": f"{name}, of all"}])
+
+    names = [str(i) for i in range(6)]
+    put(tmp_path / "whole.csv", names)
+    whole = (tmp_path / "whole.csv").read_bytes()
+    for number in range(3 * len(names)):
+        path, made = tmp_path / f"{number}.csv", 0
+        with (
+            patch.object(LineFile, "append", until(number, LineFile.append)),
+            patch("ngtcli.batch.table.write_atomically", until(number, write_atomically)),
+            suppress(KeyboardInterrupt),
+        ):
+            put(path, names)
+        assert not path.exists() or whole.startswith(path.read_bytes())
+        assert path.exists() == (number >= 3)
+        put(path, names)
+        assert path.read_bytes() == whole
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with opened(tmp_path / "out.csv", {"a": "k"}) as table:
+        with patch.object(LineFile, "append", fail), pytest.raises(NgtError, match="space") as no:
+            table.put("a", [{"file": "a"}])
+        assert "Make room" in no.value.hint and not table.has("a")
