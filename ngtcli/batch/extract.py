@@ -8,7 +8,7 @@ field's type in that, for one of them.
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from ngtcli.batch.rows import (
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.grammar.form import AnswerForm, Field, form_of
-from ngtcli.grounding.values import Found, labelled, pieces, place_of, stated
+from ngtcli.grounding.values import Found, about, labelled, pieces, place_of, stated
 from ngtcli.prompt.splitting import Part
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.session.events import Ended
@@ -204,7 +204,7 @@ class _ByField(Asking):
 
     def _begin(self, field: Field) -> None:
         text = self.document.text
-        behind, at = [*labelled(field.name, text)], [*_likely(field, text)]
+        behind, at = labelled(field.name, text), _likely(field, text)
         if field.type == "str" and behind:
             start, end = behind[0]
             self._take(field, Found(start, end, text[start:end]), None)
@@ -267,13 +267,14 @@ class _ByField(Asking):
         return [row_of(self.document.name, given, self._read)]
 
 
-def _likely(field: Field, text: str) -> Iterator[tuple[int, int]]:
+def _likely(field: Field, text: str) -> Sequence[tuple[int, int]]:
     """The sentences that may have a value of the field: behind its label, else of its type."""
-    behind = [at for at in labelled(field.name, text) if _values(field, text, *at)]
-    yield from behind
-    for start, end in pieces(text) if not behind else ():
-        if field.type in ("str", "quote", "bool", "json") or _values(field, text, start, end):
-            yield start, end
+    if behind := [at for at in labelled(field.name, text) if _values(field, text, *at)]:
+        return behind
+    free = field.type in ("str", "quote", "bool", "json")
+    every = [at for at in pieces(text) if free or _values(field, text, *at)]
+    named = about(field.name.replace("_", " "), text, every)
+    return named or about(field.description, text, every) or every
 
 
 def _values(field: Field, text: str, start: int, end: int) -> list[Found]:

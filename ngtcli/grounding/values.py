@@ -41,6 +41,7 @@ _SMALL = frozenset(  # of English, with which sentences begin; none begins a nam
     " those though to under until was we were what when where which while who why will with yes you"
     " your".split()
 )
+_STEM = 5  # letters that words of one stem share; guess
 _PIECE = re.compile(
     r"\S(?:.(?!(?<=[.!?])\s+[^\W\da-z])(?!\n\s*\n)(?!\n[^\n:]{1,40}:))*.?", re.DOTALL
 )
@@ -121,6 +122,16 @@ def stated(kind: str, choices: Sequence[Any], text: str) -> list[Found]:
     return []
 
 
+def about(words: str, text: str, at: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of these stretches that have one of the words, by its first letters."""
+    own = {word[:_STEM] for word in re.findall(r"\w+", words.lower()) if word not in _SMALL}
+    return [
+        (start, end)
+        for start, end in at
+        if any(w[:_STEM] in own for w in re.findall(r"\w+", text[start:end].lower()))
+    ]
+
+
 def pieces(text: str) -> Iterator[tuple[int, int]]:
     """Sentences, and lines that begin with a label: where each stands."""
     for m in _PIECE.finditer(text):
@@ -128,15 +139,16 @@ def pieces(text: str) -> Iterator[tuple[int, int]]:
 
 
 def labelled(name: str, text: str) -> list[tuple[int, int]]:
-    """Where a text stands behind a label of this name, or else of more words that end in it.
+    """Where a text stands behind a label of this name, or of more words that end in it, or "is".
 
-    >>> text = "Due date: 5 May\\nSender:  A. Reed\\n"
-    >>> [[text[start:end] for start, end in labelled(name, text)] for name in ("sender", "date")]
-    [['A. Reed'], ['5 May']]
+    >>> text = "Due date: 5 May\\nSender:  A. Reed\\nThe sum of it is 5 pounds. Goodbye."
+    >>> [text[slice(*labelled(name, text)[0])] for name in ("sender", "date", "sum")]
+    ['A. Reed', '5 May', '5 pounds']
     """
     words = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", name.strip("_- "))))
-    for before in ("", r"(?:\w+[ \t]+){1,3}"):
-        form = rf"^[^\w\n]*{before}{words}[*_]*[ \t]*[:=|][*_]*[ \t]*(\S[^\n]*)"
+    label = rf"{words}[*_]*[ \t]*[:=|][*_]*[ \t]*(\S[^\n]*)"
+    said = rf"\b{words}\b[^.:\n]{{0,60}}?\b(?:is|are|was|were)\s+(\S.*?)(?=[.;]?\s*\Z|[.;]\s)"
+    for form in (rf"^[^\w\n]*{label}", rf"^[^\w\n]*(?:\w+[ \t]+){{1,3}}{label}", f"(?s:{said})"):
         found = re.finditer(form, text, re.IGNORECASE | re.MULTILINE)
         if places := [(m.start(1), m.start(1) + len(m[1].rstrip())) for m in found]:
             return places
