@@ -2,91 +2,53 @@
 
 A model that writes JSON is asked for all fields at once. Of a long document it reads passages, some
 for each field, or all parts, whose rows become one. A model that only quotes is asked for each
-field by itself: for the sentence that has it, and then, where rules find several values of the
+field by itself: for the sentence that has it and then, where rules find several values of the
 field's type in that, for one of them.
 """
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from json import JSONDecoder
 from typing import Any
 
-from ngtcli.batch.rows import (
-    Given,
-    RowObject,
-    given_of,
-    merged,
-    objects,
-    place_at,
-    probability,
-    row_of,
-)
 from ngtcli.documents.load import Document, Loaded
+from ngtcli.documents.passages import place
+from ngtcli.draft.steps import Token
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.grammar.form import AnswerForm, Field, form_of
-from ngtcli.grounding.values import Found, about, labelled, pieces, place_of, stated
+from ngtcli.grounding.values import Found, labelled, pieces, place_of, stated
 from ngtcli.prompt.splitting import Part
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.session.events import Ended
 from ngtcli.session.question import Question, Tasks
-from ngtcli.system.json_form import Schema, dump_json
+from ngtcli.system.json_form import dump_json
 
 TASK = "extract"
+Row = dict[str, Any]  # file, values, sources, probability, read, and conflicts where there are any
+Take = Callable[[Ended], object]
 _NO_FIELDS = "Give one as in --schema 'sender, due date, total float', or a JSON Schema."
 _TYPES = {  # how a prompt calls them; a text is not named
     "int": "whole number", "float": "number", "bool": "true or false", "date": "date, YYYY-MM-DD",
     "quote": "quotation, word for word",
 }  # fmt: skip
 _MOST_PICKED = 64  # values among which a model chooses; guess
+_BLANK = " \t\r\n"
 
 
-def form_for(tasks: Tasks) -> tuple[Tasks, AnswerForm]:
-    """The form of a row, and the tasks with its schema compiled. Raises UsageError.
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The value of a field, the probability of its tokens, and where it stands, if it does.
 
-    A field of a concise schema may be null: texts do not say everything. A JSON Schema stands.
+    `others` are what later parts of a long text say otherwise.
     """
-    settings, preset = tasks.of[TASK]
-    form = form_of(settings)
-    if form is None or form.kind != "json" or not form.fields:
-        what = "no schema says which fields are wanted" if form is None else "no object with fields"
-        raise UsageError(what, _NO_FIELDS)
-    name = "schema_multi" if form.multi else "schema"
-    if not getattr(settings, name).lstrip().startswith("{"):
-        own = form.schema["properties"]["items"]["items"] if form.multi else form.schema
-        nullable = {n: _or_null(of) for n, of in own["properties"].items()}
-        compiled: Any = {name: dump_json({**own, "properties": nullable}, None)}
-        settings = replace(settings, **compiled)
-        found = form_of(settings)
-        assert found is not None
-        form = found
-    return Tasks({TASK: (settings, preset)}), form
 
-
-def _or_null(of: Schema) -> Schema:
-    if "enum" in of:
-        return {**of, "enum": [*of["enum"], *([] if None in of["enum"] else [None])]}
-    kinds = of["type"] if isinstance(of["type"], list) else [of["type"]]
-    return {**of, "type": [*kinds, *([] if "null" in kinds else ["null"])]}
-
-
-def listed(fields: Sequence[Field]) -> str:
-    """The fields as a prompt lists them, one a line."""
-    return "\n".join(f"- {_described(one)}" for one in fields)
-
-
-def _described(one: Field) -> str:
-    kind = " or ".join(map(str, one.choices)) if one.choices else _TYPES.get(one.type, "")
-    kind = f"list of {kind}".removesuffix(" of ") if one.is_list else kind
-    return (
-        f"{one.name}{f' ({kind})' if kind else ''}{f': {one.description}' * bool(one.description)}"
-    )
-
-
-def asked(one: Field) -> str:
-    """A field as it is asked for by itself, and as passages are searched for it."""
-    name = one.name.replace("_", " ").replace("-", " ").strip()
-    return f"{name}: {one.description}" if one.description else name
+    value: Any = None
+    probability: float | None = None
+    place: Any = None  # an object of JSON; of a list a list of them
+    others: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,212 +58,315 @@ class Extraction:
     tasks: Tasks
     form: AnswerForm
 
+    @classmethod
+    def of(cls, tasks: Tasks) -> "Extraction":
+        """By the schema of the settings. Raises UsageError.
+
+        A field of a concise one may be null, for texts do not say all; a JSON Schema stands.
+        """
+        settings, preset = tasks.of[TASK]
+        form = form_of(settings)
+        if form is None or not form.fields:
+            raise UsageError("no schema says which fields are wanted", _NO_FIELDS)
+        name = "schema_multi" if form.multi else "schema"
+        if not getattr(settings, name).lstrip().startswith("{"):
+            own = form.schema["properties"]["items"]["items"] if form.multi else form.schema
+            for of in own["properties"].values():
+                key, null = ("enum", None) if "enum" in of else ("type", "null")
+                kinds = of[key] if isinstance(of[key], list) else [of[key]]
+                of[key] = [*kinds, *([] if null in kinds else [null])]
+            compiled: Any = {name: dump_json(own, None)}
+            settings = replace(settings, **compiled)
+            form = form_of(settings) or form
+        return cls(Tasks({TASK: (settings, preset)}), form)
+
     @property
     def by_field(self) -> bool:
         """Whether each field is asked for by itself."""
         return self.tasks.of[TASK][0].ask_fields
 
-    def question(
-        self, text: str, documents: Sequence[Document], queries: Sequence[str] = (), **values: Any
-    ) -> Question:
-        """A question about documents; for each query some passages are read where not all fits."""
-        own = self.tasks.question(TASK, text, loaded=Loaded(tuple(documents)), **values)
-        return replace(own, queries=tuple(queries))
+    def question(self, text: str, documents: Sequence[Document], **values: Any) -> Question:
+        """A question about documents."""
+        return self.tasks.question(TASK, text, loaded=Loaded(tuple(documents)), **values)
 
     def whole(self, documents: Sequence[Document], **values: Any) -> Question:
-        """The question for all fields."""
-        fields = self.form.fields
-        return self.question(listed(fields), documents, [asked(one) for one in fields], **values)
-
-    def begin(self, document: Document, parts: Sequence[Part] = ()) -> "Asking":
-        """What is to be asked of a document; with `parts` of each of them."""
-        if self.by_field:
-            return _ByField(self, document)
-        return _AtOnce(self, document, parts)
+        """The question for all fields; passages, where not all fits, are read for each."""
+        lines = [_listed(one) for one in self.form.fields]
+        own = self.question("\n".join(lines), documents, **values)
+        return replace(own, queries=tuple(_asked(one) for one in self.form.fields))
 
 
-class Asking(ABC):
-    """The questions about one document, and what came of them."""
+def _asked(one: Field) -> str:
+    """A field as it is asked for by itself, and as passages are searched for it."""
+    name = one.name.replace("_", " ").replace("-", " ").strip()
+    return f"{name}: {one.description}" if one.description else name
 
-    def __init__(self, extraction: Extraction, document: Document) -> None:
-        self.extraction, self.document = extraction, document
-        self.open: list[tuple[Any, Question]] = []  # not asked yet, with what it is about
-        self.waiting = 0  # asked, and not answered
-        self.failed = False
 
-    def take(self) -> tuple[Any, Question]:
-        """The next question, and what it is about."""
-        self.waiting += 1
-        return self.open.pop(0)
+def _listed(one: Field) -> str:
+    kind = " or ".join(map(str, one.choices)) if one.choices else _TYPES.get(one.type, "")
+    kind = f"list of {kind or 'texts'}" if one.is_list else kind
+    return (
+        f"- {one.name}{f' ({kind})' * bool(kind)}{f': {one.description}' * bool(one.description)}"
+    )
 
-    def fail(self) -> None:
-        """Ask nothing more of it."""
-        self.failed, self.open = True, []
 
-    def answered(self, about: Any, answer: Ended) -> bool:
+class Asking:
+    """The questions about one document, or about its `parts`, and what came of them.
+
+    `open` are those that are not asked yet, each with what takes its answer.
+    """
+
+    def __init__(
+        self, extraction: Extraction, document: Document, parts: Sequence[Part] = ()
+    ) -> None:
+        self.document, self._extraction = document, extraction
+        self.open: list[tuple[Question, Take]] = []
+        self.waiting, self.failed = 0, False
+        self._read = "parts" if parts else "whole"
+        self._given: dict[str, Given] = {}  # by field
+        self._found: dict[int, list[dict[str, Given]]] = {}  # of the objects of each part
+        if extraction.by_field:
+            for field in extraction.form.fields:
+                self._begin(field)
+            return
+        texts = [(part.documents, part.excerpts) for part in parts]
+        values: dict[str, Any] = {"overflow": "error"} if parts else {}
+        for i, (own, at) in enumerate(texts or [((document,), _all_of(document))]):
+            self.open.append((extraction.whole(own, **values), partial(self._take_objects, i, at)))
+
+    def answered(self, take: Take, answer: Ended) -> bool:
         """Take an answer; whether all is answered. Raises NgtError for one that is no row."""
         self.waiting -= 1
-        self._answered(about, answer)
+        if answer.selection is not None:
+            self._read = "passages"
+        take(answer)
         return not (self.open or self.waiting)
 
-    @abstractmethod
-    def _answered(self, about: Any, answer: Ended) -> None: ...
-
-    @abstractmethod
-    def rows(self) -> list[RowObject]:
+    def rows(self) -> list[Row]:
         """The rows, once all is answered."""
+        every = [given for i in sorted(self._found) for given in self._found[i]]
+        if self._extraction.by_field:
+            every = [
+                {f.name: self._given.get(f.name, Given()) for f in self._extraction.form.fields}
+            ]
+        elif not self._extraction.form.multi:
+            every = [merged(every)]
+        rows = [row_of(self.document.name, self._read, given) for given in every]
+        return list({dump_json(row["values"], None): row for row in reversed(rows)}.values())[::-1]
 
-
-class _AtOnce(Asking):
-    """All fields of a document are one answer, or one of each part."""
-
-    def __init__(self, extraction: Extraction, document: Document, parts: Sequence[Part]) -> None:
-        super().__init__(extraction, document)
-        self._read = "parts" if parts else "whole"
-        self._excerpts = [part.excerpts for part in parts]
-        texts = [part.documents for part in parts] or [(document,)]
-        values = {"overflow": "error"} if parts else {}
-        self.open = [(i, extraction.whole(text, **values)) for i, text in enumerate(texts)]
-        self._found: dict[int, list[dict[str, Given]]] = {}
-
-    def _answered(self, about: int, answer: Ended) -> None:
+    def _take_objects(self, part: int, excerpts: Sequence[Excerpt], answer: Ended) -> None:
         if answer.finish_reason != "stop":
             what = f"its row is cut off ({answer.finish_reason})"
             raise NgtError(what, "Raise --max-tokens, or ask for less.")
-        excerpts: Sequence[Excerpt] = [Excerpt(0, 0, len(self.document.text))]
-        if self._excerpts:
-            excerpts = self._excerpts[about]
-        elif answer.selection is not None:
-            excerpts, self._read = answer.selection.excerpts, "passages"
-        form, tokens = self.extraction.form, answer.tokens
-        try:
-            every = objects(form, "".join(token.text for token in tokens))
-        except (ValueError, IndexError, StopIteration, RecursionError):
-            raise NgtError("its answer is no JSON", "Name another model (-m).") from None
-        self._found[about] = [
-            given_of(form.fields, found, tokens, self.document, excerpts) for found in every
+        if answer.selection is not None:
+            excerpts = answer.selection.excerpts
+        tokens, form = answer.tokens, self._extraction.form
+        text = "".join(token.text for token in tokens)
+        at = [_solid(text, 0)]
+        if form.multi:
+            at = [item[2] for item in members(text, next(members(text, at[0]))[2])]
+        self._found[part] = [
+            given_of(form.fields, members(text, start), tokens, self.document, excerpts)
+            for start in at
         ]
 
-    def rows(self) -> list[RowObject]:
-        every = [row for i in sorted(self._found) for row in self._found[i]]
-        if not self.extraction.form.multi:
-            every = [merged(every)]
-        else:  # an object that two parts tell counts once
-            every = list({json.dumps([v.value for v in r.values()]): r for r in reversed(every)}
-                         .values())[::-1]  # fmt: skip
-        return [row_of(self.document.name, given, self._read) for given in every]
-
-
-class _ByField(Asking):
-    """Each field is asked for by itself: first its sentence, then the value in that."""
-
-    def __init__(self, extraction: Extraction, document: Document) -> None:
-        super().__init__(extraction, document)
-        self._given: dict[str, Given] = {}
-        self._read = "whole"
-        for field in extraction.form.fields:
-            self._begin(field)
+    # --- a question a field ---
 
     def _begin(self, field: Field) -> None:
-        text = self.document.text
-        behind, at = labelled(field.name, text), _likely(field, text)
-        if field.type == "str" and behind:
-            start, end = behind[0]
-            self._take(field, Found(start, end, text[start:end]), None)
-        elif field.type == "choice" and not at:
+        text, behind, at = self.document.text, *_likely(field, self.document.text)
+        if behind and field.type == "str":
+            self._take(field, Found(*behind[0], text[slice(*behind[0])]), None)
+        elif not at and field.type == "choice":
             self._choose(field, [Found(0, 0, one) for one in field.choices], text, None)
         elif len(at) == 1 and field.type != "quote":
             self._pick(field, at[0], None)
         elif at:
             body = "\n\n".join(text[start:end] for start, end in at)
-            self._ask(field, (at, None), body, quote=True)
-        else:
-            self._given[field.name] = Given()
+            self._ask(field, body, partial(self._take_quotation, field, at), quote=True)
 
-    def _ask(self, field: Field, about: Any, text: str, **values: Any) -> None:
+    def _ask(self, field: Field, text: str, take: Take, **values: Any) -> None:
         form = {"schema": "", "schema_multi": "", **values}
         document = replace(self.document, text=text)
-        self.open.append(
-            ((field, *about), self.extraction.question(asked(field), [document], **form))
-        )
+        self.open.append((self._extraction.question(_asked(field), [document], **form), take))
+
+    def _take_quotation(self, field: Field, at: Sequence[tuple[int, int]], answer: Ended) -> None:
+        """Of a quotation the first paragraph that stands in one of the sentences counts."""
+        for part in answer.text.split("\n\n"):
+            for start, end in at:
+                if found := place_of(part, self.document.text, start, end):
+                    has = _values(field, self.document.text, *found)
+                    self._pick(field, found if has else (start, end), probability(answer.tokens))
+                    return
 
     def _pick(self, field: Field, at: tuple[int, int], p: float | None) -> None:
         """Take the value that stands in a sentence, or ask which of several."""
         found = _values(field, self.document.text, *at)
-        if not found:
-            self._given[field.name] = Given()
-        elif len({str(one.value) for one in found}) == 1:
+        if len({str(one.value) for one in found}) == 1:
             self._take(field, found[0], p)
-        else:
+        elif found:
             self._choose(field, found, self.document.text[slice(*at)], p)
 
     def _choose(self, field: Field, found: Sequence[Found], text: str, p: float | None) -> None:
         """Ask which of these values a text means."""
-        by_text: dict[str, Found] = {}
-        for one in found[:_MOST_PICKED]:
-            by_text.setdefault(str(one.value), one)
-        self._ask(field, (by_text, p), text, choices=tuple(by_text))
+        by_text = {str(one.value): one for one in reversed(found[:_MOST_PICKED])}
+
+        def take(answer: Ended) -> None:
+            own = probability(answer.tokens)
+            if (one := by_text.get(answer.text.strip())) is not None:
+                self._take(field, one, own if own is None or p is None else own * p)
+
+        self._ask(field, text, take, choices=tuple(reversed(by_text)))
 
     def _take(self, field: Field, one: Found, p: float | None) -> None:
-        at = place_at(self.document, one.start, one.end) if one.end else None
-        value = [one.value] if field.is_list else one.value
-        self._given[field.name] = Given(value, p, [at] if field.is_list else at)
-
-    def _answered(self, about: tuple[Field, Any, float | None], answer: Ended) -> None:
-        field, among_which, before = about
-        p, said = probability(answer.tokens), answer.text.strip()
-        if answer.selection is not None:
-            self._read = "passages"
-        if isinstance(among_which, dict):
-            p = p * before if p is not None and before is not None else p
-            if (one := among_which.get(said)) is not None:
-                self._take(field, one, p)
-                return
-        elif (at := _within(field, said, self.document.text, among_which)) is not None:
-            self._pick(field, at, p)
-            return
-        self._given[field.name] = Given()
-
-    def rows(self) -> list[RowObject]:
-        given = {one.name: self._given[one.name] for one in self.extraction.form.fields}
-        return [row_of(self.document.name, given, self._read)]
+        at = _place_at(self.document, one.start, one.end) if one.end else None
+        value, at = ([one.value], [at]) if field.is_list else (one.value, at)
+        self._given[field.name] = Given(value, p, at)
 
 
-def _likely(field: Field, text: str) -> Sequence[tuple[int, int]]:
-    """The sentences that may have a value of the field: behind its label, else of its type."""
-    if behind := [at for at in labelled(field.name, text) if _values(field, text, *at)]:
-        return behind
-    free = field.type in ("str", "quote", "bool", "json")
-    every = [at for at in pieces(text) if free or _values(field, text, *at)]
-    named = about(field.name.replace("_", " "), text, every)
-    return named or about(field.description, text, every) or every
+def _all_of(document: Document) -> Sequence[Excerpt]:
+    return [Excerpt(0, 0, len(document.text))]
+
+
+def _likely(field: Field, text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """What stands behind the field's label, and else the sentences that may have its value.
+
+    These state a value of its type; if some have a word of its name, or else of what is said of it,
+    it is they alone.
+    """
+    behind = [at for at in labelled(field.name, text) if _values(field, text, *at)]
+    if behind:
+        return behind, behind
+    for words in (field.name.replace("_", " "), field.description, ""):
+        if found := [at for at in pieces(text, words) if _values(field, text, *at)]:
+            return [], found
+    return [], []
 
 
 def _values(field: Field, text: str, start: int, end: int) -> list[Found]:
     """The values of the field's type in a stretch of text, placed in the whole text."""
     piece = text[start:end]
-    if field.type in ("quote", "bool"):
-        return [Found(start, end, one) for one in _whole(field, piece)]
     found = stated(field.type, field.choices, piece)
-    if field.type == "str":
-        found = found or [Found(0, len(piece), piece)]
+    if field.type == "int" and not found and "year" in _asked(field):
+        every = stated("date", (), piece)
+        found = [replace(one, value=int(one.value[:4])) for one in every]
+    wholes = {"bool": (True, False), "quote": (piece,), "str": (piece,)}
+    found = found or [Found(0, len(piece), one) for one in wholes.get(field.type, ())]
     return [Found(start + one.start, start + one.end, one.value) for one in found]
 
 
-def _whole(field: Field, piece: str) -> Sequence[Any]:
-    """What a stretch of text may come to as a whole."""
-    return (piece,) if field.type == "quote" else (True, False)
+# --- rows ---
 
 
-def _within(
-    field: Field, quoted: str, text: str, at: Sequence[tuple[int, int]]
-) -> tuple[int, int] | None:
-    """Where a quotation stands, or its first paragraph that does; else the sentence around it.
+def row_of(file: str, read: str, given: Mapping[str, Given]) -> Row:
+    """The row of a file, which was read whole, in passages or in parts."""
+    row: Row = {
+        "file": file,
+        "values": {name: one.value for name, one in given.items()},
+        "sources": {name: one.place for name, one in given.items()},
+        "probability": {
+            n: one.probability and round(one.probability, 4) for n, one in given.items()
+        },
+        "read": read,
+    }
+    others = {name: list(one.others) for name, one in given.items() if one.others}
+    return row | ({"conflicts": others} if others else {})
 
-    That is where the quotation has no value of the field.
+
+def merged(rows: Sequence[Mapping[str, Given]]) -> dict[str, Given]:
+    """One row of those of parts: of each field the first value that is not null, and the others."""
+    found = {}
+    for name in rows[0]:
+        said = [row[name] for row in rows if row[name].value is not None] or [Given()]
+        others = {json.dumps(one.value): one.value for one in said}
+        others.pop(json.dumps(said[0].value))
+        found[name] = replace(said[0], others=tuple(others.values()))
+    return found
+
+
+def members(text: str, at: int = 0) -> Iterator[tuple[str, Any, int, int]]:
+    """(key, value, start, end) of the members of a JSON object or, without keys, of an array.
+
+    It begins at `at`, a value at `start`.
+
+    >>> list(members('{"a": [1, 2], "b": "}"}'))
+    [('a', [1, 2], 6, 12), ('b', '}', 19, 22)]
     """
-    for part in quoted.split("\n\n"):
-        for start, end in at:
-            if found := place_of(part, text, start, end):
-                return found if _values(field, text, *found) else (start, end)
+    decoder, is_object = JSONDecoder(), text[at] == "{"
+    at = _solid(text, at + 1)
+    while text[at] not in "]}":
+        key = ""
+        if is_object:
+            key, at = decoder.raw_decode(text, at)
+            at = _solid(text, _solid(text, at) + 1)
+        value, end = decoder.raw_decode(text, at)
+        yield key, value, at, end
+        at = _solid(text, end)
+        at = _solid(text, at + 1) if text[at] == "," else at
+
+
+def _solid(text: str, at: int) -> int:
+    """Where the white space at a place ends."""
+    while text[at] in _BLANK:
+        at += 1
+    return at
+
+
+def probability(tokens: Sequence[Token], start: int = 0, end: int | None = None) -> float | None:
+    """The product of the probabilities of the tokens that wrote these characters of an answer.
+
+    None where they are not known.
+    """
+    found, at = [], 0
+    for token in tokens:
+        behind = at + len(token.text)
+        is_within = (behind > start or (not token.text and at >= start)) and at < (
+            end or behind + 1
+        )
+        if token.thought is None and is_within:
+            found.append(token.probability)
+        at = behind
+    known = [p for p in found if p is not None]
+    return math.prod(known) if known and len(known) == len(found) else None
+
+
+def given_of(
+    fields: Sequence[Field],
+    found: Iterator[tuple[str, Any, int, int]],
+    tokens: Sequence[Token],
+    document: Document,
+    excerpts: Sequence[Excerpt],
+) -> dict[str, Given]:
+    """The values of an object by field; places are within the excerpts."""
+    given = dict.fromkeys((one.name for one in fields), Given())
+    by_name = {one.name: one for one in fields}
+    for key, value, start, end in found:
+        if key in by_name:
+            at = _where(by_name[key], value, document, excerpts)
+            given[key] = Given(value, probability(tokens, start, end), at)
+    return given
+
+
+def _where(about: Field, value: Any, document: Document, excerpts: Sequence[Excerpt]) -> Any:
+    """Where a value stands first: a text word for word, a number or a date in any form of it."""
+    if isinstance(value, list):
+        return [_where(about, one, document, excerpts) for one in value]
+    text = document.text
+    for one in excerpts if isinstance(value, str | int | float) else ():
+        found: Any = None
+        if isinstance(value, str):
+            at = text.find(value, one.start, one.end) if about.type == "quote" else -1
+            found = (at, at + len(value)) if at >= 0 else place_of(value, text, one.start, one.end)
+        if found is None and about.type in ("int", "float", "date"):
+            every = stated(about.type, (), text[one.start : one.end])
+            known = (f for f in every if f.value == value)
+            found = next(((one.start + f.start, one.start + f.end) for f in known), None)
+        if found is not None:
+            return _place_at(document, *found)
     return None
+
+
+def _place_at(document: Document, start: int, end: int) -> dict[str, Any]:
+    """The place of these characters of a document."""
+    at, quote = place(document, start), " ".join(document.text[start:end].split())
+    where = {"page": at.page or None, "heading": at.heading or None}
+    return {**where, "start": start, "end": end, "quote": quote}

@@ -1,63 +1,67 @@
 """`ngt extract`: fields of documents as a table, with the place and the probability of each value.
 
-A row a file, made by the engine's batch; what is done stands in the table's journal.
+A row a file, answered as a batch is; what is done stands in the table's journal.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ngtcli.batch.extract import TASK, Asking, Extraction, form_for
+from ngtcli.batch.extract import TASK, Asking, Extraction, Row, Take
 from ngtcli.batch.input import InputLine, Lines
+from ngtcli.batch.output import DoneLine, StreamOutput
+from ngtcli.batch.table import TableOutput
 from ngtcli.cli.answer_request import AnswerRequest
 from ngtcli.cli.batch import GOES_ON, Run
 from ngtcli.cli.checks import refuse_ignored, refuse_with
-from ngtcli.cli.extract_output import Rows
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import PresetOption, VerboseOption, file_option, tasks_of, with_settings
-from ngtcli.cli.output import check_output_files, check_written, print_line
-from ngtcli.cli.per_file import read_each
+from ngtcli.cli.options import (
+    PresetOption,
+    VerboseOption,
+    command_line,
+    file_option,
+    tasks_of,
+    with_settings,
+)
+from ngtcli.cli.output import check_output_files, check_written, print_line, write_page
+from ngtcli.cli.per_file import read_each, warn_of
 from ngtcli.config import SETTINGS
 from ngtcli.documents.load import Document
-from ngtcli.errors import NgtError, UsageError
-from ngtcli.prompt.preset import load_preset
+from ngtcli.draft.steps import OWN
+from ngtcli.errors import NgtError, UsageError, counted
+from ngtcli.prompt.preset import deciding, load_preset
+from ngtcli.render.terminal import visible
 from ngtcli.session.checks import check_session
 from ngtcli.session.events import Ended, Wants
 from ngtcli.session.question import Question, Tasks
+from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:  # they load numpy
     from ngtcli.prompt.splitting import Part
     from ngtcli.session.engine import Outcome
 
-_OUT = file_option(
-    "--output", "-o", help="Write the table: csv, tsv, jsonl or json; the same command goes on."
-)
-_SOURCES = typer.Option(
-    "--sources",
-    metavar="columns",
-    help="columns: a table gets page, quotation and p of each value.",
-)
-_DOUBT = typer.Option(
-    "--doubt", min=0.0, max=1.0, help="Name in each row the fields whose probability is below."
-)
+_OUT = file_option("--output", "-o", help="The table: csv, tsv, jsonl or json; it is resumed.")
+_SOURCES = typer.Option("--sources", metavar="columns", help="Add place and p to a CSV or TSV.")
+_DOUBT = typer.Option("--doubt", min=0.0, max=1.0, help="Name fields whose p is below this.")
 _HTML = file_option("--html", help="Also write a page: the table next to its documents, linked.")
-_DRY = typer.Option("--dry-run", help="Print JSON Schema, prompt and its tokens; run no model.")
+_DRY = typer.Option("--dry-run", help="Print the first prompt and its schema; run no model.")
 _LIMIT = typer.Option("--limit", min=0, help="Only the first N files; 0: all.")
 _RESTART = typer.Option("--restart", help="Begin again, over what is in the table.")
 _SIZE = typer.Option(
     "--batch-size", min=0, max=4096, help="Texts decoded together; 0: as memory allows."
 )
-# What does nothing here: forms of other answers, single answers, processes that stay.
+# Settings of other answers, of single ones, and of processes that stay.
 _OTHER = ("regex", "choices", "quote", "serve", "keep_warm", "color", "stop", "max_repeats")
-_READS = tuple(name for name in SETTINGS if name not in _OTHER)
 _WANTS = Wants(sources=False, probabilities=True)
+_FACTS = ("page", "quote", "p")  # of a value, with --sources columns
 _HINT = "Name files or folders, or pipe a text in."
+_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,7 @@ class ExtractFlags:
     verbose: VerboseOption = False
 
 
-@with_settings(_READS)
+@with_settings(tuple(name for name in SETTINGS if name not in _OTHER))
 def extract(
     flags: dict[str, Any],
     files: Annotated[
@@ -90,191 +94,258 @@ def extract(
     ngt extract letters/ --schema 'sender, total float: what is to be paid' -o table.jsonl
     cat letter.txt | ngt extract --schema 'sender, due date' | jq .due
     """
-    tasks, form = form_for(tasks_of(flags, given.preset, (TASK,)))
-    settings, preset = tasks.of[TASK]
-    if settings.ask_fields:
-        own = load_preset("ask") if given.preset is None else preset
-        tasks = Tasks({TASK: (settings, own)})
-    extraction = Extraction(tasks, form)
+    extraction = Extraction.of(tasks_of(flags, given.preset, (TASK,)))
+    settings, _ = extraction.tasks.of[TASK]
+    if extraction.by_field and given.preset is None:
+        tasks = Tasks({TASK: (settings, load_preset("ask"))})
+        extraction = Extraction(tasks, extraction.form)
     _check(flags, given, extraction)
     check_session(settings, Notes().warn, dry=given.dry_run)
-    request = _request(extraction.whole(()), given)
-    with closing(Rows(extraction, given)) as rows:
-        notes = Notes(given.verbose)
-        documents, bad = read_each(request, files or [], _HINT, notes, rows)
-        documents = documents[: given.limit or None]
-        if given.dry_run:
-            _dry_run(given, extraction, documents[0], notes)
-            return
-        check_written([given.html])
-        rows.expect(documents)
-        _Extract(extraction, documents, rows, given, notes).run(bad)
+    command = _Extract(extraction, given)
+    with ExitStack() as stack:
+        if given.output is not None and not given.dry_run:
+            command.table = stack.enter_context(closing(command.opened(given.output)))
+        command.run(files or [])
 
 
 def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction) -> None:
     """Raise UsageError for what was asked for by a flag and would not happen."""
-    settings, form = extraction.tasks.of[TASK][0], extraction.form
+    settings = extraction.tasks.of[TASK][0]
     refuse_ignored(flags, settings)
     check_output_files({"-o": given.output, "--html": given.html})
-    is_flat = given.output is not None and given.output.suffix.lower() in (".csv", ".tsv")
     if given.sources not in (None, "columns"):
         raise UsageError(f"--sources is {given.sources}", "It may be columns.")
-    if not is_flat:
-        refuse_with("what is no CSV or TSV", {"--sources": given.sources}, "JSON has them anyway.")
-    if given.output is None:
-        refuse_with("standard output", {"--restart": given.restart}, "Name a file with -o.")
-    if given.dry_run:
-        others = {"-o": given.output, "--html": given.html, "--restart": given.restart}
-        refuse_with("--dry-run", others, "There are no rows.")
-    if extraction.by_field:
-        split = {"--overflow split": settings.overflow == "split", "--schema-multi": form.multi}
-        hint = "Name another model (-m), or give --set ask_fields=no."
-        refuse_with("ask_fields, one question a field", split, hint)
-    if settings.overflow != "retrieve":
-        unread = {f.flag: n in flags for n, f in SETTINGS.items() if f.overflow}
-        refuse_with(f"--overflow {settings.overflow}", unread, "Nothing is left out.")
-
-
-def _request(question: Question, given: ExtractFlags) -> AnswerRequest:
-    """A question with those flags that reading documents and dry runs look at."""
-    asked = {f.name: getattr(question, f.name) for f in fields(question)}
-    out = None if given.output is None else str(given.output)
-    return AnswerRequest(
-        **asked, out=out, html=given.html, dry_run=given.dry_run, verbose=given.verbose
-    )
-
-
-def _dry_run(given: ExtractFlags, extraction: Extraction, document: Document, notes: Notes) -> None:
-    """Print the schema, and the prompt of the first question about a document."""
-    from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
-
-    print_line(dump_json(extraction.form.schema))
-    asking = extraction.begin(document)
-    if asking.open:
-        dry_run(_request(asking.open[0][1], given), notes)
-    if extraction.by_field:
-        names = ", ".join(field.name for field, *_ in (about for about, _ in asking.open))
-        notes.say(f"One question a field; this is the first one's, of: {names or 'none'}")
+    of_table = {"--sources": given.sources, "--restart": given.restart}
+    outputs = {"-o": given.output, "--html": given.html}
+    for form, is_so, others, hint in (
+        ("standard output", given.output is None, of_table, "Name a table with -o."),
+        ("--dry-run", given.dry_run, outputs, "There are no rows."),
+        (
+            "ask_fields, where each field is asked for by itself",
+            extraction.by_field,
+            {"--overflow split": settings.overflow == "split",
+             "--schema-multi": extraction.form.multi},
+            "Name another model (-m), or give --set ask_fields=no.",
+        ),
+    ):  # fmt: skip
+        if is_so:
+            refuse_with(form, others, hint)
 
 
 class _Extract:
-    """One run of the command."""
+    """One run of the command; without a `table` rows go to standard output."""
 
-    def __init__(
-        self,
-        extraction: Extraction,
-        documents: Sequence[Document],
-        rows: Rows,
-        given: ExtractFlags,
-        notes: Notes,
-    ) -> None:
-        settings = extraction.tasks.of[TASK][0]
-        self._extraction, self._documents, self._rows = extraction, documents, rows
-        self._given, self._notes = given, notes
-        self._run = Run(settings, given.batch_size, notes, "file", wants=_WANTS)
-        self._split = _Splitting(extraction, notes) if settings.overflow == "split" else None
+    def __init__(self, extraction: Extraction, given: ExtractFlags) -> None:
+        self._extraction, self._given, self._notes = extraction, given, Notes(given.verbose)
+        self._names = [one.name for one in extraction.form.fields]
+        self._settings, self._preset = extraction.tasks.of[TASK]
+        self._run = Run(self._settings, given.batch_size, self._notes, "file", wants=_WANTS)
+        self.table: TableOutput | None = None
+        self._made: dict[str, list[Row]] = {}  # where there is no table
+        self._stream = StreamOutput(None, self._print)
+        self._documents: dict[str, Document] = {}
+        self._task: Any = None  # to split by
+        self._origins, self._steps = Counter[str](), 0
 
-    def run(self, bad: int) -> None:
-        """Make the rows that are not there. Raises FailedLinesError where files failed."""
-        left = [d for d in self._documents if not self._rows.has(d.name)]
-        self._run.set_total(len(self._documents), len(left), "made before and not again")
+    def opened(self, path: Path) -> TableOutput:
+        """The table. Raises UsageError, also where a field has the name of another column."""
+        of_value = _FACTS if self._given.sources else ()
+        columns = ["file"]
+        for name in self._names:
+            columns += [name, *(f"{name}.{fact}" for fact in of_value)]
+        columns += ["doubt"] if self._given.doubt else []
+        if twice := [name for name, count in Counter(columns).items() if count > 1]:
+            what = f"the table has a column {twice[0]} of its own"
+            raise UsageError(what, "Give the field another name.")
+        own = sorted(deciding(self._settings, self._preset).items())
+        head = {"engine": self._settings.engine, **{f"{TASK}.{name}": v for name, v in own}}
+        again = self._given.restart
+        return TableOutput(path, head, columns, flat=self._flat, whole=self._whole, restart=again)
+
+    def run(self, paths: list[str]) -> None:
+        """Make the rows that are not there. Raises NgtError, exit code 7 where files failed."""
+        given, request = self._given, self._request(self._extraction.whole(()))
+        documents, bad = read_each(request, paths, _HINT, self._notes, _Nothing())
+        documents = documents[: given.limit or None]
+        self._documents = {document.name: document for document in documents}
+        if given.dry_run:
+            self._dry_run(documents[0])
+            return
+        check_written([given.html])
+        left = documents
+        if self.table is not None:
+            self.table.expect({d.name: key_of(_VERSION, d.name, d.sha256) for d in documents})
+            left = [d for d in documents if not self.table.has(d.name)]
+        self._run.set_total(len(documents), len(left), "made before and not again")
         asked = _Asked(left, self._begin)
-        goes_on = GOES_ON if self._given.output else "what is done is put out"
 
         def deliver(outcome: "Outcome") -> bool | None:
-            asking, about, _ = asked.taken[outcome.key.index]
-            if asking.failed:
-                return None
-            answer = outcome.answer
+            asking, take, _ = asked.taken[outcome.key.index]
             try:
-                if not isinstance(answer, Ended):
-                    raise answer
-                self._rows.count(answer)
-                if not asking.answered(about, answer):
-                    return None
+                if not asking.failed and self._answered(asking, take, outcome.answer):
+                    return self._done(asking)
             except NgtError as error:
-                asking.fail()
-                self._rows.fail(asking.document.name, error)
-                return True
-            self._rows.put(asking.document.name, asking.rows())
-            return False
-
-        self._run.answer(asked, lambda line: asked.taken[line.index][2], deliver, goes_on)
-        self._rows.conclude(self._documents)
-        total = len(self._documents) + bad
-        again = "The same command tries them again, and no others." * bool(self._given.output)
-        self._run.check_failed(self._run.failed + bad, total, again)
-
-    def _begin(self, document: Document) -> Asking | None:
-        """What is asked of a document; None where nothing is: its row is taken, or it failed."""
-        try:
-            parts = self._split.parts(document) if self._split else ()
-        except NgtError as error:
-            self._rows.fail(document.name, error)
-            self._run.finished(failed=True)
+                return self._failed(asking, error)
             return None
-        asking = self._extraction.begin(document, parts)
+
+        goes_on = GOES_ON if given.output else "what is done is put out"
+        self._run.answer(asked, lambda line: asked.taken[line.index][2], deliver, goes_on)
+        if given.html:
+            write_page(self._page(documents), given.html)
+        self._tell_origins()
+        again = "The same command tries them again, and no others." * bool(given.output)
+        self._run.check_failed(self._run.failed + bad, len(documents) + bad, again)
+
+    def _answered(self, asking: Asking, take: Take, answer: Ended | NgtError) -> bool:
+        if not isinstance(answer, Ended):
+            raise answer
+        self._origins.update(token.origin for token in answer.tokens)
+        self._steps += answer.statistics.steps
+        return asking.answered(take, answer)
+
+    def _begin(self, document: Document) -> Asking:
+        """What is asked of a document; where that is nothing its rows are taken, or it failed."""
+        try:
+            asking = Asking(self._extraction, document, self._parts(document))
+        except NgtError as error:
+            asking = Asking(self._extraction, replace(document, text=""))
+            self._run.finished(failed=self._failed(asking, error))
+            return asking
         if not asking.open:
-            self._rows.put(document.name, asking.rows())
-            self._run.finished(failed=False)
+            self._run.finished(failed=self._done(asking))
         return asking
 
-
-class _Splitting:
-    """Splits documents that do not fit, as the model's tokenizer counts."""
-
-    def __init__(self, extraction: Extraction, notes: Notes) -> None:
-        self._extraction, self._notes, self._task = extraction, notes, None
-
-    def parts(self, document: Document) -> "Sequence[Part]":
-        """The parts of a document, none where it fits. Raises ContextOverflowError."""
+    def _parts(self, document: Document) -> "Sequence[Part]":
+        """With --overflow split the parts of a document that does not fit."""
+        if self._settings.overflow != "split":
+            return ()
         from ngtcli.cli.dry_run import task_of  # here: few runs split
         from ngtcli.prompt.splitting import fits, split
 
-        task: Any = self._task or task_of(self._extraction.whole(()), self._notes)
-        self._task = task
-        task = replace(task, documents=[document])
+        self._task = self._task or task_of(self._extraction.whole(()), self._notes)
+        task = replace(self._task, documents=[document])
         if fits(task) is not None:
             return ()
         parts = split(task)
         self._notes.warn(f"{document.name}: not everything fits: read in {len(parts)} parts")
         return parts
 
+    def _done(self, asking: Asking) -> bool:
+        """Take the rows of a document; False, for it has not failed. Raises NgtError."""
+        name = asking.document.name
+        if self.table is not None:
+            self.table.put(name, asking.rows())
+        else:
+            self._made[name] = asking.rows()
+            self._stream.put(DoneLine([*self._documents].index(name), name))
+        return False
+
+    def _failed(self, asking: Asking, error: NgtError) -> bool:
+        asking.failed, asking.open = True, []
+        name = asking.document.name
+        if self.table is None:
+            self._stream.put(DoneLine([*self._documents].index(name), name))
+        return warn_of(self._notes, name, error)
+
+    def _print(self, name: str) -> None:
+        """The rows of a document; of a single one its values alone."""
+        self._notes.clear()  # both may be on one terminal
+        rows = self._made.get(name, [])
+        if len(self._documents) > 1:
+            for row in rows:
+                print_line(dump_json(self._whole(row), None))
+        elif rows:
+            values = [row["values"] for row in rows]
+            print_line(dump_json(values if self._extraction.form.multi else values[0]))
+
+    def _whole(self, row: Mapping[str, Any]) -> Row:
+        """A row as JSON has it, with the fields that are in doubt."""
+        known = row["probability"].items()
+        doubted = [name for name, p in known if p is not None and p < self._given.doubt]
+        return {**row, **({"doubt": doubted} if self._given.doubt else {})}
+
+    def _flat(self, row: Mapping[str, Any]) -> Row:
+        """A row as a CSV has it."""
+        cells: Row = {"doubt": ", ".join(self._whole(row).get("doubt", ())), "file": row["file"]}
+        for name, value in row["values"].items():
+            at = row["sources"][name]
+            at = next(filter(None, at), None) if isinstance(at, list) else at
+            known = {**(at or {}), "p": row["probability"][name]}
+            cells |= {name: value, **{f"{name}.{fact}": known.get(fact) for fact in _FACTS}}
+        return {n: visible(cell) if isinstance(cell, str) else cell for n, cell in cells.items()}
+
+    def _page(self, documents: Sequence[Document]) -> str:
+        from ngtcli.render.answer_page import table_page  # here: few runs need it
+
+        table, made = self.table, self._made
+        if table is not None:
+            made = {
+                d.name: [*map(dict, table.rows(d.name))] for d in documents if table.has(d.name)
+            }
+        rows = [self._whole(row) for own in made.values() for row in own]
+        title = f"{', '.join(self._names)} of {counted(len(made), 'file')}"
+        return table_page(title, command_line(), self._names, rows, documents)
+
+    def _tell_origins(self) -> None:
+        """With -v where the tokens came from."""
+        total = self._origins.total()
+        if self._given.verbose and self._steps:
+            shares = [f"{name} {n / total:.0%}" for name, n in self._origins.most_common()]
+            shares = [share.replace(OWN, "the model's own") for share in shares]
+            self._notes.facts([f"{total / self._steps:.2f} tokens a step", *shares])
+
+    def _request(self, question: Question) -> AnswerRequest:
+        """A question as reading documents and dry runs take it."""
+        given = self._given
+        asked = {f.name: getattr(question, f.name) for f in fields(question)}
+        return AnswerRequest(**asked, html=given.html, dry_run=given.dry_run, verbose=given.verbose)
+
+    def _dry_run(self, document: Document) -> None:
+        """Print the first prompt of a document; with a question a field say so."""
+        from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
+
+        asking = Asking(self._extraction, document)
+        for question, _ in asking.open[:1]:
+            dry_run(self._request(question), self._notes)
+        if self._extraction.by_field:
+            schema = dump_json(self._extraction.form.schema).splitlines()
+            for line in ("One question a field. Rows obey this JSON Schema:", *schema):
+                self._notes.say(line)
+
+
+class _Nothing:
+    files = ()
+    def wrote(self, path): return False
+
 
 class _Asked(Lines):
-    """The questions of documents in their order; those that follow from an answer come first.
+    """The questions of documents in their order; those that follow from an answer come first."""
 
-    `begin` makes what is asked of a document, perhaps nothing.
-    """
-
-    def __init__(
-        self, documents: Sequence[Document], begin: Callable[[Document], Asking | None]
-    ) -> None:
+    def __init__(self, documents: Sequence[Document], begin: Callable[[Document], Asking]) -> None:
         super().__init__(())
         self._left, self._begin = deque(documents), begin
-        self._begun: list[Asking] = []  # with questions that are not taken
-        self.taken: list[tuple[Asking, Any, Question]] = []  # and what each is about
+        self._begun: list[Asking] = []
+        self.taken: list[tuple[Asking, Take, Question]] = []
 
     def wait(self) -> bool:
         """Whether there is another question."""
         return self._next() is not None
 
     def take(self) -> InputLine | None:
-        """The next question; None where none is there now."""
+        """The next question, None where none is there now."""
         if (asking := self._next()) is None:
             return None
-        self.taken.append((asking, *asking.take()))
+        question, take = asking.open.pop(0)
+        asking.waiting += 1
+        self.taken.append((asking, take, question))
         return InputLine(len(self.taken) - 1, len(self.taken), asking.document.name)
 
     def _next(self) -> Asking | None:
         """What has a question to be taken, begun if need be."""
         while True:
-            for asking in self._begun:
-                if asking.open:
-                    return asking
+            if found := next((asking for asking in self._begun if asking.open), None):
+                return found
             self._begun = [asking for asking in self._begun if asking.waiting]
             if not self._left:
                 return None
-            begun = self._begin(self._left.popleft())
-            if begun is not None:
-                self._begun.append(begun)
+            self._begun.append(self._begin(self._left.popleft()))
