@@ -315,7 +315,9 @@ class _Extract:
 
 class _Nothing:
     files = ()
-    def wrote(self, path): return False
+
+    def wrote(self, path):
+        return False
 
 
 class _Asked(Lines):

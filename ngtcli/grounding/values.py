@@ -56,21 +56,24 @@ class Found:
 def stated(kind: str, choices: Sequence[Any], text: str) -> list[Found]:
     """The values of a field's type that a text states, in its order; of a string these are names.
 
+    What is part of a date is neither number nor name.
+
     >>> text = "It was built by Guido van Rossum. The 61,000 tons were paid on March 3rd, 2020."
     >>> [[one.value for one in stated(kind, (), text)] for kind in ("str", "date", "int")]
-    [['Guido van Rossum', 'March'], ['2020-03-03'], [61000]]
+    [['Guido van Rossum'], ['2020-03-03'], [61000]]
     """
+    within = [(one.start, one.end) for one in _dates(text)]
     match kind:
         case "int" | "float":
-            dated = {at for one in _dates(text) for at in range(one.start, one.end)}
             every = [one for one in _numbers(text) if kind == "float" or isinstance(one.value, int)]
-            return [one for one in every if one.start not in dated]
         case "date":
             return sorted(_dates(text), key=lambda one: one.start)
         case "choice":
             every = [one for choice in choices for one in _choices(choice, text)]
             return sorted(every, key=lambda one: (one.start, -one.end))
-    return list(_names(text)) if kind == "str" else []
+        case _:
+            every = [*_names(text)] if kind == "str" else []
+    return [one for one in every if not any(s <= one.start < e for s, e in within)]
 
 
 def _numbers(text: str) -> Iterator[Found]:
