@@ -130,9 +130,11 @@ class Asking:
                 self._begin(field)
             return
         texts = [(part.documents, part.excerpts) for part in parts]
-        values: dict[str, Any] = {"overflow": "error"} if parts else {}
-        for i, (own, at) in enumerate(texts or [((document,), _all_of(document))]):
-            self.open.append((extraction.whole(own, **values), partial(self._take_objects, i, at)))
+        own = extraction.tasks.of[TASK][0].overflow
+        values = {"overflow": "error" if own == "split" else own}
+        for i, (those, at) in enumerate(texts or [((document,), _all_of(document))]):
+            question = extraction.whole(those, **values)
+            self.open.append((question, partial(self._take_objects, i, at)))
 
     def answered(self, take: Take, answer: Ended) -> bool:
         """Take an answer; whether all is answered. Raises NgtError for one that is no row."""
@@ -152,7 +154,10 @@ class Asking:
         elif not self._extraction.form.multi:
             every = [merged(every)]
         rows = [row_of(self.document.name, self._read, given) for given in every]
-        return list({dump_json(row["values"], None): row for row in reversed(rows)}.values())[::-1]
+        found: dict[str, Row] = {}
+        for row in rows:  # parts may tell one thing twice
+            found.setdefault(dump_json(row["values"], None), row)
+        return [*found.values()]
 
     def _take_objects(self, part: int, excerpts: Sequence[Excerpt], answer: Ended) -> None:
         if answer.finish_reason != "stop":
