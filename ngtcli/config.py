@@ -120,7 +120,7 @@ def _read_with(values: Mapping[Use, str]) -> property:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is declared of a setting.
+    """What is declared of a setting; its `uses` are of `Use`.
 
     It may have the values from one end of `within` to the other, or one of `choices`. `complete` is
     what Tab offers: methods, models or backgrounds.

@@ -20,7 +20,8 @@ from msgspec import Struct
 
 from ngtcli.batch.input import AHEAD, InputLine, Lines, read_lines, scan
 from ngtcli.batch.lines import BatchLine, below, read_line
-from ngtcli.batch.output import AnswerFolder, DoneLine, FileOutput, StreamOutput
+from ngtcli.batch.output import DoneLine, FileOutput, StreamOutput
+from ngtcli.batch.table import FolderOutput
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system.files import write_atomically
 from ngtcli.system.journal import Form, Journal, LineFile, errors_named, write_all
@@ -497,10 +498,11 @@ def test_only_a_full_disk_is_told_to_make_room(
     def fail(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    folder, path = AnswerFolder(tmp_path), tmp_path / "out.jsonl"
+    folder, path = FolderOutput(tmp_path, ".txt"), tmp_path / "out.jsonl"
+    folder.expect({"a": "k"})
     with killed(path) as out, patch.object(LineFile, "append", fail):
-        for write in (partial(folder.write, "a.txt", "k", "A."), partial(out.put, done(0))):
-            with pytest.raises(NgtError, match=r"(a\.txt|out\.jsonl): [a-z]") as caught:
+        for write in (partial(folder.put, "a", [{"body": "A."}]), partial(out.put, done(0))):
+            with pytest.raises(NgtError, match=r"(journal|out\.jsonl): [a-z]") as caught:
                 write()
             assert ("Make room" in caught.value.hint) == makes_room
             assert caught.value.exit_code == 1 and "--max-mb" not in caught.value.hint
@@ -534,17 +536,20 @@ def test_a_folder_knows_its_files_wherever_a_kill_came(tmp_path: Path) -> None:
 
         return write
 
-    for number in range(3):
+    for number in range(4):
         folder = tmp_path / str(number)
         for text in ("one\n", "two\n"):
-            with closing(AnswerFolder(folder)) as kept:
+            with closing(FolderOutput(folder, ".txt")) as kept:
+                kept.expect({"a": text})
                 made.clear()
                 with (
                     patch.object(LineFile, "append", until(number, LineFile.append)),
-                    patch("ngtcli.batch.output.write_atomically", until(number, write_atomically)),
+                    patch("ngtcli.batch.table.write_atomically", until(number, write_atomically)),
                     suppress(KeyboardInterrupt),
                 ):
-                    kept.write("a.txt", text, text)
-            with closing(AnswerFolder(folder)) as again:
-                again.check(["a.txt"])
-                assert again.has("a.txt", text) == (number == 2)
+                    kept.put("a", [{"body": text}])
+            with closing(FolderOutput(folder, ".txt")) as again:
+                again.expect({"a": text})
+                assert again.has("a") == (number > 0)
+                assert (folder / "a.txt").exists() == again.has("a")
+                assert not again.has("a") or (folder / "a.txt").read_text() == text

@@ -475,8 +475,9 @@ def test_a_folder_gets_a_file_for_each_text_and_a_second_run_makes_only_what_cha
     (out / "c.txt.txt").unlink()
     fake.asked = []
     again = ngt("summarize", str(three), "-o", str(out))  # it is there: no slash is needed
-    assert again.returncode == 0 and b"1 of 3 files" in again.stderr
-    assert len(fake.asked) == 2 and (out / "b.txt.txt").read_text() == "Text b is another\n"
+    assert again.returncode == 0 and b"2 of 3 files" in again.stderr
+    assert (out / "c.txt.txt").read_text() == "Text c of three.\n"  # of the journal
+    assert len(fake.asked) == 1 and (out / "b.txt.txt").read_text() == "Text b is another\n"
     fake.asked = []
     assert ngt("summarize", str(three), "-o", str(out), "--max-tokens", "9").returncode == 0
     assert len(fake.asked) == 3  # other settings
@@ -565,7 +566,7 @@ def test_a_full_disk_ends_the_run_and_no_further_text_is_answered(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ngtcli.batch.output.write_atomically", full)
+    monkeypatch.setattr("ngtcli.batch.table.write_atomically", full)
     done = ngt("summarize", str(three), "-o", f"{tmp_path}/out/")
     assert done.returncode == 1 and b"no space left" in done.stderr
     assert len(fake.asked) == 1
@@ -586,8 +587,9 @@ def test_summaries_beside_their_texts_are_not_summarized_and_no_text_is_written_
     names = {".ngt.journal", "a.txt", "b.md", "a.txt.txt", "b.md.txt"}
     assert {path.name for path in notes.iterdir()} == names
     only = ngt("summarize", str(notes / "a.txt.txt"), "-o", str(notes))
-    assert only.returncode == 3 and b"are summaries of this folder" in only.stderr
+    assert only.returncode == 3 and b"are answers that this command wrote" in only.stderr
     (notes / "a").write_text("Its summary would be a.txt.")
-    done = ngt("summarize", str(notes), "-o", str(notes))
-    assert done.returncode == 2 and b"a.txt: this command reads it" in done.stderr
+    for more_flags, said in ([], b"did not write it"), (["--restart"], b"this command reads it"):
+        done = ngt("summarize", str(notes), "-o", str(notes), *more_flags)
+        assert done.returncode == 2 and b"a.txt: " in done.stderr and said in done.stderr
     assert (notes / "a.txt").read_text() == "Text a of three."

@@ -69,7 +69,7 @@ def test_json_lines_are_of_the_schema_and_a_file_that_fails_has_its_error_in_its
     fake.before = refuse_b
     done = ask(docs, "--json")
     rows: list[Any] = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 7 and [row["file"] for row in rows] == NAMES
+    assert done.returncode == 7 and [row["id"] for row in rows] == NAMES
     assert rows[0]["text"] == "Text a of three." and rows[0]["question"] == "Who?"
     assert [document["name"] for document in rows[2]["documents"]] == ["c.txt"]
     assert rows[1]["error"] == {"message": "no scores", "hint": "Try again.", "exit_code": 4}
@@ -108,17 +108,32 @@ def test_what_is_written_among_the_documents_is_none_of_them(
         assert len(fake.asked) == more
 
 
-def test_another_question_for_the_same_output_is_refused_and_a_restart_asks_all_again(
+def test_another_question_for_the_same_table_is_refused_and_a_restart_asks_all_again(
     tmp_path: Path, docs: Path, fake: FakeAnswers
 ) -> None:
-    for out in ("out.tsv", "out/"):
-        path = f"{tmp_path}/{out}"
-        assert ask(docs, "-o", path).returncode == 0
-        other = ask(docs, "-o", path, question="When?")
-        assert other.returncode == 2 and b"begun with question 'Who?', now 'When?'" in other.stderr
+    out = f"{tmp_path}/out.tsv"
+    assert ask(docs, "-o", out).returncode == 0
+    other = ask(docs, "-o", out, question="When?")
+    assert other.returncode == 2 and b"begun with question 'Who?', now 'When?'" in other.stderr
+    fake.asked = []
+    assert ask(docs, "-o", out, "--restart", question="When?").returncode == 0
+    assert len(fake.asked) == 3
+
+
+def test_the_answers_in_a_folder_are_those_to_the_last_question_and_the_others_are_kept(
+    tmp_path: Path, docs: Path, fake: FakeAnswers
+) -> None:
+    out = tmp_path / "out"
+    for asked, cite, question in (3, "", "Who?"), (3, "--cite", "Who?"), (0, "", "Who?"):
         fake.asked = []
-        assert ask(docs, "-o", path, "--restart", question="When?").returncode == 0
-        assert len(fake.asked) == 3
+        assert ask(docs, "-o", f"{out}/", *filter(None, [cite]), question=question).returncode == 0
+        assert len(fake.asked) == asked and len([*out.glob("*.txt")]) == 3
+    (out / "a.txt.txt").unlink()
+    (out / "b.txt.txt").write_text("edited")
+    assert ask(docs, "-o", f"{out}/").returncode == 0 and fake.asked == []
+    assert (out / "a.txt.txt").read_text() == "Text a of three.\n"
+    assert (out / "b.txt.txt").read_text() == "edited"
+    assert ask(docs, "-o", f"{out}/", question="When?").returncode == 2 and fake.asked == []
 
 
 def test_an_edited_table_is_refused_by_name_before_anything_is_asked(
@@ -153,18 +168,18 @@ def test_the_answer_over_all_is_the_last_json_line_and_of_no_file(
 ) -> None:
     lines = ask(docs, "--reduce", "Which?", "--json").stdout.splitlines()
     rows = [json.loads(line) for line in lines]
-    assert [row["file"] for row in rows] == [*NAMES, None] and rows[-1]["question"] == "Which?"
+    assert [row["id"] for row in rows] == [*NAMES, "Which?"] and rows[-1]["question"] == "Which?"
     Draft202012Validator(build("ask")).validate(rows[-1])
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--each", "-o", "{tmp}/a.xlsx"], "ends in .csv, .tsv, .jsonl or .json, or FOLDER/"),
+        (["--each", "-o", "{tmp}/a.xlsx"], "ends in .csv, .tsv, .jsonl or .json"),
         (["--each", "-o", "{tmp}/no/a.csv"], "no such folder"),
         (["--each", "-o", "{tmp}/a.csv", "--json"], "--json does nothing with a table"),
         (["--each", "-o", "{tmp}/a.csv", "--show-thinking"], "-o FOLDER/"),
-        (["--each", "-o", "{tmp}/docs/a.txt/"], "not a folder"),
+        (["--each", "-o", "{tmp}/docs/a.txt/"], "file exists"),
         (["--each", "--dry-run"], "--dry-run does nothing with an answer for each file"),
         (["--each", "--restart"], "--restart does nothing with standard output"),
         (["--each", "--no-serve"], "--serve does nothing"),

@@ -3,16 +3,11 @@
 The journal of an output, `NAME.journal`, has all lines that are done: it is the truth. The file is
 a view of it, which gets the lines in the order of the input as their turns come, and is written
 again where a line was run again. A file that holds anything else is refused.
-
-The journal of a folder with a file for each answer, `.ngt.journal`, has for each a hash of its text
-and a key of all that it was made from, from before it is written. So a file that another program
-wrote or changed is known, also after a kill, and is not written over.
 """
 
-import hashlib
 import io
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -28,16 +23,10 @@ from ngtcli.system.files import identity, write_atomically
 from ngtcli.system.journal import Form, Journal, LineFile, errors_named, write_all
 
 ANOTHER_FILE = "Name another file with -o, or write it again with --restart."
-_KEEP = (
-    "Move it away, name another folder with -o, or make all files again, over what is there,"
-    " with --restart."
-)
 _WORDS = {
     "input": "other lines: the input has changed (give new and mended lines a file of their own)",
     "wording": "another wording of preset {task}",
 }
-_FOLDER_JOURNAL = ".ngt.journal"
-_FOLDER_LINE = 10_000  # bytes of a record; a name, a key and a hash take some hundred
 _RECORD = 1_000_000  # bytes of a record beside its text, which may be twice as long there; guess
 
 
@@ -186,105 +175,3 @@ def check_not_read(number: int, paths: Sequence[str], output: Path | None) -> No
         if os.path.abspath(path) in own or identity(path) in written:
             what = f"line {number} reads {path}, and this command would write over it"
             raise UsageError(what, "Name another file with -o.")
-
-
-# --- a file for each answer ---
-
-
-def changed_since(path: Path, known: Collection[str]) -> str:
-    """Why a file is not written over; "" where it is absent, or one of the `known` hashes is its.
-
-    Without any it is another's.
-    """
-    if not os.path.lexists(path):
-        return ""
-    if not known or not path.is_file():
-        return "it is there, and this command did not write it"
-    return "" if hash_of(path) in known else "it was changed after this command wrote it"
-
-
-def hash_of(path: Path) -> str:
-    """SHA-256 of a file in hex; "" where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return ""
-
-
-class _Made(Struct, frozen=True):
-    """A file, a hash of its text, and a key of all that it was made from."""
-
-    file: str
-    sha256: str
-    key: str
-
-
-_FOLDER = Form("ngt-answers", 2, _Made, "Name another folder with -o.")
-
-
-class AnswerFolder:
-    """The files of a folder, which is made where there is none. `close` it.
-
-    With `restart` none of them counts as made, and each may be written over. `head` is what a later
-    run may not change without it, as the question of all. Raises UsageError where it is changed,
-    the folder cannot be opened, or another process writes it.
-    """
-
-    def __init__(
-        self, path: Path, restart: bool = False, head: Mapping[str, Any] | None = None
-    ) -> None:
-        self._path, self._restart = path, restart
-        with errors_named(path, _FOLDER.hint, UsageError):
-            path.mkdir(parents=True, exist_ok=True)
-        # Without a head it is kept: of a restart that is killed it must know what is left.
-        self._journal = Journal(
-            path / _FOLDER_JOURNAL, _FOLDER, head or {}, _FOLDER_LINE, restart and bool(head)
-        )
-        self.close = self._journal.close
-        self._keys: dict[str, dict[str, str]] = {}  # of each file, by hash of its text
-        for _, made in self._journal:
-            self._note(made)
-
-    def _note(self, made: _Made) -> None:
-        keys = self._keys.setdefault(made.file, {})
-        keys.pop(made.sha256, None)  # the last one is the last
-        keys[made.sha256] = made.key
-
-    def has(self, name: str, key: str) -> bool:
-        """Whether the file of that name was made from what `key` stands for, and is there.
-
-        It may have been changed since.
-        """
-        keys = self._keys.get(name)
-        if self._restart or not keys or not (self._path / name).is_file():
-            return False
-        return keys.get(hash_of(self._path / name), [*keys.values()][-1]) == key
-
-    def check(self, names: Iterable[str]) -> None:
-        """Raise UsageError for files that are there and are not as they were written here."""
-        found = [(name, why) for name in names if (why := self._changed(name))]
-        if found and not self._restart:
-            more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-            raise UsageError(f"{self._path / found[0][0]}: {found[0][1]}{more}", _KEEP)
-
-    def _changed(self, name: str) -> str:
-        """Why a file is not written over; "" where it is absent, or as it was written here."""
-        return changed_since(self._path / name, self._keys.get(name, ()))
-
-    def wrote(self, path: str) -> bool:
-        """Whether the file at `path` was written here."""
-        folder, name = os.path.split(os.path.realpath(path))
-        return name in self._keys and folder == os.path.realpath(self._path)
-
-    def write(self, name: str, key: str, text: str) -> None:
-        """Note what a file is made from, and write it whole.
-
-        Raises UsageError as `check` does, for what happened since, and NgtError.
-        """
-        self.check([name])
-        made = _Made(name, hashlib.sha256(text.encode()).hexdigest(), key)
-        with errors_named(self._path / name, _FOLDER.hint):
-            self._journal.add(made)
-            write_atomically(self._path / name, text)
-        self._note(made)

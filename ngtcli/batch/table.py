@@ -1,23 +1,25 @@
-"""A table with the rows of many files, so that the same command goes on after a kill.
+"""Answers about files, in a table or in a folder, so that the same command goes on after a kill.
 
-Its journal, `NAME.journal`, has the rows of each file that is done, under a key of what decides
-them: it is the truth. The table is a view of it, written whole, in the order of the files; a hash
-of each is in the journal before it is written. So one that another program wrote or changed is
-known, also after a kill, and is not written over.
+The journal has the rows of each file that is done, under a key of what decides them: it is the
+truth. What is written of them is a view, each file of it whole; a hash of that is in the journal
+before it is written. So one that another program wrote or changed is known, also after a kill, and
+is not written over.
 """
 
 import csv
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec import Raw, Struct
 
-from ngtcli.batch.output import ANOTHER_FILE, changed_since, hash_of, journal_of
+from ngtcli.batch.output import ANOTHER_FILE, journal_of
 from ngtcli.documents.text import utf8
 from ngtcli.errors import UsageError
 from ngtcli.system import process
@@ -29,14 +31,19 @@ Row = Mapping[str, Any]  # values by column, as JSON has them
 _DIALECTS = {".csv": "excel", ".tsv": "excel-tab"}
 SUFFIXES = (*_DIALECTS, ".jsonl", ".json")
 NAMES = "Name a file that ends in .csv, .tsv, .jsonl or .json."
-_KEEP = "Move it away, and it is made again, name another with -o, or write over it with --restart."
+_KEEP = (
+    "Move it away, and it is made again, name another with -o, or write over all that is there with"
+    " --restart."
+)
 _COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # as OWASP lists them
 _MOST = 1_000_000_000  # bytes of a record, which has all rows of a file; guess
 _VIEWS = 50  # a table is written when it has grown by a 50th: all writes take as much as 50; guess
+# Bytes of a file's name, number and suffix left out; derived: file systems take 255 in all.
+_LONGEST = 200
 
 
 class _Record(Struct, frozen=True, omit_defaults=True):
-    """The rows of a file and the key of what decides them; or a hash of a `table` to be written.
+    """The rows of a file and the key of what decides them; or of a file to be `written` its hash.
 
     Rows are as they were given: numbers in JSON may be larger than msgspec reads.
     """
@@ -44,10 +51,8 @@ class _Record(Struct, frozen=True, omit_defaults=True):
     file: str = ""
     key: str = ""
     rows: Raw = Raw(b"[]")
-    table: str = ""
-
-
-_TABLE = Form("ngt-table", 1, _Record, ANOTHER_FILE)
+    written: str = ""
+    sha256: str = ""
 
 
 def check_table(path: Path) -> None:
@@ -56,14 +61,120 @@ def check_table(path: Path) -> None:
         raise UsageError(f"{path}: no table is written under such a name", NAMES)
 
 
-class TableOutput:
-    """A table at `path`, whose suffix says its form, and its journal. `close` it.
+class RowsOutput(ABC):
+    """Rows of files in a journal, begun with `head`, and what is written of them. `close` it.
+
+    Files are known by the names of their documents. With `restart` none counts as done, and what is
+    there may be written over. Raises UsageError where another process writes it.
+    """
+
+    files: tuple[Path, ...] = ()  # that are written and known before any document is
+    paths: dict[str, Path]  # of all that is written
+
+    def __init__(
+        self, journal: Path, form: Form[_Record], head: Mapping[str, Any], restart: bool
+    ) -> None:
+        self._hint, self._restart = form.hint, restart
+        self._places: dict[tuple[str, str], int] = {}  # in the journal, by file and key
+        self._hashes: dict[str, set[str]] = {}  # of all that was written, by name
+        self._keys: dict[str, str] = {}  # of the files of this run, in their order
+        self._journal = Journal(journal, form, head, _MOST, restart and bool(head))
+        for place, record in self._journal:
+            self._note(place, record)
+        if restart:
+            self._places.clear()
+
+    def _note(self, place: int, record: _Record) -> None:
+        if record.written:
+            self._hashes.setdefault(record.written, set()).add(record.sha256)
+        else:
+            self._places[record.file, record.key] = place
+
+    def _add(self, record: _Record) -> None:
+        with errors_named(self._journal.path, self._hint), process.unbroken():
+            self._note(self._journal.add(record), record)
+
+    def expect(self, keys: Mapping[str, str]) -> None:
+        """Say once which files there are, in their order, and the key of each.
+
+        A key stands for all that decides the rows of its file and is not in the head, as its text.
+        Raises UsageError for what would be written over and is not as it was written here.
+        """
+        self._keys = dict(keys)
+
+    def has(self, file: str) -> bool:
+        """Whether the rows of a file are there, made from what its key stands for."""
+        return (file, self._keys[file]) in self._places
+
+    def rows(self, file: str) -> Sequence[Row]:
+        """The rows of a file that is done. Raises OSError."""
+        record = self._journal.at(self._places[file, self._keys[file]])
+        rows: list[dict[str, Any]] = json.loads(bytes(record.rows))
+        return rows
+
+    def put(self, file: str, rows: Sequence[Row]) -> None:
+        """Take the rows of a file, which are on disk when this returns, and show them.
+
+        What JSON in UTF-8 lacks is left out: infinite numbers are null, lone surrogates "?".
+        Raises NgtError where they cannot be written, UsageError for what was changed since.
+        """
+        text = utf8(json.dumps(rows, ensure_ascii=False))
+        plain = dump_json(json.loads(text, parse_constant=lambda _: None), None)
+        self._add(_Record(file, self._keys[file], Raw(plain.encode())))
+        self._show(file)
+
+    @abstractmethod
+    def _show(self, file: str) -> None:
+        """Write what is to be written now that a file is done."""
+
+    def wrote(self, path: str) -> bool:
+        """Whether the file at `path` was written here, and is no document."""
+        folder, name = os.path.split(os.path.realpath(path))
+        return name in self._hashes and folder == os.path.dirname(self._journal.path.resolve())
+
+    def _changed(self, path: Path) -> str:
+        """Why a file is not written over; "" where it is absent, empty, or as it was written."""
+        is_file = path.is_file()
+        if not os.path.lexists(path) or (is_file and not path.stat().st_size):
+            return ""
+        known = self._hashes.get(path.name)
+        if not known or not is_file:
+            return "it is there, and this command did not write it"
+        return "" if _hash_of(path) in known else "it was changed after this command wrote it"
+
+    def _check(self, paths: Iterable[Path]) -> None:
+        """Raise UsageError for files that are there and are not as they were written here."""
+        found = [(p, why) for p in paths if not self._restart and (why := self._changed(p))]
+        if found:
+            more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+            raise UsageError(f"{found[0][0]}: {found[0][1]}{more}", _KEEP)
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write a file whole, unless it is there. Raises as `put`."""
+        sha256 = hashlib.sha256(text.encode()).hexdigest()
+        self._check([path])
+        if _hash_of(path) != sha256:
+            self._add(_Record(written=path.name, sha256=sha256))
+            with errors_named(path, self._hint):
+                write_atomically(path, text)
+
+    def close(self) -> None:
+        """End the lock. Raises as `put` where something is left to write."""
+        self._journal.close()
+
+
+def _hash_of(path: Path) -> str:
+    """SHA-256 of a file in hex; "" where it cannot be read."""
+    with suppress(OSError), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+    return ""
+
+
+class TableOutput(RowsOutput):
+    """A table at `path`, whose suffix says its form.
 
     `head` is what decides all rows, JSON-ready: another one is refused. A CSV or TSV has `columns`,
-    of what `flat` makes of a row; JSON has rows as `whole` makes them. After opening, `expect` is
-    called once.
-    Raises UsageError where the journal is another's, or where another process writes it; with
-    `restart` nothing counts as done, and what is at `path` may be written over.
+    of what `flat` makes of a row; JSON has rows as `whole` makes them.
     """
 
     def __init__(
@@ -77,90 +188,29 @@ class TableOutput:
         restart: bool = False,
     ) -> None:
         check_table(path)
-        self.path, self._columns, self._flat, self._whole = path, columns, flat, whole
-        self._places: dict[tuple[str, str], int] = {}  # in the journal, by file and key
-        self._tables = set[str]()  # hashes of all that were written
-        self._keys: dict[str, str] = {}  # of the files of this run, in their order
-        self._shown = -1  # files in the table; -1 where it is not known to be as it should
-        self._journal = Journal(journal_of(path), _TABLE, head, _MOST, restart)
-        for place, record in self._journal:
-            self._note(place, record)
-        if restart and path.is_file():
-            self._note_table(hash_of(path))
-
-    def _note(self, place: int, record: _Record) -> None:
-        if record.table:
-            self._tables.add(record.table)
-        else:
-            self._places[record.file, record.key] = place
+        form = Form("ngt-table", 1, _Record, ANOTHER_FILE)
+        super().__init__(journal_of(path), form, head, restart)
+        self._path, self._columns, self._flat, self._whole = path, columns, flat, whole
+        self.files, self.paths = (path, journal_of(path)), {"": path}
+        self._shown = 0  # files in the table, at least
+        if restart and path.is_file():  # also where this is killed before there is a row
+            self._add(_Record(written=path.name, sha256=_hash_of(path)))
 
     def expect(self, keys: Mapping[str, str]) -> None:
-        """Say which files the table is of, in their order, and the key of each.
+        super().expect(keys)
+        self._check([self._path])
 
-        A key stands for all that decides the rows of its file and is not in the head, as its text.
-        Raises UsageError for a table that is not as it was written here.
-        """
-        self._keys = dict(keys)
-        self._check()
-
-    def has(self, file: str) -> bool:
-        """Whether the rows of a file are there, made from what its key stands for."""
-        return (file, self._keys[file]) in self._places
-
-    def rows(self, file: str) -> Sequence[Row]:
-        """The rows of a file that is done. Raises OSError."""
-        rows: list[dict[str, Any]] = json.loads(
-            bytes(self._journal.at(self._places[file, self._keys[file]]).rows)
-        )
-        return rows
-
-    @property
-    def others(self) -> int:
-        """How many files have rows in the journal, and are not among those of this run."""
-        return len({file for file, _ in self._places if file not in self._keys})
-
-    def put(self, file: str, rows: Sequence[Row]) -> None:
-        """Take the rows of a file, which are on disk when this returns; the table comes later.
-
-        What JSON in UTF-8 lacks is left out: infinite numbers are null, lone surrogates "?".
-        Raises NgtError where they cannot be written, UsageError for a table that was changed.
-        """
-        text = utf8(json.dumps(rows, ensure_ascii=False))
-        plain = dump_json(json.loads(text, parse_constant=lambda _: None), None)
-        record = _Record(file, self._keys[file], Raw(plain.encode()))
-        with errors_named(self.path, ANOTHER_FILE), process.unbroken():
-            self._note(self._journal.add(record), record)
+    def _show(self, file: str) -> None:
+        """Write the table where that pays."""
         done = sum(map(self.has, self._keys))
-        if done - max(self._shown, 0) > self._shown // _VIEWS:
-            self._write(done)
-
-    def _write(self, done: int) -> None:
-        """Write the table, of so many files, unless it is there."""
-        text = self._text()
-        sha256 = hashlib.sha256(text.encode()).hexdigest()
-        self._check()
-        with errors_named(self.path, ANOTHER_FILE), process.unbroken():
-            if hash_of(self.path) != sha256:
-                self._note_table(sha256)
-                write_atomically(self.path, text)
-        self._shown = done
-
-    def _note_table(self, sha256: str) -> None:
-        """Note a table before it is written, or what may be written over."""
-        if sha256 not in self._tables:
-            with errors_named(self.path, ANOTHER_FILE):
-                self._journal.add(_Record(table=sha256))
-            self._tables.add(sha256)
-
-    def _check(self) -> None:
-        """Raise UsageError for a table that is not as it was written here."""
-        why = changed_since(self.path, self._tables)
-        if why and not (self.path.is_file() and not self.path.stat().st_size):
-            raise UsageError(f"{self.path}: {why}", _KEEP)
+        if done - self._shown > self._shown // _VIEWS:
+            self._write(self._path, self._text())
+            self._shown = done
 
     def _text(self) -> str:
-        """The table as it should be, in the form of its suffix."""
-        suffix, rows = self.path.suffix.lower(), self._all()
+        """The table as it should be, of all files that are done, in their order."""
+        suffix = self._path.suffix.lower()
+        rows = (row for file in filter(self.has, self._keys) for row in self.rows(file))
         if dialect := _DIALECTS.get(suffix):
             out = io.StringIO()
             writer = csv.writer(out, dialect)
@@ -173,16 +223,10 @@ class TableOutput:
             return "".join(f"{one}\n" for one in objects)
         return "[\n" + ",\n".join(objects) + "\n]\n"
 
-    def _all(self) -> Iterator[Row]:
-        """The rows of all files that are done, in the order of the files."""
-        for file in filter(self.has, self._keys):
-            yield from self.rows(file)
-
     def close(self) -> None:
-        """Write the table, if a file is done, and end the lock. Raises as `put` does."""
         with closing(self._journal):
-            if done := sum(map(self.has, self._keys)):
-                self._write(done)
+            if any(map(self.has, self._keys)):
+                self._write(self._path, self._text())
 
 
 def _cell(value: object) -> str:
@@ -197,3 +241,48 @@ def _cell(value: object) -> str:
         text = value or ""
         return f"'{text}" if text.startswith(_COMPUTED) else text
     return dump_json(value, None)
+
+
+class FolderOutput(RowsOutput):
+    """A folder, made where there is none, with a file for each document: the `body` of its row.
+
+    Files end in `suffix`. What was made from other keys stays in the journal, so that it comes back
+    with them.
+    """
+
+    def __init__(self, folder: Path, suffix: str, restart: bool = False) -> None:
+        self._folder, self._suffix = folder, suffix
+        form = Form("ngt-answers", 3, _Record, "Name another folder with -o.")
+        with errors_named(folder, form.hint, UsageError):
+            folder.mkdir(parents=True, exist_ok=True)
+        super().__init__(folder / ".ngt.journal", form, {}, restart)
+
+    def expect(self, keys: Mapping[str, str]) -> None:
+        super().expect(keys)
+        self.paths = {
+            file: self._folder / f"{name}{self._suffix}" for file, name in _file_names(keys)
+        }
+        done = [file for file in keys if self.has(file)]
+        edited = [
+            f for f in done if self.wrote(str(self.paths[f])) and self._changed(self.paths[f])
+        ]
+        self._check(path for file, path in self.paths.items() if file not in edited)
+        for file in done:
+            if file not in edited:
+                self._show(file)
+
+    def _show(self, file: str) -> None:
+        self._write(self.paths[file], self.rows(file)[0]["body"])
+
+
+def _file_names(documents: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """A file name for each document, no two alike even where case does not count."""
+    taken: set[str] = set()
+    for document in documents:
+        stem = document.replace("/", "_").replace("\\", "_").lstrip(".") or "document"
+        stem = stem.encode()[:_LONGEST].decode(errors="ignore")
+        name, number = stem, 2
+        while name.casefold() in taken:
+            name, number = f"{stem}-{number}", number + 1
+        taken.add(name.casefold())
+        yield document, name

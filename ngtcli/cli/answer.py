@@ -155,19 +155,16 @@ def _answer_each(
 ) -> None:
     """Check what is asked for, and answer of each document by itself."""
     from ngtcli.cli.per_file import run_per_file  # here: they load more
-    from ngtcli.cli.per_file_output import answers_of
     from ngtcli.session.checks import check_session
 
     idle: dict[str, object] = {SETTINGS[n].flag: n in flags for n in ("serve", "keep_warm")}
-    refuse_with("an answer for each file", idle, "The model is loaded for them all.")
-    idle = {"--predict": request.predict, "--dry-run": request.dry_run, "--html": request.html}
-    refuse_with("an answer for each file", idle, "Ask of one file.")
-    out, is_folder = request.folder or request.output, request.folder is not None
-    refuse_with("standard output", {"--restart": restart and out is None}, "Name a table with -o.")
-    request = replace(request, out=None)
-    check_request(request, flags)
+    idle |= {"--predict": request.predict, "--dry-run": request.dry_run, "--html": request.html}
+    refuse_with("an answer for each file", idle, "Leave it out, or ask of one file.")
+    idle = {"--restart": restart and request.out is None}
+    refuse_with("standard output", idle, "Name a table with -o.")
+    check_request(replace(request, out=None), flags)
     check_session(request.settings, Notes().warn)
-    run_per_file(request, answers_of(request, out, is_folder, restart), paths, hint, reduce)
+    run_per_file(request, paths, hint, restart, reduce)
 
 
 def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:

@@ -152,7 +152,7 @@ def dry_run_object(
 
 @dataclass(frozen=True, slots=True)
 class LineObject:
-    """A line of `ngt batch`: an answer with its id."""
+    """A line of `ngt batch`, or of a file by its name: an answer with its id."""
 
     id: str | int = field(metadata=_ID)
     answer: AnswerObject = field(metadata=json_key(flat=True))
@@ -160,7 +160,7 @@ class LineObject:
 
 @dataclass(frozen=True, slots=True)
 class ErrorObject:
-    """Why a line of `ngt batch` has no answer."""
+    """Why a line has no answer."""
 
     message: str
     hint: str
@@ -169,23 +169,7 @@ class ErrorObject:
 
 @dataclass(frozen=True, slots=True)
 class FailedLineObject:
-    """A line of `ngt batch` without an answer."""
+    """A line without an answer."""
 
     id: str | int = field(metadata=_ID)
-    error: ErrorObject
-
-
-@dataclass(frozen=True, slots=True)
-class FileObject:
-    """An answer of `--each` or `--per-file`; `file` is null for the one over all of them."""
-
-    file: str | None
-    answer: AnswerObject = field(metadata=json_key(flat=True))
-
-
-@dataclass(frozen=True, slots=True)
-class FailedFileObject:
-    """A file without an answer."""
-
-    file: str | None
     error: ErrorObject

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TextIO
 
 import typer
 
@@ -151,7 +152,7 @@ class Showing:
                     process.unwind_on_interrupt()  # even an empty answer is delivered
                 else:
                     self._legend()
-                    self._sink = _new_sink(self._request)
+                    self._sink = _new_sink(self._request, sys.stdout)
             case Stepped():
                 self._step(event)
             case Ended():
@@ -201,7 +202,7 @@ class Showing:
                 pass  # of a form a half is worth nothing
             elif request.cite and not request.output:
                 self._legend()
-                print_answer(request, answer)
+                print_answer(request, answer, sys.stdout)
             elif request.whole:
                 hint = "The answer went to standard output; choose another file with -o."
                 write_result(body_of(request, answer), request.output, hint, request.force)
@@ -213,9 +214,8 @@ class Showing:
             notes.facts([*answer.facts])
         for words in answer.remarks:
             notes.remark(words)
-        if is_half and answer.finish_reason != "interrupted":
-            hint = "Give it room (--max-tokens), or bounds to the schema (maxLength, maxItems)."
-            raise NgtError(f"the answer is not whole: {_NOT_WHOLE[answer.finish_reason]}", hint)
+        if isinstance(error := whole(request, answer), NgtError):
+            raise error
         if cut := _CUT_OFF.get(answer.finish_reason):
             notes.warn(cut)
 
@@ -232,24 +232,36 @@ class Showing:
         return answer_page(title, command_line(), answer.steps, sources, documents, answer.facts)
 
 
-def _new_sink(request: AnswerRequest) -> PlainSink:
+def whole(request: AnswerRequest, answer: Ended | NgtError) -> Ended | NgtError:
+    """The answer; where it has a form and ended within it, an error."""
+    why = _NOT_WHOLE.get(answer.finish_reason) if isinstance(answer, Ended) else None
+    if why is None or not request.settings.has_form:
+        return answer
+    hint = "Give it room (--max-tokens), or bounds to the schema (maxLength, maxItems)."
+    return NgtError(f"the answer is not whole: {why}", hint)
+
+
+def _new_sink(request: AnswerRequest, out: TextIO) -> PlainSink:
     color = wants_color(sys.stdout, request.settings.color)
     if sys.stdout.isatty():
-        return TerminalSink(sys.stdout, partial(terminal_width, sys.stdout), color)
-    return PlainSink(sys.stdout, color)
+        return TerminalSink(out, partial(terminal_width, sys.stdout), color)
+    return PlainSink(out, color)
 
 
-def print_answer(request: AnswerRequest, answer: Ended) -> None:
-    """Print a whole answer, with --cite its marks and its sources, which link to the files."""
-    sink, sources = _new_sink(request), answer.sources if request.cite else NO_SOURCES
+def print_answer(request: AnswerRequest, answer: Ended, out: TextIO) -> None:
+    """Print a whole answer, with --cite its marks and its sources, which link to the files.
+
+    It goes to `out` in the form that standard output has it.
+    """
+    sink, sources = _new_sink(request, out), answer.sources if request.cite else NO_SOURCES
     sink.step(_marked(replace(request, cite=True), replace(answer, sources=sources)))
     sink.close()
     places = "".join(f"{listed(source)}\n" for source in sources.places())
     if sys.stdout.isatty():
         styled = wants_color(sys.stdout, request.settings.color)
         places = terminal_list(sources, terminal_width(sys.stdout), styled)
-    sys.stdout.write(f"\n{places}" if places else "")
-    sys.stdout.flush()
+    out.write(f"\n{places}" if places else "")
+    out.flush()
 
 
 def _marked(request: AnswerRequest, answer: Ended) -> list[Run]:

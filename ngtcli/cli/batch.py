@@ -201,7 +201,7 @@ class _Batch:
         self, lines: Lines, path: Path | None, output: FileOutput | StreamOutput, interrupted: str
     ) -> None:
         def deliver(outcome: "Outcome") -> bool:
-            row, line = _row(outcome), outcome.key
+            row, line = row_of(outcome), outcome.key
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
             files, texts = self._questions.hashes(line)
@@ -214,14 +214,17 @@ class _Batch:
             self._run.answer(lines, read, deliver, interrupted)
 
 
-def _row(outcome: "Outcome") -> dict[str, Any]:
-    """What stands in the output for a line: the object of --json and its id, or its error."""
+def row_of(outcome: "Outcome", tokens: bool = False) -> dict[str, Any]:
+    """What stands in the output for a line: the object of --json and its id, or its error.
+
+    With `tokens` the object is that of --json-tokens.
+    """
     from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject, answer_object
 
     error, question = outcome.answer, outcome.question
     try:
         if isinstance(error, Ended) and question is not None:
-            return dict(to_json(LineObject(outcome.key.id, answer_object(question, error))))
+            return dict(to_json(LineObject(outcome.key.id, answer_object(question, error, tokens))))
     except Exception as caught:
         error = unexpected(caught)
     assert isinstance(error, NgtError)

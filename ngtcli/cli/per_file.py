@@ -4,22 +4,32 @@ What is there already, made from the same text in the same way, is not made agai
 program wrote or changed is not written over. A file that fails does not end the run.
 """
 
-from collections.abc import Sequence
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ngtcli.batch.input import InputLine, Lines
+from ngtcli.batch.output import DoneLine, StreamOutput
+from ngtcli.batch.table import FolderOutput, Row, RowsOutput, TableOutput, check_table
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
-from ngtcli.cli.batch import GOES_ON, Run
+from ngtcli.cli.answering import body_of, print_answer, whole
+from ngtcli.cli.batch import GOES_ON, Run, row_of
+from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.output import print_line
-from ngtcli.cli.per_file_output import Answers, Written, line_of, print_headed
+from ngtcli.cli.output import check_name, check_not_read, check_output_file
+from ngtcli.config import FORMS, SETTINGS
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.documents.read import Documents
-from ngtcli.errors import InputError, NgtError, UsageError, counted, unexpected
-from ngtcli.session.events import Ended
+from ngtcli.errors import InputError, NgtError, UsageError, counted
+from ngtcli.prompt.preset import deciding
+from ngtcli.render.terminal import one_line, paint, reveal, visible, wants_color
+from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:  # it loads numpy
@@ -27,7 +37,7 @@ if TYPE_CHECKING:  # it loads numpy
 
 
 def run_per_file(
-    request: AnswerRequest, answers: Answers, paths: list[str], hint: str, reduce: str = ""
+    request: AnswerRequest, paths: list[str], hint: str, restart: bool = False, reduce: str = ""
 ) -> None:
     """Answer of each document by itself, then, over all answers, `reduce` unless that is "".
 
@@ -36,105 +46,216 @@ def run_per_file(
     """
     notes = Notes(request.verbose)
     run = Run(request.settings, 0, notes, "file")
-    with closing(answers):
-        documents, bad = read_each(request, paths, hint, notes, answers)
-        answers.expect(documents)
+    with closing(_opened(request, restart)) as written:
+        documents, bad = read_each(request, paths, hint, notes, written.files, written.wrote)
+        how = "" if isinstance(written, TableOutput) else dump_json(_how(request), None)
+        written.expect({d.name: key_of(how, d.name, d.sha256) for d in documents})
+        read = [document.path for document in documents if document.path]
+        check_not_read(written.paths.values(), read, "Name another with -o.")
         lines = [
             InputLine(i, i + 1, document.name)
             for i, document in enumerate(documents)
-            if not answers.has(document.name)
+            if not written.has(document.name)
         ]
         run.set_total(len(documents), len(lines), "made before and not again")
-
-        def deliver(outcome: "Outcome") -> bool:
-            """Hand an answer on, or say why there is none; whether it failed."""
-            name, answer = str(outcome.key.id), outcome.answer
-            notes.clear()  # both may be on one terminal
-            try:
-                where = answers.put(name, answer)
-            except UsageError as error:  # as where a file of that name came meanwhile
-                return warn_of(notes, name, error)
-            if isinstance(answer, NgtError):
-                return warn_of(notes, name, answer)
-            if where:
-                notes.say(f"{name} ({outcome.key.number} of {len(documents)}) → {where}")
-            return False
 
         def asked(line: InputLine) -> AnswerRequest:
             return replace(request, loaded=Loaded((documents[line.index],)))
 
-        end = GOES_ON if answers.goes_on else "what is done is put out"
+        def deliver(outcome: "Outcome") -> bool:
+            """Hand an answer on, or say why there is none; whether it failed.
+
+            Raises NgtError where it cannot be written: the next one could not be, either.
+            """
+            name, line = str(outcome.key.id), outcome.key
+            outcome = replace(outcome, answer=whole(request, outcome.answer))
+            notes.clear()  # both may be on one terminal
+            try:
+                written.put(name, [_row(asked(line), outcome, written)])
+            except NgtError as error:
+                is_there = isinstance(error, UsageError) and isinstance(written, FolderOutput)
+                if error is not outcome.answer and not is_there:
+                    raise
+                if isinstance(written, _Shown):
+                    written.put(name, [{"body": _text(request, name, outcome)}])
+                return warn_of(notes, name, error)
+            if isinstance(written, FolderOutput):
+                notes.say(f"{name} ({line.number} of {len(documents)}) → {written.paths[name]}")
+            return False
+
+        end = "what is done is put out" if isinstance(written, _Shown) else GOES_ON
         run.answer(Lines(lines), asked, deliver, end)
         if reduce:
-            _reduce(request, reduce, documents, answers, run)
-    again = "The same command tries them again, and no others." if answers.goes_on else ""
+            answers = [(d, written.rows(d.name)[0]) for d in documents if written.has(d.name)]
+            _reduce(request, reduce, answers, run)
+    again = "" if request.out is None else "The same command tries them again, and no others."
     run.check_failed(run.failed + bad, len(documents) + bad, again)
 
 
+def _how(request: AnswerRequest) -> dict[str, Any]:
+    """All that decides an answer, and how it is shown, but its document, JSON-ready."""
+    how: dict[str, Any] = {"engine": request.settings.engine, "question": request.question}
+    if not _is_table(request):
+        r = request
+        how["shown"] = [r.cite, r.json, r.json_tokens, r.show_thinking]
+    own = deciding(request.settings, request.preset).items()
+    return how | {f"{request.task}.{name}": value for name, value in sorted(own)}
+
+
+def _is_table(request: AnswerRequest) -> bool:
+    """Whether -o names a table: it has a suffix, and is no folder."""
+    return bool(request.output and request.output.suffix and not request.folder)
+
+
+def _opened(request: AnswerRequest, restart: bool) -> "RowsOutput | _Shown":
+    """Where the answers go. Raises UsageError where they cannot go there."""
+    out, as_json = request.output, request.json or request.json_tokens
+    if out is None:
+        return _Shown()
+    if not _is_table(request):
+        check_name(out)
+        return FolderOutput(out, ".json" if as_json else ".txt", restart)
+    check_table(out)
+    check_output_file(out)
+    forms = {"--json": as_json, "--show-thinking": request.show_thinking}
+    refuse_with("a table", forms, "Name a folder: -o FOLDER/")
+    columns = ["file", "answer", *(["sources"] if request.cite else [])]
+    return TableOutput(out, _how(request), columns, restart=restart)
+
+
+def _row(request: AnswerRequest, outcome: "Outcome", written: "RowsOutput | _Shown") -> Row:
+    """What is kept of an answer: as a table has it, or with the `body` that is shown.
+
+    Raises NgtError where there is none.
+    """
+    answer, name = outcome.answer, str(outcome.key.id)
+    if isinstance(answer, NgtError):
+        raise answer
+    is_json = request.settings.schema or request.settings.schema_multi
+    said = json.loads(answer.text) if is_json else visible(answer.text.strip())
+    row = {"file": name, "answer": said}
+    if isinstance(written, _Shown):
+        return row | {"body": _text(request, name, outcome)}
+    if isinstance(written, FolderOutput):
+        return row | {"body": f"{body_of(request, answer)}\n"}
+    places = [
+        {"page": s.page, "heading": s.heading, "start": s.span.source_start,
+         "end": s.span.source_end, "quote": s.quote}
+        for s in answer.sources.places()
+    ]  # fmt: skip
+    return row | {"sources": places}
+
+
 def _reduce(
-    request: AnswerRequest, question: str, documents: Sequence[Document], answers: Answers, run: Run
+    request: AnswerRequest, question: str, answers: Sequence[tuple[Document, Row]], run: Run
 ) -> None:
     """Print the answer to a question over all answers, with its sources. Raises NgtError."""
-    done = [document for document in documents if answers.has(document.name)]
-    texts = tuple(Document(d.name, answers.answer(d.name), path=d.path) for d in done)
-    if not texts:
-        return
-    asked = replace(request, question=question, loaded=Loaded(texts), cite=True)
+    texts = tuple(
+        replace(d, text=said if isinstance(said := row["answer"], str) else dump_json(said, None))
+        for d, row in answers
+    )
+    free = replace(request.settings, **{name: SETTINGS[name].default for name in FORMS})
+    asked = replace(request, question=question, loaded=Loaded(texts), settings=free, cite=True)
 
     def deliver(outcome: "Outcome") -> bool:
-        answer = outcome.answer
-        if not isinstance(answer, Ended):
-            raise answer if isinstance(answer, NgtError) else unexpected(answer)
-        notes.clear()
-        if request.json or request.json_tokens:
-            print_line(dump_json(line_of(asked, None, answer), None))
-        else:
-            words = f"{question} ({counted(len(texts), 'file')})"
-            print_headed(asked, words, answer, first=answers.goes_on)
+        if isinstance(outcome.answer, NgtError):
+            raise outcome.answer
+        text = _text(asked, f"{question} ({counted(len(texts), 'file')})", outcome)
+        sys.stdout.write(text.removeprefix("\n") if request.out else text)
         return False
 
-    notes = Notes(request.verbose)
-    over = Run(request.settings, 1, notes, "question", run.engine)
-    over.answer(Lines([InputLine(0, 1, "over all")]), lambda _: asked, deliver, GOES_ON)
+    if texts:
+        over = Run(free, 1, Notes(request.verbose), "question", run.engine)
+        over.answer(Lines([InputLine(0, 1, question)]), lambda _: asked, deliver, GOES_ON)
+
+
+class _Shown:
+    """Standard output, in the place of what is written: the bodies, in the order of the files."""
+
+    files: tuple[Path, ...] = ()
+    paths: Mapping[str, Path] = {}
+
+    def __init__(self) -> None:
+        self._index: dict[str, int] = {}
+        self._answers: dict[str, Row] = {}
+        self._stream, self._is_first = StreamOutput(None, self._write), True
+
+    def wrote(self, path: str) -> bool:
+        return False
+
+    def expect(self, keys: Mapping[str, str]) -> None:
+        self._index = {name: i for i, name in enumerate(keys)}
+
+    def has(self, file: str) -> bool:
+        return file in self._answers
+
+    def rows(self, file: str) -> Sequence[Row]:
+        return [self._answers[file]]
+
+    def put(self, file: str, rows: Sequence[Row]) -> None:
+        if "answer" in rows[0]:
+            self._answers[file] = {"answer": rows[0]["answer"]}
+        self._stream.put(DoneLine(self._index[file], rows[0]["body"]))
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text.removeprefix("\n") if self._is_first else text)
+        sys.stdout.flush()
+        self._is_first &= not text
+
+    def close(self) -> None:
+        pass
+
+
+def _text(request: AnswerRequest, words: str, outcome: "Outcome") -> str:
+    """A JSON line; or an answer below a line of `words`, bold on a terminal; "" for an error."""
+    if request.json or request.json_tokens:
+        return f"{dump_json(row_of(outcome, request.json_tokens), None)}\n"
+    if isinstance(outcome.answer, NgtError):
+        return ""
+    line, out = f"==> {reveal(one_line(words))} <==", StringIO()
+    styled = wants_color(sys.stdout, request.settings.color)
+    out.write(f"\n{paint(line, 'bold') if styled else line}\n")
+    print_answer(request, outcome.answer, out)
+    return out.getvalue()
 
 
 def read_each(
-    request: AnswerRequest, paths: list[str], hint: str, notes: Notes, answers: Written
+    request: AnswerRequest,
+    paths: list[str],
+    hint: str,
+    notes: Notes,
+    files: Sequence[Path] = (),
+    wrote: Callable[[str], bool] = lambda _: False,
 ) -> tuple[Sequence[Document], int]:
     """The documents, and how many paths could not be read, each of which is named.
 
-    What this command wrote is left out. Raises InputError where there is no other document.
+    What this command writes to `files` and what it `wrote` are left out. Raises InputError where
+    there is no other document.
     """
-    loaded, bad = _read(request, paths, hint, notes, answers)
-    left = [d for d in loaded if not (d.path and answers.wrote(d.path))]
-    if not left:
-        raise InputError("the documents are answers that this command wrote", "Name others.")
-    if count := len(loaded) - len(left):
-        notes.warn(f"left out {counted(count, 'file')}: answers that this command wrote")
-    return left, bad
-
-
-def _read(
-    request: AnswerRequest, paths: list[str], hint: str, notes: Notes, answers: Written
-) -> tuple[Sequence[Document], int]:
+    wrong = dict[str, InputError]()
     try:
-        return documents_of(paths, request, hint, answers.files).documents, 0
+        loaded = documents_of(paths, request, hint, files)
     except InputError:
         if len(paths) < 2 or STDIN in paths:
             raise
-    wrong = dict[str, InputError]()
-    with closing(Documents(request.settings)) as files:
-        for path in paths:
-            try:
-                load([path], settings=request.settings, files=files)
-            except InputError as error:
-                wrong[path] = error
-    if len(wrong) == len(paths):
-        raise wrong[paths[0]]
-    for found in wrong.values():
-        warn_of(notes, "", found)
-    good = [path for path in paths if path not in wrong]
-    return documents_of(good, request, hint, answers.files).documents, len(wrong)
+        with closing(Documents(request.settings)) as reader:
+            for path in paths:
+                try:
+                    load([path], settings=request.settings, files=reader)
+                except InputError as error:
+                    wrong[path] = error
+        if len(wrong) == len(paths):
+            raise wrong[paths[0]] from None
+        for found in wrong.values():
+            warn_of(notes, "", found)
+        good = [path for path in paths if path not in wrong]
+        loaded = documents_of(good, request, hint, files)
+    left = [one for one in loaded.documents if not (one.path and wrote(one.path))]
+    if not left:
+        raise InputError("the documents are answers that this command wrote", "Name others.")
+    if count := len(loaded.documents) - len(left):
+        notes.warn(f"left out {counted(count, 'file')}: answers that this command wrote")
+    return left, len(wrong)
 
 
 def warn_of(notes: Notes, name: str, error: NgtError) -> bool:

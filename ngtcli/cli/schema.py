@@ -57,22 +57,15 @@ def _outputs() -> dict[str, dict[str, Schema]]:
 
     What no report says stands here: `ngt batch` writes lines, and commands that answer stream.
     """
-    from ngtcli.cli.answer_object import (
-        AnswerObject,
-        DryRunObject,
-        FailedFileObject,
-        FailedLineObject,
-        FileObject,
-        LineObject,
-    )
+    from ngtcli.cli.answer_object import AnswerObject, DryRunObject, FailedLineObject, LineObject
     from ngtcli.cli.app import COMMANDS, load
 
     answers = {"answer": AnswerObject, "dry_run": DryRunObject}
-    of_files = {**answers, "file": FileObject, "failed": FailedFileObject}
+    lines = {"line": LineObject, "failed": FailedLineObject}
     kinds: dict[str, dict[str, Any]] = {
-        **dict.fromkeys(("summarize", "ask"), of_files),
+        **dict.fromkeys(("summarize", "ask"), {**answers, **lines}),
         "generate": answers,
-        "batch": {"line": LineObject, "failed": FailedLineObject},
+        "batch": lines,
     }
     for name in COMMANDS:
         for words, command in _below(load(name), name):

@@ -6,6 +6,7 @@ ask is private: nothing is drafted from other texts, and nothing is learned from
 """
 
 import threading
+import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from queue import SimpleQueue
@@ -21,6 +22,7 @@ from ngtcli.session.question import Question
 from ngtcli.system.machine import return_memory
 
 _PREPARING = 2  # threads that make prompts; guess
+_RETURNED_S = 30.0  # seconds after which freed memory is returned though questions wait; guess
 
 
 class Resident:
@@ -37,7 +39,7 @@ class Resident:
         self.settings, self._told, self._size, self._persist = settings, tell, size, persist
         self._warned: list[Message] = []  # while loading
         self._queue = FairQueue()
-        self._is_closing = False
+        self._is_closing, self._returned = False, 0.0  # when memory was, by time.monotonic
         self._is_loaded, self._failure = threading.Event(), list[BaseException]()
         self._threads = [threading.Thread(target=self._run, name="model", daemon=True)]
         self._threads[0].start()
@@ -150,8 +152,10 @@ class Resident:
     def _step(self) -> None:
         """Take the next question if there is one that the engine takes, or else have it go on."""
         engine = self._engine
-        if not (engine.busy or self.waiting):
+        is_idle = not (engine.busy or self.waiting)
+        if is_idle or time.monotonic() - self._returned > _RETURNED_S:
             return_memory()
+            self._returned = time.monotonic()
         if asked := self._queue.take(engine.takes, wait=not engine.busy):
             engine.add(asked)
         elif engine.busy:

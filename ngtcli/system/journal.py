@@ -140,7 +140,7 @@ class Journal(Generic[Record]):
     def __init__(
         self, path: Path, form: Form[Record], head: Mapping[str, Any], most: int, restart: bool
     ) -> None:
-        self._path, self._form, self._most = path, form, most
+        self.path, self._form, self._most = path, form, most
         begun = {"format": form.format, "version": form.version, **head}
         # Settings may hold bytes of the command line that are no text.
         self._head = dumps(begun, ensure_ascii=False, separators=(",", ":")).encode(
@@ -164,11 +164,11 @@ class Journal(Generic[Record]):
         then, now = (_read(one, dict[str, Any]) or {} for one in (line + feed, self._head))
         if not feed or then.get("format") != self._form.format:
             hint = _either("Move it away", self._form.hint)
-            raise UsageError(f"{self._path}: ngt did not write it", hint)
+            raise UsageError(f"{self.path}: ngt did not write it", hint)
         if restart:
             return 0
         if then.get("version") != self._form.version:
-            raise UsageError(f"{self._path}: another version of ngt wrote it", self._form.hint)
+            raise UsageError(f"{self.path}: another version of ngt wrote it", self._form.hint)
         changed: dict[str, str] = {}  # by the last part of a key: told once for two tasks
         for key in {**now, **then}:
             task, _, name = key.rpartition(".")
@@ -177,13 +177,13 @@ class Journal(Generic[Record]):
                 changed.setdefault(name, self._form.words.get(name, words).replace("{task}", task))
         if changed:
             more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
-            what = f"{self._path} was begun with {[*changed.values()][0]}{more}"
+            what = f"{self.path} was begun with {[*changed.values()][0]}{more}"
             raise UsageError(what, self._form.hint)
         return len(line) + 1
 
     def __iter__(self) -> Iterator[tuple[int, Record]]:
         """Each record with its place, without lines that were damaged. Raises UsageError."""
-        with errors_named(self._path, self._form.hint, UsageError):
+        with errors_named(self.path, self._form.hint, UsageError):
             for place, line in self._file.lines(self._most, self.begun):
                 if not line.endswith(b"\n"):  # torn: the last one
                     self._file.truncate(place)
@@ -205,7 +205,7 @@ class Journal(Generic[Record]):
     def close(self) -> None:
         """End the lock; an empty file is taken away."""
         if not self.begun:
-            self._path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
         self._file.close()
 
 
