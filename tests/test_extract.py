@@ -88,7 +88,7 @@ def test_parts_become_one_row_and_what_differs_is_kept() -> None:
     rows = [{"a": Given(None), "b": Given(1)}, {"a": Given("x", 0.5), "b": Given(1)},
             {"a": Given("y"), "b": Given(2.0)}, {"a": Given("x"), "b": Given(None)}]  # fmt: skip
     assert merged(rows) == {"a": Given("x", 0.5, None, ("y",)), "b": Given(1, None, None, (2.0,))}
-    assert merged([{"a": Given()}]) == {"a": Given()}
+    assert merged([{"a": Given(None, 0.5)}]) == {"a": Given(None, 0.5)}
 
 
 @pytest.mark.parametrize(

@@ -167,13 +167,16 @@ class Asking:
             excerpts = answer.selection.excerpts
         tokens, form = answer.tokens, self._extraction.form
         text = "".join(token.text for token in tokens)
-        at = [_solid(text, 0)]
-        if form.multi:
-            at = [item[2] for item in members(text, next(members(text, at[0]))[2])]
-        self._found[part] = [
-            given_of(form.fields, members(text, start), tokens, self.document, excerpts)
-            for start in at
-        ]
+        try:
+            at = [_solid(text, 0)]
+            if form.multi:
+                at = [item[2] for item in members(text, next(members(text, at[0]))[2])]
+            self._found[part] = [
+                given_of(form.fields, members(text, start), tokens, self.document, excerpts)
+                for start in at
+            ]
+        except (ValueError, IndexError, StopIteration):  # as of engines that know no grammar
+            raise NgtError("its answer is no JSON", "Name another model (-m).") from None
 
     # --- a question a field ---
 
@@ -281,7 +284,7 @@ def merged(rows: Sequence[Mapping[str, Given]]) -> dict[str, Given]:
     """One row of those of parts: of each field the first value that is not null, and the others."""
     found = {}
     for name in rows[0]:
-        said = [row[name] for row in rows if row[name].value is not None] or [Given()]
+        said = [row[name] for row in rows if row[name].value is not None] or [rows[0][name]]
         others = {json.dumps(one.value): one.value for one in said}
         others.pop(json.dumps(said[0].value))
         found[name] = replace(said[0], others=tuple(others.values()))

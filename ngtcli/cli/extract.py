@@ -165,7 +165,8 @@ class _Extract:
     def run(self, paths: list[str]) -> None:
         """Make the rows that are not there. Raises NgtError, exit code 7 where files failed."""
         given, request = self._given, self._request(self._extraction.whole(()))
-        documents, bad = read_each(request, paths, _HINT, self._notes, _Nothing())
+        written = (self.table.files, self.table.wrote) if self.table else ()
+        documents, bad = read_each(request, paths, _HINT, self._notes, *written)
         documents = documents[: given.limit or None]
         self._documents = {document.name: document for document in documents}
         if given.dry_run:
@@ -311,13 +312,6 @@ class _Extract:
             schema = dump_json(self._extraction.form.schema).splitlines()
             for line in ("One question a field. Rows obey this JSON Schema:", *schema):
                 self._notes.say(line)
-
-
-class _Nothing:
-    files = ()
-
-    def wrote(self, path):
-        return False
 
 
 class _Asked(Lines):
