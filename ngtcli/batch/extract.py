@@ -265,6 +265,11 @@ def _values(field: Field, text: str, start: int, end: int) -> list[Found]:
 # --- rows ---
 
 
+def first_place(places: Any) -> dict[str, Any] | None:
+    """The place of a value; of a list the first of an item."""
+    return next(filter(None, places), None) if isinstance(places, list) else places
+
+
 def row_of(file: str, read: str, given: Mapping[str, Given]) -> Row:
     """The row of a file, which was read whole, in passages or in parts."""
     row: Row = {

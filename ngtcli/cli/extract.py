@@ -4,7 +4,7 @@ A row a file, answered as a batch is; what is done stands in the table's journal
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ngtcli.batch.extract import TASK, Asking, Extraction, Row, Take
+from ngtcli.batch.extract import TASK, Asking, Extraction, Row, Take, first_place
 from ngtcli.batch.input import InputLine, Lines
 from ngtcli.batch.output import DoneLine, StreamOutput
 from ngtcli.batch.table import TableOutput
@@ -29,12 +29,12 @@ from ngtcli.cli.options import (
     with_settings,
 )
 from ngtcli.cli.output import check_output_files, check_written, print_line, write_page
-from ngtcli.cli.per_file import read_each, warn_of
+from ngtcli.cli.per_file import how, read_each, warn_of
 from ngtcli.config import SETTINGS
 from ngtcli.documents.load import Document
 from ngtcli.draft.steps import OWN
 from ngtcli.errors import NgtError, UsageError, counted
-from ngtcli.prompt.preset import deciding, load_preset
+from ngtcli.prompt.preset import load_preset
 from ngtcli.render.terminal import visible
 from ngtcli.session.checks import check_session
 from ngtcli.session.events import Ended, Wants
@@ -62,6 +62,7 @@ _WANTS = Wants(sources=False, probabilities=True)
 _FACTS = ("page", "quote", "p")  # of a value, with --sources columns
 _HINT = "Name files or folders, or pipe a text in."
 _VERSION = 1
+_SHARED = ("html", "dry_run", "verbose")  # flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ def extract(
     command = _Extract(extraction, given)
     with ExitStack() as stack:
         if given.output is not None and not given.dry_run:
-            command.table = stack.enter_context(closing(command.opened(given.output)))
+            stack.enter_context(closing(command.open(given.output)))
         command.run(files or [])
 
 
@@ -132,89 +133,110 @@ def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction
             refuse_with(form, others, hint)
 
 
-class _Extract:
-    """One run of the command; without a `table` rows go to standard output."""
+class _Extract(Lines):
+    """One run of the command and its questions, those that follow from an answer first.
+
+    Without a `table` rows go to standard output.
+    """
 
     def __init__(self, extraction: Extraction, given: ExtractFlags) -> None:
+        super().__init__(())
         self._extraction, self._given, self._notes = extraction, given, Notes(given.verbose)
         self._names = [one.name for one in extraction.form.fields]
-        self._settings, self._preset = extraction.tasks.of[TASK]
+        self._settings = extraction.tasks.of[TASK][0]
         self._run = Run(self._settings, given.batch_size, self._notes, "file", wants=_WANTS)
-        self.table: TableOutput | None = None
+        self._request = _as_request(extraction.whole(()), given)
+        self._documents: dict[str, Document] = {}
+        self._left, self._begun = deque[Document](), list[Asking]()
+        self._taken: list[tuple[Asking, Take, Question]] = []
         self._made: dict[str, list[Row]] = {}  # where there is no table
         self._stream = StreamOutput(None, self._print)
-        self._documents: dict[str, Document] = {}
-        self._task: Any = None  # to split by
+        self._split: Any = None  # a Task by whose tokenizer texts are split
         self._origins, self._steps = Counter[str](), 0
+        self.table: TableOutput | None = None
 
-    def opened(self, path: Path) -> TableOutput:
+    def open(self, path: Path) -> TableOutput:
         """The table. Raises UsageError, also where a field has the name of another column."""
         of_value = _FACTS if self._given.sources else ()
-        columns = ["file"]
-        for name in self._names:
-            columns += [name, *(f"{name}.{fact}" for fact in of_value)]
-        columns += ["doubt"] if self._given.doubt else []
-        if twice := [name for name, count in Counter(columns).items() if count > 1]:
-            what = f"the table has a column {twice[0]} of its own"
-            raise UsageError(what, "Give the field another name.")
-        own = sorted(deciding(self._settings, self._preset).items())
-        head = {"engine": self._settings.engine, **{f"{TASK}.{name}": v for name, v in own}}
-        again = self._given.restart
-        return TableOutput(path, head, columns, flat=self._flat, whole=self._whole, restart=again)
+        columns = ["file", *(["doubt"] if self._given.doubt else [])]
+        if name := next((name for name in self._names if name in columns), None):
+            raise UsageError(
+                f"the table has a column {name} of its own", "Call the field otherwise."
+            )
+        for name in reversed(self._names):
+            columns[1:1] = [name, *(f"{name}.{fact}" for fact in of_value)]
+        self.table = TableOutput(
+            path,
+            how(self._request),
+            columns,
+            flat=self._flat,
+            whole=self._whole,
+            restart=self._given.restart,
+        )
+        return self.table
 
     def run(self, paths: list[str]) -> None:
         """Make the rows that are not there. Raises NgtError, exit code 7 where files failed."""
-        given, request = self._given, self._request(self._extraction.whole(()))
-        written = (self.table.files, self.table.wrote) if self.table else ()
-        documents, bad = read_each(request, paths, _HINT, self._notes, *written)
+        given, table = self._given, self.table
+        written = (table.files, table.wrote) if table else ()
+        documents, bad = read_each(self._request, paths, _HINT, self._notes, *written)
         documents = documents[: given.limit or None]
-        self._documents = {document.name: document for document in documents}
         if given.dry_run:
             self._dry_run(documents[0])
             return
         check_written([given.html])
-        left = documents
-        if self.table is not None:
-            self.table.expect({d.name: key_of(_VERSION, d.name, d.sha256) for d in documents})
-            left = [d for d in documents if not self.table.has(d.name)]
-        self._run.set_total(len(documents), len(left), "made before and not again")
-        asked = _Asked(left, self._begin)
-
-        def deliver(outcome: "Outcome") -> bool | None:
-            asking, take, _ = asked.taken[outcome.key.index]
-            try:
-                if not asking.failed and self._answered(asking, take, outcome.answer):
-                    return self._done(asking)
-            except NgtError as error:
-                return self._failed(asking, error)
-            return None
-
+        self._documents = {document.name: document for document in documents}
+        if table is not None:
+            table.expect({d.name: key_of(_VERSION, d.name, d.sha256) for d in documents})
+        self._left.extend(d for d in documents if not (table and table.has(d.name)))
+        self._run.set_total(len(documents), len(self._left), "made before and not again")
         goes_on = GOES_ON if given.output else "what is done is put out"
-        self._run.answer(asked, lambda line: asked.taken[line.index][2], deliver, goes_on)
+        self._run.answer(self, self._question, self._deliver, goes_on)
         if given.html:
             write_page(self._page(documents), given.html)
-        self._tell_origins()
+        if given.verbose and self._steps:
+            total = self._origins.total()
+            shares = [f"{name} {n / total:.0%}" for name, n in self._origins.most_common()]
+            self._notes.facts([f"{total / self._steps:.2f} tokens a step", *shares])
         again = "The same command tries them again, and no others." * bool(given.output)
         self._run.check_failed(self._run.failed + bad, len(documents) + bad, again)
 
-    def _answered(self, asking: Asking, take: Take, answer: Ended | NgtError) -> bool:
-        if not isinstance(answer, Ended):
-            raise answer
-        self._origins.update(token.origin for token in answer.tokens)
-        self._steps += answer.statistics.steps
-        return asking.answered(take, answer)
+    # --- the questions ---
 
-    def _begin(self, document: Document) -> Asking:
-        """What is asked of a document; where that is nothing its rows are taken, or it failed."""
-        try:
-            asking = Asking(self._extraction, document, self._parts(document))
-        except NgtError as error:
-            asking = Asking(self._extraction, replace(document, text=""))
-            self._run.finished(failed=self._failed(asking, error))
-            return asking
-        if not asking.open:
-            self._run.finished(failed=self._done(asking))
-        return asking
+    def wait(self) -> bool:
+        """Whether there is another question."""
+        return self._next() is not None
+
+    def take(self) -> InputLine | None:
+        """The next question, None where none is there now."""
+        if (asking := self._next()) is None:
+            return None
+        question, take = asking.open.pop(0)
+        asking.waiting += 1
+        self._taken.append((asking, take, question))
+        return InputLine(len(self._taken) - 1, len(self._taken), asking.document.name)
+
+    def _question(self, line: InputLine) -> Question:
+        return self._taken[line.index][2]
+
+    def _next(self) -> Asking | None:
+        """What has a question to be taken, begun if need be; what has none is done."""
+        while True:
+            if found := next((asking for asking in self._begun if asking.open), None):
+                return found
+            self._begun = [asking for asking in self._begun if asking.waiting]
+            if not self._left:
+                return None
+            document = self._left.popleft()
+            try:
+                asking = Asking(self._extraction, document, self._parts(document))
+            except NgtError as error:
+                self._run.finished(failed=self._fail(document.name, error))
+                continue
+            self._begun.append(asking)
+            if not asking.open:
+                self._put(document.name, asking.rows())
+                self._run.finished(failed=False)
 
     def _parts(self, document: Document) -> "Sequence[Part]":
         """With --overflow split the parts of a document that does not fit."""
@@ -223,35 +245,51 @@ class _Extract:
         from ngtcli.cli.dry_run import task_of  # here: few runs split
         from ngtcli.prompt.splitting import fits, split
 
-        self._task = self._task or task_of(self._extraction.whole(()), self._notes)
-        task = replace(self._task, documents=[document])
-        if fits(task) is not None:
-            return ()
-        parts = split(task)
-        self._notes.warn(f"{document.name}: not everything fits: read in {len(parts)} parts")
+        self._split = self._split or task_of(self._request, self._notes)
+        task = replace(self._split, documents=[document])
+        parts = split(task) if fits(task) is None else ()
+        if parts:
+            self._notes.warn(f"{document.name}: not everything fits: read in {len(parts)} parts")
         return parts
 
-    def _done(self, asking: Asking) -> bool:
-        """Take the rows of a document; False, for it has not failed. Raises NgtError."""
-        name = asking.document.name
-        if self.table is not None:
-            self.table.put(name, asking.rows())
-        else:
-            self._made[name] = asking.rows()
-            self._stream.put(DoneLine([*self._documents].index(name), name))
+    def _deliver(self, outcome: "Outcome") -> bool | None:
+        asking, take, _ = self._taken[outcome.key.index]
+        answer, name = outcome.answer, asking.document.name
+        if asking.failed:
+            return None
+        try:
+            if not isinstance(answer, Ended):
+                raise answer
+            origins = ("the model's own" if t.origin == OWN else t.origin for t in answer.tokens)
+            self._origins.update(origins)
+            self._steps += answer.statistics.steps
+            if not asking.answered(take, answer):
+                return None
+        except NgtError as error:
+            asking.failed, asking.open = True, []
+            return self._fail(name, error)
+        self._put(name, asking.rows())
         return False
 
-    def _failed(self, asking: Asking, error: NgtError) -> bool:
-        asking.failed, asking.open = True, []
-        name = asking.document.name
+    # --- what comes of them ---
+
+    def _put(self, name: str, rows: list[Row]) -> None:
+        """Take the rows of a document. Raises NgtError where they cannot be written."""
+        if self.table is not None:
+            self.table.put(name, rows)
+            return
+        self._made[name] = rows
+        self._stream.put(DoneLine([*self._documents].index(name), name))
+
+    def _fail(self, name: str, error: NgtError) -> bool:
         if self.table is None:
-            self._stream.put(DoneLine([*self._documents].index(name), name))
+            self._put(name, [])
         return warn_of(self._notes, name, error)
 
     def _print(self, name: str) -> None:
         """The rows of a document; of a single one its values alone."""
         self._notes.clear()  # both may be on one terminal
-        rows = self._made.get(name, [])
+        rows = self._made[name]
         if len(self._documents) > 1:
             for row in rows:
                 print_line(dump_json(self._whole(row), None))
@@ -269,37 +307,19 @@ class _Extract:
         """A row as a CSV has it."""
         cells: Row = {"doubt": ", ".join(self._whole(row).get("doubt", ())), "file": row["file"]}
         for name, value in row["values"].items():
-            at = row["sources"][name]
-            at = next(filter(None, at), None) if isinstance(at, list) else at
-            known = {**(at or {}), "p": row["probability"][name]}
+            known = {**(first_place(row["sources"][name]) or {}), "p": row["probability"][name]}
             cells |= {name: value, **{f"{name}.{fact}": known.get(fact) for fact in _FACTS}}
         return {n: visible(cell) if isinstance(cell, str) else cell for n, cell in cells.items()}
 
     def _page(self, documents: Sequence[Document]) -> str:
         from ngtcli.render.answer_page import table_page  # here: few runs need it
 
-        table, made = self.table, self._made
-        if table is not None:
-            made = {
-                d.name: [*map(dict, table.rows(d.name))] for d in documents if table.has(d.name)
-            }
-        rows = [self._whole(row) for own in made.values() for row in own]
-        title = f"{', '.join(self._names)} of {counted(len(made), 'file')}"
+        table, rows = self.table, list[Row]()
+        for name in self._documents:
+            made = table.rows(name) if table and table.has(name) else self._made.get(name, [])
+            rows += map(self._whole, made)
+        title = f"{', '.join(self._names)} of {counted(len(documents), 'file')}"
         return table_page(title, command_line(), self._names, rows, documents)
-
-    def _tell_origins(self) -> None:
-        """With -v where the tokens came from."""
-        total = self._origins.total()
-        if self._given.verbose and self._steps:
-            shares = [f"{name} {n / total:.0%}" for name, n in self._origins.most_common()]
-            shares = [share.replace(OWN, "the model's own") for share in shares]
-            self._notes.facts([f"{total / self._steps:.2f} tokens a step", *shares])
-
-    def _request(self, question: Question) -> AnswerRequest:
-        """A question as reading documents and dry runs take it."""
-        given = self._given
-        asked = {f.name: getattr(question, f.name) for f in fields(question)}
-        return AnswerRequest(**asked, html=given.html, dry_run=given.dry_run, verbose=given.verbose)
 
     def _dry_run(self, document: Document) -> None:
         """Print the first prompt of a document; with a question a field say so."""
@@ -307,41 +327,15 @@ class _Extract:
 
         asking = Asking(self._extraction, document)
         for question, _ in asking.open[:1]:
-            dry_run(self._request(question), self._notes)
+            dry_run(_as_request(question, self._given), self._notes)
         if self._extraction.by_field:
             schema = dump_json(self._extraction.form.schema).splitlines()
             for line in ("One question a field. Rows obey this JSON Schema:", *schema):
                 self._notes.say(line)
 
 
-class _Asked(Lines):
-    """The questions of documents in their order; those that follow from an answer come first."""
-
-    def __init__(self, documents: Sequence[Document], begin: Callable[[Document], Asking]) -> None:
-        super().__init__(())
-        self._left, self._begin = deque(documents), begin
-        self._begun: list[Asking] = []
-        self.taken: list[tuple[Asking, Take, Question]] = []
-
-    def wait(self) -> bool:
-        """Whether there is another question."""
-        return self._next() is not None
-
-    def take(self) -> InputLine | None:
-        """The next question, None where none is there now."""
-        if (asking := self._next()) is None:
-            return None
-        question, take = asking.open.pop(0)
-        asking.waiting += 1
-        self.taken.append((asking, take, question))
-        return InputLine(len(self.taken) - 1, len(self.taken), asking.document.name)
-
-    def _next(self) -> Asking | None:
-        """What has a question to be taken, begun if need be."""
-        while True:
-            if found := next((asking for asking in self._begun if asking.open), None):
-                return found
-            self._begun = [asking for asking in self._begun if asking.waiting]
-            if not self._left:
-                return None
-            self._begun.append(self._begin(self._left.popleft()))
+def _as_request(question: Question, given: ExtractFlags) -> AnswerRequest:
+    """A question as what reads documents, and a dry run, take it."""
+    asked: dict[str, Any] = {f.name: getattr(question, f.name) for f in fields(question)}
+    asked |= {f.name: getattr(given, f.name) for f in fields(given) if f.name in _SHARED}
+    return AnswerRequest(**asked, out=None if given.output is None else str(given.output))

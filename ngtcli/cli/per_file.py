@@ -48,8 +48,8 @@ def run_per_file(
     run = Run(request.settings, 0, notes, "file")
     with closing(_opened(request, restart)) as written:
         documents, bad = read_each(request, paths, hint, notes, written.files, written.wrote)
-        how = "" if isinstance(written, TableOutput) else dump_json(_how(request), None)
-        written.expect({d.name: key_of(how, d.name, d.sha256) for d in documents})
+        own = "" if isinstance(written, TableOutput) else dump_json(how(request), None)
+        written.expect({d.name: key_of(own, d.name, d.sha256) for d in documents})
         read = [document.path for document in documents if document.path]
         check_not_read(written.paths.values(), read, "Name another with -o.")
         lines = [
@@ -92,7 +92,7 @@ def run_per_file(
     run.check_failed(run.failed + bad, len(documents) + bad, again)
 
 
-def _how(request: AnswerRequest) -> dict[str, Any]:
+def how(request: AnswerRequest) -> dict[str, Any]:
     """All that decides an answer, and how it is shown, but its document, JSON-ready."""
     how: dict[str, Any] = {"engine": request.settings.engine, "question": request.question}
     if not _is_table(request):
@@ -120,7 +120,7 @@ def _opened(request: AnswerRequest, restart: bool) -> "RowsOutput | _Shown":
     forms = {"--json": as_json, "--show-thinking": request.show_thinking}
     refuse_with("a table", forms, "Name a folder: -o FOLDER/")
     columns = ["file", "answer", *(["sources"] if request.cite else [])]
-    return TableOutput(out, _how(request), columns, restart=restart)
+    return TableOutput(out, how(request), columns, restart=restart)
 
 
 def _row(request: AnswerRequest, outcome: "Outcome", written: "RowsOutput | _Shown") -> Row:

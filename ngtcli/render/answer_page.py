@@ -12,6 +12,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ngtcli.batch.extract import first_place
 from ngtcli.documents.load import Document
 from ngtcli.errors import counted
 from ngtcli.grounding.sources import Source, Sources, Span, source_at
@@ -91,7 +92,7 @@ def table_page(
         cells = [Part([Piece(row["file"])])]
         for name in names:
             value, place, p = row["values"][name], row["sources"][name], row["probability"][name]
-            place = next(filter(None, place), None) if isinstance(place, list) else place
+            place = first_place(place)
             if place is not None:
                 at = index[row["file"]], place["start"], place["end"]
                 number, cell = numbers.setdefault(at, len(numbers) + 1), len(sources)
