@@ -20,7 +20,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from ngtcli.grounding.values import dates
+from ngtcli.grounding.values import stated
 
 DATA = Path(os.environ.get("NGT_SHARED", "../shared/data")) / "text"
 STATUS = "Draft|Final|Rejected|Withdrawn|Active|Deferred|Superseded|Accepted|Stagnant|Review|Living"
@@ -62,14 +62,15 @@ def records(count: int, told: bool) -> Iterator[tuple[str, str, dict[str, Any]]]
 
 def _record(kind: str, line: dict[str, str]) -> tuple[str, str, dict[str, Any]] | None:
     head, text = _head(line["text"]), line["text"]
-    created = [one.value for one in dates(head.get("created", ""))]
+    created = [one.value for one in stated("date", (), head.get("created", ""))]
     of_type = head.get("type", "").replace(" ", "_")
     is_known = head.get("status") in STATUS.split("|") and of_type in TYPE.split("|")
     if not (created and is_known and head.get("title") and head.get("author")):
         return None
     author = re.split(r"[,<(]", head["author"])[0].strip()
-    values = {"number": int(head[kind]), "title": head["title"].strip(chr(34)), "author": author,
-              "authors": head["author"], "created": created[0], "status": head["status"], "type": of_type}  # fmt: skip
+    values = {"number": int(head[kind]), "title": head["title"].strip('"'), "author": author,
+              "authors": head["author"], "created": created[0], "status": head["status"],
+              "type": of_type}  # fmt: skip
     return f"{line['id']}.txt", text, values
 
 
