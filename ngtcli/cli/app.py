@@ -27,7 +27,7 @@ _ABOVE = (
 COMMANDS = {
     "summarize": "Summarize documents: ngt summarize article.txt",
     "ask": 'Answer a question from documents: ngt ask --docs ./notes "When is high tide?"',
-    "extract": "Fields of documents as a table: ngt extract letters/ --schema 'sender, due date'"
+    "extract": "Fields of documents as a table: ngt extract reports/ --schema 'author, due date'"
     " -o t.csv",
     "chat": "Talk with a model, about documents too: ngt chat -d notes/",
     "generate": 'Follow a free prompt: ngt generate "Write a limerick about the tide."',

@@ -90,10 +90,10 @@ def extract(
     *,
     given: ExtractFlags,
 ) -> None:
-    """Fields of documents as a table: ngt extract letters/ --schema 'sender, due date' -o t.csv
+    """Fields of documents as a table: ngt extract reports/ --schema 'author, due date' -o t.csv
 
-    ngt extract letters/ --schema 'sender, total float: what is to be paid' -o table.jsonl
-    cat letter.txt | ngt extract --schema 'sender, due date' | jq .due
+    ngt extract reports/ --schema 'author, total float: what is to be paid' -o table.jsonl
+    ngt extract article.txt --schema 'author, due date'
     """
     extraction = Extraction.of(tasks_of(flags, given.preset, (TASK,)))
     settings, _ = extraction.tasks.of[TASK]
