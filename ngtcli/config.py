@@ -103,7 +103,6 @@ class Use(Flag):
     SECRET = auto()  # never shown
     COMMON = auto()  # one of the few that -h lists
     SET = auto()  # has no flag of its own, is given as --set NAME=VALUE
-    ONCE = auto()  # of these, had a flag once, which is taken still and listed nowhere
     SAMPLES = auto()  # from here on: read only where tokens are drawn,
     NGT = auto()  # with this engine,
     VLLM = auto()
@@ -536,15 +535,13 @@ class Settings:
 
 
 FORMS = ("schema", "schema_multi", "regex", "choices", "quote")  # settings; one at a time
-_ONCE = "top_k threads max_mb strict embedder keep_documents"
 _LISTED = {
-    Use.ONCE: _ONCE,
     Use.COMMON: "model method quantize exact max_tokens think temperature system overflow",
     Use.SET: "draft_model n lp learn_output pool pool_documents background calibrate max_thinking"
     " min_p repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
     " template_documents ask_fields max_repeats device_map packed capture passage_tokens"
     " passage_overlap whole_tokens reranker max_files max_depth field parser_seconds parser_mb"
-    f" cache_mb log_text tensor_parallel pipeline_parallel data_parallel ray {_ONCE}",
+    " cache_mb log_text tensor_parallel pipeline_parallel data_parallel ray",
 }
 
 

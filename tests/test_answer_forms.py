@@ -112,11 +112,10 @@ def test_own_types_of_concise_schemas() -> None:
     ("text", "says"),
     [
         ("name foo", "'foo' is no type, for the field 'name'"),
-        ("a, a int", "'a' stands there twice"),
+        ("a, a int", "'a int' is no field, or stands twice"),
         (",", "no field"),
-        (": x", "without a name"),
+        (": x", "is no field"),
         ("name str long", "is no field"),
-        ("a b|b", "'b|b' is no choice"),
         ('{"a":', "not JSON"),
         ("[1]", "no JSON object"),
         ('{"name": "string"}', "'name' is no keyword"),
@@ -147,9 +146,9 @@ DOUBLING = {f"d{i}": objects(a={"$ref": f"#/$defs/d{i - 1}"}, b={"$ref": f"#/$de
         (objects(a={"type": "string", "minLength": 5, "maxLength": 1}), "$.properties.a.minLength"),
         (objects(a={"enum": []}), "$.properties.a.enum"),
         (objects(a={"type": "text"}), "$.properties.a.type"),
-        (objects(a={"type": [["string"]]}), "$.properties.a.type"),
+        (objects(a={"type": [["string"]]}), "$.properties.a"),
         (objects(a=3), "$.properties.a"),
-        (objects(a={"type": "string", "maxLength": "x"}), "$.properties.a.maxLength"),
+        (objects(a={"type": "string", "maxLength": "x"}), "$.properties.a"),
         (objects(a={"type": "array", "items": {"not": {}}}), "$.properties.a.items.not"),
         (objects(a={"type": "array", "uniqueItems": True}), "$.properties.a.uniqueItems"),
         (objects(a={"type": "string", "pattern": "(a"}), "$.properties.a.pattern"),
@@ -162,11 +161,11 @@ DOUBLING = {f"d{i}": objects(a={"$ref": f"#/$defs/d{i - 1}"}, b={"$ref": f"#/$de
         (objects(a={"$ref": "#"}), "$.properties.a.$ref: recursion"),
         ({"$defs": {"x": {"type": "array", "items": {"$ref": "#/$defs/x"}}}, "$ref": "#/$defs/x"},
          "$.$defs.x.items.$ref: recursion"),
-        (objects(a={"$ref": "#/$defs/none"}), "$.properties.a.$ref"),
+        (objects(a={"$ref": "#/$defs/none"}), "$.properties.a"),
         (objects(a={"$ref": "http://example.com/x"}), "$.properties.a.$ref"),
         ({"$ref": "#/$defs/d39", "$defs": {"d0": {"type": "null"}, **DOUBLING}}, "more than 2000"),
         (LISTS, "40 levels"),
-        (objects(a={**QUOTES, "pattern": "a"}), "$.properties.a.pattern"),
+        (objects(a={**QUOTES, "pattern": "a"}), "$.properties.a: a quotation"),
         ({"type": "array", "prefixItems": [QUOTES]}, "$: a quotation"),
     ],
 )  # fmt: skip
@@ -232,7 +231,7 @@ schemas = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(schemas, st.integers(0, 2**32))
 def test_what_is_drawn_from_the_masks_is_valid(schema: Schema, seed: int) -> None:
     """By the schema that was given, and by the bounded one; the keys in their order."""
@@ -323,7 +322,7 @@ def test_of_a_book_a_part_is_quoted_and_that_is_said() -> None:
     said: list[str] = []
     grammar = grammar_of(form("q quote"), ["word " * MOST_PIECES, "the end"], said.append)
     assert takes(grammar, '{"q": "word word"}') and not takes(grammar, '{"q": "the end"}')
-    assert len(said) == 1 and "are not quoted" in said[0]
+    assert len(said) == 1 and "nothing is quoted" in said[0]
     assert not takes(grammar_of(form("q quote"), ["one", "two"]), '{"q": "one two"}')
 
 

@@ -24,7 +24,8 @@ def card(folder: Path, text: str) -> str:
 
 
 def shown(*arguments: str, **environ: str) -> dict[str, dict[str, object]]:
-    return json.loads(ngt("config", "show", "--json", *arguments, **environ).stdout)
+    found = json.loads(ngt("config", "show", "--json", *arguments, **environ).stdout)
+    return {name: {key: one[key] for key in ("value", "origin")} for name, one in found.items()}
 
 
 def test_the_card_stands_above_the_default_and_below_all_else(tmp_path: Path) -> None:

@@ -125,7 +125,8 @@ def test_a_bad_preset_is_marked_and_the_others_are_listed(kind: str, presets: Pa
 def test_a_broken_summarize_preset_does_not_hide_the_settings(presets: Path) -> None:
     (presets / "summarize.yaml").write_text("template: 3\n")
     result, code, _ = run("config", "show", "--json", "--set", "n=9")
-    assert code == 0 and json.loads(result.stdout)["n"] == {"value": 9, "origin": "flag"}
+    about = {"value": 9, "origin": "flag", "help": SETTINGS["n"].help}
+    assert code == 0 and json.loads(result.stdout)["n"] == about
     assert "summarize.yaml" in result.stderr and result.stderr.count("\n") == 1
     _, code, said = run("config", "show", "-p", "summarize")
     assert code == 2 and "summarize.yaml" in said

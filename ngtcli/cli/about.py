@@ -45,24 +45,27 @@ config_app = typer.Typer(no_args_is_help=True)
 
 
 def _config_schema() -> Schema:
-    schemas = settings_schemas().items()
-    return shape({n: shape({"value": one, "origin": schema_of(str)}) for n, one in schemas})
+    text, schemas = schema_of(str), settings_schemas().items()
+    return shape({n: shape({"value": one, "origin": text, "help": text}) for n, one in schemas})
 
 
 def _setting_cells(one: tuple[str, Mapping[str, Any]]) -> list[object]:
-    return [one[0], _shown(one[1]["value"]), one[1]["origin"]]
+    return [one[0], _shown(one[1]["value"]), one[1]["origin"], one[1]["help"]]
 
 
-_SETTINGS = table("setting,value,origin", _setting_cells)
+_SETTINGS = table("setting,value,origin,help", _setting_cells)
 
 
 @config_app.command("show")
 @with_settings(tuple(SETTINGS), lambda found: _SETTINGS(found.items()), schema=_config_schema)
 def config_show(flags: dict[str, Any], preset: PresetOption = None) -> dict[str, dict[str, Any]]:
-    """Print each setting with its origin."""
+    """Print each setting with its origin, and what it says."""
     resolved = _resolved(flags, preset)
-    values = shown_settings(resolved.settings)
-    return {name: {"value": values[name], "origin": resolved.origins[name]} for name in SETTINGS}
+    values, origins = shown_settings(resolved.settings), resolved.origins
+    return {
+        name: {"value": values[name], "origin": origins[name], "help": about.help}
+        for name, about in SETTINGS.items()
+    }
 
 
 def _resolved(flags: dict[str, Any], preset: str | None) -> Resolved:

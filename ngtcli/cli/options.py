@@ -42,6 +42,8 @@ OF_OWN_ENGINE = tuple(
 OF_SUMMARIES = tuple(name for name in SETTINGS if name not in FORMS)
 # Of commands that load the model themselves.
 IN_OWN_PROCESS = tuple(name for name in SETTINGS if name not in ("serve", "keep_warm"))
+# Flags that a page with those of all settings does not list, which would be too many to read.
+_UNLISTED = ("top_k", "threads", "max_mb", "strict", "embedder", "keep_documents")
 PresetOption = Annotated[
     str | None,
     typer.Option(
@@ -79,15 +81,15 @@ def named_file(text: str) -> Path:
 file_option = partial(typer.Option, parser=named_file, metavar="<path>")
 
 
-def _parameter(setting: Setting) -> inspect.Parameter:
+def _parameter(setting: Setting, is_crowded: bool) -> inspect.Parameter:
     """The flag of a setting."""
-    flag = f"--{setting.name.replace('_', '-')}"
+    flag = setting.flag
     flags = [f"{flag}/--no-{flag[2:]}" if setting.is_switch else flag]
     kind: Any = list[str] if setting.kind is tuple else bool if setting.is_switch else setting.kind
     shown = typer.Option(
         *flags + (["-m"] if setting.name == "model" else []),
         rich_help_panel=setting.panel,
-        hidden=Use.SET in setting.uses,
+        hidden=is_crowded and setting.name in _UNLISTED,
         show_default=False,
         help=f"{setting.help} {_default(setting.default)}".rstrip(),
         autocompletion=of_setting(setting),
@@ -199,13 +201,9 @@ def _own_parameters(signature: inspect.Signature) -> tuple[Any, list[inspect.Par
 
 def _of_settings(names: Sequence[str]) -> list[inspect.Parameter]:
     """The flags of settings, and --set for those that have none of their own."""
-    uses = {name: SETTINGS[name].uses for name in names}
-    found = [
-        _parameter(SETTINGS[name])
-        for name, of in uses.items()
-        if Use.SET not in of or Use.ONCE in of
-    ]
-    return [*found, *([_set_option(names)] if any(Use.SET in u for u in uses.values()) else [])]
+    own, crowded = [n for n in names if Use.SET not in SETTINGS[n].uses], {*FORMS} <= {*names}
+    found = [_parameter(SETTINGS[name], crowded) for name in own]
+    return [*found, *([_set_option(names)] if len(found) < len(names) else [])]
 
 
 def reports(view: View, *, schema: Any = None) -> Callable[[Command], Command]:
@@ -234,7 +232,7 @@ def _given(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
             raise UsageError(f"{setting.flag} with --set {name}", "Give one of them.")
         if setting.choices and setting.is_switch:
             value = "on" if value else "off"
-        flags[name] = tuple(value) if isinstance(value, list) else value
+        flags[name] = setting.typed(value, setting.flag) if isinstance(value, list) else value
     return flags | more
 
 

@@ -207,8 +207,7 @@ class Continuation(Growing):
             ends, reason = token in self._model.end_ids, ""
             if self._guide is not None:
                 self._guide.push(token)
-                matcher = self._guide.matcher
-                reason = "stop" if matcher.ended and not matcher.grammar.ends else ""
+                reason = "stop" if self._guide.matcher.over else ""
             chance = self._chances[i] if self._chances else None
             shown.append(self._add(token, ends, origin, reason, chance))
             if self.finish_reason:

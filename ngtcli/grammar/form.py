@@ -6,35 +6,30 @@ What no grammar can say is refused here, before a model is loaded.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from ngtcli.config import Settings
+from ngtcli.config import FORMS, Settings
 from ngtcli.errors import UsageError
-from ngtcli.grammar.bounds import bounded, fault_of, json_text
-from ngtcli.grammar.concise import schema_of_concise
+from ngtcli.grammar.bounds import bounded, fault_of, json_text, types_of
+from ngtcli.grammar.concise import QUOTATION, schema_of_concise
 from ngtcli.grammar.matcher import library
-from ngtcli.grammar.quotations import has_quotes, json_with_quotes, plain_grammar
+from ngtcli.grammar.quotations import json_with_quotes, plain_grammar
 from ngtcli.system.json_form import Schema, shape
 
-FORMS = ("schema", "schema_multi", "regex", "choices", "quote")  # settings, of which one is given
-Kind = Literal["json", "regex", "choices", "quote"]
-FieldType = Literal["str", "int", "float", "bool", "date", "choice", "quote", "json"]
 _MOST_TEXT = 200_000  # characters of a schema; guess
 _LONGEST = 2000  # characters of an answer by a regular expression; guess
-_OF_JSON: dict[str, FieldType] = {
-    "string": "str", "integer": "int", "number": "float", "boolean": "bool",
-}  # fmt: skip
+_TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of an answer's object; the type "json" is any other value, an object above all."""
+    """A field of an answer's object: str, int, float, bool, date, choice, quote, or else json."""
 
     name: str
-    type: FieldType = "str"
+    type: str = "str"
     description: str = ""
     choices: tuple[Any, ...] = ()
     nullable: bool = False
@@ -45,12 +40,11 @@ class Field:
 class AnswerForm:
     """The form of an answer. With `multi` it is {"items": [...]}, a list of what `fields` say.
 
-    `schema` is what the answer is valid by, its keys in the order asked for; of a regular
-    expression, of choices and of quotations it is that of a string, which stands there without
-    quotation marks.
+    `schema` is what the answer is valid by, its keys in the order asked for; of what is not "json"
+    it is that of a string, which stands there without quotation marks.
     """
 
-    kind: Kind
+    kind: Literal["json", "regex", "choices", "quote"]
     schema: Schema
     fields: tuple[Field, ...] = ()
     multi: bool = False
@@ -67,21 +61,20 @@ def form_of(settings: Settings) -> AnswerForm | None:
 
 @lru_cache(maxsize=64)  # of what many lines of a batch may ask for
 def _form(name: str, value: Any) -> AnswerForm:
-    if name in ("schema", "schema_multi"):
-        own, multi = _schema_of(value), name == "schema_multi"
-        whole = _listed(own) if multi else own
-        form = AnswerForm("json", bounded(whole), multi=multi)
-        own = form.schema["properties"]["items"]["items"] if multi else form.schema
-        form = replace(form, fields=tuple(_fields(own)))
-    elif name == "regex":
-        form = AnswerForm("regex", {"type": "string", "pattern": value})
-    elif name == "choices":
-        form = AnswerForm("choices", {"enum": list(value)})
-    else:
-        return AnswerForm("quote", {"type": "string", "format": "quote"})
+    match name:
+        case "regex":
+            form = AnswerForm("regex", {"type": "string", "pattern": value})
+        case "choices":
+            form = AnswerForm("choices", {"enum": list(value)})
+        case "quote":
+            form = AnswerForm("quote", QUOTATION)
+        case _:
+            own, multi = bounded(_schema_of(value)), name == "schema_multi"
+            fields = tuple(_field(*one) for one in own.get("properties", {}).items())
+            whole = bounded(shape({"items": {"type": "array", "items": own}})) if multi else own
+            form = AnswerForm("json", whole, fields, multi)
     if fault := fault_of(grammar_of(form, ["a"])):
-        what = f"schema: {fault}" if form.kind == "json" else f"{name}: {fault}"
-        raise UsageError(what, "Make it simpler.")
+        raise UsageError(f"{name}: {fault}", "Make it simpler.")
     return form
 
 
@@ -93,12 +86,12 @@ def grammar_of(
     Raises UsageError where they are wanted and the texts are empty; of long texts a part is left
     out, which is told to `warn`.
     """
-    own = library().LLMatcher
+    text = json_text(form.schema)
     match form.kind:
-        case "json" if has_quotes(form.schema):
+        case "json" if '"format": "quote"' in text:
             lark = json_with_quotes(form.schema, texts, warn)
         case "json":
-            return str(own.grammar_from_json_schema(json_text(form.schema)))
+            return str(library().LLMatcher.grammar_from_json_schema(text))
         case "regex":
             pattern = library().regex_to_lark(form.schema["pattern"], "d").replace("\n", r"\n")
             lark = f"start: ANSWER\nANSWER: /{pattern}/ & /(?s:.{{0,{_LONGEST}}})/"
@@ -106,21 +99,14 @@ def grammar_of(
             lark = "start: " + " | ".join(json.dumps(one) for one in form.schema["enum"])
         case "quote":
             lark = plain_grammar(texts, warn)
-    return str(own.grammar_from_lark(lark))
-
-
-def _listed(schema: Schema) -> Schema:
-    """{"items": [...]} of what a schema says, whose references go on to name its own parts."""
-    text = json.dumps(schema)
-    text = re.sub(r'("\$ref": "#)(?=[/"])', r"\1/properties/items/items", text)
-    return shape({"items": {"type": "array", "items": json.loads(text)}})
+    return str(library().LLMatcher.grammar_from_lark(lark))
 
 
 def _schema_of(text: str) -> Schema:
     """The JSON Schema in a text, which is that or a concise one. Raises UsageError."""
     if len(text) > _MOST_TEXT:
         raise UsageError(f"schema: more than {_MOST_TEXT:,} characters", "Give a smaller one.")
-    if text.lstrip()[:1] not in ("{", "["):
+    if not re.match(r"\s*[{\[]", text):
         return schema_of_concise(text)
     try:
         data = json.loads(text)
@@ -131,31 +117,16 @@ def _schema_of(text: str) -> Schema:
     return data
 
 
-def _fields(schema: Schema) -> Iterator[Field]:
-    """The fields of an object's schema, as far as they are told by their properties."""
-    for name, own in schema.get("properties", {}).items():
-        if isinstance(own, dict):
-            yield _field(name, own)
-
-
-def _field(name: str, schema: Schema) -> Field:
-    about = str(schema.get("description", ""))
-    either = schema.get("anyOf", [])
-    others = [one for one in either if one != {"type": "null"}]
-    if len(others) == 1 < len(either) and isinstance(others[0], dict):
-        own = _field(name, others[0])
-        return replace(own, description=about or own.description, nullable=True)
-    kinds = schema.get("type", [])
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    nullable = "null" in kinds or None in schema.get("enum", ())
-    kinds = [kind for kind in kinds if kind != "null"]
-    if kinds == ["array"] and isinstance(schema["items"], dict):
-        inner = _field(name, schema["items"])
-        kind: FieldType = "json" if inner.is_list else inner.type
-        return Field(name, kind, about, inner.choices, nullable, is_list=True)
-    choices = tuple(one for one in schema.get("enum", ()) if one is not None)
-    kind = "choice" if choices else _OF_JSON.get(kinds[0], "json") if len(kinds) == 1 else "json"
-    form = schema.get("format")
-    if kind == "str" and form in ("date", "quote"):
-        kind = form
-    return Field(name, kind, about, choices, nullable)
+def _field(name: str, schema: Any) -> Field:
+    """A field by the bounded schema of a property."""
+    own = schema if isinstance(schema, dict) else {}
+    either = [one for one in own.get("anyOf", ()) if one != {"type": "null"}]
+    inner = either[0] if len(either) == 1 < len(own["anyOf"]) else own  # as pydantic has it
+    kinds = [kind for kind in types_of(inner) if kind != "null"]
+    is_list = kinds == ["array"] and isinstance(inner["items"], dict)
+    of = inner["items"] if is_list else inner
+    choices = tuple(one for one in of.get("enum", ()) if one is not None)
+    named = _TYPES.get("".join(kinds if not is_list else types_of(of)), "json")
+    kind = "choice" if choices else of["format"] if of.get("format") in ("date", "quote") else named
+    nullable = inner is not own or "null" in types_of(own) or None in own.get("enum", ())
+    return Field(name, kind, str(own.get("description", "")), choices, nullable, is_list)

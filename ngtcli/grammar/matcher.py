@@ -45,31 +45,33 @@ class Grammar:
 
 
 class Matcher:
-    """The state of one answer: `taken` tokens of it are known, an end token included.
-
-    `over`: it was the last of them.
-    """
+    """The state of one answer: `taken` tokens of it are known, an end token included."""
 
     def __init__(self, grammar: Grammar, state: Any, taken: int = 0, over: bool = False) -> None:
         self.grammar, self.taken = grammar, taken
-        self._state, self.over = state, over
+        self._state, self._over = state, over  # whether an end token was taken
         self._mask: bytes | None = None  # see `_bits`; None: not known yet
 
     def copy(self) -> "Matcher":
         """One in the same state, to look ahead."""
-        other = Matcher(self.grammar, self._state.deep_copy(), self.taken, self.over)
+        other = Matcher(self.grammar, self._state.deep_copy(), self.taken, self._over)
         other._mask = self._mask
         return other
 
     @property
     def accepts(self) -> bool:
         """Whether the answer may end here."""
-        return not self.over and bool(self._state.is_accepting())
+        return not self._over and bool(self._state.is_accepting())
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing follows any more, not even an end token."""
+        return self._over or not self.grammar.ends and self.ended
 
     @property
     def ended(self) -> bool:
         """Whether nothing may follow but an end token."""
-        return self.over or bool(self._state.is_stopped() and self._state.is_accepting())
+        return self._over or bool(self._state.is_stopped() and self._state.is_accepting())
 
     def mask(self) -> npt.NDArray[np.bool_]:
         """Which tokens may follow, bool (size,). Raises ModelError as `allows`."""
@@ -95,7 +97,7 @@ class Matcher:
     def _bits(self) -> bytes:
         """The mask as llguidance packs it, the lowest bit first; of end ids it says nothing."""
         if self._mask is None:
-            if self.over or self._state.is_stopped() and self._state.is_accepting():
+            if self._over or self._state.is_stopped() and self._state.is_accepting():
                 self._mask = b""
             else:
                 self._mask = self._state.compute_bitmask()
@@ -114,15 +116,15 @@ class Matcher:
 
     def push(self, token: int) -> None:
         """Go on with a token that may follow."""
-        self.over = token in self.grammar.ends
-        if not self.over and not self._state.consume_token(token):
+        self._over = token in self.grammar.ends
+        if not self._over and not self._state.consume_token(token):
             why = _one_line(self._state.get_error())
             raise ModelError(f"the answer cannot go on by its schema: {why}", _WITHOUT)
         self.taken, self._mask = self.taken + 1, None
 
     def rollback(self, count: int) -> None:
         """Take back the last `count` tokens. Raises ValueError where fewer were taken."""
-        own, self.over = count - (self.over and count > 0), self.over and not count
+        own, self._over = count - (self._over and count > 0), self._over and not count
         self.taken -= count
         if self.taken < 0 or own and not self._state.rollback(own):
             raise ValueError("more tokens to take back than were taken")
@@ -133,11 +135,11 @@ class Matcher:
 
         No mask is made, which is quicker. What is refused here is not allowed either.
         """
-        if self.over or token in self.grammar.ends and not self.accepts:
+        if self._over or token in self.grammar.ends and not self.accepts:
             return False
         if token not in self.grammar.ends and not self._state.try_consume_tokens([token]):
             return False
-        self.over = token in self.grammar.ends
+        self._over = token in self.grammar.ends
         self.taken, self._mask = self.taken + 1, None
         return True
 
@@ -146,7 +148,7 @@ class Matcher:
 
         Where only an end may follow it is the usual one.
         """
-        if self.over or most < 1:
+        if self._over or most < 1:
             return []
         found: list[int] = self._state.compute_ff_tokens()[:most]
         found = found[: next((i for i, one in enumerate(found) if not self.follow(one)), most)]

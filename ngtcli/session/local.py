@@ -24,6 +24,7 @@ from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import MethodSpec, parse_method
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import ModelError
+from ngtcli.grammar.form import form_of, grammar_of
 from ngtcli.grammar.matcher import Grammar
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.reading import HeadRows
@@ -41,15 +42,11 @@ from ngtcli.session.session import (
     Session,
 )
 from ngtcli.system import compiled, store
-from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.report import TrieReport
 from ngtcli.trie.store import document_trie
 from ngtcli.weights.trials import SPREAD, places_of
 
-
-@lru_cache(maxsize=8)  # many texts are of one form; of quotations each has its own
-def _grammar_over(text: str, tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> Grammar:
-    return Grammar(text, tokenizer, size, ends)
+_grammar = lru_cache(maxsize=8)(Grammar)  # many texts are of one form; guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,15 +277,10 @@ class LocalSession(Session):
 
     def _grammar(self, prompt: Prompt) -> Grammar | None:
         """The grammar of the form that the settings ask for, over the model's tokens."""
-        if not self.settings.has_form:
+        if (form := form_of(self.settings)) is None:
             return None
-        from ngtcli.grammar.form import form_of, grammar_of  # here: few answers need it
-
-        form = form_of(self.settings)
-        assert form is not None
-        text = grammar_of(form, [d.text for d in prompt.documents], self.warn)
-        known = self.model
-        return _grammar_over(text, known.tokenizer, known.vocabulary, frozenset(known.end_ids))
+        text, model = grammar_of(form, [d.text for d in prompt.documents], self.warn), self.model
+        return _grammar(text, model.tokenizer, model.vocabulary, frozenset(model.end_ids))
 
     def documents_trie(
         self, documents: Sequence[Document], keep: bool = True, method: MethodSpec | None = None

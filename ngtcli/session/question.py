@@ -42,12 +42,9 @@ def check_form(task: str, settings: Settings) -> None:
 
     name = next(name for name in FORMS if getattr(settings, name))
     idle = {"a summary": task == "summarize", "--engine vllm": settings.engine == "vllm"}
+    idle["stop, which would end an answer within it"] = bool(settings.stop)
     for what in (what for what, is_so in idle.items() if is_so):
-        flag = SETTINGS[name].flag
-        raise SettingError(name, f"{flag} does nothing with {what}", "Leave it out.")
-    if settings.stop:
-        what = f"stop would end an answer within its {name}"
-        raise SettingError("stop", what, "Leave one of them out.")
+        raise SettingError(name, f"{SETTINGS[name].flag} with {what}", "Leave one of them out.")
     try:
         form_of(settings)
     except UsageError as error:

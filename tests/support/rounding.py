@@ -13,6 +13,7 @@ from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.draft.drafter import Context, Drafter, PassRows
+from ngtcli.draft.origins import GRAMMAR
 from ngtcli.draft.steps import Limits, Reused
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -142,7 +143,8 @@ class Guessing(Drafter):
 
     def learn(self, feedback: Any) -> None:
         assert feedback.top.shape == (len(feedback.tree) + 1, self.top_k)
-        assert len(feedback.tree) <= len(self.proposed)
+        own = len(feedback.tree) - feedback.tree.drafts_of(GRAMMAR)
+        assert own <= len(self.proposed)
 
     def observe(self, tokens: Sequence[int]) -> None:
         assert len(tokens)

@@ -33,7 +33,7 @@ def together(
     while waiting or not batch.done:
         while waiting and batch.takes_more:
             i, ids = waiting.pop(0)
-            context = Context(ids, outside=(tuple(ids),), vocabulary=97)
+            context = Context(ids, outside=(tuple(ids),), vocabulary=model.vocabulary)
             text = Continuation(model, context, sampling, limits(i))
             ended += batch.add(Member(i, text, context, keeping))
         assert len(batch.running) <= size
