@@ -123,17 +123,17 @@ class Asking:
         self.open: list[tuple[Question, Take]] = []
         self.waiting, self.failed = 0, False
         self._read = "parts" if parts else "whole"
-        self._given: dict[str, Given] = {}  # by field
         self._found: dict[int, list[dict[str, Given]]] = {}  # of the objects of each part
         if extraction.by_field:
+            self._found[0] = [dict.fromkeys((f.name for f in extraction.form.fields), Given())]
             for field in extraction.form.fields:
                 self._begin(field)
             return
-        texts = [(part.documents, part.excerpts) for part in parts]
+        every = (Excerpt(0, 0, len(document.text)),)
+        texts = [(part.documents, part.excerpts) for part in parts] or [((document,), every)]
         own = extraction.tasks.of[TASK][0].overflow
-        values = {"overflow": "error" if own == "split" else own}
-        for i, (those, at) in enumerate(texts or [((document,), _all_of(document))]):
-            question = extraction.whole(those, **values)
+        for i, (those, at) in enumerate(texts):
+            question = extraction.whole(those, overflow="error" if own == "split" else own)
             self.open.append((question, partial(self._take_objects, i, at)))
 
     def answered(self, take: Take, answer: Ended) -> bool:
@@ -147,15 +147,10 @@ class Asking:
     def rows(self) -> list[Row]:
         """The rows, once all is answered."""
         every = [given for i in sorted(self._found) for given in self._found[i]]
-        if self._extraction.by_field:
-            every = [
-                {f.name: self._given.get(f.name, Given()) for f in self._extraction.form.fields}
-            ]
-        elif not self._extraction.form.multi:
-            every = [merged(every)]
-        rows = [row_of(self.document.name, self._read, given) for given in every]
+        every = every if self._extraction.form.multi else [merged(every)]
         found: dict[str, Row] = {}
-        for row in rows:  # parts may tell one thing twice
+        for given in every:  # parts may tell one thing twice
+            row = row_of(self.document.name, self._read, given)
             found.setdefault(dump_json(row["values"], None), row)
         return [*found.values()]
 
@@ -181,7 +176,9 @@ class Asking:
     # --- a question a field ---
 
     def _begin(self, field: Field) -> None:
-        text, behind, at = self.document.text, *_likely(field, self.document.text)
+        text = self.document.text
+        behind = [at for at in labelled(field.name, text) if _values(field, text, *at)]
+        at = behind or _likely(field, text)
         if behind and field.type == "str":
             self._take(field, Found(*behind[0], text[slice(*behind[0])]), None)
         elif not at and field.type == "choice":
@@ -227,27 +224,19 @@ class Asking:
 
     def _take(self, field: Field, one: Found, p: float | None) -> None:
         at = _place_at(self.document, one.start, one.end) if one.end else None
-        value, at = ([one.value], [at]) if field.is_list else (one.value, at)
-        self._given[field.name] = Given(value, p, at)
+        given = Given([one.value], p, [at]) if field.is_list else Given(one.value, p, at)
+        self._found[0][0][field.name] = given
 
 
-def _all_of(document: Document) -> Sequence[Excerpt]:
-    return [Excerpt(0, 0, len(document.text))]
+def _likely(field: Field, text: str) -> list[tuple[int, int]]:
+    """The sentences that state a value of the field's type.
 
-
-def _likely(field: Field, text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """What stands behind the field's label, and else the sentences that may have its value.
-
-    These state a value of its type; if some have a word of its name, or else of what is said of it,
-    it is they alone.
+    Where some have a word of its name, or else of what is said of it, it is they alone.
     """
-    behind = [at for at in labelled(field.name, text) if _values(field, text, *at)]
-    if behind:
-        return behind, behind
     for words in (field.name.replace("_", " "), field.description, ""):
         if found := [at for at in pieces(text, words) if _values(field, text, *at)]:
-            return [], found
-    return [], []
+            return found
+    return []
 
 
 def _values(field: Field, text: str, start: int, end: int) -> list[Found]:
@@ -363,18 +352,14 @@ def _where(about: Field, value: Any, document: Document, excerpts: Sequence[Exce
     """Where a value stands first: a text word for word, a number or a date in any form of it."""
     if isinstance(value, list):
         return [_where(about, one, document, excerpts) for one in value]
-    text = document.text
-    for one in excerpts if isinstance(value, str | int | float) else ():
-        found: Any = None
-        if isinstance(value, str):
-            at = text.find(value, one.start, one.end) if about.type == "quote" else -1
-            found = (at, at + len(value)) if at >= 0 else place_of(value, text, one.start, one.end)
+    for one in excerpts:
+        at, text = one.start, document.text[one.start : one.end]
+        found = place_of(value, text, 0, len(text)) if isinstance(value, str) else None
         if found is None and about.type in ("int", "float", "date"):
-            every = stated(about.type, (), text[one.start : one.end])
-            known = (f for f in every if f.value == value)
-            found = next(((one.start + f.start, one.start + f.end) for f in known), None)
+            every = stated(about.type, (), text)
+            found = next(((f.start, f.end) for f in every if f.value == value), None)
         if found is not None:
-            return _place_at(document, *found)
+            return _place_at(document, at + found[0], at + found[1])
     return None
 
 
