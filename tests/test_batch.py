@@ -6,7 +6,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -521,35 +521,3 @@ def test_a_line_of_an_output_has_a_bound_that_is_told(tmp_path: Path) -> None:
     assert "--max-mb" in caught.value.hint
     with closing(opened(path, most=10 * MOST)) as again:
         assert [*again.done] == [0]
-
-
-def test_a_folder_knows_its_files_wherever_a_kill_came(tmp_path: Path) -> None:
-    """Of each prefix of what a run writes, in its order, the next run knows all that is there."""
-    made: list[object] = []
-
-    def until(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
-        def write(*given: object) -> Any:
-            if len(made) == number:
-                raise KeyboardInterrupt
-            made.append(given)
-            return function(*given)
-
-        return write
-
-    for number in range(4):
-        folder = tmp_path / str(number)
-        for text in ("one\n", "two\n"):
-            with closing(FolderOutput(folder, ".txt")) as kept:
-                kept.expect({"a": text})
-                made.clear()
-                with (
-                    patch.object(LineFile, "append", until(number, LineFile.append)),
-                    patch("ngtcli.batch.table.write_atomically", until(number, write_atomically)),
-                    suppress(KeyboardInterrupt),
-                ):
-                    kept.put("a", [{"body": text}])
-            with closing(FolderOutput(folder, ".txt")) as again:
-                again.expect({"a": text})
-                assert again.has("a") == (number > 0)
-                assert (folder / "a.txt").exists() == again.has("a")
-                assert not again.has("a") or (folder / "a.txt").read_text() == text

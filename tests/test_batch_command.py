@@ -506,24 +506,6 @@ def test_a_file_that_the_command_did_not_write_is_refused_by_name_before_any_ans
     assert one.returncode == 2 and b"--restart does nothing with one summary" in one.stderr
 
 
-def test_a_summary_that_was_edited_since_is_kept_and_refused_by_name(
-    tmp_path: Path, three: Path, fake: FakeAnswers
-) -> None:
-    out = tmp_path / "out"
-    command = "summarize", str(three), "-o", str(out), "--per-file"
-    assert ngt(*command).returncode == 0
-    with (out / "a.txt.txt").open("a") as file:
-        file.write("EDITED\n")
-    fake.asked = []
-    assert ngt(*command).returncode == 0 and fake.asked == []  # nothing is to be made
-    done = ngt(*command, "--max-tokens", "9")
-    assert done.returncode == 2 and fake.asked == []
-    assert b"a.txt.txt: it was changed after this command wrote it\n" in done.stderr
-    assert (out / "a.txt.txt").read_text().endswith("EDITED\n")
-    (out / "a.txt.txt").unlink()
-    assert ngt(*command, "--max-tokens", "9").returncode == 0 and len(fake.asked) == 3
-
-
 def test_a_file_that_comes_while_its_summary_is_made_is_kept_and_the_others_are_written(
     tmp_path: Path, three: Path, fake: FakeAnswers
 ) -> None:

@@ -108,18 +108,6 @@ def test_what_is_written_among_the_documents_is_none_of_them(
         assert len(fake.asked) == more
 
 
-def test_another_question_for_the_same_table_is_refused_and_a_restart_asks_all_again(
-    tmp_path: Path, docs: Path, fake: FakeAnswers
-) -> None:
-    out = f"{tmp_path}/out.tsv"
-    assert ask(docs, "-o", out).returncode == 0
-    other = ask(docs, "-o", out, question="When?")
-    assert other.returncode == 2 and b"begun with question 'Who?', now 'When?'" in other.stderr
-    fake.asked = []
-    assert ask(docs, "-o", out, "--restart", question="When?").returncode == 0
-    assert len(fake.asked) == 3
-
-
 def test_the_answers_in_a_folder_are_those_to_the_last_question_and_the_others_are_kept(
     tmp_path: Path, docs: Path, fake: FakeAnswers
 ) -> None:
@@ -134,19 +122,6 @@ def test_the_answers_in_a_folder_are_those_to_the_last_question_and_the_others_a
     assert (out / "a.txt.txt").read_text() == "Text a of three.\n"
     assert (out / "b.txt.txt").read_text() == "edited"
     assert ask(docs, "-o", f"{out}/", question="When?").returncode == 2 and fake.asked == []
-
-
-def test_an_edited_table_is_refused_by_name_before_anything_is_asked(
-    tmp_path: Path, docs: Path, fake: FakeAnswers
-) -> None:
-    out = tmp_path / "out.csv"
-    assert ask(docs, "-o", str(out)).returncode == 0
-    out.write_bytes(edited := out.read_bytes().replace(b"\r\n", b"\n"))
-    (docs / "d.txt").write_text("Text d is new here.")
-    fake.asked = []
-    done = ask(docs, "-o", str(out))
-    assert done.returncode == 2 and fake.asked == [] and out.read_bytes() == edited
-    assert b"out.csv: it was changed after this command wrote it\n" in done.stderr
 
 
 @pytest.mark.parametrize("out", ["out.json", "out/", None])
@@ -185,7 +160,6 @@ def test_the_answer_over_all_is_the_last_json_line_and_of_no_file(
         (["--each", "--no-serve"], "--serve does nothing"),
         (["--each", "--reduce", " "], "the question is empty"),
         (["--reduce", "Which?"], "--reduce does nothing with one answer"),
-        (["-o", "{tmp}/docs/"], "Give --each"),
     ],
 )
 def test_what_each_cannot_do_is_refused_before_anything_is_read(

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngtcli.batch.table import SUFFIXES, TableOutput, check_table
-from ngtcli.errors import NgtError, UsageError
+from ngtcli.batch.table import SUFFIXES, FolderOutput, TableOutput
+from ngtcli.errors import UsageError
 from ngtcli.system.files import write_atomically
 from ngtcli.system.journal import LineFile
 
@@ -75,46 +75,36 @@ def test_a_table_has_what_was_put_in_the_order_of_the_files(
 
 
 def test_a_cell_is_of_rfc_4180_and_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
-    path = tmp_path / "out.CSV"
-    with opened(path, {"a": "k"}) as table:
-        table.put("a", [{"file": 'a "b"', "value": "x,\r\n潮"}, {"value": float("inf")}])
-        table.put("a", [{"file": 'a "b"', "value": "\ud800"}, {"value": 2**90}])
-    lines = b'file,value\r\n"a ""b""",?\r\n,1237940039285380274899124224\r\n'
-    assert path.read_bytes() == lines
-    with opened(path, {"a": "k2"}) as table:
-        table.put("a", [{"file": "x,\r\n潮", "value": float("inf")}])
-    assert path.read_bytes() == 'file,value\r\n"x,\r\n潮",\r\n'.encode()
+    with opened(path := tmp_path / "out.CSV", {"a": "k"}) as table:
+        every = "x,\r\n潮", float("inf"), "\ud800", 2**90, '=1+"1"'
+        table.put("a", [{"file": 'a "b"', "value": value} for value in every])
+    cells = '"x,\r\n潮"', "", "?", "1237940039285380274899124224", '"\'=1+""1"""'
+    assert (
+        path.read_bytes()
+        == ("file,value\r\n" + "".join(f'"a ""b""",{cell}\r\n' for cell in cells)).encode()
+    )
 
 
-def test_only_a_file_whose_key_changed_is_asked_for_again(tmp_path: Path) -> None:
-    path, keys = tmp_path / "out.jsonl", {"a": "1", "b": "1"}
-    with opened(path, keys) as table:
-        for name in keys:
+def test_a_key_or_a_head_decides_what_is_done_and_a_restart_begins_again(tmp_path: Path) -> None:
+    path, other = tmp_path / "out.jsonl", HEAD | {"question": "Who?"}
+    with opened(path, {"a": "1", "b": "1"}) as table:
+        for name in "ab":
             table.put(name, [{"file": name}])
+        with pytest.raises(UsageError, match="another process is writing it"):
+            TableOutput(path, HEAD, COLUMNS)
     with opened(path, {"c": "1", "b": "2", "a": "1"}) as table:
         assert [table.has(name) for name in "abc"] == [True, False, False]
     assert rows_of(path) == [{"file": "a"}]  # what is no more so is not shown
-    with opened(path, {"b": "1"}) as table:  # and stays in the journal
-        assert table.has("b")
-
-
-def test_another_question_is_refused_by_name_and_a_restart_begins_again(tmp_path: Path) -> None:
-    path = tmp_path / "out.csv"
-    with opened(path, {"a": "1"}) as table:
-        table.put("a", [{"file": "a"}])
-        with pytest.raises(UsageError, match="another process is writing it"):
-            TableOutput(path, HEAD, COLUMNS)
-    before = path.read_bytes()
-    other = HEAD | {"question": "Who?"}
+    with opened(path, {"b": "1"}) as table:
+        assert table.has("b")  # but kept
     with pytest.raises(UsageError, match=r"begun with question 'When\?', now 'Who\?'"):
         TableOutput(path, other, COLUMNS)
-    assert path.read_bytes() == before
-    with opened(path, {"a": "1"}, other, restart=True) as table:
-        assert not table.has("a")
-    assert path.read_bytes() == before  # until there is something else
-    with opened(path, {"a": "1"}, other) as table:
-        table.put("a", [{"file": "b"}])
-    assert rows_of(path) == [{"file": "b", "value": ""}]
+    with opened(path, {"b": "1"}, other, restart=True) as table:
+        assert not table.has("b")
+    assert rows_of(path) == [{"file": "b"}]  # until there is something else
+    with opened(path, {"b": "1"}, other) as table:
+        table.put("b", [{"file": "new"}])
+    assert rows_of(path) == [{"file": "new"}]
 
 
 def test_a_table_that_ngt_did_not_write_or_that_was_edited_is_refused(tmp_path: Path) -> None:
@@ -140,16 +130,12 @@ def test_a_table_that_ngt_did_not_write_or_that_was_edited_is_refused(tmp_path: 
     assert [row["file"] for row in rows_of(path)] == ["a", "b"]  # nothing was lost
 
 
-@pytest.mark.parametrize("name", ["out", "out.xlsx", ".csv", "out.txt"])
-def test_a_name_of_no_table_is_refused_with_the_four_that_are(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        check_table(tmp_path / name)
-    assert all(suffix in caught.value.hint for suffix in SUFFIXES)
-
-
-def test_a_table_is_whole_and_goes_on_wherever_a_kill_came(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_an_output_is_whole_and_goes_on_wherever_a_kill_came(
+    tmp_path: Path, is_folder: bool
+) -> None:
     """Of each prefix of what runs write, in its order, the next run goes on, and ends alike."""
-    made = 0
+    names, made = [str(i) for i in range(6)], 0
 
     def until(number: int, function: Callable[..., Any]) -> Callable[..., Any]:
         def write(*given: object) -> Any:
@@ -161,33 +147,30 @@ def test_a_table_is_whole_and_goes_on_wherever_a_kill_came(tmp_path: Path) -> No
 
         return write
 
-    def put(path: Path, names: Sequence[str]) -> None:
-        with opened(path, dict.fromkeys(names, "k")) as table:
-            for name in [n for n in names if not table.has(n)]:
-                table.put(name, [{"file": name, "value": f"{name}, of all"}])
+    def run(place: str) -> dict[str, bytes]:
+        path = tmp_path / place / "out.csv"
+        path.parent.mkdir(exist_ok=True)
+        folder = FolderOutput(path.parent, ".txt") if is_folder else None
+        with closing(folder or TableOutput(path, HEAD, COLUMNS)) as output:
+            output.expect(dict.fromkeys(names, "k"))
+            for name in [n for n in names if not output.has(n)]:
+                output.put(name, [{"file": name, "value": "潮", "body": f"{name}, of all"}])
+        return shown(place)
 
-    names = [str(i) for i in range(6)]
-    put(tmp_path / "whole.csv", names)
-    whole = (tmp_path / "whole.csv").read_bytes()
+    def shown(place: str) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (tmp_path / place).glob("*.??[tv]")}
+
+    every = run("every")
+    assert len(every) == (6 if is_folder else 1)
     for number in range(3 * len(names)):
-        path, made = tmp_path / f"{number}.csv", 0
+        made = 0
         with (
             patch.object(LineFile, "append", until(number, LineFile.append)),
             patch("ngtcli.batch.table.write_atomically", until(number, write_atomically)),
             suppress(KeyboardInterrupt),
         ):
-            put(path, names)
-        assert not path.exists() or whole.startswith(path.read_bytes())
-        assert path.exists() == (number >= 3)
-        put(path, names)
-        assert path.read_bytes() == whole
-
-
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with opened(tmp_path / "out.csv", {"a": "k"}) as table:
-        with patch.object(LineFile, "append", fail), pytest.raises(NgtError, match="space") as no:
-            table.put("a", [{"file": "a"}])
-        assert "Make room" in no.value.hint and not table.has("a")
+            run(str(number))
+        there = shown(str(number))
+        assert all(every[name].startswith(text) for name, text in there.items())
+        assert len(there) == (number // 3 if is_folder else number >= 3)
+        assert run(str(number)) == every

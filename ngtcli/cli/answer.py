@@ -26,15 +26,9 @@ Flags = dict[str, Any]
 PassagesOption = Annotated[
     bool, typer.Option("--show-passages", help="Show on stderr the passages that are read.")
 ]
-_PER_FILE = typer.Option(
-    "--per-file", help="A summary of each file, also in a table or a folder: -o FOLDER/."
-)
-_RESTART = typer.Option(
-    "--restart", help="Begin again, over what is in the table or the folder -o FOLDER/."
-)
-_EACH = typer.Option(
-    "--each", help="Ask of each file by itself; -o is a table (csv, tsv, jsonl, json) or FOLDER/."
-)
+_PER_FILE = typer.Option("--per-file", help="A summary of each file; -o is a table or FOLDER/.")
+_RESTART = typer.Option("--restart", help="Begin again, over what is in the table or FOLDER/.")
+_EACH = typer.Option("--each", help="Ask of each file by itself; -o is a table or FOLDER/.")
 _REDUCE = typer.Option(
     "--reduce", metavar="QUESTION", help="With --each: ask this once more, over all answers."
 )
@@ -82,7 +76,7 @@ def ask(
 
     ngt ask -d reports/ "Who built the quay?" --cite
     ngt ask -d notes.md "When is high tide?" --json
-    ngt ask --each reports/ "Who signed it?" -o answers.csv
+    ngt ask --each reports/ "Who signed it?" -o signed.csv
     """
     if each and not docs:  # words before the question are paths
         *docs, last = words
@@ -97,8 +91,6 @@ def ask(
         _answer_each(request, flags, docs or [], _DOCUMENTS, restart, over or "")
         return
     refuse_with("one answer", {"--restart": restart, "--reduce": over}, "Give --each.")
-    if given.folder:
-        raise UsageError(f"{given.out}: a folder", "Give --each for an answer a file, or name one.")
     _answer(request, flags, docs or [], _DOCUMENTS)
 
 

@@ -46,7 +46,7 @@ from ngtcli.errors import (
 )
 from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.session.checks import check_session
-from ngtcli.session.events import USUAL, Ended, Wants, telling
+from ngtcli.session.events import USUAL, Ended, telling
 from ngtcli.session.question import OtherModelError, Question, Tasks
 from ngtcli.session.runs import log_answer
 from ngtcli.system import process
@@ -215,10 +215,7 @@ class _Batch:
 
 
 def row_of(outcome: "Outcome", tokens: bool = False) -> dict[str, Any]:
-    """What stands in the output for a line: the object of --json and its id, or its error.
-
-    With `tokens` the object is that of --json-tokens.
-    """
+    """What a line puts out: its id with the object of --json, or --json-tokens, or its error."""
     from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject, answer_object
 
     error, question = outcome.answer, outcome.question
@@ -266,19 +263,12 @@ class Run:
     """Answers many texts, each of which is a `what`, and shows what is done.
 
     On a terminal that is one line in place, elsewhere one now and then with -v. `size` texts are
-    answered together, 0: as many as the engine can. `engine` is one that another run opened.
+    answered together, 0: as many as the engine can. `engine` may be one that another run opened.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        size: int,
-        notes: Notes,
-        what: str,
-        engine: "Engine | None" = None,
-        wants: Wants = USUAL,
-    ) -> None:
-        self.engine, self._wants = engine, wants
+    def __init__(self, settings: Settings, size: int, notes: Notes, what: str) -> None:
+        self.engine: Engine | None = None
+        self.wants = USUAL
         is_exact = settings.exact == "on" and settings.engine != "vllm"
         self._size = size or int(is_exact)  # exact passes are over one text
         self._settings, self._notes, self._what = settings, notes, what
@@ -329,7 +319,7 @@ class Run:
                 except Exception as error:
                     return line, caught(error)
 
-            with closing(run(self.engine, draw, self._wants)) as outcomes:
+            with closing(run(self.engine, draw, self.wants)) as outcomes:
                 for outcome in outcomes:
                     lines.done(outcome.key)
                     self._add(outcome, deliver(outcome))

@@ -144,7 +144,8 @@ class _Extract(Lines):
         self._extraction, self._given, self._notes = extraction, given, Notes(given.verbose)
         self._names = [one.name for one in extraction.form.fields]
         self._settings = extraction.tasks.of[TASK][0]
-        self._run = Run(self._settings, given.batch_size, self._notes, "file", wants=_WANTS)
+        self._run = Run(self._settings, given.batch_size, self._notes, "file")
+        self._run.wants = _WANTS
         self._request = _as_request(extraction.whole(()), given)
         self._documents: dict[str, Document] = {}
         self._left, self._begun = deque[Document](), list[Asking]()

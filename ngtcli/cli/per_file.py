@@ -7,7 +7,7 @@ program wrote or changed is not written over. A file that fails does not end the
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -48,7 +48,7 @@ def run_per_file(
     run = Run(request.settings, 0, notes, "file")
     with closing(_opened(request, restart)) as written:
         documents, bad = read_each(request, paths, hint, notes, written.files, written.wrote)
-        own = "" if isinstance(written, TableOutput) else dump_json(how(request), None)
+        own = dump_json(how(request), None)
         written.expect({d.name: key_of(own, d.name, d.sha256) for d in documents})
         read = [document.path for document in documents if document.path]
         check_not_read(written.paths.values(), read, "Name another with -o.")
@@ -86,7 +86,8 @@ def run_per_file(
         end = "what is done is put out" if isinstance(written, _Shown) else GOES_ON
         run.answer(Lines(lines), asked, deliver, end)
         if reduce:
-            answers = [(d, written.rows(d.name)[0]) for d in documents if written.has(d.name)]
+            done = [document for document in documents if written.has(document.name)]
+            answers = [(d, written.rows(d.name)[0]["answer"]) for d in done]
             _reduce(request, reduce, answers, run)
     again = "" if request.out is None else "The same command tries them again, and no others."
     run.check_failed(run.failed + bad, len(documents) + bad, again)
@@ -94,12 +95,10 @@ def run_per_file(
 
 def how(request: AnswerRequest) -> dict[str, Any]:
     """All that decides an answer, and how it is shown, but its document, JSON-ready."""
-    how: dict[str, Any] = {"engine": request.settings.engine, "question": request.question}
-    if not _is_table(request):
-        r = request
-        how["shown"] = [r.cite, r.json, r.json_tokens, r.show_thinking]
-    own = deciding(request.settings, request.preset).items()
-    return how | {f"{request.task}.{name}": value for name, value in sorted(own)}
+    r, own = request, deciding(request.settings, request.preset).items()
+    shown = [] if _is_table(r) else [r.cite, r.json, r.json_tokens, r.show_thinking]
+    about = {"engine": r.settings.engine, "question": r.question, "shown": shown}
+    return about | {f"{r.task}.{name}": value for name, value in sorted(own)}
 
 
 def _is_table(request: AnswerRequest) -> bool:
@@ -131,29 +130,28 @@ def _row(request: AnswerRequest, outcome: "Outcome", written: "RowsOutput | _Sho
     answer, name = outcome.answer, str(outcome.key.id)
     if isinstance(answer, NgtError):
         raise answer
-    is_json = request.settings.schema or request.settings.schema_multi
-    said = json.loads(answer.text) if is_json else visible(answer.text.strip())
-    row = {"file": name, "answer": said}
+    row: Row = {"file": visible(name), "answer": visible(answer.text.strip())}
+    if request.settings.schema or request.settings.schema_multi:
+        with suppress(ValueError):  # a stop string may have cut it
+            row = {**row, "answer": json.loads(answer.text)}
     if isinstance(written, _Shown):
-        return row | {"body": _text(request, name, outcome)}
+        return {**row, "body": _text(request, name, outcome)}
     if isinstance(written, FolderOutput):
-        return row | {"body": f"{body_of(request, answer)}\n"}
+        return {**row, "body": f"{body_of(request, answer)}\n"}
     places = [
         {"page": s.page, "heading": s.heading, "start": s.span.source_start,
          "end": s.span.source_end, "quote": s.quote}
         for s in answer.sources.places()
     ]  # fmt: skip
-    return row | {"sources": places}
+    return {**row, "sources": places}
 
 
 def _reduce(
-    request: AnswerRequest, question: str, answers: Sequence[tuple[Document, Row]], run: Run
+    request: AnswerRequest, question: str, answers: Sequence[tuple[Document, Any]], run: Run
 ) -> None:
     """Print the answer to a question over all answers, with its sources. Raises NgtError."""
-    texts = tuple(
-        replace(d, text=said if isinstance(said := row["answer"], str) else dump_json(said, None))
-        for d, row in answers
-    )
+    every = [(d, said if isinstance(said, str) else dump_json(said, None)) for d, said in answers]
+    texts = tuple(Document(d.name, text, path=d.path) for d, text in every if text)
     free = replace(request.settings, **{name: SETTINGS[name].default for name in FORMS})
     asked = replace(request, question=question, loaded=Loaded(texts), settings=free, cite=True)
 
@@ -165,7 +163,8 @@ def _reduce(
         return False
 
     if texts:
-        over = Run(free, 1, Notes(request.verbose), "question", run.engine)
+        over = Run(free, 1, Notes(request.verbose), "question")
+        over.engine = run.engine
         over.answer(Lines([InputLine(0, 1, question)]), lambda _: asked, deliver, GOES_ON)
 
 
