@@ -30,10 +30,6 @@ TASK = "extract"
 Row = dict[str, Any]  # file, values, sources, probability, read, and conflicts where there are any
 Take = Callable[[Ended], object]
 _NO_FIELDS = "Give one as in --schema 'sender, due date, total float', or a JSON Schema."
-_TYPES = {  # how a prompt calls them; a text is not named
-    "int": "whole number", "float": "number", "bool": "true or false", "date": "date, YYYY-MM-DD",
-    "quote": "quotation, word for word",
-}  # fmt: skip
 _MOST_PICKED = 64  # values among which a model chooses; guess
 _BLANK = " \t\r\n"
 
@@ -103,7 +99,8 @@ def _asked(one: Field) -> str:
 
 
 def _listed(one: Field) -> str:
-    kind = " or ".join(map(str, one.choices)) if one.choices else _TYPES.get(one.type, "")
+    """A field as a prompt lists it: its name, its type unless that is a text, its description."""
+    kind = " or ".join(map(str, one.choices)) or ("" if one.type == "str" else one.type)
     kind = f"list of {kind or 'texts'}" if one.is_list else kind
     return (
         f"- {one.name}{f' ({kind})' * bool(kind)}{f': {one.description}' * bool(one.description)}"

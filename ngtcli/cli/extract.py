@@ -192,7 +192,7 @@ class _Extract(Lines):
         self._left.extend(d for d in documents if not (table and table.has(d.name)))
         self._run.set_total(len(documents), len(self._left), "made before and not again")
         goes_on = GOES_ON if given.output else "what is done is put out"
-        self._run.answer(self, self._question, self._deliver, goes_on)
+        self._run.answer(self, lambda line: self._taken[line.index][2], self._deliver, goes_on)
         if given.html:
             write_page(self._page(documents), given.html)
         if given.verbose and self._steps:
@@ -216,9 +216,6 @@ class _Extract(Lines):
         asking.waiting += 1
         self._taken.append((asking, take, question))
         return InputLine(len(self._taken) - 1, len(self._taken), asking.document.name)
-
-    def _question(self, line: InputLine) -> Question:
-        return self._taken[line.index][2]
 
     def _next(self) -> Asking | None:
         """What has a question to be taken, begun if need be; what has none is done."""
