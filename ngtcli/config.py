@@ -176,7 +176,7 @@ class Setting:
         Raises UsageError, which begins with `where`, for a value of another type.
         """
         kind = self.kind
-        is_off = self.default == "off" or {*SWITCH} == {*self.choices}
+        is_off = "off" in (self.default, *self.choices)
         if is_off and isinstance(value, bool):  # as YAML reads on and off
             return "on" if value else "off"
         if Use.SCHEMA in self.uses and isinstance(value, dict):
@@ -304,7 +304,11 @@ class Settings:
         Use.NGT,
         choices=SWITCH,
     )
-    max_tokens: int = _answer(256, "At most this many tokens in the answer.", within=(1, 10**6))
+    max_tokens: int = _answer(
+        256,
+        "At most this many tokens in the answer; 256 is 2048 for one in a form.",
+        within=(1, 10**6),
+    )
     think: str = _answer(
         "auto",
         "Of a model that thinks: on, off, or auto, as its chat template has it without a word.",
@@ -467,8 +471,14 @@ class Settings:
         "", "Password of encrypted PDFs; NGT_PASSWORD keeps it out of the process list.", Use.SECRET
     )
     field: str = _reading("", "Of JSON and CSV files, read this field alone.", Use.TEXT | Use.LINE)
+    ocr: str = _reading(
+        "auto",
+        "Recognize text in pictures and on pages that have none: auto, off, or force, on all.",
+        Use.TEXT,
+        choices=("auto", "off", "force"),
+    )
     parser_seconds: int = _reading(
-        60, "At most this many seconds for one PDF, Word, HTML, … file.", within=(1, 86_400)
+        60, "At most this many seconds for a PDF, Word, … file or scanned page.", within=(1, 86_400)
     )
     parser_mb: int = _reading(
         1000,
@@ -516,6 +526,12 @@ class Settings:
         """Whether answers have a form that their tokens obey."""
         return any(getattr(self, name) for name in FORMS)
 
+    @property
+    def answer_tokens(self) -> int:
+        """max_tokens; where only its default says so, a form has more: it ends by itself."""
+        is_default = self.max_tokens == SETTINGS["max_tokens"].default
+        return _OF_FORM if self.has_form and is_default else self.max_tokens
+
     def __post_init__(self) -> None:
         for name, about in SETTINGS.items():
             about.check(getattr(self, name))
@@ -534,13 +550,14 @@ class Settings:
             raise SettingError("passage_overlap", f"passage_overlap is {what}", hint)
 
 
+_OF_FORM = 2048  # tokens of an answer in a form at most; guess, ten texts of 300 characters
 FORMS = ("schema", "schema_multi", "regex", "choices", "quote")  # settings; one at a time
 _LISTED = {
     Use.COMMON: "model method quantize exact max_tokens think temperature system overflow",
     Use.SET: "draft_model n lp learn_output pool pool_documents background calibrate max_thinking"
     " min_p repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
     " template_documents ask_fields max_repeats device_map packed capture passage_tokens"
-    " passage_overlap whole_tokens reranker max_files max_depth field parser_seconds parser_mb"
+    " passage_overlap whole_tokens reranker max_files max_depth field ocr parser_seconds parser_mb"
     " cache_mb log_text tensor_parallel pipeline_parallel data_parallel ray",
 }
 

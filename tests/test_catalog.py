@@ -51,7 +51,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def folder(tmp_path: Path) -> Path:
     path = tmp_path / "docs"
     path.mkdir()
-    for name in ("people.csv", "people.tsv", "scan.pdf"):
+    for name in ("people.csv", "people.tsv", "locked.pdf"):
         (path / name).write_bytes(made.FILES[name]())
     (path / "notes.md").write_text("# Notes\n\nThe tide came in.\n")
     for one in path.iterdir():
@@ -88,7 +88,7 @@ def changed_with_its_size_and_time(folder: Path) -> None:
         (lambda folder: (folder / "people.csv").rename(folder / "moved.csv"), ["moved.csv"]),
         (
             lambda folder: FILES.delete(FILES.each()),
-            ["pdf", "people.csv", "people.tsv", "scan.pdf"],
+            ["pdf", "people.csv", "people.tsv", "locked.pdf"],
         ),
     ],
     ids=["unchanged", "changed", "size and time kept", "touched", "moved", "forgotten"],
@@ -96,14 +96,14 @@ def changed_with_its_size_and_time(folder: Path) -> None:
 def test_only_what_changed_is_opened_and_parsed_again(
     folder: Path, done: list[str], act: Callable[[Path], None], again: list[str]
 ) -> None:
-    files = ["notes.md", "people.csv", "people.tsv", "scan.pdf"]
+    files = ["notes.md", "people.csv", "people.tsv", "locked.pdf"]
     assert len(texts(folder)) == 3 and sorted(done) == sorted([*files, "csv", "tsv", "pdf"])
     act(folder)
     done.clear()
     second = texts(folder)
     assert sorted(done) == sorted([*again, "notes.md"])  # plain text is read from its file
     (left_out,) = load([str(folder)]).skipped
-    assert left_out.reason == "its 2 pages have no text: a scan, or pictures"
+    assert left_out.reason == "encrypted"
     shutil.rmtree(os.environ["NGT_HOME"])
     assert texts(folder) == second  # with sections
 
@@ -114,7 +114,7 @@ def test_files_just_written_are_not_trusted_by_their_time(
     monkeypatch.setattr(catalog, "_RACE_NS", 10**12)
     texts(folder)
     done.clear()
-    assert texts(folder) and len(done) == 5  # four opened, and the scan parsed
+    assert texts(folder) and len(done) == 5  # four opened, and the locked one parsed
 
 
 def test_texts_behind_a_password_are_not_kept(folder: Path, done: list[str]) -> None:
@@ -132,7 +132,7 @@ def test_a_limit_that_is_raised_is_tried_again(folder: Path, done: list[str]) ->
     texts(folder)
     done.clear()
     texts(folder, parser_seconds=90)
-    assert [name for name in done if "." not in name] == ["pdf"]  # the scan; texts are kept
+    assert [name for name in done if "." not in name] == ["pdf"]  # what is locked; texts are kept
 
 
 def test_without_a_cache_everything_is_read_and_told(folder: Path) -> None:

@@ -30,7 +30,7 @@ def test_files_folders_and_globs(tmp_path: Path) -> None:
     """Each file once, a folder in the order of the parts of its files' paths."""
     made = ["b.txt", "a.md", "README", "a/x.rst", "a/b/y.txt", "a b/z.txt", ".hidden.txt",
             ".git/x.txt", "e[1].txt"]  # fmt: skip
-    for name in (*made, "f.png"):
+    for name in (*made, "f.gif"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     visible = [path for path in made if not path.startswith(".")]
@@ -123,7 +123,7 @@ def test_unusable_content_is_named(tmp_path: Path, content: bytes, message: str)
         ({}, "*.md", r"\*.md: no file matches"),
         ({}, "x" * 5000, "name too long"),
         ({}, "/dev/null", "/dev/null: not a regular file"),
-        ({"a_png": "x", "b_png": "y", "c_mp3": "z"}, "", r"folder \(only .png 2, .mp3 1\)"),
+        ({"a_gif": "x", "b_gif": "y", "c_mp3": "z"}, "", r"folder \(only .gif 2, .mp3 1\)"),
     ],
     ids=["missing", "empty", "pattern", "long", "device", "other kinds"],
 )
@@ -139,7 +139,7 @@ def test_paths_of_which_nothing_is_read_are_named(
 
 def bad_folder(folder: Path) -> Path:
     fill(folder, a_txt="fine", b_txt="", c_txt=b"caf\xe9", d_txt=b"\0\1\2", sub__e_md="also fine",
-         f_pdf="%PDF-", g_PNG="x", h_png="<html>")  # fmt: skip
+         f_pdf="%PDF-", g_GIF="x", h_gif="<html>")  # fmt: skip
     (folder / "gone.txt").symlink_to("nowhere")
     (folder / "loop").symlink_to(".")
     (folder / "self.txt").symlink_to("self.txt")
@@ -163,14 +163,14 @@ def test_in_folders_what_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> 
         ("c.txt", "not UTF-8 (byte 3)"),
         ("d.txt", "binary, not text"),
         ("f.pdf", "broken pdf (PdfiumError: Failed to load document (PDFium: Data format error).)"),
-        ("g.PNG", "files of kind .png are not read"),
+        ("g.GIF", "files of kind .gif are not read"),
         ("gone.txt", "no such file or directory"),
-        ("h.png", "files of kind .png are not read"),
+        ("h.gif", "files of kind .gif are not read"),
         ("loop", "a link to a folder; name it to have it read"),
         ("pipe", "not a regular file"),
         ("self.txt", "too many levels of symbolic links"),
     ]
-    assert sorted(s.kind for s in loaded.skipped if s.kind) == [".png", ".png"]
+    assert sorted(s.kind for s in loaded.skipped if s.kind) == [".gif", ".gif"]
     pattern = load([str(tmp_path / "[a-b].*")])  # of which every kind is tried
     assert names(pattern) == ["a.txt"] and skipped(pattern) == [("b.txt", "empty")]
     (tmp_path / "a.log").write_text("a log")
@@ -198,7 +198,7 @@ def test_links_out_of_a_folder_are_left_out_where_only_what_is_inside_is_wanted(
 
 def test_strict_makes_what_is_left_out_an_error_but_not_other_kinds(tmp_path: Path) -> None:
     strict = replace(Settings(), strict=True)
-    fill(tmp_path / "x", a_txt="fine", b_png="x")
+    fill(tmp_path / "x", a_txt="fine", b_gif="x")
     assert names(load([str(tmp_path / "x")], settings=strict)) == ["a.txt"]
     fill(tmp_path / "x", c_txt="")
     with pytest.raises(InputError, match=r"c.txt: empty"):
@@ -291,7 +291,7 @@ def test_no_more_is_read_than_the_bound_and_the_hint_says_how_to_raise_it(tmp_pa
 
 
 def test_more_files_than_the_bound_are_refused(tmp_path: Path) -> None:
-    fill(tmp_path, **{f"n{i}_txt": "text" for i in range(5)}, sub__x_png="other kinds count too")
+    fill(tmp_path, **{f"n{i}_txt": "text" for i in range(5)}, sub__x_gif="other kinds count too")
     assert len(load([str(tmp_path)], settings=replace(Settings(), max_files=6)).documents) == 5
     for path in (tmp_path, tmp_path / "*.txt"):
         with pytest.raises(InputError, match="more than 4 files") as caught:

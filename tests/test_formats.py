@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ngtcli.config import Settings
 from ngtcli.documents import parsers
 from ngtcli.documents.content import Extracted, Section, Source, Writer
 from ngtcli.documents.formats import HEAD, SUFFIXES, format_of, suffix_of
@@ -77,7 +78,7 @@ def test_a_file_is_read_word_for_word_as_it_stands_beside_it(name: str) -> None:
 
 
 def test_a_folder_is_read_in_workers_and_what_cannot_be_is_told() -> None:
-    loaded = load([str(made.FOLDER)])
+    loaded = load([str(made.FOLDER)], settings=Settings(ocr="off"))
     texts = {d.name: d.text for d in loaded.documents if d.name in WITH_TEXT}
     assert texts == {name: made.wanted(name) for name in WITH_TEXT}
     assert {Path(s.name).name: s.reason for s in loaded.skipped} == LEFT_OUT

@@ -112,6 +112,16 @@ def test_options_are_the_settings_with_their_help(asked: list[Question]) -> None
         assert words in run("-m", "ngt", "Who?", "-o", option, value, code=1).output
 
 
+def test_schemas_of_llm_are_those_of_the_question(asked: list[Question]) -> None:
+    run("-m", "ngt", "Who?", "--schema", "name, age int: in years")
+    run("-m", "ngt", "Who?", "--schema-multi", "name str")
+    fields, many = (json.loads(question.settings.schema) for question in asked)
+    assert fields["properties"]["age"] == {"type": "integer", "description": "in years"}
+    assert fields["required"] == ["name", "age"] and many["properties"]["items"]["type"] == "array"
+    wrong = json.dumps({"type": "object", "properties": {"a": {"$ref": "#"}}})
+    assert "recursion" in run("-m", "ngt", "Who?", "--schema", wrong, code=1).output
+
+
 def test_an_answer_is_streamed_logged_and_counted(asked: list[Question]) -> None:
     done = run("-m", "ngt/builtin", "When?")
     assert done.stdout == "High tide at nine.\n" and "ngt: not everything fits" in done.stderr

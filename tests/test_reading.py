@@ -20,7 +20,7 @@ MANY = Loaded(
     (),
     (
         *(Skipped(f"d/{i}.txt", "empty") for i in range(42)),
-        *(Skipped(f"d/{i}.png", "files of kind .png are not read", ".png") for i in range(9)),
+        *(Skipped(f"d/{i}.gif", "files of kind .gif are not read", ".gif") for i in range(9)),
         *(Skipped(f"d/{i}.mp3", "files of kind .mp3 are not read", ".mp3") for i in range(3)),
         *(Skipped(f"d/{i}.pdf", "a PDF, which needs x", "", "Install it: x") for i in range(2)),
     ),
@@ -35,8 +35,8 @@ def test_a_few_lines_a_count_and_one_line_for_other_kinds(
     assert lines == [
         *(f"ngt: left out d/{i}.txt: empty" for i in range(5)),
         "ngt: left out 37 more; -v names them all",
-        "ngt: left out 2 files: their formats need more packages. Install it: x",
-        "ngt: left out 12 files of other kinds: .png 9, .mp3 3",
+        "ngt: left out 2 files: a PDF, which needs x. Install it: x",
+        "ngt: left out 12 files of other kinds: .gif 9, .mp3 3",
     ]
 
 
@@ -58,7 +58,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     notes.mkdir()
     (notes / "a.txt").write_text("The harbour opened in 1932. It is deep.")
     (notes / "b.txt").write_text("")
-    (notes / "c.png").write_text("%PNG")
+    (notes / "c.gif").write_text("%GIF")
     return str(notes)
 
 
@@ -70,9 +70,9 @@ def test_the_object_of_json_names_what_was_left_out(command: str, folder: str) -
     assert done.exit_code == 0, done.exception
     assert json.loads(done.stdout)["skipped"] == [
         {"name": os.path.join(folder, "b.txt"), "reason": "empty"},
-        {"name": os.path.join(folder, "c.png"), "reason": "files of kind .png are not read"},
+        {"name": os.path.join(folder, "c.gif"), "reason": "files of kind .gif are not read"},
     ]
-    assert "left out" in done.stderr and "1 file of other kinds: .png 1" in done.stderr
+    assert "left out" in done.stderr and "1 file of other kinds: .gif 1" in done.stderr
 
 
 @pytest.mark.parametrize("command", [

@@ -85,6 +85,12 @@ class Live(Serving):
         return CLIENT.post(self.url + path, content=body, headers={**HEAD, **named})
 
 
+def json_schema(schema: Any) -> Any:
+    """The format of an answer by a schema."""
+    own = {"name": "x", "strict": True, "schema": schema}
+    return {"type": "json_schema", "json_schema": own}
+
+
 def said(text: str) -> Any:
     """The messages of a question."""
     return [{"role": "user", "content": text}]
@@ -226,13 +232,19 @@ def test_a_predicted_answer(live: Live) -> None:
         ({"n": 2}, "n"), ({"n": True}, "n"), ({"n": 1.0}, "n"), ({"logprobs": True}, "logprobs"),
         ({"stream_options": {"foo": 1}}, "stream_options"), ({"seed": True}, "seed"),
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"logit_bias": {"1": 2}}, "logit_bias"), ({"temperature": 101}, "temperature"),
         ({"top_p": 0}, "top_p"), ({"temperature": "hot"}, "temperature"),
         ({"seed": 10**30}, "seed"), ({"max_tokens": 0}, "max_tokens"),
         ({"stop": ["x"] * 17}, "stop"), ({"stop": ""}, "stop"), ({"colour": "red"}, "colour"),
         ({"prediction": {"type": "content", "content": [{"type": "image"}]}}, "prediction"),
-        ({"settings": {"model": "other"}}, "settings"),
+        ({"settings": {"model": "other"}}, "settings"), ({"schema": "a foo"}, "schema"),
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+         "response_format"),
+        ({"response_format": {"type": "json_object"}, "stop": "}"}, "schema"),
+        ({"response_format": json_schema({"type": "array", "items": {"$ref": "#"}})},
+         "response_format"),
         ({"settings": {"system": "@/etc/passwd"}}, "settings.system"),
         ({"settings": {"top_k": "x"}}, "settings.top_k"),
         ({"settings": {"template_arg": ["/etc"]}}, "template_arg"),
@@ -247,6 +259,20 @@ def test_what_is_wrong_or_not_here_is_refused(live: Live, more: Any, param: str)
     response = live.post(**more)
     assert response.status_code == 400, response.text
     assert error_of(response)["param"] == param
+
+
+def test_formats_of_the_answer_are_schemas_of_the_question(live: Live) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    live.chat("When?", response_format=json_schema(schema))
+    flat = {"type": "json_schema", "name": "x", "schema": schema}
+    for format in (flat, {"type": "json_object"}, {"type": "text"}):
+        live.openai().responses.create(model="builtin", input="When?", text={"format": format})
+    asked = [question.settings.schema for question, _ in live.answers.asked[-4:]]
+    assert [json.loads(text or "0") for text in asked] == [schema, schema, {"type": "object"}, 0]
+    with pytest.raises(openai.BadRequestError, match="recursion") as caught:
+        wrong: Any = {"format": {**flat, "schema": {"$ref": "#"}}}
+        live.openai().responses.create(model="builtin", input="When?", text=wrong)
+    assert caught.value.param == "text"
 
 
 def test_what_makes_no_difference_is_passed_over(live: Live) -> None:

@@ -89,7 +89,9 @@ class ShownDocuments:
 
 
 def _row(row: Row) -> list[object]:
-    return [row.name, row.format, row.pages or "", row.characters, row.tokens]
+    by_ocr = len(row.recognized)
+    pages = f"{row.pages} ({'' if by_ocr == row.pages else f'{by_ocr} by '}OCR)"
+    return [row.name, row.format, pages if by_ocr else row.pages or "", row.characters, row.tokens]
 
 
 @docs_app.command("list")

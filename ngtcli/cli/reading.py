@@ -93,10 +93,11 @@ def tell_skipped(skipped: Sequence[Skipped], notes: Notes, most: int = _SHOWN) -
         notes.warn(f"left out {one.name}: {one.reason}")
     if more := len(bad) - len(shown):
         notes.warn(f"left out {more} more; -v names them all")
-    if needing := [s for s in skipped if s.needs]:
-        reason = needing[0].reason if len(needing) == 1 else "their formats need more packages"
-        notes.warn(f"left out {counted(len(needing), 'file')}: {reason}. {needing[0].needs}")
-    if others := [s for s in skipped if s.kind]:
+    for needs in dict.fromkeys(s.needs for s in skipped if s.needs):
+        reasons = [s.reason for s in skipped if s.needs == needs]
+        reason = reasons[0] if len({*reasons}) == 1 else "their formats need more packages"
+        notes.warn(f"left out {counted(len(reasons), 'file')}: {reason}. {needs}")
+    if others := [s for s in skipped if s.kind and not s.needs]:
         notes.warn(f"left out {counted(len(others), 'file')} of other kinds: {kinds(others)}")
         if command := converting(others):
             notes.warn(f"old office files are read when converted: {command}")

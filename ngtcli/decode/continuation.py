@@ -5,20 +5,20 @@ ones many times in a row.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
 
 from ngtcli.config import Settings
-from ngtcli.decode.guide import Guide, masks_of
 from ngtcli.decode.model import TargetModel
-from ngtcli.decode.sampling import Sampler
+from ngtcli.decode.sampling import Mask, Sampler
 from ngtcli.decode.scores import scores_are_not_numbers
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.origins import PREDICTED
 from ngtcli.draft.steps import OWN, Limits, Statistics, Step, Token
 from ngtcli.draft.tree import DraftTree, Path
-from ngtcli.errors import ContextOverflowError
+from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.grammar.matcher import Matcher
 from ngtcli.prompt.thinking import ANSWER, TextStream
 from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
@@ -67,14 +67,7 @@ class Growing:
         self._text = TextStream(Detokenizer(tokenizer), limits.stop, limits.thinking, thought)
         self._repetition = Repetition(limits.max_repeats)
 
-    def _add(
-        self,
-        token: int,
-        ends: bool,
-        origin: str = OWN,
-        reason: str = "",
-        probability: float | None = None,
-    ) -> Token:
+    def _add(self, token: int, ends: bool, origin: str = OWN, reason: str = "") -> Token:
         """Emit a token, which `ends` the text itself, or with which it ends for a `reason`."""
         self.output.append(token)
         thought, text = (None, "") if ends else self._text.push(token)
@@ -82,7 +75,7 @@ class Growing:
         self.finish_reason = self._reason(ends or self._text.stopped, repeats) or reason
         if self.finish_reason:
             thought, text = self._text.flush(thought, text)
-        return Token(token, text, origin, thought, probability)
+        return Token(token, text, origin, thought)
 
     def _reason(self, ended: bool, repeats: bool) -> str:
         if ended:
@@ -92,6 +85,40 @@ class Growing:
         if len(self.output) < self._room and self._text.answered < self.limits.max_tokens:
             return ""
         return "context" if len(self.output) == self._room < self.limits.most else "length"
+
+
+class Guide:
+    """The state of a text's grammar, and of the `text`, which tells a thought from an answer."""
+
+    def __init__(self, matcher: Matcher, text: TextStream) -> None:
+        self.matcher, self.text = matcher, text
+
+    @property
+    def openings(self) -> tuple[int, ...] | None:
+        """As of the text; none once the answer has begun. None, too, behind its end."""
+        if self.matcher.over:
+            return None
+        return () if self.matcher.taken else self.text.openings
+
+    def push(self, token: int) -> None:
+        """The text, which was not given it yet, goes on with `token`."""
+        openings = self.openings
+        if openings is not None and token not in openings and not self.matcher.follow(token):
+            raise ModelError("llguidance gave up", "Make the schema simpler.")
+
+    def allows(self, token: int) -> bool:
+        """Whether `token` may come next. Raises ModelError as `Matcher.allows`."""
+        openings = self.openings
+        return openings is None or token in openings or self.matcher.allows(token)
+
+    def mask(self) -> Mask | None:
+        """The tokens that may, bool (vocabulary,); None: all. Raises ModelError as `allows`."""
+        openings = self.openings
+        if openings is None:
+            return None
+        mask = self.matcher.mask()
+        mask[list(openings)] = True
+        return mask
 
 
 class Continuation(Growing):
@@ -119,7 +146,6 @@ class Continuation(Growing):
         most = min(thinking.most, max(0, left - for_answer)) if thinking else 0
         self._begin(model.tokenizer, limits, min(limits.most, left), most)
         self._guide = Guide(limits.grammar.start(), self._text) if limits.grammar else None
-        self._masked = False  # whether the last `choices` kept to the grammar
         self._chances: list[float] = []  # of the tokens chosen in the last walk, if they are wanted
         self.most = len(self.ids) + self._room  # tokens of prompt and output
 
@@ -142,15 +168,12 @@ class Continuation(Growing):
         return self._guide.matcher if self._guide and self._guide.openings == () else None
 
     def choices(self, scores: Tensor, tree: DraftTree) -> Tensor | None:
-        """As `Sampler.choices`; what is drawn is drawn of the tokens that the grammar allows.
+        """As `Sampler.choices`; None, too, where tokens are drawn of those that a grammar allows.
 
-        Where the highest scores are taken most are allowed, so `chooser` looks at these by itself.
+        The highest scores are taken as they are: most are allowed, and `chooser` looks at that.
         """
-        matcher, masks = self.matcher, None
-        if matcher is not None and self.sampler.draws and self.sampler.chooses_on(scores.device):
-            masks = masks_of(tree, matcher, len(scores))
-        self._masked = masks is not None
-        return self.sampler.choices(scores, tree, masks)
+        draws = self.sampler.settings.temperature != 0.0
+        return None if draws and self.matcher else self.sampler.choices(scores, tree)
 
     def chooser(
         self, scores: Tensor, chosen: Sequence[int] | None
@@ -191,13 +214,11 @@ class Continuation(Growing):
         `known` is what `choices` gave, -1 where it did not.
         """
         is_free = guide is None or guide.openings is None
-        if guide is None or is_free or not self.sampler.draws:
+        if is_free or self.sampler.settings.temperature == 0.0:
             token = known if known >= 0 else self.sampler.choose(row, path)
-            if guide is None or is_free or token < 0 or guide.allows(token):
+            if guide is None or token < 0 or guide.allows(token):
                 return token
-        elif known >= 0 and self._masked:
-            return known
-        return self.sampler.choose(row, path, guide.mask())
+        return self.sampler.choose(row, path, guide.mask() if guide else None)
 
     def emit(self, path: Path, tree: DraftTree) -> Step:
         """Emit the path's tokens up to an end; tokens behind an end are dropped."""
@@ -208,8 +229,8 @@ class Continuation(Growing):
             if self._guide is not None:
                 self._guide.push(token)
                 reason = "stop" if self._guide.matcher.over else ""
-            chance = self._chances[i] if self._chances else None
-            shown.append(self._add(token, ends, origin, reason, chance))
+            added = self._add(token, ends, origin, reason)
+            shown.append(replace(added, probability=self._chances[i]) if self._chances else added)
             if self.finish_reason:
                 break
         predicted = tree.drafts_of(PREDICTED) if self._predicted else 0

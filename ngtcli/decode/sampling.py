@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from ngtcli.config import Settings
-from ngtcli.decode.guide import Mask
 from ngtcli.decode.layout import row_size
 from ngtcli.decode.replays import Replays
 from ngtcli.decode.scores import best_tokens, highest
 from ngtcli.draft.tree import ROOT, DraftTree
 
 _Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 def penalizes(settings: Settings) -> bool:
@@ -183,11 +183,6 @@ class Sampler:
         if self._spoken is not None:
             self._spoken.commit(tokens)
 
-    @property
-    def draws(self) -> bool:
-        """Whether tokens are drawn, else the highest is taken."""
-        return self.settings.temperature != 0.0
-
     @torch.inference_mode()
     def choose(self, scores: Tensor, path: Sequence[int] = (), mask: Mask | None = None) -> int:
         """The token after the output and `path`, from its scores, shape (vocabulary,).
@@ -210,36 +205,30 @@ class Sampler:
         return float(self._scores_of(scores, path, mask)[0].log_softmax(-1)[token].exp())
 
     def _scores_of(self, scores: Tensor, path: Sequence[int], mask: Mask | None) -> Tensor:
-        """Penalized, then masked: float32 (1, vocabulary)."""
+        """Penalized, then masked, but NaN where a score was not finite: float32 (1, vocabulary)."""
         scores = scores[None].float()
         if self._spoken is not None:
             given = self._spoken.gather([Counter(path)])
             scores = self._spoken.penalize(scores, _sent(given, scores.device))
-        return scores if mask is None else _masked(scores, mask)
-
-    def chooses_on(self, device: torch.device) -> bool:
-        """Whether `choices` are made on the device.
-
-        Not on a CPU, which chooses those of the path alone, nor for draws on MPS.
-        """
-        return device.type != "cpu" and not (self.draws and device.type == "mps")
+        if mask is None:
+            return scores
+        return torch.where(torch.from_numpy(mask).to(scores.device), scores, scores - torch.inf)
 
     @torch.inference_mode()
-    def choices(self, scores: Tensor, tree: DraftTree, masks: Mask | None = None) -> Tensor | None:
+    def choices(self, scores: Tensor, tree: DraftTree) -> Tensor | None:
         """The tokens, int64, for scores (rows, vocabulary) after the root, each node, and padding.
 
-        Of those in `masks`, bool (rows, vocabulary), where they are given. They are on the device,
-        to which one tensor is sent, and the masks, and nothing is read back. -1 where `choose` is
-        to tell. None where it chooses all.
+        They are on the device, to which one tensor is sent, and nothing is read back. -1 where
+        `choose` is to tell. None on a CPU, which chooses those of the path alone, and for draws on
+        MPS.
         """
-        return self._rows(scores, tree, masks) if self.chooses_on(scores.device) else None
+        where, draws = scores.device.type, self.settings.temperature != 0.0
+        return None if where == "cpu" or (draws and where == "mps") else self._rows(scores, tree)
 
-    def _rows(self, scores: Tensor, tree: DraftTree, masks: Mask | None = None) -> Tensor:
+    def _rows(self, scores: Tensor, tree: DraftTree) -> Tensor:
         if self._spoken is not None:
             said = _sent(self._spoken.gather(_paths(tree)), scores.device)
             scores = self._spoken.penalize(scores.float(), said)
-        if masks is not None:
-            scores = _masked(scores.float(), masks)
         if self.settings.temperature == 0.0:
             return best_tokens(scores)
         return self._drawn(scores, [self._length + depth for depth in (0, *tree.depths())])
@@ -269,12 +258,6 @@ def _paths(tree: DraftTree) -> list[dict[int, int]]:
         before = paths[parent - ROOT]
         paths.append({**before, token: before.get(token, 0) + 1})
     return paths
-
-
-def _masked(scores: Tensor, mask: Mask) -> Tensor:
-    """Scores without those that a mask leaves out, but with NaN where a score was not finite."""
-    allowed = torch.from_numpy(mask).to(scores.device, non_blocking=True)
-    return torch.where(allowed, scores, scores - torch.inf)
 
 
 def _sent(parts: Sequence[_Ints], device: torch.device) -> tuple[Tensor, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 BETWEEN_CELLS = " | "  # of a table's row
 Cell = str | Iterable[str]  # of a table: its lines, or the only one
 _HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)  # of Markdown
+MOST_PAGES = 1000  # of a file whose text is recognized; guess
 _MOST = 10_000_000  # largest page number or count taken from a parser; guess
 
 
@@ -39,7 +40,8 @@ class About:
     """Where a text comes from.
 
     `pages` is 0 for formats without pages. `dropped` counts the lines of headers and footers that
-    were left out since most pages have them. `secret`: a password was needed.
+    were left out since most pages have them. `secret`: a password was needed. The text of the pages
+    `recognized` was read from their pictures.
     """
 
     format: str = "text"
@@ -48,11 +50,12 @@ class About:
     sections: tuple[Section, ...] = ()
     warnings: tuple[str, ...] = ()
     secret: bool = False
+    recognized: tuple[int, ...] = ()
 
     def check(self, characters: int) -> None:
         """Raise ValueError unless this is of a text of that length."""
         starts = [0, *(section.start for section in self.sections), characters]
-        numbers = [self.pages, self.dropped, *(section.page for section in self.sections)]
+        numbers = [self.pages, self.dropped, *self.recognized, *(s.page for s in self.sections)]
         if starts != sorted(starts) or not all(0 <= number <= _MOST for number in numbers):
             raise ValueError("a number out of range")
 
@@ -78,7 +81,7 @@ class Source:
     """The bytes that a parser reads, and what the user said of them.
 
     `suffix` is that of the file's name, in lower case with its dot; `most` bounds the bytes that
-    anything in the file may unpack to.
+    anything in the file may unpack to. `on_page` is called before the text of a page is recognized.
     """
 
     data: bytes
@@ -86,6 +89,8 @@ class Source:
     most: int
     password: str = ""
     field: str = ""
+    ocr: str = "off"
+    on_page: Callable[[], None] = lambda: None
 
 
 # A parser of one format. Raises Unreadable; whatever else it raises means a broken file.

@@ -9,11 +9,12 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
 from ngtcli.config import Settings
-from ngtcli.documents.formats import FORMATS, OLD, SUFFIXES, TEXT_SUFFIXES, suffix_of
+from ngtcli.documents.formats import FORMATS, OLD, PICTURE, SUFFIXES, TEXT_SUFFIXES, suffix_of
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError, UsageError
 from ngtcli.system.files import identity
@@ -25,6 +26,11 @@ WRITTEN = "this command writes it"  # why a file is left out
 OUTSIDE = "a link out of the folder"
 WRITES_OVER = "this command reads it, and would write over it"  # why one is refused
 _SHOWN, _KINDS_SHOWN = 3, 5  # unreadable files, and kinds, that are named; guess
+MOST_PICTURES = 100  # that are read without being named, in minutes; guess
+_PICTURES = (
+    "They need the extra ocr (pip install 'ngtcli[ocr]'), and if they are more than"
+    f" {MOST_PICTURES}, --set ocr=force."
+)
 _KINDS = [*filter(None, TEXT_SUFFIXES), *(s for f in FORMATS for s in f.suffixes)]
 READ_HERE = f"Files read here: {', '.join(_KINDS)}, and those without a suffix."
 
@@ -47,13 +53,21 @@ class Found:
 class Skipped:
     """A file or folder that is not read. `kind` is its suffix if files of that kind never are.
 
-    `needs` says what to install to have it read.
+    `needs` says what to install, or to give, to have it read.
     """
 
     name: str
     reason: str
     kind: str = field(default="", metadata=HIDDEN)
     needs: str = field(default="", metadata=HIDDEN)
+
+
+@cache
+def recognizer() -> str:
+    """The version of what recognizes text in pictures; "" where it is not installed."""
+    from importlib.metadata import distributions  # here: few runs need it
+
+    return next((found.version for found in distributions(name="rapidocr")), "")
 
 
 def kinds(skipped: Sequence[Skipped]) -> str:
@@ -124,6 +138,20 @@ class Listing:
             raise InputError(what, "Mend or remove it, or leave out --strict to pass over it.")
         self.skipped[path].append(skipped)
 
+    def leave_out_pictures(self) -> None:
+        """Leave out pictures that were not named, where they cannot be read or are many."""
+        kinds = {real: suffix_of(one.path) for real, one in self.found.items() if not one.outright}
+        pictures = {real: kind for real, kind in kinds.items() if kind in PICTURE.suffixes}
+        is_read = {"off": 0, "auto": MOST_PICTURES, "force": len(pictures)}[self._settings.ocr]
+        if recognizer() and len(pictures) <= is_read:
+            return
+        for path, reals in self.named.items():
+            for real in filter(pictures.get, reals):
+                name, needs = utf8(self.found[real].path), _PICTURES * (is_read > 0)
+                self.leave_out(path, Skipped(name, "pictures", pictures[real], needs))
+            self.named[path] = [real for real in reals if real not in pictures]
+        self.found = {real: one for real, one in self.found.items() if real not in pictures}
+
     def all_skipped(self) -> tuple[Skipped, ...]:
         """All that is not read: first what the command writes, files of other kinds last."""
         skipped = chain.from_iterable(self.skipped.values())
@@ -137,8 +165,8 @@ class Listing:
             if not os.path.isdir(expanded(path)):
                 return InputError(f"{utf8(path)}: no file matches", "Check the pattern.")
             others = f" (only {kinds(skipped)})" if skipped else ""
-            old = converting(skipped)
-            hint = f"Convert them: {old}" if old else READ_HERE
+            old, needs = converting(skipped), next((s.needs for s in skipped if s.needs), "")
+            hint = needs or (f"Convert them: {old}" if old else READ_HERE)
             return InputError(f"{utf8(path)}: no documents in this folder{others}", hint)
         reasons = "; ".join(f"{s.name}: {s.reason}" for s in bad[:_SHOWN])
         more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
@@ -250,4 +278,5 @@ def find(
     listing = Listing(settings, written, inside)
     for path in dict.fromkeys(paths):
         listing.add(path)
+    listing.leave_out_pictures()
     return listing

@@ -18,7 +18,7 @@ from typing import IO, TypeVar
 from ngtcli.config import Settings
 from ngtcli.documents.content import About, Extracted
 from ngtcli.documents.find import STDIN, Found, Listing, Skipped, find
-from ngtcli.documents.parsers import INSTALL
+from ngtcli.documents.parsers import INSTALL, INSTALL_OCR
 from ngtcli.documents.read import Documents, Outcome
 from ngtcli.documents.text import Unreadable, utf8
 from ngtcli.system import store
@@ -139,7 +139,7 @@ def _readable(
                 elif found.outright:
                     raise result.of(utf8(found.path))
                 else:
-                    needs = INSTALL if result.advice == INSTALL else ""
+                    needs = result.advice if result.advice in (INSTALL, INSTALL_OCR) else ""
                     skipped = Skipped(utf8(found.path), str(result), needs=needs)
                     listing.leave_out(path, skipped)
                 if time.monotonic() - told > _INTERVAL_S:
@@ -169,6 +169,7 @@ class Row:
     tokens: int
     dropped: int
     warnings: tuple[str, ...]
+    recognized: tuple[int, ...] = ()  # pages, as in `About`
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,7 @@ def survey(
         if (tokens := TOKENS.get(key)) is None:
             tokens = counted[key] = count(text.text)
         return Row("", utf8(found.path), about.format, about.pages, len(text.text), tokens,
-                   about.dropped, about.warnings)  # fmt: skip
+                   about.dropped, about.warnings, about.recognized)  # fmt: skip
 
     with closing(Documents(settings)) as reader:
         results = reader.read(listing.found.values(), is_bounded=False)

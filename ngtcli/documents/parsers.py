@@ -22,11 +22,11 @@ from pathlib import Path
 import msgspec
 
 import ngtcli
-from ngtcli.documents.content import About, Extracted, Source
-from ngtcli.documents.formats import Format
+from ngtcli.documents.content import MOST_PAGES, About, Extracted, Source
+from ngtcli.documents.formats import PICTURE, Format
 from ngtcli.documents.text import Unreadable
 
-INSTALL = "Install it: pip install 'ngtcli[docs]'"
+INSTALL, INSTALL_OCR = (f"Install it: pip install 'ngtcli[{name}]'" for name in ("docs", "ocr"))
 MOST_WORKERS = 4  # each may take `parser_mb`; guess
 _END_S = 0.2  # in which a worker that crashed is gone and its code known; guess
 _REPLY = 64_000_000  # most bytes of a reply's description; guess
@@ -39,6 +39,8 @@ _CODE = (
     "from ngtcli.documents.worker import serve; serve(int(sys.argv[1]), *limits)"
 )
 _KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+# Large pieces of memory are given back, none set aside for threads: else addresses run out (tried).
+_ENV = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "4000000", "OPENBLAS_NUM_THREADS": "1"}
 _CRASHES = {getattr(signal, f"SIG{name}") for name in "SEGV ABRT BUS ILL FPE TRAP SYS XFSZ".split()}
 _AGAIN = "Run it again."
 
@@ -140,18 +142,21 @@ class _Worker:
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 cwd=os.sep,
-                env={name: os.environ[name] for name in _KEPT if name in os.environ},
+                env=_ENV | {name: os.environ[name] for name in _KEPT if name in os.environ},
                 start_new_session=True,  # without the terminal, into which it could type
             )
 
     def ask(self, form: Format, source: Source) -> Extracted:
         """The text of `source`. Raises Unreadable, also where the process ends or stands still."""
-        about = {name: getattr(source, name) for name in Source.__slots__ if name != "data"}
+        own = "data", "on_page"  # not in the description
+        about = {name: getattr(source, name) for name in Source.__slots__ if name not in own}
         request = {"format": form.name, "source": about}
         try:
             for message in (json.dumps(request).encode(), source.data):
                 self._connection.send_bytes(message)
-            described = self._connection.recv_bytes(_REPLY)
+            for _ in range(MOST_PAGES + 1):  # an empty message says that a page is begun
+                if described := self._connection.recv_bytes(_REPLY):
+                    break
             text = self._connection.recv_bytes(source.most)
         except BlockingIOError:
             self.kill()
@@ -169,7 +174,7 @@ class _Worker:
         reason, advice = reply.reason[:_SHOWN], reply.advice[:_SHOWN]
         if reply.error == "missing":
             what = f"{form.what}, which needs the package {reason}"
-            raise Unreadable(what, INSTALL, lasting=False)
+            raise Unreadable(what, INSTALL_OCR if form is PICTURE else INSTALL, lasting=False)
         if reply.error == "failed":
             self.kill()  # its memory is fragmented: the next file gets another
             raise FailedParser(reason, advice)

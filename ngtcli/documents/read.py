@@ -14,7 +14,7 @@ from typing import IO
 from ngtcli.config import Settings
 from ngtcli.documents.catalog import FILES, NO_FILE, TEXTS, VERSION, Entry, known, stamp_of
 from ngtcli.documents.content import Extracted, Source, markdown
-from ngtcli.documents.find import STDIN, Found
+from ngtcli.documents.find import STDIN, Found, recognizer
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
 from ngtcli.documents.text import Unreadable, decode_text
@@ -86,6 +86,7 @@ class Documents:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._how = key_of(VERSION, settings.field, settings.ocr, recognizer())
         self._parsers = Parsers(settings.parser_seconds, settings.parser_mb)
         self._threads = ThreadPoolExecutor(self._parsers.size)
 
@@ -113,7 +114,7 @@ class Documents:
         """The key in FILES of a file, read as one of its suffix, which may be a link's."""
         s = self._settings
         limits = s.max_mb, s.parser_seconds, s.parser_mb
-        return key_of(one.real, suffix_of(one.path), VERSION, s.field, *limits, bool(s.password))
+        return key_of(one.real, suffix_of(one.path), self._how, *limits, bool(s.password))
 
     def _each(
         self,
@@ -163,7 +164,7 @@ class Documents:
                 text = decode_text(data)
                 return entry, markdown(text) if suffix in _MARKDOWN else Extracted(text)
             content = hashlib.sha256(data).hexdigest()
-            entry = replace(entry, source=key_of(VERSION, content, suffix, self._settings.field))
+            entry = replace(entry, source=key_of(self._how, content, suffix))
             return entry, self._parsed(form, data, suffix, entry)
         except Unreadable as error:
             return entry, error
@@ -179,6 +180,7 @@ class Documents:
                 most=settings.max_mb * 1_000_000,
                 password=settings.password,
                 field=settings.field,
+                ocr=settings.ocr,
             )
             text = self._parsers.extract(form, source)
             if entry.stamp != NO_FILE and not text.about.secret:

@@ -43,7 +43,13 @@ def serve(number: int, seconds: float, memory: int) -> NoReturn:
         with suppress(Exception):  # `_answer` meets the same and tells it
             _format(request["format"]).parser()  # its libraries' imports do not count for the file
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        source = Source(data=data, **request["source"])
+
+        def on_page() -> None:
+            """Give the next page its own time, and tell that there is one."""
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            connection.send_bytes(b"")
+
+        source = Source(data=data, on_page=on_page, **request["source"])
         reply, text = _answer(_format(request["format"]), source, memory)
         signal.setitimer(signal.ITIMER_PROF, 0)
         connection.send_bytes(json.dumps(reply, ensure_ascii=False).encode("utf-8", "replace"))
@@ -89,7 +95,8 @@ def _answer(form: formats.Format, source: Source, memory: int) -> tuple[dict[str
     except Exception as error:  # a parser's own: the file is not as its format says
         lxml_has_none = isinstance(error, SyntaxError) and "unknown error" in str(error)
         # Or a library found no memory for itself.
-        if isinstance(error, MemoryError) or lxml_has_none or "failed to map segment" in str(error):
+        has_none = any(words in str(error) for words in ("failed to map segment", "bad_alloc"))
+        if isinstance(error, MemoryError) or lxml_has_none or has_none:
             what = f"{form.what} that takes more than {memory // 10**6} MB of memory to read"
             advice = "Raise the limit with --set parser_mb."
             return {"error": "failed", "reason": what, "advice": advice}, b""

@@ -6,21 +6,13 @@ the next draft. The drafter is given it at once, so that its own draft follows.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import accumulate
+from operator import and_, eq
+from typing import Any
 
 from ngtcli.draft.origins import GRAMMAR
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.grammar.matcher import Matcher
-
-
-class Learner(Protocol):
-    """The part of a drafter that learns a text."""
-
-    def observe(self, tokens: Sequence[int]) -> None:
-        """Learn tokens that follow."""
-
-    def retract(self, count: int, ids: Sequence[int]) -> None:
-        """Forget the last `count` of them; the text is `ids`."""
 
 
 class Ahead:
@@ -29,7 +21,7 @@ class Ahead:
     Those behind are expected; `origins` are theirs.
     """
 
-    def __init__(self, drafter: Learner, ids: Sequence[int]) -> None:
+    def __init__(self, drafter: Any, ids: Sequence[int]) -> None:
         self.ids, self.emitted, self.origins = list(ids), len(ids), list[str]()
         self.drafter = drafter
 
@@ -48,15 +40,10 @@ class Ahead:
 
         Where others were expected, these are taken back.
         """
-        same = 0
-        for known, token in zip(self.ids[self.emitted :], tokens, strict=False):
-            if known != token:
-                break
-            same += 1
+        same = sum(accumulate(map(eq, self.tokens, tokens), and_))
         if same < len(tokens):
             self.take_back(same)
-        new = list(tokens[same:])
-        self.ids += new
+        self.ids += (new := list(tokens[same:]))
         self.emitted += len(tokens)
         del self.origins[: len(tokens)]
         return new
@@ -99,15 +86,11 @@ def behind(text: Any, room: int, ahead: Ahead | None) -> Behind:
     """
     if ahead is None:
         return Behind(text.ids, text.depth, text.left, room)
-    most, matcher = max(0, min(text.depth, room)), text.matcher
-    if matcher is not None:
-        matcher = matcher.copy()
-        if all(map(matcher.follow, ahead.tokens)):
-            if forced := matcher.force(most - len(ahead.tokens)):
-                ahead.expect(forced, [GRAMMAR] * len(forced))
-                ahead.drafter.observe(forced)
-        else:
-            matcher = None
+    most, matcher = max(0, min(text.depth, room)), text.matcher and text.matcher.copy()
+    if matcher and all(map(matcher.follow, ahead.tokens)):
+        if forced := matcher.force(most - len(ahead.tokens)):
+            ahead.expect(forced, [GRAMMAR] * len(forced))
+            ahead.drafter.observe(forced)
     head = ahead.tokens[:most]
     used, origins = len(head), ahead.origins[: len(head)]
     depth, left = text.depth - used, text.left - used
@@ -120,26 +103,20 @@ def allowed(tree: DraftTree, matcher: Matcher, depth: int, room: int) -> DraftTr
     Behind the leaf of the first chain comes what must follow it, no deeper than `depth`, and as far
     as there is `room` for so many nodes.
     """
-    if not tree.drafts:
-        return tree
-    last = {parent: node for node, parent in enumerate(tree.parents[: tree.drafts])}
-    states, depths = {ROOT: matcher.copy()}, {ROOT: 0}
-    leaf = ROOT
+    states = {ROOT: matcher}
     for node in range(tree.drafts):
-        if (state := states.get(parent := tree.parents[node])) is None:
-            continue
-        own = state if last[parent] == node else state.copy()
-        if own.follow(tree.tokens[node]):
-            if own is state:
-                del states[parent]
-            states[node], depths[node] = own, depths[parent] + 1
-            leaf = node if parent == leaf else leaf
-    kept = set(depths)
-    for node in range(tree.drafts, len(tree)):
-        kept |= {node} if tree.parents[node] in kept else set()
-    nodes = sorted(kept)[1:]
-    tree = tree if len(nodes) == len(tree) else tree.take(nodes)
+        if above := states.get(tree.parents[node]):
+            own = above.copy()
+            if own.follow(tree.tokens[node]):
+                states[node] = own
+    kept = set(states)
+    for probe in range(tree.drafts, len(tree)):
+        kept |= {probe} if tree.parents[probe] in kept else set()
+    nodes, leaf = sorted(kept)[1:], ROOT
+    tree = tree.take(nodes)
+    for node in range(tree.drafts):
+        leaf = node if tree.parents[node] == leaf else leaf
     if leaf == ROOT:
         return tree
-    forced = states[leaf].force(min(depth - depths[leaf], room - len(tree)))
-    return tree.extended(nodes.index(leaf), forced, GRAMMAR)
+    most = min(depth - tree.depths()[leaf], room - len(tree))
+    return tree.extended(leaf, states[nodes[leaf]].force(most), GRAMMAR)

@@ -16,7 +16,7 @@ from ngtcli.draft.ahead import Ahead, Behind, behind
 from ngtcli.draft.costs import Costs
 from ngtcli.draft.guesses import NOTHING, Guessed, Heads
 from ngtcli.draft.options import check_range
-from ngtcli.draft.origins import DRAFT, GRAMMAR, PolicyReport
+from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.tree import ROOT, DraftTree, Path
 from ngtcli.grammar.matcher import Matcher
@@ -138,11 +138,6 @@ class Drafter:
     sure: int = 0
     heads: Heads | None = None
 
-    def origins_under(self, grammar: object) -> tuple[str, ...]:
-        """What the drafts of a text come from, where a grammar, if any, decides what follows."""
-        follows = grammar is not None and self.drafts
-        return (*(self.origins or (DRAFT,)), GRAMMAR) if follows else self.origins
-
     def __init__(self, settings: DraftSettings, options: Any) -> None:
         self.settings, self.options = settings, options
 
@@ -214,13 +209,8 @@ class Feedback:
         tree = self.tree
         if not head or len(tree) < head:
             return None if head else self
-        below = DraftTree(
-            tree.tokens[head:],
-            tuple([max(ROOT, parent - head) for parent in tree.parents[head:]]),
-            tree.probes,
-            tree.origins[head:] if len(tree.origins) else (),
-            tree.names,
-        )
+        parents = tuple([max(ROOT, parent - head) for parent in tree.parents[head:]])
+        below = DraftTree(tree.tokens[head:], parents, tree.probes)
         stop = None if self.stop is None or self.stop < head - 1 else self.stop - head
 
         def after(nodes: Sequence[int]) -> Guessed:

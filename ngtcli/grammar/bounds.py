@@ -7,7 +7,7 @@ no value satisfies, each with its path, as `$.properties.total.minimum`.
 """
 
 import json
-from collections.abc import Iterator
+from functools import cache, partial
 from typing import Any
 
 from ngtcli.errors import UsageError, shortened
@@ -16,9 +16,9 @@ from ngtcli.system.json_form import Schema
 from ngtcli.system.yaml_file import shown
 
 # Of values without a bound of their own: characters, items, keys; guesses, of about a paragraph.
-STRING, QUOTE, ITEMS, KEYS, KEY = 300, 400, 20, 20, 40
+STRING, QUOTE, ITEMS, KEYS, KEY = 300, 400, 10, 10, 40
 WHOLE = 10**15 - 1  # of numbers; derived: below 2**53 every JSON reader keeps a whole number
-_MOST_PARTS, _MOST_DEPTH = 2000, 40  # schemas in a schema, references replaced; guesses, 1 s
+_MOST_PARTS, _MOST_DEPTH = 1000, 40  # schemas in a schema, references replaced; guesses, 1 s
 _OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # Days of the years 1000 to 2999; llguidance's own format has a 29th of February in every year.
 _DAY = (
@@ -26,6 +26,7 @@ _DAY = (
     "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
     "|(?:[12][0-9](?:0[48]|[2468][048]|[13579][26])|(?:1[26]|2[048])00)-02-29)$"
 )
+QUOTES = '"format": "quote"'  # in the JSON of a part that has a quotation
 _EITHER = {"anyOf", "oneOf", "allOf"}
 _SINGLE, _LISTED = ("items", "additionalProperties"), (*_EITHER, "prefixItems")
 _NAMED = ("properties", "patternProperties")
@@ -49,7 +50,8 @@ def bounded(schema: Schema) -> Schema:
     # what no value satisfies.
     holds = {*_NAMED, *_LISTED, "items"}
     tried: set[str] = set()
-    for path, part in parts if _fault(whole) else [p for p in parts if not holds & {*p[1]}]:
+    is_wrong = QUOTES in json.dumps(whole) or _fault(whole)
+    for path, part in parts if is_wrong else [p for p in parts if not holds & {*p[1]}]:
         if (text := json.dumps(part)) not in tried and (fault := _fault(part)):
             raise refused(_place(path, part), fault.removeprefix("Unsatisfiable schema: "))
         tried.add(text)
@@ -83,26 +85,17 @@ class _Bounding:
             own = {k: v for k, v in given.items() if k not in ("$defs", "definitions")}
             if (either := _EITHER & {*own}) and len(_SAYS & {*own}) > 1 or "allOf" in own:
                 raise refused(f"{path}.{min(either)}", "no grammar joins it with other keywords")
-            own |= self._children(own, path, within, depth + 1)
+            of = partial(self.of, within=within, depth=depth + 1)
+            for k in [k for k in _NAMED if k in own]:
+                own[k] = {name: of(v, f"{path}.{k}.{name}") for name, v in own[k].items()}
+            for k in [k for k in _LISTED if k in own]:
+                own[k] = [of(v, f"{path}.{k}[{i}]") for i, v in enumerate(own[k])]
+            own |= {k: of(own[k], f"{path}.{k}") for k in _SINGLE if k in own}
             own = own if {*_EITHER, "enum", "const"} & {*own} else _with_bounds(own)
         except (TypeError, ValueError, AttributeError):
             raise refused(path, f"{shown(schema)} is no schema", "Mend it.") from None
         self._parts.append((path, own))
         return own
-
-    def _children(
-        self, own: Schema, path: str, within: tuple[str, ...], depth: int
-    ) -> Iterator[tuple[str, Any]]:
-        """The keywords whose values hold schemas, with these bounded."""
-        for name, value in [*own.items()]:
-            at = f"{path}.{name}"
-            if name in _NAMED:
-                yield name, {k: self.of(v, f"{at}.{k}", within, depth) for k, v in value.items()}
-            elif name in _LISTED:
-                each = enumerate(value)
-                yield name, [self.of(v, f"{at}[{i}]", within, depth) for i, v in each]
-            elif name in _SINGLE:
-                yield name, self.of(value, at, within, depth)
 
     def _referred(
         self, name: str, given: Schema, at: str, within: tuple[str, ...], depth: int
@@ -187,10 +180,13 @@ def _with_digits(part: Any) -> Any:
     return own
 
 
+_bytes = cache(lambda: library().LLTokenizer("byte"))
+
+
 def fault_of(grammar: str) -> str:
     """What llguidance has against a grammar, in one line; "" for nothing."""
     own = library()
-    matcher = own.LLMatcher(own.LLTokenizer("byte"), grammar, log_level=0)
+    matcher = own.LLMatcher(_bytes(), grammar, log_level=0)
     matcher.compute_bitmask()  # some expressions are too large only then
     lines = matcher.get_error().partition("<state>")[0].splitlines() or [""]
     line = next((one for one in lines if one.startswith("error: ")), lines[0])
@@ -198,7 +194,7 @@ def fault_of(grammar: str) -> str:
 
 
 def _fault(schema: Any) -> str:
-    if not isinstance(schema, dict) or '"format": "quote"' in (text := json_text(schema)):
+    if not isinstance(schema, dict) or QUOTES in (text := json_text(schema)):
         return ""
     return fault_of(library().LLMatcher.grammar_from_json_schema(text))
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ngtcli.config import FORMS, Settings
 from ngtcli.errors import UsageError
-from ngtcli.grammar.bounds import bounded, fault_of, json_text, types_of
+from ngtcli.grammar.bounds import QUOTES, bounded, fault_of, json_text, types_of
 from ngtcli.grammar.concise import QUOTATION, schema_of_concise
 from ngtcli.grammar.matcher import library
 from ngtcli.grammar.quotations import json_with_quotes, plain_grammar
@@ -88,7 +88,7 @@ def grammar_of(
     """
     text = json_text(form.schema)
     match form.kind:
-        case "json" if '"format": "quote"' in text:
+        case "json" if QUOTES in text:
             lark = json_with_quotes(form.schema, texts, warn)
         case "json":
             return str(library().LLMatcher.grammar_from_json_schema(text))

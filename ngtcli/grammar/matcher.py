@@ -5,7 +5,7 @@ set, other ways to write what must follow; here nobody gets to. End tokens are o
 allowed exactly where the text may end, whatever the tokenizer says of them.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
@@ -28,9 +28,9 @@ class Grammar:
 
     def __init__(self, text: str, tokenizer: Tokenizer, size: int, ends: Collection[int]) -> None:
         self.size, self.ends = size, frozenset(end for end in ends if 0 <= end < size)
+        # Of several ends the one that the tokenizer names is the likeliest.
         own = getattr(tokenizer.backend, "eos_token_id", None)
-        # Of several the one that the tokenizer names is the likeliest.
-        self.end = own if own in self.ends else min(self.ends, default=None)
+        self.end = own if own in self.ends else min(self.ends, default=size)  # of none: no token
         words = _words(tokenizer, size, self.ends)
         # Without an end id llguidance takes another token for one.
         self.never = [token for token in words.eos_tokens if token not in self.ends]
@@ -45,7 +45,7 @@ class Grammar:
 
 
 class Matcher:
-    """The state of one answer: `taken` tokens of it are known, an end token included."""
+    """The state of one answer, of which `taken` tokens are known, an end token included."""
 
     def __init__(self, grammar: Grammar, state: Any, taken: int = 0, over: bool = False) -> None:
         self.grammar, self.taken = grammar, taken
@@ -54,9 +54,7 @@ class Matcher:
 
     def copy(self) -> "Matcher":
         """One in the same state, to look ahead."""
-        other = Matcher(self.grammar, self._state.deep_copy(), self.taken, self._over)
-        other._mask = self._mask
-        return other
+        return Matcher(self.grammar, self._state.deep_copy(), self.taken, self._over)
 
     @property
     def accepts(self) -> bool:
@@ -64,20 +62,20 @@ class Matcher:
         return not self._over and bool(self._state.is_accepting())
 
     @property
-    def over(self) -> bool:
-        """Whether nothing follows any more, not even an end token."""
-        return self._over or not self.grammar.ends and self.ended
-
-    @property
     def ended(self) -> bool:
         """Whether nothing may follow but an end token."""
         return self._over or bool(self._state.is_stopped() and self._state.is_accepting())
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing follows any more, not even an end token."""
+        return self._over or not self.grammar.ends and self.ended
+
     def mask(self) -> npt.NDArray[np.bool_]:
         """Which tokens may follow, bool (size,). Raises ModelError as `allows`."""
-        bits, size = np.frombuffer(self._bits(), np.uint8), self.grammar.size
-        found = np.unpackbits(bits, bitorder="little")[:size].view(np.bool_)
-        mask = np.pad(found, (0, size - len(found))) if len(found) < size else found
+        bits, mask = np.frombuffer(self._bits(), np.uint8), np.zeros(self.grammar.size, np.bool_)
+        found = np.unpackbits(bits, bitorder="little")[: len(mask)]
+        mask[: len(found)] = found
         mask[self.grammar.never] = False
         mask[list(self.grammar.ends)] = self.accepts
         return mask
@@ -89,58 +87,29 @@ class Matcher:
         """
         if token in self.grammar.ends:
             return self.accepts
-        if not 0 <= token < self.grammar.size or token in self.grammar.never:
-            return False
         bits = self._bits()
-        return token >> 3 < len(bits) and bool(bits[token >> 3] >> (token & 7) & 1)
+        known = token < min(self.grammar.size, 8 * len(bits)) and token not in self.grammar.never
+        return known and bool(bits[token >> 3] >> (token & 7) & 1)
 
     def _bits(self) -> bytes:
         """The mask as llguidance packs it, the lowest bit first; of end ids it says nothing."""
         if self._mask is None:
-            if self._over or self._state.is_stopped() and self._state.is_accepting():
-                self._mask = b""
-            else:
-                self._mask = self._state.compute_bitmask()
-                if self._state.is_error() or not (any(self._mask) or self.accepts):
-                    why = _one_line(self._state.get_error()) or "no token of the model may follow"
-                    raise ModelError(f"the answer cannot go on by its schema: {why}", _WITHOUT)
+            self._mask = b"" if self.ended else self._state.compute_bitmask()
+            if self._state.is_error() or not (any(self._mask) or self.ended or self.accepts):
+                why = _one_line(self._state.get_error()) or "no token of the model may follow"
+                raise ModelError(f"the answer cannot go on by its schema: {why}", _WITHOUT)
         return self._mask
-
-    def take(self, tokens: Sequence[int]) -> int:
-        """Go on with `tokens`, up to the first that may not follow; how many there were."""
-        for count, token in enumerate(tokens):
-            if not self.allows(token):
-                return count
-            self.push(token)
-        return len(tokens)
-
-    def push(self, token: int) -> None:
-        """Go on with a token that may follow."""
-        self._over = token in self.grammar.ends
-        if not self._over and not self._state.consume_token(token):
-            why = _one_line(self._state.get_error())
-            raise ModelError(f"the answer cannot go on by its schema: {why}", _WITHOUT)
-        self.taken, self._mask = self.taken + 1, None
-
-    def rollback(self, count: int) -> None:
-        """Take back the last `count` tokens. Raises ValueError where fewer were taken."""
-        own, self._over = count - (self._over and count > 0), self._over and not count
-        self.taken -= count
-        if self.taken < 0 or own and not self._state.rollback(own):
-            raise ValueError("more tokens to take back than were taken")
-        self._mask = self._mask if not count else None
 
     def follow(self, token: int) -> bool:
         """Go on with `token` if the grammar takes it, whether or not its bit is set; whether so.
 
         No mask is made, which is quicker. What is refused here is not allowed either.
         """
-        if self._over or token in self.grammar.ends and not self.accepts:
+        is_end = token in self.grammar.ends
+        takes = self.accepts if is_end else self._state.try_consume_tokens([token])
+        if self._over or not takes:
             return False
-        if token not in self.grammar.ends and not self._state.try_consume_tokens([token]):
-            return False
-        self._over = token in self.grammar.ends
-        self.taken, self._mask = self.taken + 1, None
+        self._over, self.taken, self._mask = is_end, self.taken + 1, None
         return True
 
     def force(self, most: int) -> list[int]:
@@ -153,13 +122,7 @@ class Matcher:
         found: list[int] = self._state.compute_ff_tokens()[:most]
         found = found[: next((i for i, one in enumerate(found) if not self.follow(one)), most)]
         end = self.grammar.end
-        if end is not None and len(found) < most and self.ended and self.follow(end):
-            found.append(end)
-        return found
-
-    def forced(self, most: int) -> list[int]:
-        """The ids that must follow, `most` at most, as `force` has them."""
-        return self.copy().force(most)
+        return [*found, end] if len(found) < most and self.ended and self.follow(end) else found
 
 
 def library() -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ngtcli.documents.text import UNSPACED
 from ngtcli.errors import UsageError
-from ngtcli.grammar.bounds import QUOTE, json_text, refused, types_of
+from ngtcli.grammar.bounds import QUOTE, QUOTES, json_text, refused, types_of
 from ngtcli.system.json_form import Schema
 
 # Pieces of documents that are compiled, 160,000 characters of English; a piece takes 10 µs and 11
@@ -101,7 +101,7 @@ def _rule(schema: Any, path: str, rules: list[str], lengths: set[int]) -> str:
         return _rule(one, f"{path}.{at}", rules, lengths)
 
     kinds = [kind for kind in types_of(schema) if kind != "null"]
-    if '"format": "quote"' not in json.dumps(schema):
+    if QUOTES not in json.dumps(schema):
         says = f"%json {json_text(schema)}"
     elif kinds == ["string"] and not {"minLength", "pattern", "enum", "const"} & {*schema}:
         lengths.add(schema["maxLength"])

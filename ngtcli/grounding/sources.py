@@ -46,11 +46,12 @@ class Source:
     after: str = field(default="", metadata=HIDDEN)
     page: int | None = None
     heading: str | None = None
+    ocr: bool = False  # the page's text was recognized in its picture
 
     @property
     def place(self) -> str:
         """The document, and in it the page, or else the heading."""
-        return placed(self.name, self.page, self.heading)
+        return placed(self.name, self.page, self.heading) + " (OCR)" * self.ocr
 
     @property
     def uri(self) -> str:
@@ -126,6 +127,7 @@ def source_at(document: Document, number: int, span: Span) -> Source:
         after=after,
         page=section.page or None,
         heading=section.heading or None,
+        ocr=section.page in document.about.recognized,
     )
 
 

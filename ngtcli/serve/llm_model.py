@@ -85,7 +85,7 @@ def _options() -> type[llm.Options]:
 class NgtModel(llm.Model):
     """A model of this machine, `ngt/NAME`."""
 
-    can_stream = True
+    can_stream = supports_schema = True
 
     def __init__(self, name: str) -> None:
         self._name, self.model_id = name, f"ngt/{name}"

@@ -13,12 +13,13 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from ngtcli.config import check_key
+from ngtcli.config import Settings, check_key
 from ngtcli.errors import UsageError, nearest
 from ngtcli.prompt.turns import Turn
 from ngtcli.serve.public import PER_LINE, RequestError
 from ngtcli.serve.service import GivenDocument, Service
-from ngtcli.session.question import Question
+from ngtcli.session.question import Question, check_form
+from ngtcli.system.json_form import dump_json
 from ngtcli.system.yaml_file import shown
 
 _MOST_STOPS = 16  # texts that end an answer, each of _LONGEST_STOP characters at most; guesses
@@ -183,6 +184,10 @@ def _format(name: str, value: Any) -> dict[str, Any]:
     if kind not in ("json_object", "json_schema") or not isinstance(schema, dict):
         hint = "Give text, json_object, or json_schema with its schema."
         raise RequestError(f"{name} is {shown(value)}", hint, name)
+    try:
+        check_form("chat", Settings(schema=dump_json(schema, None)))
+    except UsageError as error:
+        raise RequestError(str(error), error.hint, name) from None
     return {"schema": schema}
 
 
@@ -214,13 +219,7 @@ def _asks(service: Service, form: _Form, values: dict[str, Any], said: Sequence[
     task = "chat" if turns else "ask" if loaded.documents else "generate"
     prediction = _text_of(form.prediction.content, "prediction") if form.prediction else ""
     more: dict[str, Any] = {"loaded": loaded, "turns": turns, "prediction": prediction}
-    try:
-        question = service.tasks.question(task, text, **more, **values)
-    except UsageError as error:
-        if "schema" not in values:
-            raise
-        param = "response_format" if isinstance(form, _Chat) else "text.format"
-        raise RequestError(str(error), error.hint, param) from None
+    question = service.tasks.question(task, text, **more, **values)
     usage, keeps_all = form.stream_options.include_usage, form.truncation == "disabled"
     return Asks(form.model, question, form.stream, usage, keeps_all)
 

@@ -16,7 +16,8 @@ from ngtcli.decode.decoder import Decoder, Member
 from ngtcli.decode.loop import Run
 from ngtcli.decode.probe import why_not_together
 from ngtcli.decode.scores import rounds
-from ngtcli.draft.drafter import PassRows, draft_settings
+from ngtcli.draft.drafter import Drafter, PassRows, draft_settings
+from ngtcli.draft.origins import DRAFT, GRAMMAR
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.session.engine import Asked, Engine, caught
@@ -146,7 +147,7 @@ class LocalEngine(Engine):
         self._take(text, text.run)
         over = self._decoder.add(text.run)
         if self._alone is None and text.part is None and not goes_on:
-            text.say(Started(text.run.drafter.origins_under(text.begun.limits.grammar)))
+            self._starts(text, text.run.drafter)
         return self._texts_of(over)
 
     def _open(self, text: Asked) -> None:
@@ -172,7 +173,13 @@ class LocalEngine(Engine):
         text.run = self._alone.member
         self._take(text, text.run)
         if text.part is None and before is None:
-            text.say(Started(self._alone.drafter.origins_under(text.begun.limits.grammar)))
+            self._starts(text, self._alone.drafter)
+
+    @staticmethod
+    def _starts(text: Asked, drafter: Drafter) -> None:
+        """Tell that it starts, and what its drafts come from."""
+        own, follows = drafter.origins, text.begun.limits.grammar and drafter.drafts
+        text.say(Started((*(own or (DRAFT,)), GRAMMAR) if follows else own))
 
     @staticmethod
     def _take(text: Asked, member: Member) -> None:

@@ -55,6 +55,12 @@ ZIP = Format(
     marks=(b"pk\3\4",),
     parsed_by="archives.parse_zip",
 )
+PICTURE = Format(
+    "picture",
+    "a picture",
+    (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".bmp"),
+    marks=(b"\x89png\r\n", b"\xff\xd8\xff", b"ii*\0", b"mm\0*"),
+)
 GZ = Format("gz", "a gzip file", (GZIP,), marks=(b"\x1f\x8b",), parsed_by="archives.parse_gzip")
 FORMATS = (
     PDF,
@@ -74,6 +80,7 @@ FORMATS = (
     Format("csv", "CSV", (".csv",), is_text=True, parsed_by=_TABLE),
     Format("tsv", "TSV", (".tsv",), is_text=True, parsed_by=_TABLE),
     Format("eml", "an e-mail", (".eml",), is_text=True, parsed_by="mail.parse"),
+    PICTURE,
     GZ,
     ZIP,
 )  # fmt: skip

@@ -6,12 +6,13 @@ from contextlib import closing
 
 import pypdfium2 as pdfium
 
-from ngtcli.documents.content import Extracted, Source, Writer, pages_named
+from ngtcli.documents.content import MOST_PAGES, Extracted, Source, Writer, pages_named
 from ngtcli.documents.formats.pdf_layout import Joiner, without_running_lines
 from ngtcli.documents.formats.pdf_page import UNKNOWN, Line, field_lines, lines_of
 from ngtcli.documents.text import Unreadable
 
-_OCR = "Recognize its text first, as with ocrmypdf scan.pdf text.pdf."
+_OCR = "Recognize its text first: --set ocr=auto with the extra ocr (pip install 'ngtcli[ocr]')."
+_NONE = "No text was recognized in them either."
 _LETTER, _BARE = r"[^\W\d_]", rf"[{UNKNOWN}\ue000-\uf8ff]"  # private use: known to one font alone
 _MEANINGLESS = re.compile(rf"(?<={_LETTER}){_BARE}+(?={_LETTER})|{_BARE}{{3,}}")
 _SHARE = 0.005  # of a page's characters that have no meaning, in words; guess
@@ -24,9 +25,13 @@ def parse(source: Source) -> Extracted:
     count = len(document)
     read = [_page(document, i) for i in range(count)]
     empty = [i for i, (lines, fields) in enumerate(read, 1) if not lines and not fields]
+    of_ocr = {"off": [], "auto": empty, "force": range(1, count + 1)}[source.ocr]
+    recognized, advice = _recognized(document, of_ocr, source)
+    read = [(recognized.get(i) or lines, fields) for i, (lines, fields) in enumerate(read, 1)]
+    empty = [number for number in empty if number not in recognized]
     if len(empty) == count:
         named = "its page has" if count == 1 else f"its {count} pages have"
-        raise Unreadable(f"{named} no text: a scan, or pictures", _OCR)
+        raise Unreadable(f"{named} no text: a scan, or pictures", advice)
     pages, dropped = without_running_lines([lines for lines, _ in read])
     writer = Writer()
     joiner = Joiner(pages)
@@ -39,7 +44,31 @@ def parse(source: Source) -> Extracted:
                 writer.add(text)
         writer.add("\n".join(fields))
     warnings = _warnings(empty, pages)
-    return writer.extracted("pdf", warnings, pages=count, dropped=dropped, secret=secret)
+    known = {"pages": count, "dropped": dropped, "recognized": tuple(recognized)}
+    return writer.extracted("pdf", warnings, secret=secret, **known)
+
+
+def _recognized(
+    document: pdfium.PdfDocument, numbers: Sequence[int], source: Source
+) -> tuple[dict[int, list[Line]], str]:
+    """The lines of those pages in whose pictures there is text, and what to do if there is none."""
+    found = dict[int, list[Line]]()
+    for number in numbers[:MOST_PAGES]:
+        with closing(document[number - 1]) as page:
+            if next(page.get_objects(max_depth=1), None) is None:  # it is blank
+                continue
+            try:
+                from ngtcli.documents.formats.ocr import recognized  # here: it takes a second
+            except ImportError:
+                return {}, _OCR
+            source.on_page()
+            try:
+                if lines := recognized(page):
+                    found[number] = lines
+            except Exception:  # as for memory
+                if len(numbers) == len(document):
+                    raise
+    return found, _OCR if source.ocr == "off" else _NONE
 
 
 def _warnings(empty: Sequence[int], pages: Sequence[Sequence[Line]]) -> tuple[str, ...]:

@@ -1,0 +1,121 @@
+"""Answers in a form by commands: whole or not at all, refused before a model is loaded."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from ngtcli.config import Settings
+from ngtcli.grammar.form import form_of
+from tests.support.helpers import HARBOUR, in_terminal, ngt
+
+ASK = ("ask", "-d", HARBOUR, "Who noticed the young oysters?")
+FIELDS = "who, year int?, proof quote"
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return Path(HARBOUR).read_text("utf-8")
+
+
+def test_an_answer_is_json_by_its_schema_from_a_flag_or_a_file(tmp_path: Path, text: str) -> None:
+    done = ngt(*ASK, "--schema", FIELDS)
+    form = form_of(Settings(schema=FIELDS))
+    assert form is not None and done.returncode == 0, done.stderr
+    value = json.loads(done.stdout)
+    jsonschema.validate(value, form.schema)
+    assert list(value) == ["who", "year", "proof"] and value["proof"] in text
+    (tmp_path / "fields.json").write_text(json.dumps(form.schema))
+    (tmp_path / "fields").write_text("who\nyear int?\nproof quote\n")
+    for name in ("fields.json", "fields", "@fields"):
+        assert ngt(*ASK, "--schema", name, cwd=tmp_path).stdout == done.stdout
+    many = ngt(*ASK, "--schema-multi", "year int", "-o", tmp_path / "out.json")
+    found = json.loads((tmp_path / "out.json").read_text())["items"]
+    assert many.returncode == 0 and all(list(one) == ["year"] for one in found)
+
+
+def test_choices_a_pattern_and_quotations(text: str) -> None:
+    assert ngt(*ASK, "--choices", "yes,no way").stdout in (b"yes\n", b"no way\n")
+    assert ngt(*ASK, "--regex", "[0-9]{4}").stdout.strip().isdigit()
+    quoted = ngt(*ASK, "--quote").stdout.decode().strip()
+    assert quoted and all(one in text for one in quoted.split("\n\n"))
+    cited = ngt(*ASK, "--quote", "--cite").stdout.decode()
+    assert cited.startswith(f"{quoted} [1]") and "harbour.txt" in cited.splitlines()[-1]
+
+
+def test_half_an_answer_is_none(tmp_path: Path) -> None:
+    half = (*ASK, "--schema", FIELDS, "--max-tokens", "6")
+    done = ngt(*half)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"the answer is not whole: max_tokens were made" in done.stderr
+    assert ngt(*half, "-o", tmp_path / "a.json").returncode == 1
+    assert ngt(*half, "--html", tmp_path / "a.html").returncode == 1 and not [*tmp_path.glob("a.*")]
+    done = ngt(*half, "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 1 and found["finish_reason"] == "length"
+    assert found["text"].startswith('{"who":')
+    shown, code = in_terminal(*half)
+    assert code == 1 and "who" in shown and "not whole" in shown
+    chat = ngt("chat", "--schema", FIELDS, "-d", HARBOUR, "--max-tokens", "6", stdin=b"Who?\n")
+    assert (chat.returncode, chat.stdout) == (1, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("--schema", '{"properties": {"a": {"type": "integer", "minimum": 5, "maximum": 1}}}'), 2,
+         "$.properties.a.minimum: minimum (5) is greater"),
+        (("--schema", "a foo"), 2, "'foo' is no type, for the field 'a'"),
+        (("--schema", "none.json"), 3, "none.json: no such file"),
+        (("--schema", "a", "--regex", "b"), 2, "schema and regex together"),
+        (("--schema", "a", "--stop", "b"), 2, "--schema with stop"),
+        (("--schema", "a", "--cite"), 2, "--cite does nothing with a schema"),
+        (("--schema", "a", "--engine", "vllm"), 2, "--schema"),
+        (("--regex", "(a"), 2, "regex: "),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_before_a_model_is_loaded(
+    words: tuple[str, ...], code: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ngtcli.engines.opening.open_engine", None)
+    done = ngt(*ASK, *words)
+    assert (done.returncode, done.stdout) == (code, b"") and says in done.stderr.decode()
+
+
+def test_a_summary_has_no_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ngt("summarize", HARBOUR, "--schema", "a").returncode == 2
+    monkeypatch.setenv("NGT_SCHEMA", "a")
+    done = ngt("summarize", HARBOUR)
+    assert done.returncode == 2 and b"--schema with a summary" in done.stderr
+    done = ngt("generate", "Say it.", "--quote", NGT_SCHEMA="")
+    assert done.returncode == 2 and b"no document to quote from" in done.stderr
+
+
+def test_a_dry_run_shows_the_schema_with_its_bounds() -> None:
+    done = ngt(*ASK, "--schema", FIELDS, "--dry-run", "--json")
+    form = form_of(Settings(schema=FIELDS))
+    assert form is not None and json.loads(done.stdout)["schema"] == form.schema
+    done = ngt(*ASK, "--schema", FIELDS, "--dry-run")
+    assert b"maxLength" in done.stderr and b"maxLength" not in done.stdout
+
+
+def test_a_preset_and_lines_of_a_batch_have_schemas(own_home: Path, tmp_path: Path) -> None:
+    presets = own_home / "config" / "presets"
+    presets.mkdir(parents=True)
+    wording = 'template: "{documents} {question}"\nschema:\n  type: object\n  properties:\n'
+    (presets / "mine.yaml").write_text(wording + "    b: {type: boolean}\n  required: [b]\n")
+    assert [*json.loads(ngt(*ASK, "-p", "mine").stdout)] == ["b"]
+    line = {"question": "Who?", "context": "Anna signed it."}
+    schemas = ["name", {"enum": ["x", "y"]}, "a foo", {"type": "string", "maxLength": 3}]
+    more = [{"settings": {"choices": ["p", "q"]}}, {"schema": "a", "settings": {"max_tokens": 2}}]
+    lines = [line | {"schema": one} for one in schemas] + [line | one for one in more]
+    lines.append({"context": "Anna.", "schema": "a"})
+    source = "".join(f"{json.dumps(one)}\n" for one in lines)
+    done = ngt("batch", "-", stdin=source.encode(), cwd=tmp_path)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 7 and [*json.loads(found[0]["text"])] == ["name"]
+    assert found[1]["text"] in ('"x"', '"y"') and len(json.loads(found[3]["text"])) <= 3
+    assert "'foo' is no type" in found[2]["error"]["message"]
+    assert found[4]["text"] in ("p", "q") and found[5]["finish_reason"] == "length"
+    assert "with a summary" in found[6]["error"]["message"]

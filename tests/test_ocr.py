@@ -1,0 +1,224 @@
+"""Scanned pages and pictures: what is recognized, in which order, and what is said without it."""
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ngtcli.cli.docs import _row
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.reading import tell_skipped
+from ngtcli.config import Settings
+from ngtcli.documents import find
+from ngtcli.documents.content import About, Extracted, Section, Source
+from ngtcli.documents.formats.pdf_page import Line
+from ngtcli.documents.load import Document, Row, load
+from ngtcli.documents.parsers import Parsers
+from ngtcli.documents.text import Unreadable
+from ngtcli.documents.worker import parse
+from ngtcli.errors import InputError
+from ngtcli.grounding.sources import sources_of
+from tests import document_files as made
+
+pdfium = pytest.importorskip("pypdfium2")
+Image = pytest.importorskip("PIL.Image")
+pytest.importorskip("reportlab")
+with_ocr = pytest.mark.skipif(not find.recognizer(), reason="the extra ocr is not installed")
+SENTENCE = "The ferry leaves at 08:15 and costs 12.50 crowns."
+
+
+def picture(text: str = SENTENCE) -> "Image.Image":
+    """The head of a page as a scanner sees it, at 150 dpi."""
+    with pdfium.PdfDocument(made.paged_pdf([text])) as document:
+        page = document[0].render(scale=150 / 72).to_pil().convert("RGB")
+        return page.crop((90, 90, 790, 200))
+
+
+def saved(image: "Image.Image", form: str = "PNG", **how: object) -> bytes:
+    out = io.BytesIO()
+    image.save(out, form, **how)
+    return out.getvalue()
+
+
+def read(data: bytes, form: str = "picture", ocr: str = "auto", **more: object) -> Extracted:
+    return parse(form, Source(data=data, suffix="", most=10**7, ocr=ocr, **more))  # type: ignore
+
+
+def letters_alone(page: "Image.Image") -> bytes:
+    """The letters in black, where all else is transparent."""
+    clear = Image.new("RGBA", page.size, (0, 0, 0, 0))
+    clear.putalpha(page.convert("L").point(lambda value: 255 - value))
+    return saved(clear)
+
+
+def noted(page: "Image.Image") -> bytes:
+    """A photograph that lies on its side, as the camera noted."""
+    about = Image.Exif()
+    about[0x0112] = 6
+    return saved(page.rotate(90, expand=True), "JPEG", exif=about)
+
+
+KINDS: dict[str, Callable[["Image.Image"], bytes]] = {
+    "one bit": lambda page: saved(page.convert("1"), "TIFF", compression="group4"),
+    "palette": lambda page: saved(page.convert("P")),
+    "transparent": letters_alone,
+    "16 bits": lambda page: saved(page.convert("L").convert("I;16").point(lambda v: v * 257)),
+    "cmyk": lambda page: saved(page.convert("CMYK"), "JPEG", quality=90),
+    "noted": noted,
+    "on its side": lambda page: saved(page.rotate(90, expand=True)),
+    "on the other": lambda page: saved(page.rotate(270, expand=True), "WEBP", lossless=True),
+    "upside down": lambda page: saved(page.rotate(180), "BMP"),
+}
+
+
+@with_ocr
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_of_any_kind_is_read(kind: str) -> None:
+    found = read(KINDS[kind](picture()))
+    assert "".join(found.text.split()) == "".join(SENTENCE.split())
+    assert (found.about.format, found.about.recognized) == ("picture", (1,))
+
+
+@with_ocr
+def test_pages_are_numbered_and_each_has_its_own_time() -> None:
+    told: list[int] = []
+    first, second = (picture(f"Invoice number {number}") for number in ("1001", "2002"))
+    data = saved(first, "TIFF", save_all=True, append_images=[second])
+    found = read(data, on_page=lambda: told.append(1))
+    assert found.text.split() == "Invoice number 1001 Invoice number 2002".split()
+    assert [section.page for section in found.about.sections] == [1, 2] and len(told) == 2
+
+
+@pytest.fixture
+def mixed() -> bytes:
+    """A PDF with a page of text, one that is a picture, and one that is blank."""
+    document, out = pdfium.PdfDocument(made.paged_pdf(["The tide came in."])), io.BytesIO()
+    document.import_pages(pdfium.PdfDocument(saved(picture(), "PDF")))
+    document.new_page(600, 800)
+    document.save(out)
+    return out.getvalue()
+
+
+@with_ocr
+def test_pages_without_text_are_recognized_or_all_or_none(mixed: bytes) -> None:
+    off, auto, force = (read(mixed, "pdf", ocr) for ocr in ("off", "auto", "force"))
+    assert [one.about.recognized for one in (off, auto, force)] == [(), (2,), (1, 2)]
+    assert off.text == "The tide came in." and "08:15" in auto.text
+    assert auto.text.startswith(off.text) and force.text.split() == auto.text.split()
+    assert auto.about.warnings == ("no text on page 3: a scan, or pictures",)
+
+
+@with_ocr
+def test_columns_are_read_one_after_the_other_and_tables_by_rows() -> None:
+    from ngtcli.documents.formats.ocr import _ordered
+
+    def at(text: str, left: float, top: float, width: float = 100.0) -> Line:
+        return Line(text, left, top, left + width, top + 10.0)
+
+    columns = [at(f"{x}-{y}", x, 30 + 12 * y + x / 40) for y in range(4) for x in (0, 120)]
+    found = _ordered([at("title", 60, 0, 120), *columns], 10.0)
+    assert [line.text for line in found] == [
+        "title",
+        *(f"{x}-{y}" for x in (0, 120) for y in range(4)),
+    ]
+    cells = [at(f"{x}-{y}", x, 12 * y, 30) for y in range(4) for x in (120, 0)]
+    assert [line.text for line in _ordered(cells, 10.0)] == [f"0-{y} 120-{y}" for y in range(4)]
+
+
+# Read in this process without its confinement, then in another one.
+CALLS = """
+import sys
+from pathlib import Path
+from ngtcli.documents.content import Source
+from ngtcli.documents.load import load
+from ngtcli.documents.worker import parse
+(one,) = load(sys.argv[1:]).documents
+assert not {"rapidocr", "onnxruntime", "cv2", "PIL"} & set(sys.modules)
+def hook(event, given):
+    writes = event == "open" and isinstance(given[1], str) and set(given[1]) & set("wax+")
+    if writes or event in ("socket.connect", "socket.getaddrinfo", "os.rename"):
+        print(event, given)
+sys.addaudithook(hook)
+data = Path(sys.argv[1]).read_bytes()
+print(one.text, parse("picture", Source(data=data, suffix=".png", most=10**7)).text)
+"""
+
+
+@with_ocr
+def test_it_is_done_in_another_process_without_network_or_writing(tmp_path: Path) -> None:
+    (path := tmp_path / "page.png").write_bytes(saved(picture("Invoice 1001")))
+    done = subprocess.run([sys.executable, "-B", "-c", CALLS, path], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("Invoice 1001 Invoice 1001\n", 0), done.stderr
+
+
+@with_ocr
+def test_what_was_recognized_is_kept_for_the_same_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed, extract = list[str](), Parsers.extract
+    monkeypatch.setattr(Parsers, "extract", lambda *a: parsed.append(a[2].ocr) or extract(*a))
+    (tmp_path / "page.png").write_bytes(saved(picture("Invoice 1001")))
+    for ocr in ("auto", "auto", "force", "auto"):
+        (one,) = load([str(tmp_path)], settings=Settings(ocr=ocr)).documents
+        assert (one.text, one.about.recognized) == ("Invoice 1001", (1,))
+    assert parsed == ["auto", "force"]
+
+
+HUGE = b"BM" + bytes(12) + b"\x28\0\0\0" + b"\x30\x75\0\0" * 2 + b"\1\0\x18\0" + bytes(24)  # 900 MP
+
+
+@with_ocr
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [(lambda: HUGE, "exceeds limit"), (lambda: saved(picture())[:900], "broken picture"),
+     (bytes, "empty"), (lambda: saved(Image.new("L", (1, 900), 255)), "no text"),
+     (lambda: b"plain text", "not a picture")],
+    ids=["huge", "cut", "empty", "thin", "text"],
+)  # fmt: skip
+def test_a_picture_that_cannot_be_read_is_told(
+    data: Callable[[], bytes], reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.bmp").write_bytes(data())
+    with pytest.raises(InputError, match=reason) as caught:
+        load([str(tmp_path / "a.bmp")])
+    assert caught.value.hint
+
+
+def test_many_pictures_of_a_folder_are_left_out_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("notes.txt", "1.png", "2.jpg", "3.tiff"):
+        (tmp_path / name).write_text("The tide came in.")
+
+    def found(ocr: str, most: int, version: str = "1") -> tuple[int, str]:
+        monkeypatch.setattr(find, "MOST_PICTURES", most)
+        monkeypatch.setattr(find, "recognizer", lambda: version)
+        listing = find.find([str(tmp_path), str(tmp_path / "1.png")], Settings(ocr=ocr))
+        tell_skipped(listing.all_skipped(), Notes())
+        return len(listing.found), capsys.readouterr().err
+
+    needs = "ngt: left out 2 files: pictures. They need the extra ocr"
+    assert found("auto", 2) == (4, "") == found("force", 1)  # one is named
+    assert found("auto", 1)[0] == 2 and found("auto", 1)[1].startswith(needs)
+    assert found("auto", 2, "")[1].startswith(needs)
+    assert found("off", 2) == (2, "ngt: left out 2 files of other kinds: .jpg 1, .tiff 1\n")
+
+
+def test_without_the_extra_it_is_named(mixed: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ngtcli.documents.formats.ocr", None)
+    assert read(mixed, "pdf").about.warnings == ("no text on pages 2-3: a scan, or pictures",)
+    with pytest.raises(Unreadable, match="2 pages have no text") as caught:
+        read(made.FILES["scan.pdf"](), "pdf")
+    assert "ngtcli[ocr]" in caught.value.advice
+
+
+def test_pages_that_were_recognized_are_marked() -> None:
+    tide, ferry = "The tide came in at noon.", "Then the ferry left the old harbour."
+    about = About("pdf", 2, 0, (Section(0, 1), Section(len(tide) + 2, 2)), recognized=(2,))
+    document = Document("a.pdf", f"{tide}\n\n{ferry}", about)
+    places = [source.place for source in sources_of(f"{ferry} {tide}", [document]).spans]
+    assert places == ["a.pdf, page 2 (OCR)", "a.pdf, page 1"]
+    assert _row(Row("a.pdf", "a.pdf", "pdf", 2, 9, 9, 0, (), (2,)))[2] == "2 (1 by OCR)"
