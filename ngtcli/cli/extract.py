@@ -116,21 +116,17 @@ def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction
     check_output_files({"-o": given.output, "--html": given.html})
     if given.sources not in (None, "columns"):
         raise UsageError(f"--sources is {given.sources}", "It may be columns.")
-    of_table = {"--sources": given.sources, "--restart": given.restart}
-    outputs = {"-o": given.output, "--html": given.html}
-    for form, is_so, others, hint in (
-        ("standard output", given.output is None, of_table, "Name a table with -o."),
-        ("--dry-run", given.dry_run, outputs, "There are no rows."),
-        (
-            "ask_fields, where each field is asked for by itself",
-            extraction.by_field,
-            {"--overflow split": settings.overflow == "split",
-             "--schema-multi": extraction.form.multi},
-            "Name another model (-m), or give --set ask_fields=no.",
-        ),
-    ):  # fmt: skip
-        if is_so:
-            refuse_with(form, others, hint)
+    if given.output is None:
+        of_table = {"--sources": given.sources, "--restart": given.restart}
+        refuse_with("standard output", of_table, "Name a table with -o.")
+    if given.dry_run:
+        outputs = {"-o": given.output, "--html": given.html}
+        refuse_with("--dry-run", outputs, "There are no rows.")
+    if extraction.by_field:
+        split = settings.overflow == "split"
+        others = {"--overflow split": split, "--schema-multi": extraction.form.multi}
+        hint = "Name another model (-m), or give --set ask_fields=no."
+        refuse_with("ask_fields, where each field is asked for by itself", others, hint)
 
 
 class _Extract(Lines):

@@ -16,13 +16,8 @@ PROVENANCE = "provenance"  # key of a mapping that says where a preset's setting
 _OTHER_PRESET = "Or use another preset with -p NAME."
 _MOST = 1e300  # larger numbers, infinities and NaN are kept as text; guessed
 TASKS = ("summarize", "ask")  # of a line of a batch
-_OVERFLOW = {
-    "summarize": "split",
-    "ask": "retrieve",
-    "chat": "retrieve",
-    "generate": "error",
-    "extract": "retrieve",
-}
+_OF_QUESTIONS = dict.fromkeys(("ask", "chat", "extract"), "retrieve")
+_OVERFLOW = {"summarize": "split", "generate": "error", **_OF_QUESTIONS}
 
 
 @dataclass(frozen=True, slots=True)

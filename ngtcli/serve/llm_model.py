@@ -110,12 +110,16 @@ class NgtModel(llm.Model):
                             yield from _told(event)
                         case Ended():
                             _note(event, response)
+                            if question.settings.has_form and event.finish_reason != "stop":
+                                hint = "Give it room: -o max_tokens 4000."
+                                raise NgtError("the answer is not whole", hint)
         except NgtError as error:
             raise llm.ModelError(f"{error}. {error.hint}".strip()) from error
 
     def _question(self, prompt: llm.Prompt) -> Question:
         """What is asked, by options above ngt's own settings. Raises NgtError."""
         given = {k: v for k, v in prompt.options.model_dump().items() if v is not None}
+        given |= {"schema": prompt.schema} if prompt.schema else {}
         docs = given.pop("docs", None)
         values = {name: check_key(name, value, "option") for name, value in given.items()}
         *before, last = _turns(prompt)
@@ -123,8 +127,6 @@ class NgtModel(llm.Model):
         layers = [Layer("option", {**values, "model": self._name}), *environment_and_file_layers()]
         tasks = Tasks.resolved(layers, tasks=(task,))
         loaded = load([docs], settings=tasks.of[task][0]) if docs else _of_fragments(prompt)
-        if prompt.schema:
-            values["schema"] = check_key("schema", prompt.schema, "schema")
         system = {"system": prompt.system} if prompt.system else {}
         return tasks.question(task, utf8(last.text), loaded=loaded, turns=before, **system)
 
