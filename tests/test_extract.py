@@ -269,6 +269,8 @@ def test_a_long_file_is_read_in_parts_or_passages_and_that_is_told(
     assert row["read"] == "parts" and b"parts" in done.stderr and len(fake.asked) > 1
     text, place = (texts / "long.txt").read_text(), row["sources"]["name"]
     assert text[place["start"] : place["end"]] == "Bo"
+    done = extract(texts, "--overflow", "split", "--dry-run", name="")
+    assert done.returncode == 0 and b"parts" in done.stderr
     done = extract(texts, name="out.json", schema="name, n int: tides")
     row = json.loads((tmp_path / "out.json").read_text())[0]
     assert row["read"] == "passages" and b"passages" in done.stderr

@@ -321,7 +321,7 @@ class _Extract(Lines):
         """Print the first prompt of a document; with a question a field say so."""
         from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
 
-        asking = Asking(self._extraction, document)
+        asking = Asking(self._extraction, document, self._parts(document))
         for question, _ in asking.open[:1]:
             dry_run(_as_request(question, self._given), self._notes)
         if self._extraction.by_field:
