@@ -192,20 +192,21 @@ class TableOutput(RowsOutput):
         super().__init__(journal_of(path), form, head, restart)
         self._path, self._columns, self._flat, self._whole = path, columns, flat, whole
         self.files, self.paths = (path, journal_of(path)), {"": path}
-        self._shown = 0  # files in the table, at least
+        self._shown = self._new = 0  # files in the table, at least, and done since
         if restart and path.is_file():  # also where this is killed before there is a row
             self._add(_Record(written=path.name, sha256=_hash_of(path)))
 
     def expect(self, keys: Mapping[str, str]) -> None:
         super().expect(keys)
         self._check([self._path])
+        self._shown = sum(map(self.has, keys))
 
     def _show(self, file: str) -> None:
         """Write the table where that pays."""
-        done = sum(map(self.has, self._keys))
-        if done - self._shown > self._shown // _VIEWS:
+        self._new += 1
+        if self._new > self._shown // _VIEWS:
             self._write(self._path, self._text())
-            self._shown = done
+            self._shown, self._new = self._shown + self._new, 0
 
     def _text(self) -> str:
         """The table as it should be, of all files that are done, in their order."""
