@@ -71,6 +71,7 @@ KINDS: dict[str, Callable[["Image.Image"], bytes]] = {
     "on its side": lambda page: saved(page.rotate(90, expand=True)),
     "on the other": lambda page: saved(page.rotate(270, expand=True), "WEBP", lossless=True),
     "upside down": lambda page: saved(page.rotate(180), "BMP"),
+    "with a preview": lambda page: saved(page, "MPO", save_all=True, append_images=[page]),
 }
 
 
