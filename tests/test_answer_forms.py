@@ -168,6 +168,12 @@ DOUBLING = {f"d{i}": objects(a={"$ref": f"#/$defs/d{i - 1}"}, b={"$ref": f"#/$de
         ({"$ref": "#/$defs/d39", "$defs": {"d0": {"type": "null"}, **DOUBLING}}, "more than 1000"),
         (LISTS, "40 levels"),
         (objects(a={**QUOTES, "pattern": "a"}), "$.properties.a: a quotation"),
+        (objects(a={**QUOTES, "maxLength": 0}), "$.properties.a: a quotation"),
+        (objects(a={**QUOTES, "maxLength": "x"}), "$.properties.a"),
+        ({"type": "array", "items": QUOTES, "maxItems": "2"}, "$.maxItems"),
+        ({"type": "array", "items": QUOTES, "minItems": -1}, "$.minItems"),
+        ({"type": "array", "items": QUOTES, "uniqueItems": True}, "$.uniqueItems"),
+        ({"properties": {f"p{i}": {"type": "null"} for i in range(900)}}, "$.properties: Parser"),
         ({"type": "array", "prefixItems": [QUOTES]}, "$: a quotation"),
     ],
 )  # fmt: skip

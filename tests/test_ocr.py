@@ -71,6 +71,7 @@ KINDS: dict[str, Callable[["Image.Image"], bytes]] = {
     "on its side": lambda page: saved(page.rotate(90, expand=True)),
     "on the other": lambda page: saved(page.rotate(270, expand=True), "WEBP", lossless=True),
     "upside down": lambda page: saved(page.rotate(180), "BMP"),
+    "with a preview": lambda page: saved(page, "MPO", save_all=True, append_images=[page]),
 }
 
 
@@ -213,6 +214,19 @@ def test_without_the_extra_it_is_named(mixed: bytes, monkeypatch: pytest.MonkeyP
     with pytest.raises(Unreadable, match="2 pages have no text") as caught:
         read(made.FILES["scan.pdf"](), "pdf")
     assert "ngtcli[ocr]" in caught.value.advice
+    with pytest.raises(Unreadable, match="no text is recognized here"):
+        read(mixed, "pdf", "force")
+
+
+def test_of_a_folder_with_pictures_and_broken_files_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(find, "recognizer", lambda: "")
+    (tmp_path / "page.png").write_bytes(b"")
+    (tmp_path / "notes.txt").write_bytes(b"")
+    with pytest.raises(InputError, match="empty") as caught:
+        load([str(tmp_path)])
+    assert "ngtcli[ocr]" in caught.value.hint
 
 
 def test_pages_that_were_recognized_are_marked() -> None:

@@ -163,18 +163,20 @@ class Listing:
         """The error for a folder or pattern without documents, with the reasons."""
         skipped = self.skipped[path]
         bad = [s for s in skipped if not s.kind]
+        needs = next((s.needs for s in skipped if s.needs), "")
         if not bad:
             is_folder = os.path.isdir(expanded(path))
             if not is_folder and not skipped:
                 return InputError(f"{utf8(path)}: no file matches", "Check the pattern.")
             others = f" (only {kinds(skipped)})" if skipped else ""
-            old, needs = converting(skipped), next((s.needs for s in skipped if s.needs), "")
+            old = converting(skipped)
             hint = needs or (f"Convert them: {old}" if old else READ_HERE)
             what = "no documents in this folder" if is_folder else "no documents match"
             return InputError(f"{utf8(path)}: {what}{others}", hint)
         reasons = "; ".join(f"{s.name}: {s.reason}" for s in bad[:_SHOWN])
         more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-        return InputError(f"{utf8(path)}: nothing in it can be read: {reasons}{more}", READ_HERE)
+        what = f"{utf8(path)}: nothing in it can be read: {reasons}{more}"
+        return InputError(what, needs or READ_HERE)
 
     def _find(self, path: str) -> Iterator[Found | Skipped]:
         """The files of a path, and what is left out. Raises InputError, OSError and ValueError."""

@@ -101,12 +101,14 @@ def allowed(tree: DraftTree, matcher: Matcher, depth: int, room: int) -> DraftTr
     """What a grammar leaves of a draft: each branch up to the first token that it refuses.
 
     Behind the leaf of the first chain comes what must follow it, no deeper than `depth`, and as far
-    as there is `room` for so many nodes.
+    as there is `room` for so many nodes. `matcher` is used up.
     """
-    states = {ROOT: matcher}
-    for node in range(tree.drafts):
-        if above := states.get(tree.parents[node]):
-            own = above.copy()
+    states, parents = {ROOT: matcher}, tree.parents[: tree.drafts]
+    last = {parent: node for node, parent in enumerate(parents)}
+    for node, parent in enumerate(parents):
+        if above := states.get(parent):
+            # The last child takes the state itself: beside long quotations a copy is 0.4 ms.
+            own = above if node == last[parent] else above.copy()
             if own.follow(tree.tokens[node]):
                 states[node] = own
     kept = set(states)

@@ -50,8 +50,7 @@ def bounded(schema: Schema) -> Schema:
     # what no value satisfies.
     holds = {*_NAMED, *_LISTED, "items"}
     tried: set[str] = set()
-    is_wrong = QUOTES in json.dumps(whole) or _fault(whole)
-    for path, part in parts if is_wrong else [p for p in parts if not holds & {*p[1]}]:
+    for path, part in parts if _fault(whole) else [p for p in parts if not holds & {*p[1]}]:
         if (text := json.dumps(part)) not in tried and (fault := _fault(part)):
             raise refused(_place(path, part), fault.removeprefix("Unsatisfiable schema: "))
         tried.add(text)
@@ -187,15 +186,18 @@ def fault_of(grammar: str) -> str:
     """What llguidance has against a grammar, in one line; "" for nothing."""
     own = library()
     matcher = own.LLMatcher(_bytes(), grammar, log_level=0)
-    matcher.compute_bitmask()  # some expressions are too large only then
+    matcher.compute_bitmask()  # some expressions are too large only then, or behind a bracket
+    if matcher.try_consume_tokens(matcher.compute_ff_tokens()):
+        matcher.compute_bitmask()
     lines = matcher.get_error().partition("<state>")[0].splitlines() or [""]
     line = next((one for one in lines if one.startswith("error: ")), lines[0])
     return shortened(line.replace("NoExtensionBias", "nothing matches it").strip(), 160)
 
 
 def _fault(schema: Any) -> str:
-    if not isinstance(schema, dict) or QUOTES in (text := json_text(schema)):
+    if not isinstance(schema, dict):
         return ""
+    text = json_text(schema).replace(QUOTES, '"title": ""')  # a quotation is like any other text
     return fault_of(library().LLMatcher.grammar_from_json_schema(text))
 
 

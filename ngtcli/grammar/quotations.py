@@ -103,7 +103,11 @@ def _rule(schema: Any, path: str, rules: list[str], lengths: set[int]) -> str:
     kinds = [kind for kind in types_of(schema) if kind != "null"]
     if QUOTES not in json.dumps(schema):
         says = f"%json {json_text(schema)}"
-    elif kinds == ["string"] and not {"minLength", "pattern", "enum", "const"} & {*schema}:
+    elif (
+        kinds == ["string"]
+        and not {"minLength", "pattern", "enum", "const"} & {*schema}
+        and schema["maxLength"]
+    ):
         lengths.add(schema["maxLength"])
         says = f'"\\"" QUOTE{schema["maxLength"]} "\\""'
     elif kinds == ["array"] and "prefixItems" not in schema and schema["maxItems"]:

@@ -60,6 +60,8 @@ def _recognized(
             try:
                 from ngtcli.documents.formats.ocr import recognized  # here: it takes a second
             except ImportError:
+                if source.ocr == "force":
+                    raise Unreadable("no text is recognized here", _OCR, lasting=False) from None
                 return {}, _OCR
             source.on_page()
             try:

@@ -15,7 +15,9 @@ def parse(source: Source) -> Extracted:
     """The text of all pages. Raises Unreadable where there is none."""
     scan = io.BytesIO()
     with Image.open(io.BytesIO(source.data)) as image:
-        for number, frame in enumerate(ImageSequence.Iterator(image)):
+        # Of other kinds the first picture counts: the next is a preview, or a moment later.
+        frames = ImageSequence.Iterator(image) if image.format == "TIFF" else [image]
+        for number, frame in enumerate(frames):
             _upright(frame).save(scan, "PDF", append=number > 0, quality=95)
     found = pdf.parse(replace(source, data=scan.getvalue(), ocr="force"))
     return replace(found, about=replace(found.about, format="picture"))
