@@ -46,7 +46,7 @@ from ngtcli.trie.report import TrieReport
 from ngtcli.trie.store import document_trie
 from ngtcli.weights.trials import SPREAD, places_of
 
-_grammar = lru_cache(maxsize=8)(Grammar)  # many texts are of one form; guess
+_grammar = lru_cache(maxsize=4)(Grammar)  # many texts are of one form; guess
 
 
 @dataclass(frozen=True, slots=True)
