@@ -157,6 +157,7 @@ def test_the_answer_over_all_is_the_last_json_line_and_of_no_file(
         (["--each", "-o", "{tmp}/docs/a.txt/"], "file exists"),
         (["--each", "--dry-run"], "--dry-run does nothing with an answer for each file"),
         (["--each", "--restart"], "--restart does nothing with standard output"),
+        (["--each", "-o", "{tmp}/a.csv", "--force"], "--force does nothing with an answer for"),
         (["--each", "--no-serve"], "--serve does nothing"),
         (["--each", "--reduce", " "], "the question is empty"),
         (["--reduce", "Which?"], "--reduce does nothing with one answer"),

@@ -188,24 +188,26 @@ class TableOutput(RowsOutput):
         restart: bool = False,
     ) -> None:
         check_table(path)
+        path = path.resolve() if path.is_symlink() else path  # one table by all its names
         form = Form("ngt-table", 1, _Record, ANOTHER_FILE)
         super().__init__(journal_of(path), form, head, restart)
         self._path, self._columns, self._flat, self._whole = path, columns, flat, whole
         self.files, self.paths = (path, journal_of(path)), {"": path}
-        self._shown = 0  # files in the table, at least
+        self._done = self._shown = 0  # files that are done; of them in the table, at least
         if restart and path.is_file():  # also where this is killed before there is a row
             self._add(_Record(written=path.name, sha256=_hash_of(path)))
 
     def expect(self, keys: Mapping[str, str]) -> None:
         super().expect(keys)
+        self._done = sum(map(self.has, keys))
         self._check([self._path])
 
     def _show(self, file: str) -> None:
         """Write the table where that pays."""
-        done = sum(map(self.has, self._keys))
-        if done - self._shown > self._shown // _VIEWS:
+        self._done += 1
+        if self._done - self._shown > self._shown // _VIEWS:
             self._write(self._path, self._text())
-            self._shown = done
+            self._shown = self._done
 
     def _text(self) -> str:
         """The table as it should be, of all files that are done, in their order."""
@@ -225,7 +227,7 @@ class TableOutput(RowsOutput):
 
     def close(self) -> None:
         with closing(self._journal):
-            if any(map(self.has, self._keys)):
+            if self._done:
                 self._write(self._path, self._text())
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.batch.input import InputLine, Lines
 from ngtcli.batch.output import DoneLine, StreamOutput
-from ngtcli.batch.table import FolderOutput, Row, RowsOutput, TableOutput, check_table
+from ngtcli.batch.table import FolderOutput, Row, RowsOutput, TableOutput
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of, print_answer, whole
 from ngtcli.cli.batch import GOES_ON, Run, row_of
@@ -114,7 +114,6 @@ def _opened(request: AnswerRequest, restart: bool) -> "RowsOutput | _Shown":
     if not _is_table(request):
         check_name(out)
         return FolderOutput(out, ".json" if as_json else ".txt", restart)
-    check_table(out)
     check_output_file(out)
     forms = {"--json": as_json, "--show-thinking": request.show_thinking}
     refuse_with("a table", forms, "Name a folder: -o FOLDER/")
