@@ -147,6 +147,15 @@ def test_the_answer_over_all_is_the_last_json_line_and_of_no_file(
     Draft202012Validator(build("ask")).validate(rows[-1])
 
 
+def test_without_answers_nothing_is_asked_over_all(docs: Path, fake: FakeAnswers) -> None:
+    (docs / "a.txt").write_text("Text b, too.")
+    (docs / "c.txt").write_text("Text b again.")
+    fake.before = refuse_b
+    done = ask(docs, "--reduce", "Which?")
+    assert (done.returncode, done.stdout, len(fake.asked)) == (7, b"", 3)
+    assert b"there is no answer to ask over" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -7,7 +7,7 @@ program wrote or changed is not written over. A file that fails does not end the
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -131,8 +131,7 @@ def _row(request: AnswerRequest, outcome: "Outcome", written: "RowsOutput | _Sho
         raise answer
     row: Row = {"file": visible(name), "answer": visible(answer.text.strip())}
     if request.settings.schema or request.settings.schema_multi:
-        with suppress(ValueError):  # a stop string may have cut it
-            row = {**row, "answer": json.loads(answer.text)}
+        row = {**row, "answer": json.loads(answer.text)}
     if isinstance(written, _Shown):
         return {**row, "body": _text(request, name, outcome)}
     if isinstance(written, FolderOutput):
@@ -161,10 +160,12 @@ def _reduce(
         sys.stdout.write(text.removeprefix("\n") if request.out else text)
         return False
 
-    if texts:
-        over = Run(free, 1, Notes(request.verbose), "question")
-        over.engine = run.engine
-        over.answer(Lines([InputLine(0, 1, question)]), lambda _: asked, deliver, GOES_ON)
+    if not texts:
+        run.warn("there is no answer to ask over")
+        return
+    over = Run(free, 1, Notes(request.verbose), "question")
+    over.engine = run.engine
+    over.answer(Lines([InputLine(0, 1, question)]), lambda _: asked, deliver, GOES_ON)
 
 
 class _Shown:
